@@ -28,8 +28,11 @@ if __name__ == "__main__":
     mtf.configure_process()
     with tempfile.TemporaryDirectory() as folder:
         saved = make_table("data:4; model:2", "vocab:data; d:model", seed=1)
-        path = mtf.checkpoints.save(folder, 100, {"table": saved}, extra={"epoch": 3})
-        # `regions` are the distinct shards; a slot is the memory of one shard.
+        path = mtf.checkpoints.save(
+            folder, step=100, variables={"table": saved}, extra={"epoch": 3}
+        )
+        # `regions` has an entry for each distinct shard; `slots` has the stored shard of
+        # each mesh position.
         print(f"saved {len(saved.regions())} shards of {saved.slots()[0].shape}")
 
         restored = make_table("model:2", "vocab:model", seed=2)

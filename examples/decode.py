@@ -46,7 +46,7 @@ def log_probabilities(ids: np.ndarray, distance: int) -> np.ndarray:
 
 
 def as_text(ids: np.ndarray, vocabulary: list[str]) -> str:
-    """Returns a generated line, without the id that ends it."""
+    """Returns the words of a generated line, without the id that ends it."""
     return " ".join(vocabulary[i] for i in ids if i != END_ID)
 
 
@@ -58,14 +58,17 @@ if __name__ == "__main__":
     word_ids = np.array([id_of.get(word, RARE_ID) for word in words])
 
     mesh = mtf.Mesh("data:2; model:2", layout="batch:data; vocab:model")
-    bigrams = mtf.asarray(mesh, log_probabilities(word_ids, 1), "previous; vocab")
-    skip_bigrams = mtf.asarray(mesh, log_probabilities(word_ids, 2), "previous; vocab")
+    adjacent, skipping = (log_probabilities(word_ids, distance) for distance in (1, 2))
+    bigrams = mtf.asarray(mesh, adjacent, "previous; vocab")
+    skip_bigrams = mtf.asarray(mesh, skipping, "previous; vocab")
 
     def step(
         position: mtf.Tensor, ids: mtf.Tensor, previous_ids: mtf.Tensor
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns logits [batch, vocab] of the next word, and the new state: `ids`."""
-        # Where there is no word before the last one, the initial state 0, a newline, is.
+        """Returns the logits of the next word, and the state of the next step.
+
+        `ids` are the last words. The state is the words before them; at first 0: newlines.
+        """
         logits = mtf.gather(bigrams, ids, "previous")
         skip_logits = mtf.gather(skip_bigrams, previous_ids, "previous")
         return logits + 0.5 * skip_logits, ids
@@ -74,14 +77,8 @@ if __name__ == "__main__":
     def generate(prompt: mtf.Tensor) -> list[mtf.Tensor]:
         state = mtf.zeros(mesh, "batch:4; beam:4", "int32")
         beams, scores = mtf.decoding.beam_search(
-            step,
-            prompt,
-            "beam:4",
-            state,
-            alpha=1.5,
-            eos_id=END_ID,
-            vocab_size=RARE_ID,  # so that the id of rare words is never generated
-        )
+            step, prompt, "beam:4", state, alpha=1.5, eos_id=END_ID, vocab_size=RARE_ID
+        )  # `vocab_size` excludes the last id, that of rare words
         with mtf.seed(1):
             state = mtf.zeros(mesh, "batch:4", "int32")
             samples, _ = mtf.decoding.sample(
@@ -89,7 +86,7 @@ if __name__ == "__main__":
             )
         return [beams, scores, samples]
 
-    # -1: a position without a word, which is generated.
+    # -1: a word that is to be generated.
     prompts = [[id_of[word], *[-1] * (LENGTH - 1)] for word in FIRST_WORDS]
     beams, scores, samples = (x.numpy() for x in generate(np.array(prompts, "int32")))
     # beams [batch, beam, length], scores [batch, beam], samples [batch, length]

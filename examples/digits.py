@@ -14,15 +14,15 @@ import meshtf as mtf
 
 if __name__ == "__main__":
     mtf.configure_process()  # before the mesh starts TensorFlow
-MESH = mtf.Mesh("rows:2; columns:2", "h:rows; w:columns")
+MESH = mtf.Mesh("rows:2; columns:2", layout="h:rows; w:columns")
 EPOCHS = 8
-BATCH = 64
-HELD_OUT = 360
+BATCH_SIZE = 64
+NUM_HELD_OUT = 360
 
 
 class Network(mtf.Module):
     """Two convolutions, a max pool, and a dense layer:
-    x[batch, h, w, color] -> logits[batch, digit].
+    x[batch, h:8, w:8, color:1] -> logits[batch, digit:10].
     """
 
     def __init__(self, mesh: mtf.Mesh) -> None:
@@ -75,10 +75,10 @@ if __name__ == "__main__":
     order = rng.permutation(len(data.target))
     images = data.images[order, ..., None].astype("float32")
     digits = data.target[order]
-    train_size = len(digits) - HELD_OUT
-    steps_per_epoch = train_size // BATCH
+    train_size = len(digits) - NUM_HELD_OUT
+    steps_per_epoch = train_size // BATCH_SIZE
     for epoch in range(EPOCHS):
-        shuffled = rng.permutation(train_size)[: steps_per_epoch * BATCH]
+        shuffled = rng.permutation(train_size)[: steps_per_epoch * BATCH_SIZE]
         batches = np.split(shuffled, steps_per_epoch)
         for step, indices in enumerate(batches, start=epoch * len(batches)):
             loss = train_step(
@@ -90,4 +90,4 @@ if __name__ == "__main__":
     )
     predicted = mtf.argmax(logits, "digit").numpy()
     accuracy = (predicted == digits[train_size:]).mean()
-    print(f"accuracy on {HELD_OUT} held-out digits: {accuracy:.1%}")
+    print(f"accuracy on {NUM_HELD_OUT} held-out digits: {accuracy:.1%}")

@@ -14,7 +14,6 @@ import numpy as np
 import meshtf as mtf
 
 LAYOUTS = {
-    "one device": "",
     "data": "batch:data",
     "tensor": "d_ff:model",
     "both": "batch:data; d_ff:model",
@@ -24,6 +23,10 @@ LAYOUTS = {
 def train(mesh: mtf.Mesh, title: str) -> None:
     """Trains for three steps; prints the losses, the shape of a shard of `w1`, and the
     number of collectives of each kind in a step.
+
+    Args:
+      mesh: the mesh, with its layout.
+      title: the title of the printed line.
     """
     normal = mtf.layers.initializers.normal(0.2)
     w1 = mtf.Variable(mesh, "d_model:16; d_ff:64", normal, name="w1")
@@ -40,9 +43,11 @@ def train(mesh: mtf.Mesh, title: str) -> None:
 
     x = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
     losses = [float(step(x)) for _ in range(3)]
-    shard = w1.slots()[0]
+    shard, *_ = w1.slots()  # the stored shards of all positions, which have one shape
     sizes = [f"{name}:{size}" for name, size in zip(w1.shape.names, shard.shape)]
-    collectives = Counter(text.split()[0] for text in step.lower(x).collectives)
+    # A collective is described by a line such as "all_reduce over data of [...]".
+    descriptions = step.lower(x).collectives
+    collectives = Counter(description.split()[0] for description in descriptions)
     print(
         f"{title:<13} losses {' '.join(f'{loss:.3f}' for loss in losses)}   "
         f"shard of w1 [{' '.join(sizes)}]   {dict(collectives)}"
@@ -51,9 +56,10 @@ def train(mesh: mtf.Mesh, title: str) -> None:
 
 if __name__ == "__main__":
     mtf.configure_process()
-    for name, layout in LAYOUTS.items():
-        train(mtf.Mesh("data:4; model:2", layout) if layout else mtf.Mesh(""), name)
-    train(
-        mtf.Mesh("data:4; model:2", "batch:data", variable_layout="d_model:data"),
-        "fully sharded",
+    train(mtf.Mesh(""), title="one device")
+    for title, layout in LAYOUTS.items():
+        train(mtf.Mesh("data:4; model:2", layout), title)
+    fully_sharded = mtf.Mesh(
+        "data:4; model:2", layout="batch:data", variable_layout="d_model:data"
     )
+    train(fully_sharded, title="fully sharded")

@@ -21,35 +21,37 @@ class Distance(mtf.graph.Op):
     """Squared distances of points to centres: x[batch, d], c[centre, d] -> [batch, centre]."""
 
     dim: str  # the dimension that is summed over: d
-    # Arguments of the op and shapes of its inputs, for `check_op`.
+    # Small inputs on which `check_op` runs the op; `attributes` are the op's arguments.
     conformance_samples = (
-        mtf.graph.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
-        mtf.graph.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
+        mtf.graph.Sample(attributes=("d",), inputs=("batch:8; d:4", "centre:4; d:4")),
+        mtf.graph.Sample(attributes=("d",), inputs=("batch:3; d:5", "centre:2; d:5")),
     )
 
     def output_specs(self, *xs: mtf.graph.Spec) -> tuple[mtf.graph.Spec, ...]:
+        """Returns the shape and the dtype of each output, here of one."""
         x, c = xs
         if not x.shape.names[-1] == c.shape.names[-1] == self.dim:
             raise mtf.ShapeError(
                 f"{self.dim!r} must be the last dimension of both inputs."
             )
-        return (
-            mtf.graph.Spec(
-                x.shape.without(self.dim) + c.shape.without(self.dim), x.dtype
-            ),
-        )
+        shape = x.shape.without(self.dim) + c.shape.without(self.dim)
+        return (mtf.graph.Spec(shape, x.dtype),)
 
     def role(self, factor: str) -> mtf.graph.Role:
-        # If d is sharded, each device computes a partial sum. If another dimension is
-        # sharded, so is the output.
+        """Returns what sharding a dimension (a factor of the op) does to the output: if d is
+        sharded, devices compute partial sums; if another one is, the output is sharded.
+        """
         return mtf.graph.Role.SUM if factor == self.dim else mtf.graph.Role.MAP
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+        """Returns one device's shard of the output, given its shards of the inputs."""
         x, c = xs
         return (tf.reduce_sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        # d/dx |x - c|^2 = 2 (x - c), and d/dc |x - c|^2 = 2 (c - x).
+        """Returns the gradients of both inputs: d/dx |x - c|^2 = 2 (x - c), and
+        d/dc |x - c|^2 = 2 (c - x).
+        """
         x, c = xs
         batch, centre = y.shape.names
         dx = x * mtf.reduce_sum(dy, centre) - mtf.einsum([dy, c], x.shape)

@@ -1,6 +1,6 @@
-"""Trains by an exported step, with numpy and jax only: neither meshtf nor TensorFlow.
+"""Trains by an exported training step, with numpy and jax only: neither meshtf nor TensorFlow.
 
-python -m meshtf export --stablehlo=step
+python -m meshtf export --stablehlo=step      # writes the folder `step`
 python -m examples.pjrt_host step 20          # 20 steps; each replica is a CPU device
 """
 
@@ -37,42 +37,44 @@ class Host:
         jax.config.update("jax_num_cpu_devices", replicas)  # before jax starts
         devices = np.array(jax.devices()[:replicas])
         self.mesh = Mesh(devices.reshape(tuple(axes.values())), tuple(axes))
+        # Of each input: `shape`, pairs (dimension, size); `sharding`, the dimension that each
+        # mesh axis shards; and `output`, the index of its new value, if the step updates it.
         self.inputs = self.manifest["inputs"]
-        written = [x for x in self.inputs if "output" in x]
-        self.written = sorted(written, key=lambda x: x["output"])
-        outputs = self.manifest["results"] + self.written
-        module = Path(folder, "module.mlirbc").read_bytes()
+        updated = [x for x in self.inputs if "output" in x]
+        self.updated_inputs = sorted(updated, key=lambda x: x["output"])
+        outputs = self.manifest["results"] + self.updated_inputs
         body = jax.shard_map(
-            self.exported(module, outputs).call,
+            self.load(Path(folder, "module.mlirbc"), outputs).call,
             mesh=self.mesh,
-            in_specs=tuple(map(self.spec, self.inputs)),
-            out_specs=tuple(map(self.spec, outputs)),
+            in_specs=tuple(self.sharding(x).spec for x in self.inputs),
+            out_specs=tuple(self.sharding(y).spec for y in outputs),
             check_vma=False,
         )
 
         def program(variables, arguments):
-            arrays = {**variables, **arguments}
+            arrays = variables | arguments
             return body(*(arrays[x["name"]] for x in self.inputs))
 
         self.program = jax.jit(program, donate_argnums=0)
 
-    def exported(self, module, outputs):
-        """Returns jax's description of the module, made from a function like it."""
-        shapes = [jax.ShapeDtypeStruct(self.local(x), x["dtype"]) for x in self.inputs]
-        zeros = [np.zeros(self.local(y), y["dtype"]) for y in outputs]
+    def load(self, path, outputs):
+        """Returns a module as jax's `Exported`: that of a template with its code replaced."""
+        shards = [self.shard(x) for x in self.inputs]
+        zeros = [np.zeros(y.shape, y.dtype) for y in map(self.shard, outputs)]
         template = jax.jit(lambda *_: tuple(zeros), keep_unused=True)
-        exported = export(template, platforms=[default_export_platform()])(*shapes)
-        return dataclasses.replace(exported, mlir_module_serialized=module)
+        exported = export(template, platforms=[default_export_platform()])(*shards)
+        return dataclasses.replace(exported, mlir_module_serialized=path.read_bytes())
 
-    def spec(self, port):
-        """Returns the axes along which each dimension of an input or result is sharded."""
-        axis_of = dict(zip(port["sharding"], self.manifest["axes"]))
-        return PartitionSpec(*(axis_of.get(name) for name, _ in port["shape"]))
+    def sharding(self, tensor):
+        """Returns the sharding of an input or a result."""
+        axis_of = dict(zip(tensor["sharding"], self.manifest["axes"]))
+        axes = (axis_of.get(name) for name, _ in tensor["shape"])
+        return NamedSharding(self.mesh, PartitionSpec(*axes))
 
-    def local(self, port):
-        """Returns the sizes of one shard."""
-        sizes = tuple(size for _, size in port["shape"])
-        return NamedSharding(self.mesh, self.spec(port)).shard_shape(sizes)
+    def shard(self, tensor):
+        """Returns the sizes and the dtype of one shard of an input or a result."""
+        sizes = self.sharding(tensor).shard_shape(tuple(n for _, n in tensor["shape"]))
+        return jax.ShapeDtypeStruct(sizes, tensor["dtype"])
 
     def put(self, values, kinds):
         """Returns the inputs of some kinds on the devices by name, given global arrays."""
@@ -80,8 +82,7 @@ class Host:
         for x in self.inputs:
             if x["kind"] in kinds:
                 value = np.asarray(values[x["name"]], x["dtype"])
-                sharding = NamedSharding(self.mesh, self.spec(x))
-                arrays[x["name"]] = jax.device_put(value, sharding)
+                arrays[x["name"]] = jax.device_put(value, self.sharding(x))
         return arrays
 
 
@@ -91,8 +92,7 @@ def main(folder, steps="10"):
     variables = host.put(np.load(Path(folder, "values.npz")), ("parameter", "state"))
     for step, arguments in enumerate(batches(host.inputs, int(steps))):
         outputs = host.program(variables, host.put(arguments, ("argument",)))
-        for port in host.written:
-            variables[port["name"]] = outputs[port["output"]]
+        variables |= {x["name"]: outputs[x["output"]] for x in host.updated_inputs}
         print(f"step {step + 1:3}  loss {outputs[0]:.4f}")
 
 

@@ -50,42 +50,46 @@ def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
             x = x + attention(mtf.rms_norm(x, "d_model"))
             x = x + mtf.matmul(mtf.gelu(mtf.matmul(mtf.rms_norm(x, "d_model"), wi)), wo)
         loss = mtf.reduce_mean(mtf.square(x - 1.0))
-        for variable, gradient in zip(variables, mtf.gradients([loss], variables)):
+        gradients = mtf.gradients([loss], variables)
+        for variable, gradient in zip(variables, gradients):
             variable.assign(variable - 0.1 * gradient)
         return loss
 
     return step
 
 
-def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.Forecast]:
-    """Returns the forecasts of all legal layouts that extend a layout, by their rules.
+def forecast_layouts(
+    dims: list[str], rules: str, back: str = ""
+) -> dict[str, mtf.Forecast]:
+    """Returns the forecasts of a layout, and of all legal layouts that extend it, by their
+    rules.
 
     Args:
-      names: the dimensions that a layout may shard further: it adds "name:all" for any
-        subset of them.
+      dims: the dimensions that may be sharded as well: each extension has a further rule
+        "dim:all" for a subset of them.
       rules: the rules of the layout that is extended.
       back: rules of the layout that change in the back.
     """
+    mesh = mtf.Mesh("all:8", rules, devices="abstract")  # a forecast needs no devices
     try:
-        plan = mtf.explain(
-            train_step(mtf.Mesh("all:8", rules, devices="abstract"), back), X
-        )
+        forecast = mtf.explain(train_step(mesh, back), X)
     except mtf.LayoutError:
         return {}  # a layout that extends an illegal one is illegal as well
-    if plan.error is not None:
+    if forecast.error is not None:
         return {}
-    plans = {rules: plan}
-    for i, name in enumerate(names):
-        plans |= forecasts(names[i + 1 :], f"{rules}{name}:all; ")
-    return plans
+    results = {rules: forecast}
+    for i, dim in enumerate(dims):
+        results |= forecast_layouts(dims[i + 1 :], f"{rules}{dim}:all; ")
+    return results
 
 
 if __name__ == "__main__":
     mtf.configure_process()
-    plans = forecasts(DIMENSIONS, rules="")
-    plans["two regions"] = forecasts([], FRONT, BACK)[FRONT]
-    for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
-        costs = (plan.bytes_moved(), plan.flops(), plan.memory.peak)
+    forecasts = forecast_layouts(DIMENSIONS, rules="")
+    forecasts["two regions"] = forecast_layouts([], FRONT, BACK)[FRONT]
+    for rules in sorted(forecasts, key=lambda rules: forecasts[rules].bytes_moved()):
+        forecast = forecasts[rules]
+        costs = (forecast.bytes_moved(), forecast.flops(), forecast.memory.peak)
         print(*(f"{cost / 1e6:6.2f}" for cost in costs), rules)
     one_device = mtf.Mesh("")
     eight_positions = mtf.Mesh("all:8", FRONT)

@@ -25,7 +25,8 @@ from meshtf.command_line import (
 from meshtf.runtime.process import configure_process
 
 __all__ = ["COMMANDS", "main"]
-COMPUTING = ("selfcheck", "worker")  # commands that call `configure_process` first
+# The commands that run TensorFlow ops in this process: it is configured for that first.
+COMPUTING = ("selfcheck", "worker")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -38,18 +39,19 @@ def main(argv: Sequence[str]) -> None:
     check_usage(argv[1:])
     command, *rest = argv[1:]
     module = command_module(command)
-    # absl prints the key flags and the docstring of this module for --helpfull: let them be
-    # those of the command.
+    # For --helpfull absl prints the flags and the docstring of this module. So this module
+    # takes over those of the command.
     flags.adopt_module_key_flags(module)
     globals()["__doc__"] = module.__doc__
 
-    def configured(argv: list[str]) -> Any:
+    def run_command(argv: list[str]) -> Any:
+        """Runs the command, and returns its exit code."""
         log_warnings_only()
         if command in COMPUTING:
             configure_process()
         return module.main(argv)
 
-    app.run(configured, argv=[f"python -m meshtf {command}", *rest])
+    app.run(run_command, argv=[f"python -m meshtf {command}", *rest])
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     answer_usage()
 
 Python imports the package meshtf before it runs `meshtf/__main__.py`, and TensorFlow takes
-seconds to import. So the package calls `answer_usage` in its first lines. It prints help or
-a usage error and exits, if the command line needs nothing else: if it has no command,
---help, an unknown command, a wrong flag, or a file that does not exist.
+seconds to import. So the package calls `answer_usage` in its first lines. If the command line
+has no command, --help, an unknown command, a wrong flag, or a file that does not exist, the
+function prints help or a usage error, and exits without importing TensorFlow.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
 def answer_usage() -> None:
-    """Prints help or an error of usage and exits, if this process is a
-    `python -m meshtf ...` that needs nothing else; otherwise prepares the process for the
+    """Does nothing unless this process is `python -m meshtf ...`. There, prints help or a
+    usage error and exits, if no command is to run; otherwise prepares the process for the
     import of TensorFlow. Called by `meshtf/__init__.py`.
     """
-    # While Python imports the package of `-m`, sys.argv[0] is "-m"; in sys.orig_argv the
-    # name of the package is at the same index.
+    # While Python imports the package of `-m`, sys.argv[0] is "-m". sys.orig_argv also has
+    # the options of Python, and at the place of this "-m", counted from the end, the package.
     if sys.argv[0] == "-m" and sys.orig_argv[-len(sys.argv)] == "meshtf":
         check_usage(sys.argv[1:])
         _shorten_imports(sys.argv[1])
@@ -80,8 +80,8 @@ def answer_usage() -> None:
 
 def _shorten_imports(command: str) -> None:
     """Makes the import of TensorFlow faster for a command; `end_imports` undoes it."""
-    # The imports make a million objects and no garbage, and the collector would visit
-    # them again and again.
+    # The imports create a million objects and no garbage. Python's garbage collector would
+    # traverse them again and again.
     gc.disable()
     for package in _OPTIONAL_PACKAGES:
         if package != "keras" or command in _WITHOUT_KERAS:
@@ -90,8 +90,8 @@ def _shorten_imports(command: str) -> None:
 
 
 def end_imports() -> None:
-    """Restores the process once TensorFlow is imported: Keras and JAX can be imported, and
-    the garbage collector runs, but passes over the objects of the imports.
+    """Undoes `_shorten_imports` once TensorFlow is imported: Keras and JAX can be imported,
+    and the garbage collector runs, though it ignores the objects that exist already.
     """
     for package in _OPTIONAL_PACKAGES:
         if package in sys.modules and sys.modules[package] is None:
@@ -115,7 +115,7 @@ def check_usage(arguments: Sequence[str]) -> None:
         suggestion = f" Did you mean {similar}?" if similar else ""
         _exit(f"There is no command {command!r}.{suggestion}\n\n{list_of_commands()}")
     module = command_module(command)
-    # What follows "--" is another program's command line.
+    # The arguments after "--" are another program's command line.
     end = rest.index("--") if "--" in rest else len(rest)
     if any(argument in _HELP for argument in rest[:end]):
         _print_and_exit(f"{module.__doc__}\n{flags.FLAGS.module_help(module)}")
@@ -149,11 +149,11 @@ def list_of_commands() -> str:
 
 
 def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
-    """Returns what is wrong with the arguments of a command; "" if they are right.
+    """Returns a message about wrong arguments of a command; "" if they are right.
 
-    The flags have their defaults again afterwards. A command module may define a function
-    `usage_error`, which takes the arguments that are no flags and returns what is wrong
-    with them.
+    Parsing sets the flags; afterwards they have their default values again. A command module
+    may define two functions: `usage_error` takes the arguments that are no flags, and returns
+    a message about them or ""; `flag_error` takes an error of absl, and returns a message.
 
     Args:
       module: the module of the command.
@@ -165,7 +165,8 @@ def _usage_error(module: ModuleType, argv: Sequence[str]) -> str:
         check = getattr(module, "usage_error", None)
         return "" if check is None else check(remaining)
     except flags.Error as error:
-        return str(getattr(module, "flag_error", str)(error))
+        flag_error = getattr(module, "flag_error", str)
+        return str(flag_error(error))
     finally:
         for name in flags.FLAGS:
             flags.FLAGS[name].unparse()

@@ -106,7 +106,7 @@ class CheckpointWarning(UserWarning):
 
 
 def explain_error(headline: str, way_out: object = "", **facts: object) -> str:
-    """Returns the message of an error.
+    """Returns the message of an error: a headline, a line for each fact, and a way out.
 
     Args:
       headline: the first line.
@@ -114,6 +114,7 @@ def explain_error(headline: str, way_out: object = "", **facts: object) -> str:
       **facts: for each fact a label and a value, which become an aligned line. The label
         of `source`, the user's line, is "from".
     """
+    # The width of the column of labels.
     width = max([8, *(len(label) + 1 for label in facts)])
     lines = [str(headline)]
     for name, fact in facts.items():

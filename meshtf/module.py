@@ -38,6 +38,7 @@ from meshtf.runtime.module_paths import (
 from meshtf.runtime.tensorflow_tracking import tracking_error
 from meshtf.runtime.variable import Variable
 
+# The columns of the table of variables.
 _COLUMNS = ("variable", "shape", "placement", "parameters", "bytes per device")
 _MAX_REPR_ROWS = 16
 
@@ -119,6 +120,8 @@ class Module(tf.Module):
     @property
     def variables(self) -> tuple[Variable, ...]:
         """All variables of this module and its submodules."""
+        # `tf.Module._flatten` searches the attributes of modules. With `expand_composites`
+        # it would take apart TensorFlow's composite tensors, such as sparse tensors.
         return tuple(
             self._flatten(
                 predicate=lambda x: isinstance(x, Variable), expand_composites=False
@@ -167,24 +170,28 @@ class Module(tf.Module):
 
     def __repr__(self) -> str:
         *rows, total = self._rows()
-        shown = rows[:_MAX_REPR_ROWS]
-        num_omitted = len(rows) - len(shown)
+        table = rows[:_MAX_REPR_ROWS]
+        num_omitted = len(rows) - len(table)
         if num_omitted:
             remark = f"... and {num_omitted} more: see .summary()"
-            shown.append((remark, "", "", "", ""))
+            table.append((remark, "", "", "", ""))
+        table.append(total)
         title = f"<{type(self).__name__} {path_text(self._path)!r}>"
         if not rows:
             return title
-        return f"{title}\n{text_table(_COLUMNS, [*shown, total], numeric_columns=2)}"
+        return f"{title}\n{text_table(_COLUMNS, table, numeric_columns=2)}"
 
     def _repr_html_(self) -> str:
+        """Returns the table of variables as HTML, for notebooks."""
         title = f"{type(self).__name__} {path_text(self._path)}"
         return html_table(_COLUMNS, self._rows(), numeric_columns=2, title=title)
 
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any
     ) -> dict[str, Any]:
-        """Raises an error where TensorFlow would save this module without its variables."""
+        """Returns the objects that TensorFlow saves with this module. Raises an error if the
+        module has variables, since TensorFlow would leave them out.
+        """
         if self.variables:
             raise tracking_error(
                 f"module {path_text(self._path)!r} with its variables", save_type
@@ -211,11 +218,12 @@ def _naming_attributes(init: Any) -> Any:
 
     @functools.wraps(init)
     def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
+        # The outermost constructor is that of the subclass, not one that it calls by `super`.
         with constructor_of(self) as is_outermost:
             try:
                 init(self, *args, **kwargs)
             except TypeError as error:
-                check_call(init, self, args, kwargs, error)
+                check_call(init, self, args=args, kwargs=kwargs, error=error)
                 raise
         if is_outermost and is_complete(self._path):
             for variable in self.variables:

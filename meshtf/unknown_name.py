@@ -28,6 +28,7 @@ from pathlib import Path
 from meshtf.errors import near_misses
 
 _MESH_TENSORFLOW_NAMES = Path(__file__).with_name("mesh_tensorflow_names.txt")
+# The packages that are searched for the name, within `meshtf`.
 _PACKAGES = (
     "math",
     "graph",
@@ -78,7 +79,7 @@ def unknown_name(package: str, name: str, names: Sequence[str]) -> AttributeErro
       names: the public names of the package.
     """
     # The name without "meshtf.", such as "layers.dense".
-    _meshtf, _, path = f"{package}.{name}".partition(".")
+    _meshtf, _dot, path = f"{package}.{name}".partition(".")
     replacement = (mesh_tensorflow_names() | _MODULES).get(path)
     if replacement:
         return AttributeError(f"Mesh-TensorFlow's {path} is here: {replacement}")

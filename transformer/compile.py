@@ -33,7 +33,10 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the command line, or ""."""
+    """Returns the error of a command line as text; "" without an error.
+
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+    """
     if not _TOPOLOGY.value:
         return "--for=TOPOLOGY, the devices, is missing: --for=h100:8."
     return command_line.usage_error(argv)
@@ -41,16 +44,18 @@ def usage_error(argv: Sequence[str]) -> str:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, compiles a step, and prints the comparison."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import atomic_file, check_writable
 
     with command_line.exit_on_user_errors():
         if _HLO.value:
             check_writable(_HLO.value, "--hlo")
+        # An abstract mesh has shapes and a layout, but no devices.
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
         from transformer.training.training_run import Run
 
-        compiled = Run().compile_for(_TOPOLOGY.value)
-    print(compiled, flush=True)
+        comparison = Run().compile_for(_TOPOLOGY.value)
+    print(comparison, flush=True)
     if _HLO.value:
-        with atomic_file(_HLO.value) as unfinished:
-            unfinished.write_text(compiled.compiled.hlo, encoding="utf-8")
+        with atomic_file(_HLO.value) as temporary_path:
+            temporary_path.write_text(comparison.compiled.hlo, encoding="utf-8")

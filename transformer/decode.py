@@ -35,7 +35,9 @@ from transformer.cli.program import run_main
 if TYPE_CHECKING:
     from transformer.inference.text_generation import TextCompletion
 
+# Character -> its escape sequence in input and output lines.
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+# Flags that are arguments of `transformer.inference.decoder.Decoder`, by their names.
 _DECODER_FLAGS = (
     "max_new_tokens",
     "batch_size",
@@ -101,7 +103,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def run(argv: Sequence[str], args: Any) -> None:
-    """Runs the command with values of flags, which tests pass without absl.
+    """Runs the command with the given values of flags, which need not come from absl.
 
     Args:
       argv: the command line after the flags were parsed.
@@ -113,8 +115,11 @@ def run(argv: Sequence[str], args: Any) -> None:
     from transformer.models.encoder_decoder import EncoderDecoder
     from transformer.training.load_trained import Trained
 
+    # Flags that are None are not passed on: gin's settings of `Decoder` count for them.
     flag_values = {name: getattr(args, name) for name in _DECODER_FLAGS}
-    settings = {name: x for name, x in flag_values.items() if x is not None}
+    decoder_settings = {
+        name: value for name, value in flag_values.items() if value is not None
+    }
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.output:
@@ -122,24 +127,28 @@ def run(argv: Sequence[str], args: Any) -> None:
         command_line.connect_by_flags()
         trained = Trained.of(args.model_dir)
         prompts = _read_prompts(args.input)
-        to_text = _formatter(args.format, isinstance(trained.model, EncoderDecoder))
-        progress = _Progress(len(prompts), trained.step)
+        has_encoder = isinstance(trained.model, EncoderDecoder)
+        format_completion = _formatter(args.format, has_encoder)
+        progress = _Progress(num_prompts=len(prompts), step=trained.step)
         batches = generate_texts(
             trained,
             prompts,
-            stop=[_unescape(x) for x in args.stop],
+            stop=[_unescape(line) for line in args.stop],
             max_prompt_length=args.max_prompt_length,
             seed=args.seed,
-            **settings,
+            **decoder_settings,
         )
         with _output_file(args.output) as file:
             for batch in batches:
-                print(*map(to_text, batch), sep="\n", file=file, flush=True)
+                print(*map(format_completion, batch), sep="\n", file=file, flush=True)
                 progress(len(batch))
 
 
 def _read_prompts(path: str | None) -> list[str]:
-    """Returns the prompts in a file, one per line; None: in standard input.
+    """Returns the prompts in a file, one per line.
+
+    Args:
+      path: the path of the file; None: standard input.
 
     Raises:
       ConfigError: the file cannot be read, or is empty.
@@ -175,7 +184,10 @@ def _output_file(path: str | None) -> Iterator[TextIO]:
     from transformer.data.atomic_files import atomic_file
 
     try:
-        with atomic_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        with (
+            atomic_file(path) as temporary_path,
+            open(temporary_path, "w", encoding="utf-8") as file,
+        ):
             yield file
     except OSError as error:
         raise command_line.ConfigError(
@@ -190,8 +202,8 @@ def _escape(text: str) -> str:
 
 def _unescape(line: str) -> str:
     """Returns the text of a line; the inverse of `_escape`."""
-    letters = {escaped: letter for letter, escaped in _ESCAPES.items()}
-    return re.sub(r"\\[nrt\\]", lambda match: letters[match[0]], line)
+    characters = {escape: character for character, escape in _ESCAPES.items()}
+    return re.sub(r"\\[nrt\\]", lambda match: characters[match[0]], line)
 
 
 def _formatter(
@@ -232,7 +244,9 @@ class _Progress:
         self._print(f"{num_prompts:,} prompts, model of step {step:,}")
 
     def __call__(self, num_new: int) -> None:
-        """Adds `num_new` to the count of completed prompts, and prints if it is time."""
+        """Adds `num_new` to the count of completed prompts; prints the count if the last
+        message is old enough.
+        """
         from transformer.training.reporting import metrics
 
         self.num_done += num_new

@@ -47,6 +47,7 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints metrics."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
     from transformer.inference import answer_metrics
     from transformer.training.evaluation import Evaluation
@@ -62,13 +63,13 @@ def main(argv: Sequence[str]) -> None:
         evaluation = Evaluation(
             trained.model,
             trained.data,
-            args.batch_size,
+            batch_size=args.batch_size,
             num_examples=args.num_examples,
         )
         metrics = {"step": trained.step, **evaluation()}
         if args.num_answers:
             metrics |= answer_metrics.evaluate_answers(
-                trained, args.num_answers, args.batch_size
+                trained, num_examples=args.num_answers, batch_size=args.batch_size
             )
         if args.json:
             _write_json(args.json, metrics)
@@ -85,8 +86,9 @@ def _write_json(path: str, metrics: dict[str, float]) -> None:
     from transformer.data.atomic_files import atomic_file
 
     try:
-        with atomic_file(path) as partial:
-            partial.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+        with atomic_file(path) as temporary_path:
+            text = json.dumps(metrics, indent=2) + "\n"
+            temporary_path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise command_line.ConfigError(
             f"cannot write {path}: {error.strerror}."

@@ -48,21 +48,25 @@ _DEPTH = flags.DEFINE_integer(
 )
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
-DOES_NOT_FIT = 3  # the exit code
+_DOES_NOT_FIT_EXIT_CODE = 3
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns the error of a command line as text; "" without an error."""
+    """Returns the error of a command line as text; "" without an error.
+
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+    """
     return command_line.usage_error(argv)
 
 
 def flag_error(error: flags.Error) -> str:
-    """Returns a message about wrong flags."""
+    """Returns a message about flags that absl cannot parse; `python -m meshtf` calls it."""
     return command_line.flag_error(error)
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints and saves the forecast of a step."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
     from transformer.training import training_run
 
@@ -70,6 +74,7 @@ def main(argv: Sequence[str]) -> None:
         for flag in (_JSON, _HTML):
             if flag.value is not None:
                 check_writable(flag.value, f"--{flag.name}")
+        # An abstract mesh has shapes and a layout, but no devices.
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
         forecast = training_run.Run().explain(_DEVICE_MEMORY.value)
     _save(forecast)
@@ -81,7 +86,8 @@ def main(argv: Sequence[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if forecast.error is not None:
         sys.exit(1)
-    sys.exit(DOES_NOT_FIT if forecast.fits is False else 0)
+    # `fits` is None without --device_memory: nothing is known then.
+    sys.exit(_DOES_NOT_FIT_EXIT_CODE if forecast.fits is False else 0)
 
 
 def _save(forecast: mtf.Forecast) -> None:

@@ -34,17 +34,21 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns the error of a command line as text; "" without an error."""
+    """Returns the error of a command line as text; "" without an error.
+
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+    """
     return command_line.usage_error(argv)
 
 
 def flag_error(error: flags.Error) -> str:
-    """Returns a message about wrong flags."""
+    """Returns a message about flags that absl cannot parse; `python -m meshtf` calls it."""
     return command_line.flag_error(error)
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a training step as a StableHLO module."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
 
     with command_line.exit_on_user_errors():
@@ -53,9 +57,11 @@ def main(argv: Sequence[str]) -> None:
                 "--stablehlo=FOLDER, the folder to write, is missing."
             )
         check_writable(_FOLDER.value, "--stablehlo", folder=True)
+        # An abstract mesh has no devices, so the variables of this run have no values.
         abstract_run = _make_run(argv, 'Mesh.devices = "abstract"')
         exported = abstract_run.export()
-        exported = dataclasses.replace(exported, values=_initial_values(argv, exported))
+        initial_values = _initial_values(argv, exported)
+        exported = dataclasses.replace(exported, values=initial_values)
     try:
         exported.save(_FOLDER.value)
     except OSError as error:
@@ -66,7 +72,12 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _make_run(argv: Sequence[str], *extra_params: str) -> training_run.Run:
-    """Returns a training run with the settings of the flags, and with further settings."""
+    """Returns a training run with the settings of the flags.
+
+    Args:
+      argv: the command line after the flags were parsed.
+      *extra_params: further settings, bound last, such as 'Mesh.axes = "data:8"'.
+    """
     from transformer.training import training_run
 
     gin.clear_config()
@@ -78,8 +89,13 @@ def _initial_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]
     """Returns the initial values of the variables, by the name of their input.
 
     They are computed on one device: initial values do not depend on the mesh.
+
+    Args:
+      argv: the command line after the flags were parsed.
+      exported: the exported step. Its inputs, the *ports*, are variables of the model and
+        the optimizer, and the arguments of the step, such as a batch.
     """
-    run = _make_run(
+    single_device_run = _make_run(
         argv,
         'Mesh.axes = ""',
         'Mesh.layout = ""',
@@ -88,7 +104,7 @@ def _initial_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]
         "Mesh.devices = None",
         "Mesh.within_host = ()",
     )
-    variables = run.trainer.variables
+    variables = single_device_run.trainer.variables
     return {
         port.name: variables[port.name].numpy()
         for port in exported.inputs

@@ -55,6 +55,7 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a SavedModel."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
     from transformer.training.load_trained import Trained
 
@@ -113,6 +114,7 @@ def export(
     def logits(
         tokens: mtf.Tensor, inputs: mtf.Tensor | None = None
     ) -> dict[str, mtf.Tensor]:
+        """Returns the logits of the next token after each token, [batch, length, vocab]."""
         if inputs is None:
             return {"logits": model(tokens)}
         return {"logits": model(inputs, tokens)}
@@ -120,14 +122,16 @@ def export(
     def generate(
         tokens: mtf.Tensor, inputs: mtf.Tensor | None = None
     ) -> dict[str, mtf.Tensor]:
+        """Returns completed ids [batch, length], and the score of each example [batch]."""
         ids, scores = decoder.generate(tokens, inputs)
         return {"ids": ids, "scores": scores}
 
     saved_model = mtf.SavedModel()
     dims: dict[str, Any] = _DIMS
+    # The name of a function becomes the name of its signature.
     for signature in (logits, generate):
-        fn = mtf.function(signature, mesh=model.mesh, **dims)
-        saved_model.add(signature.__name__, fn, **specs)
+        function = mtf.function(signature, mesh=model.mesh, **dims)
+        saved_model.add(signature.__name__, function, **specs)
     return saved_model
 
 

@@ -51,6 +51,7 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags, configuration and texts, and prints scores."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     from transformer.data.atomic_files import check_writable
     from transformer.inference.scoring import Scorer
     from transformer.training.load_trained import Trained
@@ -63,7 +64,9 @@ def main(argv: Sequence[str]) -> None:
         command_line.connect_by_flags()
         lines = _read_lines(args.input)
         trained = Trained.of(args.model_dir)
-        length = args.length or trained.data.features(1)["tokens"].shape[1]
+        # Only the length of the tokens is needed, which is the same for every batch size.
+        tokens_spec = trained.data.features(batch_size=1)["tokens"]
+        length = args.length or tokens_spec.shape[1]
         scorer = Scorer(
             trained.model,
             trained.data.vocabulary,
@@ -80,10 +83,14 @@ def main(argv: Sequence[str]) -> None:
 def _score_table(scorer: Scorer, lines: Sequence[str]) -> str:
     """Returns a line for each text, with tabs between three columns: the mean of -ln p over
     the tokens, the count of tokens, and the text.
+
+    Args:
+      scorer: scores texts by a trained model.
+      lines: the texts; for an encoder-decoder, each is an input, a tab, and a target.
     """
     texts: Sequence[Text] = lines
     if scorer.has_encoder:
-        texts = [_split_pair(i, line) for i, line in enumerate(lines)]
+        texts = [_split_pair(index, line) for index, line in enumerate(lines)]
     rows = []
     for score, line in zip(scorer(texts), lines):
         loss = -score.log_prob / score.num_tokens
@@ -92,10 +99,13 @@ def _score_table(scorer: Scorer, lines: Sequence[str]) -> str:
 
 
 def _read_lines(path: str | None) -> list[str]:
-    """Returns the non-empty lines of a file; None: of standard input.
+    """Returns the non-empty lines of a file.
+
+    Args:
+      path: the path of the file; None: standard input.
 
     Raises:
-      DataError: the file cannot be read, or has no such line.
+      DataError: the file cannot be read, or all lines are empty.
     """
     from transformer.data import DataError
 
@@ -121,8 +131,8 @@ def _write(path: str, text: str) -> None:
     from transformer.data.atomic_files import atomic_file
 
     try:
-        with atomic_file(path) as partial:
-            partial.write_text(text, encoding="utf-8")
+        with atomic_file(path) as temporary_path:
+            temporary_path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise command_line.ConfigError(
             f"cannot write {path}: {error.strerror}."

@@ -4,8 +4,8 @@ TFRecords.
     python -m transformer.tokenize --task=span_corruption_stdlib --output=runs/tokenized
     python -m transformer.train --gin_param='TaskData.folder = "runs/tokenized"' ...
 
-Use the --gin_file and --gin_param of the training run: it raises an error for examples that
-were made with other settings. The folder of a task is complete or absent.
+Use the --gin_file and --gin_param of the training run: the run raises an error for examples
+that were made with other settings. The folder of a task is complete or absent.
 """
 
 from __future__ import annotations

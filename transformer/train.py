@@ -19,10 +19,14 @@ from absl import flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
 from transformer.cli.program import run_main
-from transformer.training.interrupts import SAVED, Terminated, terminate_like_interrupt
+from transformer.training.interrupts import (
+    SAVED_EXIT_CODE,
+    Terminated,
+    terminate_like_interrupt,
+)
 
-# This module defines nothing for gin: as it is run as `__main__` and may be imported by its
-# name, gin would register such a configurable twice.
+# This module defines no gin configurable: it runs as `__main__` and may also be imported by
+# its name, so gin would register the configurable twice.
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     None,
@@ -34,6 +38,7 @@ flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and trains."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
     import meshtf as mtf
     from transformer.training import host_layout, training_run
 
@@ -43,18 +48,19 @@ def main(argv: Sequence[str]) -> None:
         with command_line.exit_on_user_errors():
             command_line.configure_by_flags(argv)
             num_workers = command_line.connect_by_flags()
+            # Mesh axes with much communication stay within the devices of one host.
             host_layout.keep_within_hosts(num_workers)
             training_run.train(model_dir)
     except KeyboardInterrupt as stop:
         checkpoint = mtf.checkpoints.latest(model_dir)
         if checkpoint:
-            step, _ = checkpoint
+            step, _path = checkpoint
             effect = f"continues from step {step}, saved in {model_dir}"
         else:
             effect = f"starts again: {model_dir} has no checkpoint yet"
         command_line.exit_with_message(
             f"\nInterrupted. The same command {effect}.",
-            code=SAVED if isinstance(stop, Terminated) else 1,
+            code=SAVED_EXIT_CODE if isinstance(stop, Terminated) else 1,
         )
 
 

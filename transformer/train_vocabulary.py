@@ -68,7 +68,7 @@ def train(
 
     Args:
       kind: "wordpiece" or "sentencepiece".
-      size: the count of pieces.
+      size: the count of pieces: words and sections of words that have an id.
       pattern: a glob of text files; None: the source of Python's standard library.
       output: the file to write.
       lower_case: for wordpiece, whether texts are lower-cased and accents stripped.
@@ -81,18 +81,19 @@ def train(
     from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
 
     corpus = data.text_files(pattern) if pattern else data.python_library()
-    documents = data.documents(lambda: corpus)
+    documents = data.documents(lambda: corpus)  # an example for each file of the corpus
     texts = [example["text"] for example in documents.train()]
     print(f"training on {corpus}", flush=True)
     if kind == "wordpiece":
-        pieces = train_word_pieces(texts, size, lower_case)
+        pieces = train_word_pieces(texts, size, lower_case=lower_case)
         num_pieces = len(pieces)
+        # vocab.txt: a piece per line.
         content = "".join(f"{piece}\n" for piece in pieces).encode()
     else:
         num_pieces = size
         content = train_sentence_pieces(texts, size)
-    with atomic_file(output) as path:
-        path.write_bytes(content)
+    with atomic_file(output) as temporary_path:
+        temporary_path.write_bytes(content)
     print(f"{num_pieces:,} pieces are in {output}")
 
 

@@ -18,7 +18,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -52,6 +52,13 @@ SIZES = {
 }
 
 
+class Seconds(NamedTuple):
+    """The seconds of a run, by two clocks."""
+
+    wall: float
+    processor: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
     """Measurements of one model size and batch size.
@@ -59,34 +66,39 @@ class Result:
     Attributes:
       size: the name of the model size.
       batch: the number of prompts.
-      tokens: tokens generated in a run.
-      hand_written: (wall, processor) seconds of each round.
-      meshtf: (wall, processor) seconds of each round.
+      tokens: the number of tokens generated in a run.
+      hand_written: the seconds of the hand-written decoder in each round.
+      meshtf: the seconds of meshtf's decoder in each round.
     """
 
     size: str
     batch: int
     tokens: int
-    hand_written: list[tuple[float, float]]
-    meshtf: list[tuple[float, float]]
+    hand_written: list[Seconds]
+    meshtf: list[Seconds]
 
-    def ratio(self, kind: int) -> float:
-        """Returns the median over rounds of meshtf / hand-written: of wall time if `kind`
-        is 0, of processor time if it is 1.
-        """
+    def wall_ratio(self) -> float:
+        """Returns the median over rounds of meshtf / hand-written, of wall time."""
         rounds = zip(self.meshtf, self.hand_written, strict=True)
-        return statistics.median(x[kind] / y[kind] for x, y in rounds)
+        return statistics.median(x.wall / y.wall for x, y in rounds)
+
+    def processor_ratio(self) -> float:
+        """Returns the median over rounds of meshtf / hand-written, of processor time."""
+        rounds = zip(self.meshtf, self.hand_written, strict=True)
+        return statistics.median(x.processor / y.processor for x, y in rounds)
 
     def line(self) -> str:
         """Returns a line of the table."""
-        rates = [
-            self.tokens / statistics.median(wall for wall, _ in times)
-            for times in (self.hand_written, self.meshtf)
-        ]
+        hand_written_rate = self._tokens_per_second(self.hand_written)
+        meshtf_rate = self._tokens_per_second(self.meshtf)
         return (
-            f"{self.size:10}{self.batch:>6}{rates[0]:14,.0f}{rates[1]:12,.0f}"
-            f"{self.ratio(0):8.2f}{self.ratio(1):11.2f}"
+            f"{self.size:10}{self.batch:>6}{hand_written_rate:14,.0f}"
+            f"{meshtf_rate:12,.0f}{self.wall_ratio():8.2f}{self.processor_ratio():11.2f}"
         )
+
+    def _tokens_per_second(self, rounds: list[Seconds]) -> float:
+        """Returns the tokens in a second of wall time, by the median over rounds."""
+        return self.tokens / statistics.median(seconds.wall for seconds in rounds)
 
 
 HEAD = (
@@ -114,13 +126,11 @@ def run_hand_written(
     return ids.numpy(), scores.numpy()
 
 
-def time_in_turn(
-    runs: Sequence[Callable[[], Any]], rounds: int
-) -> list[list[tuple[float, float]]]:
-    """Returns, for each run, the (wall, processor) seconds of each round. In a round, all
-    runs are called one after the other.
+def time_in_turn(runs: Sequence[Callable[[], Any]], rounds: int) -> list[list[Seconds]]:
+    """Returns, for each run, the seconds of each round. In a round, all runs are called one
+    after the other.
     """
-    times: list[list[tuple[float, float]]] = [[] for _ in runs]
+    times: list[list[Seconds]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, times_of_run in zip(runs, times):
             wall_start = time.perf_counter()
@@ -128,7 +138,7 @@ def time_in_turn(
             run()
             wall = time.perf_counter() - wall_start
             processor = time.process_time() - processor_start
-            times_of_run.append((wall, processor))
+            times_of_run.append(Seconds(wall, processor))
     return times
 
 
@@ -150,13 +160,21 @@ def measure(
     """
     architecture = SIZES[size]
     model = LanguageModel(mtf.Mesh(""), architecture)
-    # By their path within the model.
-    weights = {v.name.partition("/")[2]: v.numpy() for v in model.variables}
+    weights = {}
+    for variable in model.variables:
+        _, _, path_in_model = variable.name.partition("/")
+        weights[path_in_model] = variable.numpy()
     prompts = make_prompts(architecture.vocab, batch, length)
     hand_written = HandWrittenDecoder(architecture, weights, new_tokens)
-    decoder = Decoder(model, new_tokens, length, batch)
+    decoder = Decoder(
+        model,
+        max_new_tokens=new_tokens,
+        max_prompt_length=length,
+        batch_size=batch,
+    )
     ids, scores = run_hand_written(hand_written, prompts)
-    for _ in range(2):  # the first call of each traces
+    # The first call of a decoder traces, so both are called before they are timed.
+    for _ in range(2):
         completions = decoder(prompts)
         np.testing.assert_array_equal([c.ids for c in completions], ids)
         np.testing.assert_allclose(
@@ -197,7 +215,10 @@ def main(argv: Sequence[str]) -> None:
                 rounds=FLAGS.rounds,
             )
             print(result.line(), flush=True)
-            ratios = {"ratio": result.ratio(0), "processor_ratio": result.ratio(1)}
+            ratios = {
+                "ratio": result.wall_ratio(),
+                "processor_ratio": result.processor_ratio(),
+            }
             results.append(dataclasses.asdict(result) | ratios)
     if FLAGS.json:
         with open(FLAGS.json, "w", encoding="utf-8") as file:

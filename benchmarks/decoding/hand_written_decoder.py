@@ -58,10 +58,13 @@ class HandWrittenDecoder:
         batch, length = prompts.shape
         heads = self.architecture.heads
         weights = {name: w.read_value() for name, w in self.weights.items()}
+        # A slot has the key or the value of one token. The last id is generated, not read.
         num_slots = length + self.new_tokens - 1
-        cos, sin = hand_written_kernels.angles(num_slots, self.architecture.d_kv)
-        # A cache is [batch * heads * num_slots, d_kv]. The index of the first slot of each
-        # example and head:
+        cos, sin = hand_written_kernels.cos_and_signed_sin(
+            num_slots, self.architecture.d_kv
+        )
+        # A cache is a matrix [batch * heads * num_slots, d_kv]: its row is a slot of an
+        # example and a head. The rows of the first slots:
         first_rows = tf.reshape(tf.range(batch * heads) * num_slots, [batch, heads])
         logits, caches = self.read_prompts(weights, prompts, lengths, num_slots)
         ids, score = _greedy(logits)
@@ -71,7 +74,7 @@ class HandWrittenDecoder:
             i: Any,
             ids: Any,
             outputs: Any,
-            total: Any,
+            total_score: Any,
             *caches: Any,
         ) -> Any:
             slots = lengths + i  # [batch]: the slot of each example's new id
@@ -87,13 +90,13 @@ class HandWrittenDecoder:
                 sin=tf.gather(sin, slots)[:, None],
             )
             ids, score = _greedy(logits)
-            return i + 1, ids, outputs.write(i + 1, ids), total + score, *caches
+            return i + 1, ids, outputs.write(i + 1, ids), total_score + score, *caches
 
         initial = [tf.constant(0), ids, outputs.write(0, ids), score, *caches]
-        _, _, outputs, total, *_ = tf.while_loop(
-            lambda i, *_: i < self.new_tokens - 1, step, initial
+        _, _, outputs, total_score, *_ = tf.while_loop(
+            cond=lambda i, *_: i < self.new_tokens - 1, body=step, loop_vars=initial
         )
-        return tf.transpose(outputs.stack()), total
+        return tf.transpose(outputs.stack()), total_score
 
     def read_prompts(
         self,
@@ -102,12 +105,18 @@ class HandWrittenDecoder:
         lengths: tf.Tensor,
         num_slots: int,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns logits [batch, vocab] after the prompts, and the keys and values of each
-        block in caches with `num_slots` slots.
+        """Returns logits [batch, vocab] after the prompts, and the caches: the keys of block
+        0, the values of block 0, the keys of block 1, ...
+
+        Args:
+          weights: all weights.
+          prompts: int32 [batch, length], padded.
+          lengths: int32 [batch]: the lengths of the prompts.
+          num_slots: the number of tokens for which a cache has room.
         """
         a = self.architecture
         batch, length = prompts.shape
-        cos, sin = hand_written_kernels.angles(length, a.d_kv)
+        cos, sin = hand_written_kernels.cos_and_signed_sin(length, a.d_kv)
         mask = hand_written_kernels.causal_mask(length)
         padding = [[0, 0], [0, 0], [0, num_slots - length], [0, 0]]
         caches: list[tf.Tensor] = []
@@ -145,7 +154,7 @@ class HandWrittenDecoder:
         Args:
           weights: all weights.
           ids: the last ids.
-          caches: keys and values of each block.
+          caches: the keys and the values of each block, in turn.
           cache_rows: [batch * heads, 1]: the rows of the caches to write.
           mask: [batch, 1, 1, num_slots]: 0 for visible slots, -1e9 for all others.
           cos: [batch, 1, d_kv]: the cosines of the rotary angles.
@@ -155,6 +164,7 @@ class HandWrittenDecoder:
         new_caches: list[tf.Tensor] = []
 
         def update(cache: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+            """Writes x to a cache; returns the new cache as [batch, heads, slots, d_kv]."""
             rows = tf.reshape(x, [-1, a.d_kv])
             new_caches.append(tf.tensor_scatter_nd_update(cache, cache_rows, rows))
             return tf.reshape(new_caches[-1], [ids.shape[0], a.heads, -1, a.d_kv])
@@ -202,7 +212,9 @@ class HandWrittenDecoder:
         v: tf.Tensor,
         mask: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns attention [batch, heads, length, d_kv]."""
+        """Returns attention [batch, heads, queries, d_kv] of q [batch, heads, queries, d_kv]
+        to k and v [batch, heads, slots, d_kv].
+        """
         scale = self.architecture.d_kv**-0.5
         scores = tf.matmul(q * scale, k, transpose_b=True)
         return tf.matmul(tf.nn.softmax(scores + mask), v)

@@ -120,9 +120,10 @@ def page() -> dict[str, str]:
         f"layouts/{name}.svg": picture(forecast, LAYOUTS[name].title, rows(forecast))
         for name, forecast in forecasts.items()
     }
-    # The embeddings of the tokens, [batch, length, d_model].
+    # The first gather is that of the embeddings of tokens, [batch, length, d_model]; a
+    # shape has pairs (name, size).
     embeddings = next(op.outputs[0] for op in one_device.ops if op.title == "gather")
-    (_, batch), (_, length), *_ = embeddings.shape
+    (_, batch), (_, length), _ = embeddings.shape
     num_parameters = int(one_device.memory.parameters // 4)
     lines = [
         HEAD.format(size=num_parameters, batch=batch, length=length),
@@ -149,9 +150,10 @@ def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
 
 def rows(forecast: Forecast) -> list[Row]:
     """Returns the rows of the picture, one for each of five tensors."""
-    variables_of_block = {
-        v.name.partition("block_0/")[2]: v.tensor for v in forecast.variables
-    }
+    variables_of_block = {}
+    for variable in forecast.variables:
+        _, _, path_in_block = variable.name.partition("block_0/")
+        variables_of_block[path_in_block] = variable.tensor
     query = variables_of_block["attention/query/kernel"]
     kernel = variables_of_block["feed_forward/wi/kernel"]
     moment = variables_of_block["feed_forward/wi/kernel/m"]
@@ -200,6 +202,7 @@ def _first_output(forecast: Forecast, dims: tuple[str, ...]) -> PlacedTensor:
     for op in forecast.ops:
         for tensor in op.outputs:
             names = tuple(name for name, _ in tensor.shape)
+            # A tensor has a state for each mesh axis; "sum" is that of a partial sum.
             if names == dims and "sum" not in tensor.states:
                 return tensor
     raise LookupError(f"no output has the dimensions {dims}")
@@ -209,12 +212,12 @@ def _collectives(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
     """Returns the phase and kind of each collective on tensors of this shape, such as
     "forward all_reduce".
     """
-    kinds = (
+    descriptions = (
         f"{collective.phase} {collective.kind}"
         for collective in forecast.collectives
         if collective.tensor.shape == tensor.shape
     )
-    return tuple(dict.fromkeys(kinds))  # each of them once, in order
+    return tuple(dict.fromkeys(descriptions))  # each of them once, in order
 
 
 def _comparison(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterator[str]:

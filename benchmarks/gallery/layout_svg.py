@@ -27,9 +27,23 @@ WIDTH = 1000
 # The height of the header with one mesh axis, and of a row.
 HEADER_HEIGHT = 94
 ROW_HEIGHT = 112
-# The size of a box's front (width, height), and the vector from the front to the back.
-CUBE = ((56.0, 44.0), (34.0, -26.0))
-PLATE = ((78.0, 46.0), (5.0, -4.0))
+
+
+class BoxShape(NamedTuple):
+    """The shape of a drawn box, in pixels.
+
+    Attributes:
+      front: the width and the height of the front.
+      depth: the vector (x, y) from the front to the back.
+    """
+
+    front: tuple[float, float]
+    depth: tuple[float, float]
+
+
+# The boxes of tensors with three and with two dimensions.
+CUBE = BoxShape(front=(56.0, 44.0), depth=(34.0, -26.0))
+PLATE = BoxShape(front=(78.0, 46.0), depth=(5.0, -4.0))
 GAP = 4.0  # between shards
 DEPTH_GAP = 0.11  # between shards along the depth, as a fraction of the depth
 
@@ -66,7 +80,13 @@ class Row(NamedTuple):
 
 
 def picture(forecast: Forecast, title: str, rows: Sequence[Row]) -> str:
-    """Returns a layout as an SVG document."""
+    """Returns a layout as an SVG document.
+
+    Args:
+      forecast: the forecast of a step under the layout.
+      title: the title of the picture.
+      rows: the tensors to draw.
+    """
     top = HEADER_HEIGHT + 24 * (len(forecast.axes) - 1)
     height = top + ROW_HEIGHT * len(rows) + 46
     footnote = (
@@ -112,8 +132,9 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
         yield text(MARGIN, y + 61 + 15 * i, css_class, f"{dim}:{size}{sharding}")
     box = _Box(row)
     yield from box.global_box(TENSOR_X, y)
-    sizes = [size for _, size in forecast.axes]
-    for position, coordinates in enumerate(itertools.product(*map(range, sizes))):
+    axis_sizes = [size for _, size in forecast.axes]
+    all_coordinates = itertools.product(*map(range, axis_sizes))
+    for position, coordinates in enumerate(all_coordinates):
         # The state of an axis is the dimension that it shards, if any.
         shard_of_dim = dict(zip(row.tensor.states, coordinates))
         x = FIRST_POSITION_X + POSITION_STEP * position
@@ -141,17 +162,26 @@ def _share(tensor: PlacedTensor, positions: int) -> str:
 class _Box:
     """A tensor as a box, or as a plate if it has two dimensions.
 
+    Args:
+      row: the row of the tensor.
+
     Attributes:
       dims: the dimensions along depth, height and width; "" for the depth of a plate.
+      front: the width and the height of the front.
+      depth: the vector from the front to the back.
       num_shards: the number of shards along depth, height and width.
     """
 
     def __init__(self, row: Row) -> None:
-        self.dims = row.dims if len(row.dims) == 3 else ("", *row.dims)
-        self.front, self.depth = CUBE if self.dims[0] else PLATE
-        shape = dict(row.tensor.shape)
-        local = dict(zip(shape, row.tensor.local))
-        self.num_shards = [shape[dim] // local[dim] if dim else 1 for dim in self.dims]
+        shape = PLATE if len(row.dims) == 2 else CUBE
+        self.dims = ("", *row.dims) if len(row.dims) == 2 else row.dims
+        self.front = shape.front
+        self.depth = shape.depth
+        global_sizes = dict(row.tensor.shape)
+        local_sizes = dict(zip(global_sizes, row.tensor.local))
+        self.num_shards = [
+            global_sizes[dim] // local_sizes[dim] if dim else 1 for dim in self.dims
+        ]
 
     def global_box(self, x: float, y: float) -> Iterator[str]:
         """Yields the box of the global tensor, with the names of its edges."""
@@ -159,7 +189,7 @@ class _Box:
         width, height = self.front
         dx, dy = self.depth
         depth_dim, height_dim, width_dim = self.dims
-        yield from _faces((x, y), self.front, self.depth, "all")
+        yield from _faces((x, y), self.front, self.depth, css_class="all")
         yield text(x + width / 2, y + height + 13, "edge", width_dim, "middle")
         yield text(x - 5, y + height / 2 + 4, "edge", height_dim, "end")
         if depth_dim:
@@ -190,18 +220,19 @@ class _Box:
         height = (full_height - GAP * (num_high - 1)) / num_high
         depth = (1 - DEPTH_GAP * (num_deep - 1)) / num_deep  # as a fraction
         # From back to front, so that nearer shards hide those behind them.
-        indices = itertools.product(
+        shard_indices = itertools.product(
             reversed(range(num_deep)), reversed(range(num_high)), range(num_wide)
         )
-        for index in indices:
-            i, j, k = index
+        for shard_index in shard_indices:
+            i, j, k = shard_index
             shift = i * (depth + DEPTH_GAP)
             corner = (
                 x + dx * shift + k * (width + GAP),
                 y + dy * shift + j * (height + GAP),
             )
+            # A dimension that is not sharded has one shard, which all positions have.
             is_present = all(
-                shard_of_dim.get(dim, n) == n for dim, n in zip(self.dims, index)
+                shard_of_dim.get(dim, n) == n for dim, n in zip(self.dims, shard_index)
             )
             yield from _faces(
                 corner,

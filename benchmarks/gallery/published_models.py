@@ -117,6 +117,7 @@ def main() -> None:
 
 def rows(name: str) -> Iterator[str]:
     """Yields a line of the table for each mesh of a model."""
+    # Without padding of the vocabulary, as the published numbers are counted.
     model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
     num_parameters = sum(v.shape.size for v in model.trainable_variables)
     model_columns = [f"`{name}`", f"{num_parameters:,}", MODELS[name].parameters]
@@ -150,7 +151,9 @@ def run(
       params: further settings of gin.
     """
     gin.clear_config()
-    files = [f"models/{name}.gin", *([f"layouts/grids/{grid}.gin"] if grid else [])]
+    files = [f"models/{name}.gin"]
+    if grid is not None:
+        files.append(f"layouts/grids/{grid}.gin")
     command_line.configure(
         files, [*params, 'Mesh.devices = "abstract"', "Mesh.strict = True"]
     )

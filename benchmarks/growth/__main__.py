@@ -7,8 +7,8 @@
     python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws earlier measurements
 
 A training step of a small language model in graph mode, and the same in plain TensorFlow
-on one device. "Devices" are positions of one device, and as many logical devices; each
-adds examples to the batch. Each case runs in a separate process. First steps are measured
+on one device. "Devices" are mesh positions that share one device, and as many logical devices;
+each adds examples to the batch. Each case runs in a separate process. First steps are measured
 while no other case is alive, and the fastest of several starts counts; further steps are
 taken in turn. Ratios are to plain TensorFlow at the same size. Below each table are the
 fitted curves that theory predicts, and the largest deviation from them.
@@ -22,7 +22,7 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks.growth.cases import SIZES
-from benchmarks.growth.measure import Row, measured, table
+from benchmarks.growth.measure import Row, measure_panel, table
 from benchmarks.growth.panels import picture
 from benchmarks.growth.planning import planning
 from benchmarks.growth.theory import describe
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
             if panel == "planning":
                 results[panel] = planning(sizes, FLAGS.rounds)
             else:
-                results[panel] = measured(panel, sizes, FLAGS.rounds, FLAGS.starts)
+                results[panel] = measure_panel(panel, sizes, FLAGS.rounds, FLAGS.starts)
         rows = results[panel]
         print(f"\n{table(panel, rows)}\n\n{describe(panel, rows)}", flush=True)
         if FLAGS.svg:

@@ -1,5 +1,6 @@
-"""The cases of `benchmarks.growth`: for each panel, groups of cases of one size. The first
-case of a group is the one that the others are compared with.
+"""The cases of `benchmarks.growth`: for each panel (a quantity that grows, with a table and
+charts), groups of cases of one size. The first case of a group is the one that the others
+are compared with.
 
 Example:
 
@@ -24,7 +25,7 @@ SMALL = Config(
     layers=2,
 )
 PLAIN = "plain TensorFlow"
-_BOTH = "batch:data; heads:model; d_ff:model; vocab:model"
+_DATA_AND_MODEL = "batch:data; heads:model; d_ff:model; vocab:model"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Case(JsonCase):
 
     Attributes:
       series: the name of the series of points, such as "scanned".
-      size: the number of positions, layers, experts or tokens: the point's coordinate.
+      size: the number of mesh positions, layers, experts or tokens: the point's coordinate.
       config: the sizes of the model.
       meshed: whether the model is meshtf's; otherwise it is hand-written in TensorFlow.
       axes: the axes of the mesh.
@@ -61,23 +62,23 @@ class Case(JsonCase):
         return f"{self.series}, {self.size}"
 
 
-Groups = Iterator[list[Case]]
+Groups = Iterator[list[Case]]  # each group has the cases of one size
 
 
 def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields cases on meshes of n positions, each with `config.batch` examples of the batch."""
     for n in sizes:
-        scaled_config = dataclasses.replace(config, batch=config.batch * n)
-        group = [Case(PLAIN, n, scaled_config, meshed=False)]
+        config_of_n = dataclasses.replace(config, batch=config.batch * n)
+        group = [Case(PLAIN, n, config_of_n, meshed=False)]
         for device_words, devices in (
             ("one device", None),
             ("as many devices", f"logical:{n}"),
         ):
             group.append(
                 Case(
-                    f"{device_words}, data",
-                    n,
-                    scaled_config,
+                    series=f"{device_words}, data",
+                    size=n,
+                    config=config_of_n,
                     axes=f"data:{n}",
                     layout="batch:data",
                     devices=devices,
@@ -86,11 +87,11 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             if n > 1:
                 group.append(
                     Case(
-                        f"{device_words}, data x model",
-                        n,
-                        scaled_config,
+                        series=f"{device_words}, data x model",
+                        size=n,
+                        config=config_of_n,
                         axes=f"data:{n // 2};model:2",
-                        layout=_BOTH,
+                        layout=_DATA_AND_MODEL,
                         devices=devices,
                     )
                 )
@@ -100,10 +101,16 @@ def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields models of n layers, on eight positions of one device."""
     for n in sizes:
-        deep = dataclasses.replace(config, batch=8 * config.batch, layers=n)
-        unscanned = Case("one by one", n, deep, axes="data:8", layout="batch:data")
+        config_of_n = dataclasses.replace(config, batch=8 * config.batch, layers=n)
+        unscanned = Case(
+            series="one by one",
+            size=n,
+            config=config_of_n,
+            axes="data:8",
+            layout="batch:data",
+        )
         yield [
-            Case(PLAIN, n, deep, meshed=False),
+            Case(PLAIN, n, config_of_n, meshed=False),
             unscanned,
             dataclasses.replace(unscanned, series="scanned", scanned=True),
         ]
@@ -112,8 +119,9 @@ def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields mixtures of n experts, of which each token goes to two."""
     for n in sizes:
-        # Long examples, since an expert has at least four slots for each example.
-        mixed = dataclasses.replace(
+        # Long examples, since an expert has at least four slots (tokens that it can take)
+        # for each example.
+        config_of_n = dataclasses.replace(
             config,
             model="moe",
             batch=4 * config.batch,
@@ -121,12 +129,12 @@ def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
             length=max(config.length, 128),
         )
         yield [
-            Case(PLAIN, n, mixed, meshed=False),
-            Case("one position", n, mixed),
+            Case(PLAIN, n, config_of_n, meshed=False),
+            Case("one position", n, config_of_n),
             Case(
-                "4 positions, experts sharded",
-                n,
-                mixed,
+                series="4 positions, experts sharded",
+                size=n,
+                config=config_of_n,
                 axes="data:4",
                 layout="batch:data; experts:data",
             ),
@@ -136,20 +144,25 @@ def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
 def tokens(sizes: Sequence[int], config: Config = SMALL) -> Groups:
     """Yields models on examples of n tokens."""
     for n in sizes:
-        long = dataclasses.replace(config, length=n)
+        config_of_n = dataclasses.replace(config, length=n)
+        full = Case("full attention", n, config_of_n, forecast=True)
         yield [
-            Case(PLAIN, n, long, meshed=False),
-            Case("full attention", n, long, forecast=True),
-            Case("blockwise attention", n, long, attention="blockwise", forecast=True),
+            Case(PLAIN, n, config_of_n, meshed=False),
+            full,
+            dataclasses.replace(
+                full, series="blockwise attention", attention="blockwise"
+            ),
         ]
 
 
+# By panel: the function of `sizes` and `config` that yields its groups.
 GROUPS: Mapping[str, Callable[..., Groups]] = {
     "devices": positions,
     "layers": layers,
     "experts": experts,
     "tokens": tokens,
 }
+# By panel: the sizes that are measured by default.
 SIZES = {
     "devices": [1, 2, 4, 8, 16, 32, 64],
     "planning": [2**i for i in range(12)],

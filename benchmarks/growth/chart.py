@@ -20,7 +20,8 @@ HEIGHT = 250  # the height of a plot
 TOP = 118  # the y coordinate of the upper border of plots
 LEFT = 50  # the left margin of a plot
 RIGHT = 18  # the right margin of a plot
-COLOURS = ("p4", "p0", "p1", "p2", "p3")
+COLOURS = ("p4", "p0", "p1", "p2", "p3")  # CSS classes, in the order of the series
+# CSS rules: LIGHT for all colour schemes, DARK in addition for dark ones.
 LIGHT = """\
     .p4 { fill: #7b8794; stroke: #52606d } .dot { fill-opacity: .8; stroke-width: .8 }
     .line { fill: none; stroke-width: 1.5; stroke-opacity: .85 } .goal { fill: none }
@@ -67,11 +68,13 @@ class _Plot:
         self.panel = panel
         self.left = left + LEFT
         self.width = width - LEFT - RIGHT
-        all_points = [point for points in panel.points.values() for point in points]
-        self.ticks = sorted({n for n, _ in all_points})
-        values = [y for _, y in (*all_points, *panel.goals)]
+        values = [value for _, value in panel.goals]
+        ticks: set[float] = set()
         for series, points in panel.points.items():
-            values += [panel.curves[series](n) for n, _ in points]
+            for n, value in points:
+                ticks.add(n)
+                values += [value, panel.curves[series](n)]
+        self.ticks = sorted(ticks)
         # The vertical axis covers at least a factor of four, and a margin of 20 %.
         middle = math.sqrt(min(values) * max(values))
         self.low = min(*values, middle / 2) / 1.2
@@ -95,9 +98,11 @@ class _Plot:
         decades = range(
             math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
         )
-        for steps in ((1, 2, 5), (1,)):
-            rounded = (step * 10.0**decade for decade in decades for step in steps)
-            levels = [level for level in rounded if self.low < level < self.high]
+        for factors in ((1, 2, 5), (1,)):
+            candidates = (
+                factor * 10.0**decade for decade in decades for factor in factors
+            )
+            levels = [level for level in candidates if self.low < level < self.high]
             if len(levels) < 9:
                 break
         return levels
@@ -121,8 +126,8 @@ class _Plot:
             self.left + self.width / 2, TOP + HEIGHT + 42, "note", label, "middle"
         )
         for series, curve in self.panel.curves.items():
-            sampled = _log_spaced(self.panel.points[series])
-            path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in sampled)
+            samples = _log_spaced(self.panel.points[series])
+            path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in samples)
             yield f'  <path class="line {colours[series]}" d="M{path}"/>'
         for series, points in self.panel.points.items():
             for n, value in points:

@@ -1,6 +1,7 @@
-"""Measures a panel of `benchmarks.growth`, and prints it as a table.
+"""Measures a panel of `benchmarks.growth` (cases of several sizes, such as numbers of layers),
+and prints it as a table.
 
-rows = measured("layers", [1, 2, 4], rounds=5, starts=1)
+rows = measure_panel("layers", [1, 2, 4], rounds=5, starts=1)
 print(table("layers", rows))
 """
 
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from benchmarks.growth.cases import GROUPS, SIZE_LABELS, Case
 from benchmarks.harness.rounds import Process
 
-Row = dict[str, Any]
+Row = dict[str, Any]  # "series" and "size" of a case, and its measurements by column
 WORKER = "benchmarks.growth.worker"
 
 
@@ -30,6 +31,8 @@ class Column(NamedTuple):
     scale: float
 
 
+# The columns in order, by the key of their values in a row. Keys with "_cpu" are processor
+# times, those with "_ratio" are ratios to the first case of the same size.
 COLUMNS = {
     "first": Column("first, s", 1.0),
     "first_ratio": Column("ratio", 1.0),
@@ -55,7 +58,7 @@ COLUMNS = {
 }
 
 
-def measured(
+def measure_panel(
     panel: str,
     sizes: Sequence[int],
     rounds: int,
@@ -69,12 +72,13 @@ def measured(
       rounds: the number of steps of each case that are timed.
       starts: the number of starts of each case; the fastest first step counts.
     """
-    return [
-        row for group in GROUPS[panel](sizes) for row in measure(group, rounds, starts)
-    ]
+    rows = []
+    for group in GROUPS[panel](sizes):
+        rows += measure_group(group, rounds, starts)
+    return rows
 
 
-def measure(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
+def measure_group(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
     """Returns a row for each case of one size. Ratios are to the first case.
 
     Args:
@@ -82,36 +86,46 @@ def measure(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
       rounds: the number of steps of each case that are timed.
       starts: the number of starts of each case; the fastest first step counts.
     """
-    first_steps_by_start = [[_first(case) for case in group] for _ in range(starts)]
+    first_steps_of_starts = [
+        [_measure_first_step(case) for case in group] for _ in range(starts)
+    ]
     rows: list[Row] = []
-    for case, *first_steps in zip(group, *first_steps_by_start):
+    for i, case in enumerate(group):
+        first_steps = [steps_of_cases[i] for steps_of_cases in first_steps_of_starts]
         fastest = min(first_steps, key=lambda first_step: first_step["first"])
         rows.append({"series": case.series, "size": case.size, **fastest})
+    steps_of_rounds = _take_steps(group, rounds)
+    for i, row in enumerate(rows):
+        for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
+            times = [steps[i][clock][0] for steps in steps_of_rounds]
+            base_times = [steps[0][clock][0] for steps in steps_of_rounds]
+            ratios = [x / y for x, y in zip(times, base_times)]
+            first_step = f"first{suffix}"
+            row[f"{first_step}_ratio"] = row[first_step] / rows[0][first_step]
+            row[f"step{suffix}"] = statistics.median(times)
+            row[f"step{suffix}_ratio"] = statistics.median(ratios)
+    return rows
+
+
+def _take_steps(group: Sequence[Case], rounds: int) -> list[list[dict[str, Any]]]:
+    """Takes a step of each case in each round, all cases being alive. Returns the answers of
+    the workers, [rounds][cases]: lists with the seconds of the one step, by clock.
+    """
     with ThreadPoolExecutor(2) as pool:  # two processes import TensorFlow at a time
         workers = list(pool.map(lambda case: Process(case, WORKER), group))
     try:
         for worker in workers:
-            worker.ask("first", 1)
-        steps_of_rounds = [
+            worker.ask("first", 1)  # builds the model; its costs are not used
+        answers = [
             [worker.ask("steps", 1) for worker in workers] for _ in range(rounds + 1)
         ]
     finally:
         for worker in workers:
             worker.stop()
-    steps_of_rounds = steps_of_rounds[1:]  # the first round warms up
-    for i, row in enumerate(rows):
-        for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
-            first, step = f"first{suffix}", f"step{suffix}"
-            times = [steps[i][clock][0] for steps in steps_of_rounds]
-            base_times = [steps[0][clock][0] for steps in steps_of_rounds]
-            ratios = [x / y for x, y in zip(times, base_times)]
-            row[f"{first}_ratio"] = row[first] / rows[0][first]
-            row[step] = statistics.median(times)
-            row[f"{step}_ratio"] = statistics.median(ratios)
-    return rows
+    return answers[1:]  # the first round warms up
 
 
-def _first(case: Case) -> Row:
+def _measure_first_step(case: Case) -> Row:
     """Returns the costs of a case's first step, while no other case is alive."""
     worker = Process(case, WORKER)
     try:

@@ -1,4 +1,5 @@
-"""The charts of each panel of `benchmarks.growth`.
+"""The charts of each panel of `benchmarks.growth` (devices, planning, layers, experts or
+tokens).
 
 Example:
 
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from benchmarks.growth.cases import PLAIN, SIZE_LABELS
 from benchmarks.growth.chart import Panel, figure
 from benchmarks.growth.measure import Row
-from benchmarks.growth.theory import LAWS, NAMES, lines
+from benchmarks.growth.theory import COLUMN_TITLES, LAWS, fit_series
 
 TITLES = {
     "devices": "More positions, and a larger batch: one model on one CPU",
@@ -37,22 +38,29 @@ GOALS = {8: 1.3, 64: 3.0}
 
 
 def picture(panel_name: str, rows: Sequence[Row]) -> str:
-    """Returns the charts of a panel as an SVG document: one for each column."""
+    """Returns the charts of a panel as an SVG document: one for each column of its table
+    that theory has a law for.
+
+    Args:
+      panel_name: the name of the panel.
+      rows: the rows of its table.
+    """
     panels = []
     for column in LAWS[panel_name]:
-        series_lines = lines(panel_name, column, rows)
+        fits = fit_series(panel_name, column, rows)
         goals = []
         if panel_name == "devices" and column == "first":
-            plain_points, _ = series_lines[PLAIN]
-            plain = dict(plain_points)
+            plain_seconds = dict(fits[PLAIN].points)
             goals = [
-                (n, factor * plain[n]) for n, factor in GOALS.items() if n in plain
+                (n, factor * plain_seconds[n])
+                for n, factor in GOALS.items()
+                if n in plain_seconds
             ]
         panels.append(
             Panel(
-                title=NAMES[column],
-                points={s: points for s, (points, _) in series_lines.items()},
-                curves={s: curve.at for s, (_, curve) in series_lines.items()},
+                title=COLUMN_TITLES[column],
+                points={series: fit.points for series, fit in fits.items()},
+                curves={series: fit.curve.at for series, fit in fits.items()},
                 goals=goals,
             )
         )

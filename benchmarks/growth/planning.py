@@ -2,9 +2,10 @@
 
     rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
 
-Meshes are abstract. Measures the processor time of recording, of planning (program and
-schedule), and of `mtf.explain`, which records, plans and derives a forecast. Sizes are
-measured in turn; rows have medians over rounds.
+Meshes are abstract: they have positions, but no devices. Measures the processor time of
+recording the ops of a step; of planning the program, and its schedule in segments
+(sequences of computations without communication); and of `mtf.explain`, which records,
+plans and derives a forecast. Sizes are measured in turn; rows have medians over rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks.growth.cases import SMALL, Case, positions
-from benchmarks.growth.worker import MeshedModel
+from benchmarks.growth.worker import GrowthModel
 from benchmarks.step.cases.sizes import Config
 from meshtf.partition import build, schedule, walk
 
@@ -28,34 +29,39 @@ from meshtf.partition import build, schedule, walk
 def planning(
     sizes: Sequence[int], rounds: int, config: Config = SMALL
 ) -> list[dict[str, Any]]:
-    """Returns a row for each number of positions and each layout."""
+    """Returns a row for each number of positions and each layout.
+
+    Args:
+      sizes: the numbers of positions.
+      rounds: the number of times that each case is measured.
+      config: the sizes of the model, and the batch of one position.
+    """
     cases = [
         dataclasses.replace(case, series=case.series.removeprefix("one device, "))
         for group in positions(sizes, config)
         for case in group
         if case.meshed and case.devices is None
     ]
-    plan(cases[0])  # modules are loaded at first use
-    costs_by_round = [[plan(case) for case in cases] for _ in range(rounds)]
+    measure_plan(cases[0])  # not used: imports modules that are loaded at first use
+    costs_of_rounds = [[measure_plan(case) for case in cases] for _ in range(rounds)]
     rows = []
-    for case, *costs in zip(cases, *costs_by_round):
+    for i, case in enumerate(cases):
+        costs = [costs_of_cases[i] for costs_of_cases in costs_of_rounds]
         row: dict[str, Any] = {"series": case.series, "size": case.size}
         for key in costs[0]:
-            row[key] = statistics.median(
-                costs_of_round[key] for costs_of_round in costs
-            )
+            row[key] = statistics.median(cost[key] for cost in costs)
         rows.append(row)
     return rows
 
 
-def plan(case: Case) -> dict[str, float]:
+def measure_plan(case: Case) -> dict[str, float]:
     """Returns the processor seconds of recording, planning and explaining a case, and the sizes
     of the result.
     """
-    model = MeshedModel(case, "abstract")
-    step = model.recorded()
+    model = GrowthModel(case, "abstract")
+    step = model.make_train_function()
     ids = tf.TensorSpec([case.config.batch, case.config.length], tf.int32)
-    arguments = {"tokens": ids, "targets": ids}, np.int32(0)
+    arguments = ({"tokens": ids, "targets": ids}, np.int32(0))
     start = time.process_time()
     recorded = step.record_on(model.mesh, arguments, {}).recorded
     after_recording = time.process_time()

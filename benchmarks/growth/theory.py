@@ -1,6 +1,6 @@
 """The growth of costs that theory predicts, fitted to measurements.
 
->>> curve = fitted([(1, 3.0), (2, 5.0), (4, 9.0)], (0, 1))
+>>> curve = fit_curve([(1, 3.0), (2, 5.0), (4, 9.0)], (0, 1))
 >>> print(curve, f"{curve.at(8):.1f}")
 1 + 2 n 17.0
 """
@@ -15,15 +15,15 @@ import numpy as np
 
 from benchmarks.growth.measure import COLUMNS, Row
 
-Points = Sequence[tuple[float, float]]
-Powers = tuple[int, ...]
+Points = Sequence[tuple[float, float]]  # (n, value)
+Powers = tuple[int, ...]  # the exponents of n in a sum
 CONSTANT = (0,)
 LINEAR = (0, 1)
 SQUARE = (0, 1, 2)
 
-# For each panel the columns that are fitted and drawn. Theory says that a column is a sum of
-# these powers of n. Times are processor times, which depend least on other programs of the
-# machine, except those for which there is a goal.
+# For each panel, the columns that are fitted and drawn, with the powers of n whose sum each
+# column is in theory. Times are processor times, which depend least on other programs of
+# the machine; only the time with a goal is wall time.
 LAWS: Mapping[str, Mapping[str, Powers]] = {
     "devices": {"first": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
@@ -37,7 +37,7 @@ LAWS_OF_SERIES: Mapping[tuple[str, str], Powers] = {
     ("blockwise attention", "memory"): LINEAR,
 }
 # Titles of the columns in charts and in text.
-NAMES = {
+COLUMN_TITLES = {
     "first": "first step, s",
     "first_cpu": "first step, s of processor",
     "step_cpu": "step, ms of processor",
@@ -75,12 +75,16 @@ class Curve(NamedTuple):
         return " + ".join(terms) or "0"
 
 
-def fitted(points: Points, powers: Powers) -> Curve:
+def fit_curve(points: Points, powers: Powers) -> Curve:
     """Returns the curve without negative factors that has the least sum of squared relative
     errors.
 
-    Nonnegative least squares: the solution is the best of the solutions without this
-    constraint for all subsets of the powers.
+    This is nonnegative least squares. For each subset of the powers, ordinary least squares
+    gives a curve; the best of those without negative factors is the solution.
+
+    Args:
+      points: the points (n, value) to fit; all values are positive.
+      powers: the powers of n in the curve.
     """
     n, y = np.asarray(points, float).T
     # Divided by y, so that errors are relative: the target is 1 for each point.
@@ -99,14 +103,23 @@ def fitted(points: Points, powers: Powers) -> Curve:
     return Curve(powers, tuple(map(float, best_factors)))
 
 
-def lines(
-    panel: str, column: str, rows: Sequence[Row]
-) -> dict[str, tuple[Points, Curve]]:
-    """Returns the points and the fitted curve of each series that has a column, in the column's
-    unit.
+class Fit(NamedTuple):
+    """The measured points of a series, and the curve that is fitted to them."""
+
+    points: Points
+    curve: Curve
+
+
+def fit_series(panel: str, column: str, rows: Sequence[Row]) -> dict[str, Fit]:
+    """Returns the fit of each series that has a column, in the column's unit.
+
+    Args:
+      panel: the name of the panel.
+      column: the key of the column.
+      rows: the rows of the panel.
     """
     scale = COLUMNS[column].scale or 1.0
-    points_and_curves: dict[str, tuple[Points, Curve]] = {}
+    fits: dict[str, Fit] = {}
     for series in dict.fromkeys(row["series"] for row in rows if column in row):
         points = [
             (row["size"], row[column] * scale)
@@ -114,15 +127,17 @@ def lines(
             if row["series"] == series and column in row
         ]
         powers = LAWS_OF_SERIES.get((series, column), LAWS[panel][column])
-        points_and_curves[series] = points, fitted(points, powers)
-    return points_and_curves
+        fits[series] = Fit(points, fit_curve(points, powers))
+    return fits
 
 
 def describe(panel: str, rows: Sequence[Row]) -> str:
     """Returns the fitted curves as text, with the largest deviations from them."""
-    return "\n".join(
-        f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
-        f"{curve.max_ratio(points) - 1:.0%}"
-        for column in LAWS[panel]
-        for series, (points, curve) in lines(panel, column, rows).items()
-    )
+    lines = []
+    for column in LAWS[panel]:
+        for series, fit in fit_series(panel, column, rows).items():
+            lines.append(
+                f"{COLUMN_TITLES[column]:>26}  {series}: {fit.curve}, points off it by "
+                f"at most {fit.curve.max_ratio(fit.points) - 1:.0%}"
+            )
+    return "\n".join(lines)

@@ -2,12 +2,13 @@
 
 It is started with a case as JSON, and answers requests with lines of JSON:
 
-    {"first": 1}     ->  seconds of the first step and of its parts, and the program's sizes
+    {"first": 1}     ->  seconds of the first step and of its phases, and the program's sizes
     {"steps": 3}     ->  seconds of wall and of processor time of each of three more steps
 
 The clock of the first step starts after the imports, when the data is ready. The step is
-timed in three parts: building the variables; recording and planning (hand-written: making
-the function); TensorFlow's tracing and the run.
+timed in three phases: building the variables; recording and planning (hand-written: making
+the function); TensorFlow's tracing and the run. A program of meshtf consists of ops, and of
+calls of segments: functions that run on one device between two collectives.
 """
 
 from __future__ import annotations
@@ -42,16 +43,35 @@ class Clock(NamedTuple):
 
 
 class GraphOps(NamedTuple):
-    """The ops of a TensorFlow graph: NodeDefs, and the FunctionDefs that they may call."""
+    """The ops of a TensorFlow graph.
+
+    Attributes:
+      nodes: the NodeDefs of the graph.
+      functions: the FunctionDefs that the nodes may call.
+    """
 
     nodes: Sequence[Any]
     functions: Sequence[Any]
 
 
-_STEP = np.int32(0)
+class FirstStep(NamedTuple):
+    """The first step of a case, which has been taken.
+
+    Attributes:
+      built: the time when the variables existed.
+      planned: the time when the step was planned.
+      graph_ops: the function that returns the ops of the step.
+    """
+
+    built: Clock
+    planned: Clock
+    graph_ops: Callable[[], GraphOps]
 
 
-class MeshedModel(MeshModel):
+_STEP = np.int32(0)  # the index of the step, which is not counted here
+
+
+class GrowthModel(MeshModel):
     """The model of a case in meshtf, with Adam.
 
     Args:
@@ -67,7 +87,7 @@ class MeshedModel(MeshModel):
             devices=devices,
             seed=0,
         )
-        self.model = model(self.mesh, case)
+        self.model = build_model(self.mesh, case)
         self.optimizer = mtf.optimizers.Adam(
             self.model.trainable_variables,
             learning_rate=c.learning_rate,
@@ -78,10 +98,11 @@ class MeshedModel(MeshModel):
         self.step = 0
 
 
-def model(mesh: mtf.Mesh, case: Case) -> Model:
+def build_model(mesh: mtf.Mesh, case: Case) -> Model:
     """Returns the model of a case on a mesh."""
     if not case.scanned and case.attention == "full":
         return build(mesh, case.config)
+    # The same architecture, except for two fields that a `Config` does not have.
     architecture = build(mtf.Mesh("", devices="abstract"), case.config).architecture
     architecture = dataclasses.replace(
         architecture, scanned=case.scanned, attention=case.attention
@@ -90,30 +111,44 @@ def model(mesh: mtf.Mesh, case: Case) -> Model:
 
 
 class Runner(worker.Runner):
-    """A case that takes steps; its first step is measured in parts."""
+    """A case that takes steps; the phases of its first step are measured.
+
+    Attributes:
+      start: the first answer of the worker; empty, since the first step is measured when it
+        is requested.
+    """
 
     def __init__(self, case: Case) -> None:
-        self.case, self.config = case, case.config
+        # Without the base class, whose __init__ measures the first step.
+        self.case = case
+        self.config = case.config
         self.batches = batches(case.config)
         self.count = 0
         self.start = {}
 
     def first(self, count: int = 1) -> dict[str, float]:
-        """Takes the first step; returns its seconds and those of its parts, the numbers of
-        ops, and the forecast of memory if the case wants it.
+        """Takes the first step; returns its seconds and those of its phases, the numbers of
+        ops, and the forecast of memory if the case has one.
+
+        Args:
+          count: not used: a request has an argument.
         """
         del count
         start = _now()
-        run_first_step = self._meshed if self.case.meshed else self._hand_written
-        built, planned, graph_ops = run_first_step()
+        if self.case.meshed:
+            first_step = self._take_meshtf_step()
+        else:
+            first_step = self._take_plain_step()
         end = _now()
+        built = first_step.built
+        planned = first_step.planned
         costs = {
             "first": end.wall - start.wall,
             "first_cpu": end.processor - start.processor,
             "build_cpu": built.processor - start.processor,
             "plan_cpu": planned.processor - built.processor,
             "run_cpu": end.processor - planned.processor,
-            **sizes_of(graph_ops()),
+            **sizes_of(first_step.graph_ops()),
         }
         if self.case.forecast:
             costs["memory"] = self._forecast()
@@ -124,19 +159,18 @@ class Runner(worker.Runner):
         specs = {
             name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.batches[0].items()
         }
-        step = MeshedModel(self.case, "abstract").recorded()
+        step = GrowthModel(self.case, "abstract").make_train_function()
         return mtf.explain(step, specs, _STEP).memory.peak
 
-    def _meshed(self) -> tuple[Clock, Clock, Callable[[], GraphOps]]:
-        """Takes the first step in meshtf. Returns the time when the model was built, the
-        time when the step was planned, and a function that returns the ops of the step.
-        """
+    def _take_meshtf_step(self) -> FirstStep:
+        """Takes the first step in meshtf."""
         warnings.simplefilter("ignore", mtf.LayoutWarning)
-        if (self.case.devices or "").startswith("logical:"):
-            mtf.logical_devices(int(str(self.case.devices).partition(":")[2]))
-        model = MeshedModel(self.case, self.case.devices)
+        kind, _, count = (self.case.devices or "").partition(":")
+        if kind == "logical":
+            mtf.logical_devices(int(count))
+        model = GrowthModel(self.case, self.case.devices)
         built = _now()
-        train = model.recorded()
+        train = model.make_train_function()
         program = train.lower(self.batches[0], _STEP)
         planned = _now()
         self.step = lambda batch: train(batch, _STEP)
@@ -145,14 +179,15 @@ class Runner(worker.Runner):
         def graph_ops() -> GraphOps:
             return GraphOps(program.definition.node_def, program.called_definitions)
 
-        return built, planned, graph_ops
+        return FirstStep(built, planned, graph_ops)
 
-    def _hand_written(self) -> tuple[Clock, Clock, Callable[[], GraphOps]]:
-        """Takes the first step in plain TensorFlow; returns the same as `_meshed`."""
+    def _take_plain_step(self) -> FirstStep:
+        """Takes the first step in plain TensorFlow."""
         plain_model = PlainMoE if self.config.model == "moe" else PlainLM
         model = plain_model(self.config)
         built = _now()
-        self.step = train = model.train_step()
+        train = model.train_step()
+        self.step = train
         planned = _now()
         self.take_step()
 
@@ -160,7 +195,7 @@ class Runner(worker.Runner):
             graph = train.get_concrete_function(self.batches[0]).graph.as_graph_def()
             return GraphOps(graph.node, graph.library.function)
 
-        return built, planned, graph_ops
+        return FirstStep(built, planned, graph_ops)
 
 
 def _now() -> Clock:
@@ -168,12 +203,15 @@ def _now() -> Clock:
 
 
 def sizes_of(ops: GraphOps) -> dict[str, int]:
-    """Returns the numbers of ops outside of segments, of calls, of segments, and of all ops."""
-    calls = [name for name in map(called, ops.nodes) if name]
+    """Returns the number of ops outside of segments ("outer"), of calls, of segments, and of
+    all ops ("traced").
+    """
+    # `called` returns the name of the function that a node calls, or "".
+    called_names = [name for name in map(called, ops.nodes) if name]
     return {
         "outer": len(ops.nodes),
-        "calls": len(calls),
-        "segments": len(set(calls)),
+        "calls": len(called_names),
+        "segments": len(set(called_names)),
         "traced": len(ops.nodes) + sum(len(f.node_def) for f in ops.functions),
     }
 

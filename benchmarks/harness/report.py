@@ -1,4 +1,9 @@
-"""Measurements of cases as a table of ratios, and whether their losses agree."""
+"""Measurements of cases as a table of ratios, and whether their losses agree.
+
+print(table(rows))             # ratios to the first row
+for line in agreement(rows):   # rows whose losses differ from those of the first row
+  print(line)
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ class Row:
       name: the name of the case.
       group: the name of its group.
       losses: the losses of its first steps from fixed weights.
-      step: seconds of each round's step, by clock: "wall" and "cpu".
+      step: seconds of the step in each round, by clock: "wall" and "cpu".
       start: seconds until the first step is done ("first", and "compile" without building
         the model; both also with "_cpu"), and megabytes ("memory", "forecast").
     """
@@ -49,7 +54,8 @@ def table(rows: list[Row], begin: str = "first") -> str:
 
 def _line(row: Row, plain: Row, begin: str) -> str:
     """Returns a line of `table`, with ratios to the row `plain`."""
-    start, base = row.start, plain.start
+    start = row.start
+    base = plain.start
     return (
         f"{row.name:46}{statistics.median(row.step['wall']) * 1e3:6.0f} ms"
         f"{ratio(row, plain, 'wall'):7.2f}{ratio(row, plain, 'cpu'):6.2f}"

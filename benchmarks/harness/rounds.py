@@ -51,13 +51,13 @@ class WorkerError(RuntimeError):
         code: int,
         log: str,
     ):
-        errors = [
+        error_lines = [
             line
             for line in log.splitlines()
             if re.search(r"\b\w*(Error|ERROR): ", line)
         ]
-        if errors:
-            self.reason = errors[-1]
+        if error_lines:
+            self.reason = error_lines[-1]
         elif code < 0:
             self.reason = signal.Signals(-code).name
         else:
@@ -117,7 +117,12 @@ class Process:
             timer.cancel()
 
     def ask(self, request: str, argument: int) -> Any:
-        """Returns the worker's answer to a request: the result of a method of its runner."""
+        """Returns the worker's answer to a request: the result of a method of its runner.
+
+        Args:
+          request: the name of the method.
+          argument: the argument of the method, such as a number of steps.
+        """
         assert self.process.stdin
         print(json.dumps({request: argument}), file=self.process.stdin, flush=True)
         return self._answer()
@@ -151,8 +156,8 @@ def measure(
     starts: int,
     losses: int,
 ) -> tuple[list[Row], dict[str, str]]:
-    """Returns a row for each case of a group, and for cases of other libraries that do not run
-    the reason, by name.
+    """Returns the rows of the cases that run, and for each case of another library that
+    does not run, the reason, by the name of the case.
 
     The first row is the one that the others are compared with.
 
@@ -174,33 +179,41 @@ def measure(
         for worker in workers:
             worker.stop()
     rows = []
-    for worker, worker_losses, *steps in zip(
-        workers, losses_of_workers, *steps_of_rounds
-    ):
-        worker_starts = starts_of_cases[worker.case]
-        rows.append(
-            Row(
-                name=worker.case.name,
-                group=worker.case.group,
-                losses=worker_losses,
-                step={
-                    clock: [step[clock][0] for step in steps]
-                    for clock in ("wall", "cpu")
-                },
-                start={
-                    key: min(start[key] for start in worker_starts)
-                    for key in worker.start
-                },
-            )
-        )
+    for i, worker in enumerate(workers):
+        case = worker.case
+        steps = [steps_of_workers[i] for steps_of_workers in steps_of_rounds]
+        rows.append(_row(case, losses_of_workers[i], steps, starts_of_cases[case]))
     return rows, refused
+
+
+def _row(
+    case: Case,
+    losses: list[float],
+    steps: list[dict[str, list[float]]],
+    starts: list[dict[str, float]],
+) -> Row:
+    """Returns the row of a case.
+
+    Args:
+      case: the case.
+      losses: the losses of the first steps.
+      steps: for each round, a list with the seconds of the round's one step, by clock.
+      starts: the costs of each start; the lowest ones count.
+    """
+    return Row(
+        name=case.name,
+        group=case.group,
+        losses=losses,
+        step={clock: [step[clock][0] for step in steps] for clock in ("wall", "cpu")},
+        start={key: min(start[key] for start in starts) for key in starts[0]},
+    )
 
 
 def _measure_starts(
     group: list[Case], starts: int
 ) -> tuple[dict[Case, list[dict[str, float]]], dict[str, str]]:
-    """Returns the starts of each case, and for cases of other libraries that do not run the
-    reason, by name.
+    """Returns the costs of each start of each case, and for each case of another library
+    that does not run, the reason, by the name of the case.
 
     A start is measured while no other case is alive: the more memory of the machine is in
     use, the longer the system takes for each new page. The first start of all is not
@@ -208,7 +221,7 @@ def _measure_starts(
     """
     starts_of_cases: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
     refused: dict[str, str] = {}
-    _start(group[0]).stop()
+    _start(group[0]).stop()  # a start that is not measured
     for _ in range(starts):
         for case in group:
             if case.name in refused:

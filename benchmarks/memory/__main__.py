@@ -39,6 +39,7 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "0",
     "TF_CPP_VMODULE": "log_memory=2",
 }
+# Lines of the log. The kernel is the last component of an op's name, without its number.
 _ALLOCATED = re.compile(
     r'MemoryLogTensorAllocation .*?kernel_name: "(?:[^"]*/)?([^"/]*?)(?:_\d+)?"'
     r".*requested_bytes: (\d+).* allocation_id: (\d+)"
@@ -64,6 +65,9 @@ class Tensor:
 def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
     """Returns the maximum of bytes allocated at once between the lines "begin" and "end" of a
     log, and the tensors allocated at that time. Tensors allocated before "begin" do not count.
+
+    Args:
+      log: the lines of TensorFlow's log, and the lines "begin" and "end" of the worker.
     """
     live: dict[str, Tensor] = {}  # by the id of the allocation
     live_bytes = 0
@@ -76,12 +80,15 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
         elif line.startswith("end"):
             in_step = False
         freed = _FREED.search(line)
-        if freed and freed[1] in live:
-            live_bytes -= live.pop(freed[1]).bytes
+        if freed:
+            (freed_id,) = freed.groups()
+            if freed_id in live:
+                live_bytes -= live.pop(freed_id).bytes
         allocated = _ALLOCATED.search(line) if in_step else None
         if not allocated:
             continue
         kernel, requested_bytes, allocation_id = allocated.groups()
+        # An allocation may be logged more than once.
         if allocation_id not in live:
             sizes = ",".join(re.findall(r"size: (\d+)", line))
             live[allocation_id] = Tensor(kernel, sizes, int(requested_bytes))
@@ -98,7 +105,8 @@ def measure(
     batch: int,
     **settings: Any,
 ) -> tuple[dict[str, float], list[Tensor]]:
-    """Returns the measurements of a layout, and the tensors that are allocated at the peak.
+    """Returns the bytes of a layout ("variables", "arguments", "peak", "forecast variables"
+    and "forecast peak"), and the tensors that are allocated at the peak.
 
     Args:
       name: the name of the layout.
@@ -117,6 +125,7 @@ def measure(
     )
     log = worker.stderr.splitlines()
     if worker.returncode:
+        # The log without its lines about memory has the error.
         raise RuntimeError("\n".join(x for x in log if "__LOG_MEM" not in x))
     measured: dict[str, float] = json.loads(worker.stdout)
     step_bytes, peak_tensors = peak(log)

@@ -62,7 +62,12 @@ LAYOUTS = {
 
 
 class Case(NamedTuple):
-    """A way to save and restore a checkpoint: functions of the path of a folder."""
+    """A way to save and restore a checkpoint.
+
+    Attributes:
+      save: the function that saves a checkpoint in a folder, given its path.
+      restore: the function that restores that checkpoint.
+    """
 
     save: Callable[[str], Any]
     restore: Callable[[str], Any]
@@ -72,18 +77,20 @@ def main(argv: Sequence[str]) -> None:
     """Measures, prints tables, and writes JSON."""
     mtf.logical_devices(8)
     with tempfile.TemporaryDirectory(dir=_FOLDER.value) as folder:
-        rates = throughput(Path(folder))
-        stalls = stall(Path(folder))
-    print(_report(rates, stalls))
+        case_seconds = measure_cases(Path(folder))
+        stall_seconds = measure_stall(Path(folder))
+    print(_report(case_seconds, stall_seconds))
     if _JSON.value:
         Path(_JSON.value).write_text(
-            json.dumps({"throughput": rates, "stall": stalls}, indent=2)
+            json.dumps({"throughput": case_seconds, "stall": stall_seconds}, indent=2)
         )
 
 
-def throughput(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """Returns the seconds of saving and restoring in each round, by case."""
-    # The variables are float32 [d, 1024]; eight positions shard d.
+def measure_cases(folder: Path) -> dict[str, dict[str, list[float]]]:
+    """Returns the seconds of saving and restoring in each round: by case, then "save" or
+    "restore".
+    """
+    # The variables are float32 [d, 1024]. Eight positions shard d, so it is a multiple of 8.
     d = _MEGABYTES.value * 2**20 // (4 * 1024 * _TENSORS.value) // 8 * 8
     array = np.random.default_rng(0).normal(size=(d, 1024)).astype("float32")
     cases = {"tf.train.Checkpoint": _tensorflow_case(array)}
@@ -104,53 +111,76 @@ def throughput(folder: Path) -> dict[str, dict[str, list[float]]]:
     return results
 
 
-def stall(folder: Path) -> dict[str, list[float]]:
+class TrainingLoop(NamedTuple):
+    """A model that takes training steps.
+
+    Attributes:
+      step: the function that takes a step, and waits until it is done.
+      variables: the variables of the model and of its optimizer, by name.
+    """
+
+    step: Callable[[], Any]
+    variables: dict[str, mtf.Variable]
+
+
+def make_training_loop() -> TrainingLoop:
+    """Returns a loop whose variables have --megabytes."""
+    mesh = mtf.Mesh("data:2", layout="batch:data")
+    # Four float32 matrices [size, size], and two moments of Adam for each of them.
+    size = int((_MEGABYTES.value * 2**20 / (4 * 4 * 3)) ** 0.5) // 8 * 8
+    initializer = mtf.layers.initializers.normal(0.01)
+    weights = [
+        mtf.Variable(mesh, f"d:{size}; e:{size}", initializer, name=f"w{k}")
+        for k in range(4)
+    ]
+    adam = mtf.optimizers.Adam(weights)
+
+    @mtf.function(x="batch; d", step="")
+    def train_step(x: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+        h = x
+        for weight in weights:
+            h = mtf.rename(mtf.tanh(mtf.einsum([h, weight], "batch; e")), "e", "d")
+        loss = mtf.reduce_mean(mtf.square(h))
+        adam.apply_gradients(mtf.gradients([loss], weights), weights, step)
+        return loss
+
+    x = np.ones((64, size), "float32")
+    return TrainingLoop(
+        step=lambda: float(train_step(x, np.int32(0))),
+        variables={v.name: v for v in (*weights, *adam.variables)},
+    )
+
+
+def measure_stall(folder: Path) -> dict[str, list[float]]:
     """Returns seconds in each round: of a synchronous save ("save"), of waiting in an
     asynchronous save ("stall"), by which all steps during the asynchronous save took longer
     ("steps"), and of one step ("step").
     """
-    mesh = mtf.Mesh("data:2", "batch:data")
-    # Four float32 matrices [size, size], and two moments of Adam for each of them.
-    size = int((_MEGABYTES.value * 2**20 / (4 * 4 * 3)) ** 0.5) // 8 * 8
-    initializer = mtf.layers.initializers.normal(0.01)
-    w = [
-        mtf.Variable(mesh, f"d:{size}; e:{size}", initializer, name=f"w{k}")
-        for k in range(4)
-    ]
-    adam = mtf.optimizers.Adam(w)
+    loop = make_training_loop()
 
-    @mtf.function(x="batch; d", step="")
-    def step(x: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
-        h = x
-        for v in w:
-            h = mtf.rename(mtf.tanh(mtf.einsum([h, v], "batch; e")), "e", "d")
-        loss = mtf.reduce_mean(mtf.square(h))
-        adam.apply_gradients(mtf.gradients([loss], w), w, step)
-        return loss
+    def save() -> None:
+        mtf.checkpoints.save(str(folder / "run"), step=1, variables=loop.variables)
 
-    x = np.ones((64, size), "float32")
-
-    def run_steps(count: int) -> None:
+    def take_steps(count: int) -> None:
         for _ in range(count):
-            float(step(x, np.int32(0)))
+            loop.step()
 
-    state = {v.name: v for v in (*w, *adam.variables)}
     saver = mtf.checkpoints.Saver(str(folder / "background"), keep=1, asynchronous=True)
     results: dict[str, list[float]] = {"save": [], "stall": [], "steps": [], "step": []}
     for round_index in range(_ROUNDS.value + 1):
-        save_seconds = _seconds(
-            lambda: mtf.checkpoints.save(str(folder / "run"), 1, state)
+        save_seconds = _seconds(save)
+        stall_seconds = _seconds(
+            functools.partial(saver.save, round_index, loop.variables)
         )
-        stall_seconds = _seconds(functools.partial(saver.save, round_index, state))
         start = time.perf_counter()
         num_steps = 0
         while saver.busy:
-            run_steps(1)
+            take_steps(1)
             num_steps += 1
         seconds_during_save = time.perf_counter() - start
         saver.finish()
         # As many steps, while nothing is saved.
-        seconds_without_save = _seconds(functools.partial(run_steps, num_steps))
+        seconds_without_save = _seconds(functools.partial(take_steps, num_steps))
         if round_index > 0:  # the first round warms up
             results["save"].append(save_seconds)
             results["stall"].append(stall_seconds)
@@ -182,60 +212,60 @@ def _meshtf_case(array: np.ndarray, mesh_arguments: dict[str, Any]) -> Case:
         for k in range(_TENSORS.value)
     }
     return Case(
-        save=lambda path: mtf.checkpoints.save(path, 1, variables),
+        save=lambda path: mtf.checkpoints.save(path, step=1, variables=variables),
         restore=lambda path: mtf.checkpoints.restore(
             f"{path}/step_00000001", variables
         ),
     )
 
 
-def _seconds(work: Callable[[], Any]) -> float:
+def _seconds(function: Callable[[], Any]) -> float:
     """Returns the wall time of a call."""
     start = time.perf_counter()
-    work()
+    function()
     return time.perf_counter() - start
 
 
 def _report(
-    rates: dict[str, dict[str, list[float]]], stalls: dict[str, list[float]]
+    case_seconds: dict[str, dict[str, list[float]]],
+    stall_seconds: dict[str, list[float]],
 ) -> str:
     """Returns a table of throughput, and a sentence about the stall.
 
     Args:
-      rates: the result of `throughput`.
-      stalls: the result of `stall`.
+      case_seconds: the result of `measure_cases`.
+      stall_seconds: the result of `measure_stall`.
     """
-    size = _MEGABYTES.value * 2**20 / 1e6
-    plain = next(iter(rates.values()))
+    megabytes = _MEGABYTES.value * 2**20 / 1e6
+    baseline = case_seconds["tf.train.Checkpoint"]
     lines = [
         f"{_MEGABYTES.value:,} MiB in {_TENSORS.value} tensors, medians of "
         f"{_ROUNDS.value}",
         f"{'':24}{'save':>12}{'ratio':>8}{'restore':>12}{'ratio':>8}",
     ]
-    for name, times in rates.items():
+    for name, seconds in case_seconds.items():
         columns = ""
         for operation in ("save", "restore"):
-            ratio = statistics.median(
-                plain_seconds / seconds
-                for plain_seconds, seconds in zip(plain[operation], times[operation])
-            )
-            columns += (
-                f"{size / statistics.median(times[operation]):>7.0f} MB/s{ratio:>8.2f}"
-            )
+            rate = megabytes / statistics.median(seconds[operation])
+            ratio = _median_ratio(baseline[operation], seconds[operation])
+            columns += f"{rate:>7.0f} MB/s{ratio:>8.2f}"
         lines.append(f"{name:24}{columns}")
-    seconds = {name: statistics.median(times) for name, times in stalls.items()}
-    stall_share, steps_share = (
-        statistics.median(x / y for x, y in zip(stalls[name], stalls["save"]))
-        for name in ("stall", "steps")
-    )
+    medians = {key: statistics.median(times) for key, times in stall_seconds.items()}
+    stall_fraction = _median_ratio(stall_seconds["stall"], stall_seconds["save"])
+    steps_fraction = _median_ratio(stall_seconds["steps"], stall_seconds["save"])
     lines += [
         "",
-        f"saving takes {seconds['save']:.2f} s; in the background the loop waits "
-        f"{seconds['stall'] * 1e3:.1f} ms, {stall_share:.1%} of it, and steps of "
-        f"{seconds['step']:.2f} s take {seconds['steps']:.2f} s longer in all, "
-        f"{steps_share:.0%} of it",
+        f"saving takes {medians['save']:.2f} s; in the background the loop waits "
+        f"{medians['stall'] * 1e3:.1f} ms, {stall_fraction:.1%} of it, and steps of "
+        f"{medians['step']:.2f} s take {medians['steps']:.2f} s longer in all, "
+        f"{steps_fraction:.0%} of it",
     ]
     return "\n".join(lines)
+
+
+def _median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
+    """Returns the median over rounds of the ratio of two numbers of each round."""
+    return statistics.median(x / y for x, y in zip(numerators, denominators))
 
 
 if __name__ == "__main__":

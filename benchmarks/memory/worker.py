@@ -1,10 +1,10 @@
 """One layout's training step on one mesh position, for `benchmarks.memory`.
 
-Only position 0 of the mesh runs: its segments, and in place of each collective an op that
-takes and returns tensors of the same sizes. So all allocated memory is that of one
-position. The values that it computes are wrong, and are not used. It writes "begin" and
-"end" to standard error around the measured step, and the exactly known sizes to standard
-output.
+Only position 0 of the mesh runs: its segments (computations without communication, which
+are one function each), and in place of each collective a stand-in, an op that takes and
+returns tensors of the same sizes. So all allocated memory is that of one position. The
+values that it computes are wrong, and are not used. It writes "begin" and "end" to standard
+error around the measured step, and the exactly known sizes to standard output.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ from meshtf.runtime.variable import Variable
 
 
 class FirstPosition(PlacedExecutor):
-    """Executes a program for the first position of the mesh only."""
+    """Executes a program for the first position of the mesh only. All lists of shards, one
+    for each position, have one entry.
+    """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.devices = self.devices[:1]
         self.variables = BatchedVariables(
             self.mesh,
@@ -57,32 +59,40 @@ class FirstPosition(PlacedExecutor):
         )
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
-        # One by one: there are no other positions whose calls could be shared.
+        """Executes the steps before a segment, one by one: there are no other positions that
+        could share a call.
+        """
         for step in steps:
             self._execute_in_scope(step)
 
     def _read(self, store: Store) -> list[Any]:
+        """Returns the shard of an argument or a variable on the first position."""
         return super()._read(store)[:1]
 
     def _call(self, segment: Segment) -> None:
+        """Calls a segment on the first position, whose mesh coordinates are 0."""
         device = self.devices[0]
-        ys, _ = self.make_caller(segment, self.mesh)(
-            device,
-            {axis: self._constant(0, device) for axis in self.mesh.axes},
-            [self.values[v][0] for v in segment.ins],
-        )
-        self.values.update((value, [y]) for value, y in zip(segment.outs, ys))
+        call = self.make_caller(segment, self.mesh)
+        coordinates = {axis: self._constant(0, device) for axis in self.mesh.axes}
+        inputs = [self.values[value][0] for value in segment.ins]
+        outputs, _ = call(device, coordinates, inputs)
+        for value, output in zip(segment.outs, outputs):
+            self.values[value] = [output]
 
     def _reshard(self, step: ReshardStep) -> list[Any]:
+        """Returns the result of the stand-in of a collective."""
         assert step.src.spec is not None
         (x,) = self.values[step.src]
-        num_shards = self.mesh.axes[step.reshard.axis]
         if step.wait_for is not None:
             x = identity(x, self.devices[0], self.values[step.wait_for][0])
-        split_axis = _axis(step, step.reshard.after)
-        concat_axis = _axis(step, step.reshard.before)
-        kind = step.reshard.kind
-        return [self._add_stand_in(kind, x, num_shards, split_axis, concat_axis)]
+        result = self._add_stand_in(
+            step.reshard.kind,
+            x,
+            num_shards=self.mesh.axes[step.reshard.axis],
+            split_axis=_axis(step, step.reshard.after),
+            concat_axis=_axis(step, step.reshard.before),
+        )
+        return [result]
 
     def _add_stand_in(
         self,
@@ -98,36 +108,47 @@ class FirstPosition(PlacedExecutor):
             with tf.device(self.devices[0]):
                 return _stand_in(kind, x, num_shards, split_axis, concat_axis)
 
-        return self._section(run, x)
+        return self._run_in_section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
+        """Returns the results of several reductions, whose tensors are packed into one, by
+        one stand-in.
+        """
         reshard = step.reductions[0].reshard
-        split_axes = [
-            _axis(reduction, reduction.reshard.after) for reduction in step.reductions
-        ]
         num_shards = self.mesh.axes[reshard.axis]
 
-        def collective(xs: list[Any], *_: Any) -> list[Any]:
-            return [self._add_stand_in(reshard.kind, xs[0], num_shards, 0, 0)]
+        def collective(packed: list[Any], *_: Any) -> list[Any]:
+            result = self._add_stand_in(
+                reshard.kind, packed[0], num_shards, split_axis=0, concat_axis=0
+            )
+            return [result]
 
-        algorithm = SimpleNamespace(all_reduce=collective, reduce_scatter=collective)
-        xs = [[self.values[reduction.src][0] for reduction in step.reductions]]
+        # In place of the module with the algorithms of collectives.
+        algorithms = SimpleNamespace(all_reduce=collective, reduce_scatter=collective)
+        tensors = tuple(self.values[reduction.src][0] for reduction in step.reductions)
+        # The number of devices determines the number of shards.
         devices = self.devices * num_shards
         if reshard.kind == "all_reduce":
-            outputs = bucketed.all_reduce(algorithm, xs, devices, "sum")
+            results = bucketed.all_reduce(algorithms, [tensors], devices, "sum")
         else:
-            outputs = bucketed.reduce_scatter(algorithm, xs, devices, "sum", split_axes)
-        return [[y] for y in outputs[0]]
+            split_axes = [_axis(r, r.reshard.after) for r in step.reductions]
+            results = bucketed.reduce_scatter(
+                algorithms, [tensors], devices, "sum", split_axes
+            )
+        return [[x] for x in results[0]]
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
+        """Returns the statistics of this position, stacked as often as there are shards."""
         (statistics,) = self.values[step.src]
-        copies = step.num_shards(self.mesh)
+        num_shards = step.num_shards(self.mesh)
         device = self.devices[0]
-        return [tuple(stack([x] * copies, device) for x in statistics)]
+        return [tuple(stack([x] * num_shards, device) for x in statistics)]
 
 
 def _axis(step: ReshardStep, state: State) -> int:
-    """Returns the index of the dimension that a state shards; 0 if it shards none."""
+    """Returns the index of the dimension of a reshard's tensor that a state of its mesh axis
+    shards; 0 if it shards none.
+    """
     assert step.src.spec is not None
     if isinstance(state, Sharded):
         return step.src.spec.shape.names.index(state.dim)
@@ -165,26 +186,32 @@ def _stand_in(
     # An all-reduce: chunks of nearly equal size are summed, then concatenated.
     size = x.shape.num_elements()
     ends = [size * (j + 1) // num_shards for j in range(num_shards)]
-    sizes = [end - start for start, end in zip([0, *ends], ends)]
-    sums = [chunk + chunk for chunk in tf.split(tf.reshape(x, [-1]), sizes)]
+    chunk_sizes = [end - start for start, end in zip([0, *ends], ends)]
+    chunks = tf.split(tf.reshape(x, [-1]), chunk_sizes)
+    sums = [chunk + chunk for chunk in chunks]
     return tf.reshape(tf.concat(sums, 0), x.shape)
 
 
 def variable_bytes(program: Program) -> int:
-    """Returns the bytes of the first position's slots that a program reads or writes."""
-    stores = {s.store for s in program.steps if isinstance(s, ReadStep)}
-    stores.update(
-        store
-        for s in program.steps
-        if isinstance(s, WriteStep)
-        for store in s.variables
-    )
-    slots = (s.slots()[0] for s in stores if isinstance(s, Variable))
-    return sum(math.prod(slot.shape) * tf.as_dtype(slot.dtype).size for slot in slots)
+    """Returns the bytes on the first position of the variables that a program reads or
+    writes.
+    """
+    stores = set()  # arguments and variables
+    for step in program.steps:
+        if isinstance(step, ReadStep):
+            stores.add(step.store)
+        elif isinstance(step, WriteStep):
+            stores.update(step.variables)
+    num_bytes = 0
+    for store in stores:
+        if isinstance(store, Variable):
+            slot = store.slots()[0]  # the stored shard of the first position
+            num_bytes += math.prod(slot.shape) * tf.as_dtype(slot.dtype).size
+    return num_bytes
 
 
 def main() -> None:
-    """Runs one layout."""
+    """Runs one layout, given by the JSON in the first argument of the command line."""
     mtf.configure_process()
     settings = json.loads(sys.argv[1])
     size = dataclasses.replace(MEDIUM, batch=settings["batch"])
@@ -192,7 +219,7 @@ def main() -> None:
     # Only one position runs, and may use all cores.
     tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    program_function.PlacedExecutor = FirstPosition
+    program_function.PlacedExecutor = FirstPosition  # executes all programs below
     step, args = case.build(
         size,
         devices="separate:8" if case is not ONE else None,
@@ -201,7 +228,7 @@ def main() -> None:
     )
     memory = step.explain(*args).memory
     program = step.lower(*args)
-    for _ in range(2):
+    for _ in range(2):  # the first call traces
         step(*args)
     os.write(2, b"\nbegin\n")
     step(*args)

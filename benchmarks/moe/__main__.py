@@ -10,6 +10,7 @@ Three comparisons of forward and backward passes; ratios are medians over rounds
     dense      a mixture, relative to a dense layer of equal FLOPs (k * capacity factor * d_ff wide)
     experts    mixtures of more experts, relative to 8 experts, at equal FLOPs per token
 
+A slot is room for one token in the batch of an expert; tokens without a slot are dropped.
 The gradients of all experts are computed and written, so the memory-bound part of the time
 grows with their number. With --update the time includes a step of gradient descent.
 """
@@ -28,7 +29,7 @@ import numpy as np
 from absl import flags
 
 import meshtf as mtf
-from benchmarks.ops.__main__ import Run, in_turn
+from benchmarks.ops.__main__ import Run, time_in_turn
 from transformer.cli.program import run_main
 from transformer.experts import gating
 from transformer.experts.dispatch import Dispatch, by_index, by_one_hot
@@ -41,7 +42,7 @@ MIXTURES = (8, 16, 32, 64)  # numbers of experts
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The sizes that all measurements share.
+    """The sizes and settings that all measurements share.
 
     Attributes:
       axes: the axes of the mesh.
@@ -50,7 +51,7 @@ class Size:
       length: the number of tokens of an example.
       d_model: the width of the model.
       d_ff: the width of an expert.
-      factor: the capacity factor.
+      factor: the capacity factor: the slots of all experts over the choices of all tokens.
       update: whether a step of gradient descent is part of the time.
     """
 
@@ -63,9 +64,8 @@ class Size:
     factor: float = 1.0
     update: bool = False
 
-    @property
-    def mesh(self) -> mtf.Mesh:
-        """A new mesh."""
+    def make_mesh(self) -> mtf.Mesh:
+        """Returns a new mesh."""
         return mtf.Mesh(self.axes, self.layout)
 
     @property
@@ -82,18 +82,22 @@ class Size:
 
 
 def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
-    """Returns a run that takes tokens to slots and back, with the gradient of both.
+    """Returns a run that dispatches tokens to slots and combines them again, with the
+    gradients of both.
 
     Args:
       size: the sizes.
       experts: the number of experts.
-      dispatch: the way to take tokens to slots, by index or by one-hot matmuls.
+      dispatch: the implementation: `by_index` or `by_one_hot`.
     """
-    mesh = size.mesh
+    mesh = size.make_mesh()
     logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
+    # All devices choose among all experts: no rule of the layout has "experts_all".
     routing = size.gate(logits, training=True)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
+    # The tensors of the routing are arguments: those captured would be constants. See
+    # `transformer.experts.routing.Routing` for their shapes.
     @mtf.function(mesh=mesh)
     def step(
         x: Any,
@@ -108,8 +112,10 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
             tokens=tokens,
             weights=weights,
             sources=sources,
-            # Dispatch reads only gates and slots; the other fields need some tensor.
-            choices=Choices(slots, gates, slots, slots, slots),
+            # Dispatch reads only gates and slots; any tensor will do for the other fields.
+            choices=Choices(
+                experts=slots, gates=gates, positions=slots, has_slot=slots, slots=slots
+            ),
         )
         y = dispatch.combine(dispatch.take(x, routes), routes, x)
         (dx,) = mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])
@@ -125,26 +131,31 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
     )
 
 
-def layer_run(size: Size, make: Callable[[mtf.Mesh], mtf.Module]) -> Run:
-    """Returns a run of a forward and a backward pass of a layer, which `make` returns."""
-    mesh = size.mesh
-    layer = make(mesh)
+def layer_run(size: Size, make_layer: Callable[[mtf.Mesh], mtf.Module]) -> Run:
+    """Returns a run of a forward and a backward pass of a layer.
+
+    Args:
+      size: the sizes.
+      make_layer: the function of a mesh that returns the layer.
+    """
+    mesh = size.make_mesh()
+    layer = make_layer(mesh)
     variables = layer.trainable_variables
-    descent = mtf.optimizers.SGD(variables, 1e-6)
+    optimizer = mtf.optimizers.SGD(variables, learning_rate=1e-6)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
-    @mtf.function(mesh=mesh, count="")
-    def step(x: Any, count: Any) -> Any:
+    @mtf.function(mesh=mesh, step_index="")  # "": a scalar, without dimensions
+    def step(x: Any, step_index: Any) -> Any:
         y = layer(x, training=True)
-        losses = []
+        auxiliary_losses = []
         if isinstance(y, tuple):  # a mixture also returns a report with its loss
             y, report = y
-            losses.append(report.loss)
-        loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)), *losses])
+            auxiliary_losses.append(report.loss)
+        loss = mtf.add_n([mtf.reduce_mean(mtf.square(y)), *auxiliary_losses])
         dx, *gradients = mtf.gradients([loss], [x, *variables])
         if not size.update:
-            return loss, dx, *gradients
-        descent.apply_gradients(gradients, variables, count)
+            return loss, dx, *gradients  # so that all gradients are computed
+        optimizer.apply_gradients(gradients, variables, step_index)
         return loss, dx
 
     return lambda: step(x, np.int32(0))
@@ -166,11 +177,12 @@ def mixture(size: Size, experts: int) -> Run:
 
 def dense(size: Size) -> Run:
     """Returns a run of a dense layer with the same FLOPs per token as the mixtures."""
-    hidden = mtf.Dimension("d_ff", int(2 * size.factor * size.d_ff))
+    # Each token has two choices of experts.
+    d_ff = mtf.Dimension("d_ff", int(2 * size.factor * size.d_ff))
     return layer_run(
         size,
         lambda mesh: mtf.layers.FeedForward(
-            mesh, mtf.Dimension("d_model", size.d_model), hidden
+            mesh, mtf.Dimension("d_model", size.d_model), d_ff
         ),
     )
 
@@ -181,7 +193,7 @@ def compare(
     """Returns the median time of each run, and the median over rounds of its ratio to the
     first run.
     """
-    times_of_runs = in_turn(runs, rounds)
+    times_of_runs = time_in_turn(runs, rounds)
     base_times = times_of_runs[0]
     return [
         {
@@ -212,7 +224,7 @@ def measure(
         runs = [
             dispatch_run(size, count, dispatch) for dispatch in (by_index, by_one_hot)
         ]
-        _check(runs)
+        _check_equal(runs)
         results[f"dispatch, {count} experts"] = compare(
             ["by index", "by one-hot matmuls"], runs, rounds
         )
@@ -225,11 +237,11 @@ def measure(
     return results
 
 
-def _check(runs: Sequence[Run]) -> None:
-    """Checks that runs have equal results. Raises AssertionError."""
-    first, *rest = (run() for run in runs)
-    for results in rest:
-        for x, y in zip(first, results, strict=True):
+def _check_equal(runs: Sequence[Run]) -> None:
+    """Raises AssertionError unless all runs have equal results."""
+    expected, *results_of_others = (run() for run in runs)
+    for results in results_of_others:
+        for x, y in zip(expected, results, strict=True):
             np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-3, atol=1e-4)
 
 
@@ -246,19 +258,19 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 def main(argv: list[str]) -> None:
     """Measures and prints."""
     del argv
-    small = {"d_model": 256, "d_ff": 1024} if FLAGS.quick else {}
     size = Size(
-        FLAGS.axes,
-        FLAGS.layout,
+        axes=FLAGS.axes,
+        layout=FLAGS.layout,
         factor=FLAGS.factor,
         update=FLAGS.update,
-        **small,
     )
-    results = measure(
-        size,
-        experts=(8, 64) if FLAGS.quick else (8, 64, 256),
-        rounds=5 if FLAGS.quick else FLAGS.rounds,
-    )
+    experts = (8, 64, 256)
+    rounds = FLAGS.rounds
+    if FLAGS.quick:
+        size = dataclasses.replace(size, d_model=256, d_ff=1024)
+        experts = (8, 64)
+        rounds = 5
+    results = measure(size, experts, rounds)
     print(f"{size}\n{table(results)}")
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:

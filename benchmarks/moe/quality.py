@@ -31,16 +31,17 @@ from transformer.training.training_run import Run
 
 FLAGS = flags.FLAGS
 CONFIGS = {"dense": "moe_pays_dense.gin", "mixture": "moe_pays.gin"}
-# The names of the models in the picture.
-NAMES = {"dense": "dense", "mixture": "16 experts, 2 for each token"}
-# The size of the picture, and the margins of its plot.
+# The titles of the models in the picture.
+TITLES = {"dense": "dense", "mixture": "16 experts, 2 for each token"}
+# The size of the picture, and the margins of its plot, in pixels.
 WIDTH = 860
 HEIGHT = 470
 LEFT = 82
 RIGHT = 250
 TOP = 84
 BOTTOM = 62
-COLOURS = {"dense": "p0", "mixture": "p1"}
+COLOURS = {"dense": "p0", "mixture": "p1"}  # CSS classes
+# Additional CSS rules.
 LIGHT = """\
     .line { fill: none; stroke-width: 2.2 } .dot { stroke: none }
     .line.p0 { stroke: #3d7fc1 } .line.p1 { stroke: #dd8531 }
@@ -67,6 +68,12 @@ class Curve:
     seconds: float
     points: list[tuple[int, float]]
 
+    @property
+    def last_bits(self) -> float:
+        """The held-out bits per byte after all steps."""
+        _, bits = self.points[-1]
+        return bits
+
 
 def train(
     model: str,
@@ -90,7 +97,7 @@ def train(
     forecast = run.explain()
     points = []
     seconds = 0.0
-    for step, bits, seconds in measured(run, every):
+    for step, bits, seconds in train_and_evaluate(run, every):
         points.append((step, bits))
         print(
             f"{model:8} seed {seed}  step {step:5}  {bits:.4f} bits  {seconds:5.0f} s",
@@ -107,9 +114,13 @@ def train(
     )
 
 
-def measured(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
-    """Yields steps done, held-out bits per byte, and the seconds that all steps so far
-    took.
+def train_and_evaluate(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
+    """Trains, and yields at each evaluation: the number of steps done, the held-out bits per
+    byte, and the seconds that all steps so far took.
+
+    Args:
+      run: the run, with its model and data.
+      every: the number of steps between evaluations.
     """
     evaluation = Evaluation(run.trainer.model, run.data, run.batch_size)
     seconds = 0.0
@@ -148,27 +159,20 @@ def table(curves: Sequence[Curve]) -> str:
                 lambda curves, step=step: f"{means(curves)[step]:.4f}",
             )
         )
-    last_bits = {
-        model: [c.points[-1][1] for c in model_curves]
-        for model, model_curves in by_model.items()
-    }
-    differences = [
-        mixture - dense
-        for dense, mixture in zip(last_bits["dense"], last_bits["mixture"], strict=True)
-    ]
-    lines.append(
-        "mixture less dense, by seed: " + ", ".join(f"{x:+.4f}" for x in differences)
-    )
+    differences = []
+    for dense, mixture in zip(by_model["dense"], by_model["mixture"], strict=True):
+        differences.append(f"{mixture.last_bits - dense.last_bits:+.4f}")
+    lines.append(f"mixture less dense, by seed: {', '.join(differences)}")
     return "\n".join(lines)
 
 
 def grouped(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
-    """Returns curves by model."""
+    """Returns the curves of each model: one for each seed."""
     return {model: [c for c in curves if c.model == model] for model in CONFIGS}
 
 
 def means(curves: Sequence[Curve]) -> dict[int, float]:
-    """Returns the mean bits over curves, by step."""
+    """Returns the mean bits per byte over curves, by step."""
     results = {}
     for points in zip(*(c.points for c in curves), strict=True):
         step, _ = points[0]
@@ -182,7 +186,7 @@ def picture(curves: Sequence[Curve]) -> str:
     """
     steps = [step for step, _ in curves[0].points]
     all_bits = [bits for c in curves for _, bits in c.points]
-    # The range of the vertical axis, in tenths of a bit.
+    # The range of the vertical axis, rounded to tenths of a bit.
     low = int(min(all_bits) * 10 - 0.5) / 10
     high = int(max(all_bits) * 10 + 1) / 10
 
@@ -210,7 +214,7 @@ def picture(curves: Sequence[Curve]) -> str:
     middle = round(x(steps[-1] / 2), 1)
     body.append(text(middle, HEIGHT - 18, "note", "steps", "middle"))
     for model, model_curves in grouped(curves).items():
-        body += curve(model, model_curves, x, y)
+        body += curve_elements(model, model_curves, x, y)
     return document(
         "A mixture of experts and a dense model of equal flops",
         WIDTH,
@@ -220,7 +224,7 @@ def picture(curves: Sequence[Curve]) -> str:
     )
 
 
-def curve(
+def curve_elements(
     model: str,
     curves: Sequence[Curve],
     x: Callable[[float], float],
@@ -247,12 +251,12 @@ def curve(
     # Two lines of text at the end of the curve: above it for the dense model, whose curve
     # is the upper one, and below it for the mixture.
     name_offset, cost_offset = (-6, -17) if model == "dense" else (8, 17)
-    *_, (_, last_y) = points
-    *_, last_bits = mean_bits.values()
+    _, last_y = points[-1]
+    last_mean = list(mean_bits.values())[-1]
     name_y = round(last_y + name_offset, 1)
-    cost = f"{last_bits:.3f} bits, {flops_text(curves[0].flops)} a token"
+    cost = f"{last_mean:.3f} bits, {flops_text(curves[0].flops)} a token"
     body += [
-        text(WIDTH - RIGHT + 12, name_y, "name", NAMES[model]),
+        text(WIDTH - RIGHT + 12, name_y, "name", TITLES[model]),
         text(WIDTH - RIGHT + 12, name_y + cost_offset, "note", cost),
     ]
     return body

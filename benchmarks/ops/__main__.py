@@ -35,41 +35,45 @@ from transformer.cli.program import run_main
 FLAGS = flags.FLAGS
 
 MIN_SECONDS = 0.005  # shorter calls are timed several at once
+MAX_ERROR = 1e-4  # the largest relative error of meshtf's results
 PLAIN = "plain TensorFlow"
 
-Run = Callable[[], list[Any]]
-Start = Callable[[], Run]  # makes a new function, so that its first call can be timed
+Run = Callable[[], list[Any]]  # a call of a function, with its inputs
+MakeRun = Callable[[], Run]  # makes a new function, so that its first call can be timed
 
 
-def plain_start(case: Case, dy: np.ndarray | None) -> Start:
+def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
     """Returns a maker of the function in plain TensorFlow.
 
     Args:
       case: the op.
       dy: the gradient of the op's result, for its gradients; None: without gradients.
     """
-    xs = [tf.constant(a) for a in case.arrays()]
-    float_indices = [i for i, x in enumerate(xs) if not x.dtype.is_integer]
+    inputs = [tf.constant(array) for array in case.arrays()]
+    float_indices = [i for i, x in enumerate(inputs) if not x.dtype.is_integer]
 
-    def program(*xs: Any) -> list[Any]:
-        if dy is None:
-            return [case.plain(*xs)]
-        targets = [xs[i] for i in float_indices]
+    def forward(*xs: Any) -> list[Any]:
+        return [case.plain(*xs)]
+
+    def forward_and_gradient(dy: Any, *xs: Any) -> list[Any]:
+        floats = [xs[i] for i in float_indices]
         with tf.GradientTape() as tape:
-            tape.watch(targets)
-            y = case.plain(*xs[:-1])
-        return [y, *map(tf.convert_to_tensor, tape.gradient(y, targets, xs[-1]))]
+            tape.watch(floats)
+            y = case.plain(*xs)
+        gradients = tape.gradient(y, floats, output_gradients=dy)
+        return [y, *map(tf.convert_to_tensor, gradients)]
 
-    args = xs if dy is None else [*xs, tf.constant(dy)]
+    program = forward if dy is None else forward_and_gradient
+    args = inputs if dy is None else [tf.constant(dy), *inputs]
 
-    def start() -> Run:
+    def make_run() -> Run:
         function = tf.function(program, autograph=False)
         return lambda: function(*args)
 
-    return start
+    return make_run
 
 
-def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
+def meshtf_maker(case: Case, layout: str, dy: np.ndarray | None) -> MakeRun:
     """Returns a maker of the function in meshtf.
 
     Args:
@@ -78,29 +82,34 @@ def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
       dy: the gradient of the op's result, for its gradients; None: without gradients.
     """
 
-    def start() -> Run:
+    def forward(*xs: Any) -> list[Any]:
+        return [case.ours(*xs)]
+
+    def forward_and_gradient(dy: Any, *xs: Any) -> list[Any]:
+        y = case.ours(*xs)
+        floats = [x for x in xs if not x.dtype.startswith("int")]
+        return [y, *mtf.gradients([y], floats, grad_ys=[dy])]
+
+    def make_run() -> Run:
         # A new mesh, since plans are cached for each mesh.
         mesh = mtf.Mesh("x:8" if layout else "", layout)
+        program = forward
         args = tensors(case, mesh)
         if dy is not None:
-            args.append(mtf.asarray(mesh, dy, result_of(case).shape))
-
-        def program(*xs: Any) -> list[Any]:
-            if dy is None:
-                return [case.ours(*xs)]
-            y = case.ours(*xs[:-1])
-            floats = [x for x in xs[:-1] if not x.dtype.startswith("int")]
-            return [y, *mtf.gradients([y], floats, [xs[-1]])]
-
+            program = forward_and_gradient
+            args = [mtf.asarray(mesh, dy, result_of(case).shape), *args]
         function = mtf.function(program, mesh=mesh)
         return lambda: function(*args)
 
-    return start
+    return make_run
 
 
 def tensors(case: Case, mesh: mtf.Mesh) -> list[mtf.Tensor]:
     """Returns the inputs of a case as tensors on a mesh."""
-    return [mtf.asarray(mesh, a, n) for a, n in zip(case.arrays(), case.names())]
+    return [
+        mtf.asarray(mesh, array, shape)
+        for array, shape in zip(case.arrays(), case.shapes())
+    ]
 
 
 def result_of(case: Case) -> mtf.Tensor:
@@ -127,55 +136,60 @@ def measure(
     if gradient:
         y = result_of(case)
         dy = np.random.default_rng(1).normal(size=y.shape.sizes).astype(y.dtype)
-    starts_by_name = {
-        PLAIN: plain_start(case, dy),
-        "1": named_start(case, "", dy),
-        "8 along b": named_start(case, "b:x", dy),
-        f"8 along {case.shard_dim}": named_start(case, f"{case.shard_dim}:x", dy),
+    shard_dim = case.shard_dim
+    makers = {
+        PLAIN: plain_maker(case, dy),
+        "1": meshtf_maker(case, layout="", dy=dy),
+        "8 along b": meshtf_maker(case, layout="b:x", dy=dy),
+        f"8 along {shard_dim}": meshtf_maker(case, layout=f"{shard_dim}:x", dy=dy),
     }
-    first_calls: dict[str, list[float]] = {name: [] for name in starts_by_name}
+    first_calls: dict[str, list[float]] = {name: [] for name in makers}
     runs: dict[str, Run] = {}
     for _ in range(starts):
-        for name, start in starts_by_name.items():
-            runs[name] = start()
+        for name, make_run in makers.items():
+            runs[name] = make_run()
             first_calls[name].append(seconds(runs[name]))
-    wall = in_turn(list(runs.values()), rounds)
+    times_of_runs = time_in_turn(list(runs.values()), rounds)
     expected = runs[PLAIN]()
-    return [
-        Row(
-            name=name,
-            group=f"{case.family}: {case.name}",
-            # In place of losses: the difference from TensorFlow's results.
-            losses=[relative_error(runs[name](), expected) if case.exact else 0.0],
-            step={"wall": times, "first": first_calls[name]},
-            start={},
+    rows = []
+    for (name, run), times in zip(runs.items(), times_of_runs):
+        error = relative_error(run(), expected) if case.exact else 0.0
+        rows.append(
+            Row(
+                name=name,
+                group=f"{case.family}: {case.name}",
+                losses=[error],  # in place of losses
+                step={"wall": times, "first": first_calls[name]},
+                start={},
+            )
         )
-        for name, times in zip(starts_by_name, wall)
-    ]
+    return rows
 
 
-def in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
+def time_in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
     """Returns for each run the seconds of a call in each round: [runs][rounds]. In a round
     all runs are called one after the other.
     """
-    repeats = [max(1, math.ceil(MIN_SECONDS / seconds(run))) for run in runs]
+    repeats_of_runs = [max(1, math.ceil(MIN_SECONDS / seconds(run))) for run in runs]
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
-        for run, repeat, times_of_run in zip(runs, repeats, times):
-            times_of_run.append(seconds(run, repeat))
+        for run, repeats, times_of_run in zip(runs, repeats_of_runs, times):
+            times_of_run.append(seconds(run, repeats))
     return times
 
 
 def seconds(run: Run, repeats: int = 1) -> float:
     """Returns the mean seconds of a call."""
-    before = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(repeats):
         run()
-    return (time.perf_counter() - before) / repeats
+    return (time.perf_counter() - start) / repeats
 
 
 def relative_error(results: list[Any], expected: list[Any]) -> float:
-    """Returns the largest difference of results, relative to the largest element."""
+    """Returns the largest difference of a result from TensorFlow's (`expected`), relative to
+    the largest element of the latter.
+    """
     pairs = [(x.numpy(), y.numpy()) for x, y in zip(results, expected, strict=True)]
     return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
 
@@ -189,7 +203,11 @@ def head(title: str) -> str:
 
 
 def line(rows: list[Row]) -> str:
-    """Returns one op's line: milliseconds of plain TensorFlow, and ratios to them."""
+    """Returns the line of one op: milliseconds of plain TensorFlow, and ratios to them.
+
+    Args:
+      rows: the result of `measure`; the first row is that of plain TensorFlow.
+    """
     plain, *mesh_rows = rows
     ratios = "".join(
         f"{ratio(row, plain, 'wall'):7.2f}{ratio(row, plain, 'first'):7.1f}"
@@ -204,11 +222,18 @@ def line(rows: list[Row]) -> str:
 
 
 def medians(groups: list[list[Row]]) -> str:
-    """Returns the last line of a table: the medians over all ops of the ratios."""
+    """Returns the last line of a table: the medians over all ops of the ratios.
+
+    Args:
+      groups: the result of `measure` for each op.
+    """
+    plain_rows, *mesh_columns = zip(*groups)
     text = f"{'median':61}"
-    for i in (1, 2, 3):  # the rows of meshtf
+    for mesh_rows in mesh_columns:
         for clock, number_format in (("wall", "7.2f"), ("first", "7.1f")):
-            ratios = [ratio(rows[i], rows[0], clock) for rows in groups]
+            ratios = [
+                ratio(row, plain, clock) for row, plain in zip(mesh_rows, plain_rows)
+            ]
             text += f"{statistics.median(ratios):{number_format}}"
     return text
 
@@ -218,35 +243,46 @@ def main(argv: list[str]) -> None:
     del argv
     # TensorFlow warns of functions that are made again and again, as they are here.
     tf.get_logger().setLevel("ERROR")
-    rounds, starts = (5, 1) if FLAGS.quick else (FLAGS.rounds, FLAGS.starts)
     cases = [case for case in CASES if not FLAGS.only or _matches(case, FLAGS.only)]
-    measured: dict[str, list[list[Row]]] = {}
+    groups_by_title: dict[str, list[list[Row]]] = {}
     for title, gradient in (("forward", False), ("forward and gradient", True)):
         print(head(title + ", ms and ratios"), flush=True)
-        groups = measured[title] = []
-        for case in cases:
-            if case.gradient or not gradient:
-                groups.append(measure(case, gradient, rounds, starts))
-                print(line(groups[-1]), flush=True)
-        print(medians(groups), end="\n\n")
+        groups_by_title[title] = _measure_cases(cases, gradient)
+        print(medians(groups_by_title[title]), end="\n\n")
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
             json.dump(
                 {
                     title: [[row.as_dict() for row in rows] for rows in groups]
-                    for title, groups in measured.items()
+                    for title, groups in groups_by_title.items()
                 },
                 file,
                 indent=1,
             )
-    all_groups = itertools.chain.from_iterable(measured.values())
-    errors = [
-        f"{row.group}, {row.name}: off by {row.losses[0]:.1e}"
-        for row in itertools.chain.from_iterable(all_groups)
-        if not row.losses[0] < 1e-4
-    ]
+    errors = []
+    for rows in itertools.chain.from_iterable(groups_by_title.values()):
+        for row in rows:
+            (error,) = row.losses
+            if not error < MAX_ERROR:  # also if it is NaN
+                errors.append(f"{row.group}, {row.name}: off by {error:.1e}")
     if errors:
         sys.exit("\n".join(["results differ:", *errors]))
+
+
+def _measure_cases(cases: Sequence[Case], gradient: bool) -> list[list[Row]]:
+    """Measures cases, with or without gradients, and prints a line for each. Returns the rows
+    of each case.
+    """
+    rounds, starts = FLAGS.rounds, FLAGS.starts
+    if FLAGS.quick:
+        rounds, starts = 5, 1
+    groups = []
+    for case in cases:
+        if case.gradient or not gradient:
+            rows = measure(case, gradient, rounds, starts)
+            print(line(rows), flush=True)
+            groups.append(rows)
+    return groups
 
 
 def _matches(case: Case, words: Sequence[str]) -> bool:

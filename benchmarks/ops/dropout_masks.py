@@ -14,10 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
+_GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio
+
 
 @tf.custom_gradient
 def masked(x: tf.Tensor, mask: tf.Tensor) -> Any:
-    """Returns x * mask, without the gradient of the mask, which the tape would compute."""
+    """Returns x * mask. A tape computes the gradient of x only, not that of the mask."""
     return x * mask, lambda dy: (dy * mask, None)
 
 
@@ -47,10 +49,11 @@ def philox_mask(
         alg=1,  # Philox
         dtype=tf.uint64,
     )
-    bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
-    return tf.cast(bits >= tf.constant(round(rate * 2**16), tf.uint16), tf.float32) * (
-        1 / (1 - rate)
-    )
+    flat_bits = tf.reshape(tf.bitcast(words, tf.uint16), [-1])
+    bits = tf.reshape(flat_bits[:size], shape)
+    # All values of 16 bits are equally likely, so this is false for a fraction of `rate`.
+    is_nonzero = bits >= tf.constant(round(rate * 2**16), tf.uint16)
+    return tf.cast(is_nonzero, tf.float32) * (1 / (1 - rate))
 
 
 def hash_mask(
@@ -60,40 +63,56 @@ def hash_mask(
     path: str,
 ) -> tf.Tensor:
     """Returns the mask of meshtf's dropout op with this path under `mtf.seed(0, seed)`: 0 or
-    1 / (1 - rate) for each element, from a hash of its indices (see
-    `meshtf/ops/random/counter_bits.py`).
+    1 / (1 - rate) for each element, from a hash of its indices. The generator and its
+    constants are those of `meshtf/ops/random/counter_bits.py`.
+
+    Args:
+      shape: the shape of the mask.
+      rate: the fraction of zeros.
+      seed: the second argument of `mtf.seed`, an integer scalar such as the step.
+      path: the path of the dropout op.
     """
-    key = tf.constant([[0], [0x9E3779B9]], tf.uint32)
+    # The key: two words of 32 bits, hashed from the path and both arguments of `mtf.seed`.
+    key = tf.constant([[0], [_GOLDEN_RATIO]], tf.uint32)
     for value in (_word(zlib.crc32(path.encode())), _word(0), tf.cast(seed, tf.uint32)):
         key = _mix(key + value) ^ _word(0x85EBCA6B)
     key = _mix(key)
     salts = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
-    a = b = _word(0)
+    # Each index of a dimension has two words. They are summed over the dimensions of an
+    # element, by broadcasting, and the two sums are hashed.
+    sum_a = _word(0)
+    sum_b = _word(0)
     for d, size in enumerate(shape):
-        index = tf.bitcast(tf.range(size), tf.uint32) + _word(0x9E3779B9 * d)
-        word_a, word_b = tf.unstack(
-            _mix(_mix(index + key) + tf.reverse(key, [0]) + salts)
-        )
-        a = a[..., None] + word_a
-        b = b[..., None] + word_b
-    bits = _mix(a, b, last=False)
-    is_kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
-    return tf.cast(is_kept, tf.float32) * (1 / (1 - rate))
+        index = tf.bitcast(tf.range(size), tf.uint32) + _word(_GOLDEN_RATIO * d)
+        words = _mix(_mix(index + key) + tf.reverse(key, [0]) + salts)
+        words_a, words_b = tf.unstack(words)
+        sum_a = sum_a[..., None] + words_a
+        sum_b = sum_b[..., None] + words_b
+    bits = _mix(sum_a, sum_b, shift_last=False)
+    is_nonzero = bits >= tf.constant(round(rate * 2**32), tf.uint32)
+    return tf.cast(is_nonzero, tf.float32) * (1 / (1 - rate))
 
 
 MASKS = {"philox": philox_mask, "hash": hash_mask}
 
 
-def _mix(a: tf.Tensor, b: tf.Tensor | int = 0, last: bool = True) -> tf.Tensor:
-    """Returns a hash of two words of 32 bits. `last`: whether to shift once more at the end,
-    which changes the lower 16 bits only.
+def _mix(a: tf.Tensor, b: tf.Tensor | int = 0, shift_last: bool = True) -> tf.Tensor:
+    """Returns a hash of two words of 32 bits.
+
+    Args:
+      a: the first word, uint32.
+      b: the second word.
+      shift_last: whether to shift once more at the end, which changes only the lower 16
+        bits.
     """
-    h = (a ^ _right(a, 16)) * _word(0x7FEB352D) + tf.cast(b, tf.uint32)
-    h = (h ^ _right(h, 15)) * _word(0x846CA68B)
-    return h ^ _right(h, 16) if last else h
+    h = (a ^ _shift_right(a, 16)) * _word(0x7FEB352D) + tf.cast(b, tf.uint32)
+    h = (h ^ _shift_right(h, 15)) * _word(0x846CA68B)
+    if shift_last:
+        h = h ^ _shift_right(h, 16)
+    return h
 
 
-def _right(h: tf.Tensor, bits: int) -> tf.Tensor:
+def _shift_right(h: tf.Tensor, bits: int) -> tf.Tensor:
     """Returns h >> bits."""
     return tf.bitwise.right_shift(h, _word(bits))
 

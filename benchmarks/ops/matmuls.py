@@ -105,20 +105,28 @@ def forms(tokens: int) -> list[Form]:
 def speeds(form: Form, rounds: int) -> list[float]:
     """Returns GFLOP/s of TensorFlow's kernel and of meshtf's choice."""
     a, b = form.inputs()
-    # `fast_matmul` uses TensorFlow's kernel without a context.
-    contexts = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
+    # `fast_matmul` uses TensorFlow's kernel without a context. Of a context, it reads
+    # `matmul_kernels` only.
+    meshtf_context = SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
     programs = [
-        _program(form, context).get_concrete_function(a, b) for context in contexts
+        _program(form, context).get_concrete_function(a, b)
+        for context in (None, meshtf_context)
     ]
-    best = [float("inf")] * len(programs)
-    for _ in range(rounds + 1):  # the first round is slow, and does not count
+    best_seconds = [float("inf")] * len(programs)
+    for _ in range(rounds + 1):  # the first round is slow, so it is never the best
         for i, program in enumerate(programs):
-            best[i] = min(best[i], _seconds(lambda program=program: program(a, b)))
-    return [form.operations * _CALLS / seconds / 1e9 for seconds in best]
+            seconds = _seconds(functools.partial(program, a, b))
+            best_seconds[i] = min(best_seconds[i], seconds)
+    return [form.operations * _CALLS / seconds / 1e9 for seconds in best_seconds]
 
 
 def _program(form: Form, context: Any) -> Any:
-    """Returns a function that computes a matmul several times, one after the other."""
+    """Returns a function that computes a matmul `_CALLS` times, one after the other.
+
+    Args:
+      form: the matmul.
+      context: the context of `fast_matmul`.
+    """
     multiply = functools.partial(
         fast_matmul,
         transpose_a=form.transpose_a,

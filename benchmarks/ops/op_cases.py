@@ -34,8 +34,8 @@ class Case:
       plain: the same in plain TensorFlow.
       shard_dim: the dimension of interest, which is sharded.
       gradient: whether the op has a gradient.
-      below: the upper bound, exclusive, of integer inputs.
-      exact: whether both have equal results, so that they are compared.
+      below: the exclusive upper bound of integer inputs.
+      exact: whether both have equal results, so that they are compared; random ops do not.
     """
 
     family: str
@@ -48,8 +48,8 @@ class Case:
     below: int = 0
     exact: bool = True
 
-    def names(self) -> list[str]:
-        """Returns the named shape of each input, without its kind."""
+    def shapes(self) -> list[str]:
+        """Returns the shape of each input, without its kind, such as "b:64;d:32"."""
         return [text.rpartition(" ")[2] for text in self.inputs]
 
     def arrays(self) -> list[np.ndarray]:
@@ -70,11 +70,14 @@ class Case:
 
 
 def _layer_norm(x: tf.Tensor) -> tf.Tensor:
+    """Returns x [b, d] with mean 0 and variance 1 over d."""
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + 1e-6)
 
 
 def _plain_layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+    """Returns h [b, d] after eight layers with the kernels w [layers, d, d]."""
+
     def body(i: tf.Tensor, h: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return i + 1, tf.tanh(tf.matmul(h, w[i]) * 0.06)
 
@@ -88,14 +91,19 @@ def _plain_layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
 
 
 def _named_layers(h: mtf.Tensor, w: mtf.Tensor) -> mtf.Tensor:
+    """Returns h [b, d] after a scan over the kernels w [layers, d, e]; e is as large as d."""
+
     def body(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
-        return mtf.rename(mtf.tanh(mtf.einsum([h, w], "b;e") * 0.06), "e", "d"), None
+        y = mtf.tanh(mtf.einsum([h, w], "b;e") * 0.06)
+        return mtf.rename(y, "e", "d"), None
 
     h, _ = mtf.scan(body, h, w, "layers")
     return h
 
 
 def _recurrence(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    """Returns y with y[i] = a[i] * y[i - 1] + b[i] along the first dimension; y[-1] = 0."""
+
     def body(y: tf.Tensor, elements: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         a, b = elements
         return a * y + b
@@ -103,12 +111,12 @@ def _recurrence(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return tf.scan(body, (a, b), tf.zeros_like(b[0]))
 
 
-def _attend(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+def _attention_scores(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     return tf.einsum("bnld,bnmd->bnlm", q, k)
 
 
 def _conv(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    return tf.nn.conv2d(x, kernel, 1, "SAME")
+    return tf.nn.conv2d(x, kernel, strides=1, padding="SAME")
 
 
 def _conv_transpose(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -135,7 +143,7 @@ CASES = (
         name="q[b n l d] k[b n m d]",
         inputs=("b:16;n:8;l:128;d:64", "b:16;n:8;m:128;d:64"),
         ours=lambda q, k: mtf.einsum([q, k], "b;n;l;m"),
-        plain=_attend,
+        plain=_attention_scores,
         shard_dim="n",
     ),
     Case(
@@ -143,7 +151,7 @@ CASES = (
         name="gelu",
         inputs=(MATRIX,),
         ours=mtf.gelu,
-        plain=lambda x: tf.nn.gelu(x, True),
+        plain=lambda x: tf.nn.gelu(x, approximate=True),
         shard_dim="d",
     ),
     Case(
@@ -275,7 +283,7 @@ CASES = (
         name="max_pool 2x2",
         inputs=(IMAGES,),
         ours=lambda x: mtf.max_pool(x, "h:2;w:2"),
-        plain=lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"),
+        plain=lambda x: tf.nn.max_pool2d(x, ksize=2, strides=2, padding="VALID"),
         shard_dim="h",
     ),
     Case(
@@ -283,7 +291,7 @@ CASES = (
         name="avg_pool 3x3, stride 1",
         inputs=(IMAGES,),
         ours=lambda x: mtf.avg_pool(x, "h:3;w:3", stride=1, padding="same"),
-        plain=lambda x: tf.nn.avg_pool2d(x, 3, 1, "SAME"),
+        plain=lambda x: tf.nn.avg_pool2d(x, ksize=3, strides=1, padding="SAME"),
         shard_dim="h",
     ),
     Case(

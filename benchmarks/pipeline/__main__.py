@@ -5,11 +5,12 @@ ideal.
     python -m benchmarks.pipeline --microbatches=4,8 --pairs=3 --json=pipeline.json
     python -m benchmarks.pipeline --microbatches= --chunks=1,2         # timelines only
 
-Eight equal blocks are two chunks of equal cost. Microbatches have a fixed size, so the
-batch grows with their number M. One stage runs in a process with one thread, two stages
-in a process with two threads. Both take steps in turn; a speed-up is the median ratio of
-steps taken one after the other. The ideal, K M / (M + K - 1), ignores communication and
-the update of variables.
+A chunk is a sequence of layers that a stage runs without a break. Eight equal blocks are
+two chunks of equal cost. Microbatches have a fixed size, so the batch grows with their
+number M. One stage runs in a process with one thread, two stages in a process with two
+threads. Both take steps in turn; a speed-up is the median ratio of steps taken one after
+the other. The ideal for K stages, K M / (M + K - 1), ignores communication and the update
+of variables.
 
 Two stages need two idle cores. The benchmark waits until other processes use less than a
 tenth of a core, and does not count pairs during which they used more, until enough pairs
@@ -47,9 +48,15 @@ from meshtf.pipeline import (
 )
 
 STAGES = 2
+# Indices into pairs of values: that of one stage, and that of two stages.
+ONE_STAGE = 0
+TWO_STAGES = 1
 TIMELINE_MICROBATCHES = 8  # the number of microbatches of a printed timeline
 MAX_OTHER_CORES = 0.1  # the cores that other processes may use while a pair counts
-SAMPLE = 16  # the minimum number of microbatches that are timed together
+MIN_TIMED_MICROBATCHES = (
+    16  # the minimum number of microbatches that are timed together
+)
+WORKER = "benchmarks.pipeline.worker"
 _FLAGS = flags.FLAGS
 
 
@@ -69,7 +76,7 @@ class Pair(NamedTuple):
     @property
     def speed_up(self) -> float:
         """How many times faster two stages are."""
-        return self.wall[0] / self.wall[1]
+        return self.wall[ONE_STAGE] / self.wall[TWO_STAGES]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,21 +102,35 @@ class Row:
         return [pair for pair in self.pairs if pair.other_cores <= MAX_OTHER_CORES]
 
     @property
+    def reported_pairs(self) -> list[Pair]:
+        """The pairs that count, or all pairs if none counts."""
+        return self.counted_pairs or self.pairs
+
+    @property
     def speed_up(self) -> float:
-        """The median of the pairs' speed-ups; of all pairs if none counts."""
-        return statistics.median(
-            pair.speed_up for pair in self.counted_pairs or self.pairs
-        )
+        """The median of the speed-ups of pairs."""
+        return statistics.median(pair.speed_up for pair in self.reported_pairs)
 
     @property
     def ideal(self) -> float:
         """The speed-up that the schedule allows."""
         return ideal_speed_up(STAGES, self.microbatches)
 
-    def median(self, kind: str, index: int) -> float:
-        """Returns the median of "wall" or "cpu" seconds, of one stage (0) or of two (1)."""
+    @property
+    def loss_difference(self) -> float:
+        """The relative difference of the losses of one and of two stages."""
+        one_stage, two_stages = self.losses
+        return abs(one_stage - two_stages) / abs(one_stage)
+
+    def median(self, clock: str, index: int) -> float:
+        """Returns the median of the seconds of a step, over pairs.
+
+        Args:
+          clock: "wall" or "cpu".
+          index: ONE_STAGE or TWO_STAGES.
+        """
         return statistics.median(
-            getattr(pair, kind)[index] for pair in self.counted_pairs or self.pairs
+            getattr(pair, clock)[index] for pair in self.reported_pairs
         )
 
 
@@ -121,45 +142,47 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
       pairs: the number of pairs that should count.
       minutes: the maximum time, after which fewer pairs suffice, but at least one.
     """
-    workers = [
-        Process(Case(stages, microbatches), "benchmarks.pipeline.worker")
-        for stages in (1, STAGES)
-    ]
-    one_stage, two_stages = workers
-    end = time.monotonic() + 60 * minutes
+    one_stage = Process(Case(stages=1, microbatches=microbatches), WORKER)
+    two_stages = Process(Case(stages=STAGES, microbatches=microbatches), WORKER)
+    deadline = time.monotonic() + 60 * minutes
     try:
         # Two steps, which also warm up the workers.
-        losses = [worker.ask("steps", 2)["loss"][-1] for worker in workers]
+        one_stage_losses = one_stage.ask("steps", 2)["loss"]
+        two_stages_losses = two_stages.ask("steps", 2)["loss"]
         row = Row(
             microbatches=microbatches,
             pairs=[],
-            losses=(losses[0], losses[1]),
+            losses=(one_stage_losses[-1], two_stages_losses[-1]),
             starts=(one_stage.start, two_stages.start),
         )
-        steps = math.ceil(SAMPLE / microbatches)
+        steps = math.ceil(MIN_TIMED_MICROBATCHES / microbatches)
         while not row.pairs or (
-            len(row.counted_pairs) < pairs and time.monotonic() < end
+            len(row.counted_pairs) < pairs and time.monotonic() < deadline
         ):
-            _wait_for_quiet(end)
-            row.pairs.append(_pair(one_stage, two_stages, steps))
+            _wait_for_idle_cores(deadline)
+            row.pairs.append(_measure_pair(one_stage, two_stages, steps))
     finally:
-        for worker in workers:
-            worker.stop()
+        one_stage.stop()
+        two_stages.stop()
     return row
 
 
-def _wait_for_quiet(end: float) -> None:
-    """Waits until other processes leave the cores idle, or the time is up."""
-    while time.monotonic() < end:
-        before = _processor_time()
+def _wait_for_idle_cores(deadline: float) -> None:
+    """Waits until other processes leave the cores idle, but not beyond the deadline, a time
+    of `time.monotonic`.
+    """
+    while time.monotonic() < deadline:
+        processor_time_before = _processor_time()
         start = time.monotonic()
         time.sleep(0.2)
-        if _processor_time() - before <= MAX_OTHER_CORES * (time.monotonic() - start):
+        seconds = time.monotonic() - start
+        busy_seconds = _processor_time() - processor_time_before
+        if busy_seconds <= MAX_OTHER_CORES * seconds:
             return
 
 
-def _pair(one_stage: Process, two_stages: Process, steps: int) -> Pair:
-    """Returns a pair of measurements, each of a number of steps."""
+def _measure_pair(one_stage: Process, two_stages: Process, steps: int) -> Pair:
+    """Takes steps of one stage, then as many of two stages, and returns their seconds."""
     processor_time_before = _processor_time()
     start = time.monotonic()
     one = one_stage.ask("steps", steps)
@@ -175,7 +198,9 @@ def _pair(one_stage: Process, two_stages: Process, steps: int) -> Pair:
 
 
 def _processor_time() -> float:
-    """Returns the seconds for which all cores have been busy; Linux only, otherwise 0."""
+    """Returns the seconds for which cores have been busy, summed over all cores; Linux only,
+    otherwise 0.
+    """
     try:
         line, _ = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)
     except OSError:
@@ -201,40 +226,57 @@ def timelines(
       tries: the number of steps that are measured; the timeline of the fastest counts.
       minutes: the maximum time, in total, to wait for idle cores before the steps.
     """
-    measured_timelines = {}
-    end = time.monotonic() + 60 * minutes
-    for stages, chunks_of_stage in ((1, 1), (STAGES, chunks)):
-        worker = Process(
-            Case(stages, microbatches, chunks=chunks_of_stage),
-            "benchmarks.pipeline.worker",
-        )
-        worker.ask("steps", 3)
-        answers = []
-        for _ in range(tries):
-            _wait_for_quiet(end)
-            answers.append(worker.ask("timeline", 1))
-        worker.stop()
-        measured_timelines[stages] = min(
-            (_timeline(calls, stages) for calls in answers),
-            key=lambda timeline: timeline.time,
-        )
-    costs = []
-    for kind in ("forward", "backward"):
-        spans = [span for span in measured_timelines[1].spans if span.kind == kind]
-        median = statistics.median(span.end - span.start for span in spans)
-        costs.append(median / (STAGES * chunks))
-    return {
-        "predicted": simulate(interleaved(STAGES, microbatches, chunks), *costs),
-        "measured": measured_timelines[STAGES],
-    }
+    deadline = time.monotonic() + 60 * minutes
+    one_stage_case = Case(stages=1, microbatches=microbatches)
+    one_stage = _fastest_timeline(one_stage_case, tries, deadline)
+    case = Case(stages=STAGES, microbatches=microbatches, chunks=chunks)
+    two_stages = _fastest_timeline(case, tries, deadline)
+    # On one stage, all layers are one chunk.
+    num_chunks = STAGES * chunks
+    schedule = interleaved(STAGES, microbatches, chunks)
+    predicted = simulate(
+        schedule,
+        forward=_median_seconds(one_stage, "forward") / num_chunks,
+        backward=_median_seconds(one_stage, "backward") / num_chunks,
+    )
+    return {"predicted": predicted, "measured": two_stages}
+
+
+def _fastest_timeline(case: Case, tries: int, deadline: float) -> Timeline:
+    """Returns the measured timeline of the fastest of several steps.
+
+    Args:
+      case: the pipeline.
+      tries: the number of steps that are measured.
+      deadline: the time of `time.monotonic` until which to wait for idle cores.
+    """
+    worker = Process(case, WORKER)
+    worker.ask("steps", 3)  # warms up the worker
+    timelines = []
+    for _ in range(tries):
+        _wait_for_idle_cores(deadline)
+        timelines.append(_timeline(worker.ask("timeline", 1), case.stages))
+    worker.stop()
+    return min(timelines, key=lambda timeline: timeline.time)
+
+
+def _median_seconds(timeline: Timeline, kind: str) -> float:
+    """Returns the median time of a call of one kind, "forward" or "backward"."""
+    spans = [span for span in timeline.spans if span.kind == kind]
+    return statistics.median(span.end - span.start for span in spans)
 
 
 def _timeline(calls: list[Any], stages: int) -> Timeline:
     """Returns the timeline of the calls that a worker answers: see `worker.TimedCall`."""
     spans = []
     for phase, chunk, microbatch, start, end in calls:
-        # Chunks are dealt to the stages in turn.
-        task = Task(chunk % stages, microbatch, phase, chunk // stages)
+        # Chunks are assigned to the stages in turn.
+        task = Task(
+            stage=chunk % stages,
+            microbatch=microbatch,
+            kind=phase,
+            chunk=chunk // stages,
+        )
         spans.append(Span(task, phase, start, end))
     return Timeline(tuple(spans))
 
@@ -249,28 +291,29 @@ def head() -> str:
 
 def line(row: Row) -> str:
     """Returns a line of the table."""
+    one_stage_wall = row.median("wall", ONE_STAGE)
+    wall = row.median("wall", TWO_STAGES)
+    cores = row.median("cpu", TWO_STAGES) / wall
+    start = row.starts[TWO_STAGES]
     return (
-        f"{row.microbatches:3}{row.median('wall', 0) * 1e3:9.1f} ms"
-        f"{row.median('wall', 1) * 1e3:9.1f} ms{row.speed_up:10.2f}{row.ideal:7.2f}"
-        f"{row.speed_up / row.ideal:10.0%}{row.median('cpu', 1) / row.median('wall', 1):7.2f}"
-        f"{row.starts[1]['first']:10.2f} s{row.starts[1]['first_cpu']:9.2f} s"
+        f"{row.microbatches:3}{one_stage_wall * 1e3:9.1f} ms{wall * 1e3:9.1f} ms"
+        f"{row.speed_up:10.2f}{row.ideal:7.2f}{row.speed_up / row.ideal:10.0%}"
+        f"{cores:7.2f}{start['first']:10.2f} s{start['first_cpu']:9.2f} s"
         f"{len(row.counted_pairs):4} of {len(row.pairs):2}"
     )
 
 
-def starts(rows: list[Row]) -> str:
-    """Returns a sentence on how the time to the first step grows with the number of
-    microbatches.
+def start_growth(rows: list[Row]) -> str:
+    """Returns a sentence on how the time to the first step of two stages grows from the
+    first row's number of microbatches to the last row's.
     """
     few, many = rows[0], rows[-1]
-    ratios = {
-        kind: many.starts[1][kind] / few.starts[1][kind]
-        for kind in ("first", "first_cpu")
-    }
+    few_start = few.starts[TWO_STAGES]
+    many_start = many.starts[TWO_STAGES]
     return (
         f"Time to the first step with M = {many.microbatches} over that with M = "
-        f"{few.microbatches}: {ratios['first']:.2f} (processor time "
-        f"{ratios['first_cpu']:.2f})."
+        f"{few.microbatches}: {many_start['first'] / few_start['first']:.2f} (processor "
+        f"time {many_start['first_cpu'] / few_start['first_cpu']:.2f})."
     )
 
 
@@ -278,11 +321,13 @@ def table(counts: Sequence[int]) -> list[Row]:
     """Prints a line for each number of microbatches, and a summary; returns the rows."""
     rows = []
     print(head())
-    for m in counts:
-        rows.append(measure(m, _FLAGS.pairs, _FLAGS.minutes))
-        print(line(rows[-1]), flush=True)
-    print(starts([r for r in rows if r.microbatches >= 4] or rows))
-    difference = max(abs(r.losses[0] - r.losses[1]) / abs(r.losses[0]) for r in rows)
+    for microbatches in counts:
+        row = measure(microbatches, _FLAGS.pairs, _FLAGS.minutes)
+        print(line(row), flush=True)
+        rows.append(row)
+    # Growth from four microbatches on, if these were measured.
+    print(start_growth([row for row in rows if row.microbatches >= 4] or rows))
+    difference = max(row.loss_difference for row in rows)
     print(f"Losses of one and of two stages differ by {difference:.1e} at most.\n")
     return rows
 
@@ -292,10 +337,12 @@ def _main(argv: list[str]) -> None:
     counts = [int(m) for m in _FLAGS.microbatches]
     rows = table(counts) if counts else []
     for chunks in map(int, _FLAGS.chunks):
-        note = f", {chunks} chunks at each stage" if chunks > 1 else ""
-        by_name = timelines(TIMELINE_MICROBATCHES, chunks, minutes=_FLAGS.minutes)
-        for name, timeline in by_name.items():
-            print(f"{name}, in milliseconds, M = {TIMELINE_MICROBATCHES}{note}")
+        suffix = f", {chunks} chunks at each stage" if chunks > 1 else ""
+        timelines_by_name = timelines(
+            TIMELINE_MICROBATCHES, chunks, minutes=_FLAGS.minutes
+        )
+        for name, timeline in timelines_by_name.items():
+            print(f"{name}, in milliseconds, M = {TIMELINE_MICROBATCHES}{suffix}")
             print(f"{timeline_text(timeline, unit='ms')}\n", flush=True)
     if _FLAGS.json:
         Path(_FLAGS.json).write_text(

@@ -6,9 +6,9 @@
 For each number of stages it searches the largest number of blocks for which `mtf.explain`
 forecasts a peak within the limit on every stage, such that one more block would exceed it
 on any stage. Sizes are those of the paper: a vocabulary of 32,000, 1,024 tokens, d_model
-2,048, d_ff 8,192, 32 heads, a batch of 32 in 32 microbatches, float32, chunks recomputed
-in the backward pass. With one optimizer slot and the gradient, a parameter takes 12 bytes,
-as the paper counts.
+2,048, d_ff 8,192, 32 heads, a batch of 32 in 32 microbatches, float32, chunks (the layers
+of a stage) recomputed in the backward pass. A weight, its gradient and its optimizer slot
+(the momentum) take 12 bytes, as the paper counts.
 
 Nothing is executed: the mesh is abstract. (Huang et al. 2019, arXiv:1811.06965.)
 """
@@ -26,6 +26,7 @@ import tensorflow as tf
 from absl import flags
 
 import meshtf as mtf
+from meshtf.forecast import Memory
 from transformer.cli.program import run_main
 
 # The paper's GB: 12 bytes for each of 785.8 million parameters are its 8.8 GB.
@@ -73,12 +74,32 @@ class Row(NamedTuple):
 
 # The largest models in table 1 of the paper, by the number of stages.
 PAPER = {
-    1: Row(13, 785.8e6, 8.8 * GIB, 6.4 * GIB),
-    8: Row(103, 5.3e9, 59.5 * GIB, 50.9 * GIB),
-    32: Row(415, 21.0e9, 235.1 * GIB, 199.9 * GIB),
-    128: Row(1663, 83.9e9, 937.9 * GIB, 796.1 * GIB),
+    1: Row(
+        blocks=13,
+        parameters=785.8e6,
+        parameter_bytes=8.8 * GIB,
+        activations=6.4 * GIB,
+    ),
+    8: Row(
+        blocks=103,
+        parameters=5.3e9,
+        parameter_bytes=59.5 * GIB,
+        activations=50.9 * GIB,
+    ),
+    32: Row(
+        blocks=415,
+        parameters=21.0e9,
+        parameter_bytes=235.1 * GIB,
+        activations=199.9 * GIB,
+    ),
+    128: Row(
+        blocks=1663,
+        parameters=83.9e9,
+        parameter_bytes=937.9 * GIB,
+        activations=796.1 * GIB,
+    ),
 }
-# From the number of blocks on each stage to the peak of bytes on each stage.
+# A function from the number of blocks on each stage to the peak of bytes on each stage.
 Peaks: TypeAlias = Callable[[Sequence[int]], Sequence[float]]
 
 
@@ -120,10 +141,16 @@ class Block(mtf.Module):
         return x + self.ff(self.norm(x))
 
 
-def explained(
+def forecast_step(
     sizes: Sizes, blocks: Sequence[int], schedule: str = "gpipe"
 ) -> mtf.Forecast:
-    """Returns the forecast of a training step, given the number of blocks on each stage."""
+    """Returns the forecast of a training step.
+
+    Args:
+      sizes: the sizes of the model and of its batch.
+      blocks: the number of blocks on each stage.
+      schedule: the schedule of the pipeline: "gpipe" or "1f1b".
+    """
     stages = len(blocks)
     mesh = mtf.Mesh(f"stage:{stages}" if stages > 1 else "", devices="abstract")
     vocab = sizes.dim("vocab")
@@ -145,7 +172,7 @@ def explained(
         recompute=True,
     )
     variables = pipe.trainable_variables
-    optimizer = mtf.optimizers.SGD(variables, 0.01, momentum=0.9)
+    optimizer = mtf.optimizers.SGD(variables, learning_rate=0.01, momentum=0.9)
 
     @mtf.function(
         mesh=mesh,
@@ -164,18 +191,19 @@ def explained(
         optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
-    tokens = tf.TensorSpec([sizes.batch, sizes.length], tf.int32)
-    return mtf.explain(
-        train_step,
-        tokens,
-        tokens,
-        tf.TensorSpec([], tf.int32),
-    )
+    ids = tf.TensorSpec([sizes.batch, sizes.length], tf.int32)
+    step_index = tf.TensorSpec([], tf.int32)
+    return mtf.explain(train_step, tokens=ids, targets=ids, step=step_index)
+
+
+def _memory_of_stages(forecast: mtf.Forecast) -> Sequence[Memory]:
+    """Returns the forecast of the memory of each stage."""
+    return forecast.stages or [forecast.memory]
 
 
 def row(forecast: mtf.Forecast, blocks: int) -> Row:
     """Returns the totals over all stages of a forecast of a model with `blocks` blocks."""
-    stages = forecast.stages or [forecast.memory]
+    stages = _memory_of_stages(forecast)
     weight_bytes = sum(stage.parameters for stage in stages)
     return Row(
         blocks=blocks,
@@ -223,21 +251,23 @@ def largest(
     short = min(stages, 3)
     low_peaks = for_all_stages(peaks([few] * short))
     high_peaks = for_all_stages(peaks([many] * short))
+    # The blocks on each stage of the two models: `low` has fewer than `high`.
     low = [few] * stages
     high = [many] * stages
     for _ in range(TRIES):
-        guess = []
-        for low_n, high_n, low_peak, high_peak in zip(
+        prediction = []
+        for low_blocks, high_blocks, low_peak, high_peak in zip(
             low, high, low_peaks, high_peaks, strict=True
         ):
-            bytes_per_block = (high_peak - low_peak) / (high_n - low_n)
-            guess.append(int(high_n + (limit - high_peak) // bytes_per_block))
-        if min(guess) < 1:
+            bytes_per_block = (high_peak - low_peak) / (high_blocks - low_blocks)
+            further_blocks = (limit - high_peak) // bytes_per_block
+            prediction.append(int(high_blocks + further_blocks))
+        if min(prediction) < 1:
             raise RuntimeError(
                 f"one block is more than a stage holds in {limit:,.0f} bytes."
             )
-        low = guess
-        high = [n + 1 for n in guess]
+        low = prediction
+        high = [n + 1 for n in prediction]
         low_peaks = [*peaks(low)]
         high_peaks = [*peaks(high)]
         if max(low_peaks) <= limit < min(high_peaks):
@@ -268,11 +298,11 @@ def search(
         # A forecast makes no garbage, and the collector would take as long as the forecast.
         gc.disable()
         try:
-            forecast = explained(sizes, blocks, schedule)
+            forecast = forecast_step(sizes, blocks, schedule)
         finally:
             gc.enable()
         rows[tuple(blocks)] = row(forecast, sum(blocks))
-        return [stage.peak for stage in forecast.stages or [forecast.memory]]
+        return [stage.peak for stage in _memory_of_stages(forecast)]
 
     best = largest(peaks, stages, limit, few=2, many=13)
     return best, rows[best]
@@ -293,24 +323,33 @@ def lines(
       seconds: the processor time of the search.
     """
 
-    def line(title: str, r: Row) -> str:
-        peak = f"{r.peak / 1e9:12.2f}" if r.peak else f"{'':12}"
-        return (
-            f"{title:<18}{r.blocks:6}{r.parameters / 1e6:12,.1f}{r.parameter_bytes / 1e9:13,.1f}"
-            f"{r.activations / 1e9:13,.1f}{peak}"
-        )
-
     blocks_of_stages = []
     for blocks, equal_stages in itertools.groupby(best):
         count = len([*equal_stages])
-        blocks_of_stages.append(f"{blocks} at {count} stage{'s' * (count > 1)}")
-    published = [line("  published", PAPER[stages])] if stages in PAPER else []
+        blocks_of_stages.append(f"{blocks} at {_stages_text(count)}")
+    published_lines = []
+    if stages in PAPER:
+        published_lines.append(_line("  published", PAPER[stages]))
     return [
-        f"{stages} stage{'s' * (stages > 1)}",
-        *published,
-        line("  explained", ours),
+        _stages_text(stages),
+        *published_lines,
+        _line("  explained", ours),
         f"    {', '.join(blocks_of_stages)}; found in {seconds:.0f} s of processor time",
     ]
+
+
+def _stages_text(count: int) -> str:
+    """Returns "1 stage", "2 stages", ..."""
+    return f"{count} stage" if count == 1 else f"{count} stages"
+
+
+def _line(title: str, model: Row) -> str:
+    """Returns a line of the table."""
+    peak = f"{model.peak / 1e9:12.2f}" if model.peak else f"{'':12}"
+    return (
+        f"{title:<18}{model.blocks:6}{model.parameters / 1e6:12,.1f}"
+        f"{model.parameter_bytes / 1e9:13,.1f}{model.activations / 1e9:13,.1f}{peak}"
+    )
 
 
 def _main(argv: list[str]) -> None:
@@ -318,8 +357,7 @@ def _main(argv: list[str]) -> None:
     print(
         f"No stage holds more than {_FLAGS.limit / 1e9:.2f} GB of 10^9 bytes; float32; "
         f"{_FLAGS.schedule}, chunks computed again;\nSGD with momentum: weight, "
-        "gradient and slot "
-        "are 12 bytes a parameter. Memory of all stages."
+        "gradient and slot are 12 bytes a parameter. Memory of all stages."
     )
     print(
         f"{'':<18}{'blocks':>6}{'million':>12}{'parameters':>13}{'activations':>13}"

@@ -1,7 +1,9 @@
 """Runs a pipeline in a separate process.
 
 It is started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
-first the costs of its start, then one for each line of standard input:
+first the costs of its start, then one for each line of standard input. A call runs a chunk
+(a sequence of layers that a stage runs without a break) on a microbatch, forward or
+backward:
 
     {"steps": 3}       ->  loss, and seconds of wall and of processor time, of three more steps
     {"timeline": 1}    ->  the start and the end of each call in one step, by TensorFlow's
@@ -78,7 +80,7 @@ class Block(mtf.Module):
         return x + self.ff(self.norm(x))
 
 
-def make(case: Case) -> Any:
+def make_step(case: Case) -> Any:
     """Returns a training step, a function of x and labels `[batch, d_model]`."""
     has_stages = case.stages > 1
     mesh = mtf.Mesh(
@@ -94,7 +96,7 @@ def make(case: Case) -> Any:
         chunks=case.chunks,
     )
     variables = pipe.trainable_variables
-    optimizer = mtf.optimizers.SGD(variables, 0.01)
+    optimizer = mtf.optimizers.SGD(variables, learning_rate=0.01)
 
     @mtf.function(
         mesh=mesh,
@@ -105,24 +107,30 @@ def make(case: Case) -> Any:
         loss = pipe.loss(
             lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels
         )
-        optimizer.apply_gradients(
-            mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
-        )
+        gradients = mtf.gradients([loss], variables)
+        step_index = mtf.zeros(mesh, "", "int32")  # plain SGD does not depend on it
+        optimizer.apply_gradients(gradients, variables, step_index)
         return loss
 
     return step
 
 
 class Call(NamedTuple):
-    """A call of a chunk on a microbatch."""
+    """A call of a chunk on a microbatch.
 
-    phase: str  # "forward" or "backward"
+    Attributes:
+      phase: "forward" or "backward".
+      chunk: the index of the chunk, among those of all stages.
+      microbatch: the index of the microbatch.
+    """
+
+    phase: str
     chunk: int
     microbatch: int
 
 
 class TimedCall(NamedTuple):
-    """A call with its start and its end in milliseconds."""
+    """A `Call` with its start and its end in milliseconds."""
 
     phase: str
     chunk: int
@@ -142,13 +150,14 @@ class Runner:
     def __init__(self, case: Case):
         rng = np.random.default_rng(0)
         shape = [MICROBATCH_SIZE * case.microbatches, D_MODEL]
-        # x and labels.
-        self.batch = [tf.constant(rng.normal(size=shape), tf.float32) for _ in range(2)]
+        x = tf.constant(rng.normal(size=shape), tf.float32)
+        labels = tf.constant(rng.normal(size=shape), tf.float32)
+        self.batch = [x, labels]
         self.case = case
         wall_start = time.perf_counter()
         processor_start = time.process_time()
-        self.step = make(case)
-        float(self.step(*self.batch))
+        self.step = make_step(case)
+        float(self.step(*self.batch))  # waits until the step is done
         self.start = {
             "first": time.perf_counter() - wall_start,
             "first_cpu": time.process_time() - processor_start,
@@ -168,7 +177,7 @@ class Runner:
         return results
 
     def timeline(self, count: int) -> list[TimedCall]:
-        """Takes `count` steps, and returns the calls of chunks on microbatches."""
+        """Takes `count` steps, and returns their calls of chunks on microbatches."""
         with tempfile.TemporaryDirectory() as folder:
             options = tf.profiler.experimental.ProfilerOptions(
                 host_tracer_level=2, python_tracer_level=0
@@ -179,6 +188,7 @@ class Runner:
             tf.profiler.experimental.stop()
             (path,) = Path(folder).rglob("*.xplane.pb")
             space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        # The times at which each call starts and ends.
         times_of_calls: dict[Call, list[float]] = {}
         for call, milliseconds in _events_of_calls(space):
             times_of_calls.setdefault(call, []).append(milliseconds)
@@ -210,8 +220,8 @@ def _events_of_calls(space: Any) -> Iterator[tuple[Call, float]]:
                     yield call, line.timestamp_ns / 1e6 + event.offset_ps / 1e9
 
 
-def start(text: str) -> Runner:
-    """Returns the runner of a case, on as many threads as it has stages."""
+def start_runner(text: str) -> Runner:
+    """Returns the runner of a case, given as JSON, on as many threads as it has stages."""
     case = Case(**json.loads(text))
     tf.config.threading.set_inter_op_parallelism_threads(case.stages)
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -221,4 +231,4 @@ def start(text: str) -> Runner:
 
 
 if __name__ == "__main__":
-    serve(start)
+    serve(start_runner)

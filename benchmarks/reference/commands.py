@@ -22,6 +22,7 @@ Every command with its flags. `--help` prints the same, `--helpfull` the flags o
 Exit codes: 0, or 1 for an error; those of clusters are in [clusters](clusters.md#faults).
 `python -m benchmarks.reference` writes this page from the source.
 """
+# The programs of `transformer` and of `examples.bert`, in the order of the page.
 TRANSFORMER = (
     "train",
     "evaluate",
@@ -85,7 +86,12 @@ def page() -> str:
 
 
 def section(command: str, module: str) -> Iterator[str]:
-    """Yields the lines of one command."""
+    """Yields the lines of one command: its heading, what it does, examples, and flags.
+
+    Args:
+      command: the command line, without flags.
+      module: the name of its module.
+    """
     docstring = inspect.cleandoc(ast.get_docstring(tree(module)) or "")
     title, _, rest = docstring.partition("\n\n")
     yield f"### `{command}`\n"
@@ -98,7 +104,7 @@ def section(command: str, module: str) -> Iterator[str]:
     if examples:
         yield "```text\n" + "\n".join(examples) + "\n```\n"
     yield from table(flags_of(module))
-    shared = [name for name in adopted(module) if name in SHARED]
+    shared = [name for name in adopted_modules(module) if name in SHARED]
     links = [f"[{SHARED[name].lower()}](#{anchor(SHARED[name])})" for name in shared]
     if links:
         yield f"Also: {', '.join(links)}.\n"
@@ -122,7 +128,7 @@ def anchor(title: str) -> str:
 
 @functools.cache
 def tree(module: str) -> ast.Module:
-    """Returns the syntax tree of a module."""
+    """Returns the syntax tree of a module, or of the `__main__` of a package."""
     path = ROOT / module.replace(".", "/")
     file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     return ast.parse(file.read_text(encoding="utf-8"))
@@ -146,21 +152,22 @@ def flag_of(call: ast.Call) -> Flag:
     required = ast.unparse(keywords.get("required", ast.Constant(False))) == "True"
     # A help text that is no literal, such as an f-string, is shown as source.
     if isinstance(help_text, ast.Constant):
-        words = str(help_text.value)
+        help_words = str(help_text.value)
     else:
-        words = ast.unparse(help_text)
+        help_words = ast.unparse(help_text)
     choices_source = ", ".join(ast.unparse(choice) for choice in choices)
     return Flag(
         name=str(ast.literal_eval(name)),
         default="required" if required else f"`{ast.literal_eval(default)!r}`",
+        # ['a', 'b'] -> `a`, `b`
         choices=choices_source.strip("[]").replace("'", "`"),
-        help=" ".join(words.split()),
+        help=" ".join(help_words.split()),
     )
 
 
-def adopted(module: str) -> list[str]:
-    """Returns the modules whose flags a module adopts, and the modules whose flags those
-    modules adopt.
+def adopted_modules(module: str) -> list[str]:
+    """Returns the modules whose flags a module adopts by `flags.adopt_module_key_flags`, also
+    indirectly: the flags that an adopted module adopts.
     """
     nodes = list(ast.walk(tree(module)))
     imported: dict[str, str] = {}  # names in this module -> names of modules
@@ -176,5 +183,5 @@ def adopted(module: str) -> list[str]:
                 name = ast.unparse(node.args[0])
                 if name in imported:
                     direct.append(imported[name])
-    indirect = [inner for name in direct for inner in adopted(name)]
+    indirect = [inner for name in direct for inner in adopted_modules(name)]
     return list(dict.fromkeys([*direct, *indirect]))

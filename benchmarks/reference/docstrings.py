@@ -21,7 +21,9 @@ import inspect
 import re
 
 _SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Example):$")
-_ENTRY = re.compile(r"^  \*{0,2}(\w+): (.*)$")
+_ENTRY = re.compile(
+    r"^  \*{0,2}(\w+): (.*)$"
+)  # "  name: meaning", also "  **name: ..."
 
 
 def summary(docstring: str) -> str:
@@ -34,12 +36,15 @@ def parameters(docstring: str) -> dict[str, str]:
     meanings: dict[str, str] = {}
     section = name = ""
     for line in inspect.cleandoc(docstring).split("\n"):
-        if match := _SECTION.match(line):
-            section = match[1]
-        elif section in ("Args", "Attributes"):
-            if entry := _ENTRY.match(line):
-                name = entry[1]
-                meanings[name] = entry[2]
-            elif line.startswith("    "):
-                meanings[name] += f" {line.strip()}"
+        heading = _SECTION.match(line)
+        entry = _ENTRY.match(line)
+        if heading:
+            section = heading[1]
+        elif section not in ("Args", "Attributes"):
+            continue
+        elif entry:
+            name, meaning = entry.groups()
+            meanings[name] = meaning
+        elif line.startswith("    "):  # continues the last entry
+            meanings[name] += f" {line.strip()}"
     return meanings

@@ -24,7 +24,7 @@ that have no default, or they must be bound.
 values of another type, are refused with file and line. `python -m benchmarks.reference` writes
 this page from docstrings.
 """
-# The headings, and how the modules of their configurables begin.
+# For each heading, the prefixes of the modules whose configurables it has.
 GROUPS = {
     "Training": ("transformer.training",),
     "Mesh": ("meshtf.mesh",),
@@ -63,7 +63,12 @@ def configurables() -> list[tuple[str, Any]]:
 
 
 def section(name: str, wrapped: Any) -> Iterator[str]:
-    """Yields the lines of one configurable."""
+    """Yields the lines of one configurable: its heading, what it is, and its settings.
+
+    Args:
+      name: the name in gin files.
+      wrapped: the class or function.
+    """
     yield f"### `{name}`\n"
     yield f"{summary(wrapped.__doc__ or '')} (`{wrapped.__module__}`)\n"
     rows = list(settings(wrapped))
@@ -87,13 +92,14 @@ def settings(wrapped: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def all_parameters(wrapped: Any) -> dict[str, str]:
-    """Returns the meanings of parameters by name, also those in the docstrings of base
-    classes.
+    """Returns the meanings of the parameters of a class or function by name, also those in
+    the docstrings of base classes.
     """
-    classes = wrapped.__mro__[::-1] if inspect.isclass(wrapped) else [wrapped]
+    # Base classes first, so that the docstrings of subclasses override theirs.
+    owners = wrapped.__mro__[::-1] if inspect.isclass(wrapped) else [wrapped]
     meanings: dict[str, str] = {}
-    for cls in classes:
-        meanings |= parameters(cls.__doc__ or "")
+    for owner in owners:
+        meanings |= parameters(owner.__doc__ or "")
     return meanings
 
 

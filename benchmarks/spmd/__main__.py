@@ -4,11 +4,12 @@ runtime.
     python -m benchmarks.spmd                     # a small model on two meshes: about two minutes
     python -m benchmarks.spmd --size=full --grids=4x2 --starts=3 --json=out.json
 
-JAX shards one global program by NamedSharding. A live mesh runs the program of one
-position on each device; the same compiler and client run both. The benchmark checks that
-all losses agree, and prints step time, compile time (tracing, lowering, compiling and the
-first step) and memory as ratios to JAX. Processes take steps in turn, as in `benchmarks.step`.
-JAX is in the extra "spmd".
+JAX shards one global program by NamedSharding. A live mesh runs the program of one mesh
+position on each device, by the same compiler and client as JAX; the placed runtime runs
+one TensorFlow program with ops on all devices. The benchmark checks that all losses agree,
+and prints step time, compile time (tracing, lowering, compiling and the first step) and
+memory as ratios to JAX. Processes take steps in turn, as in `benchmarks.step`. JAX is in
+the extra "spmd".
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from absl import flags
 
 from benchmarks.harness.report import Row, agreement, ratio, table
 from benchmarks.harness.rounds import measure
-from benchmarks.step.cases.cases import SIZES, sized, spmd_cases
+from benchmarks.step.cases.cases import SIZES, make_config, spmd_cases
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
@@ -62,14 +63,14 @@ def main(argv: list[str]) -> None:
         sys.exit("JAX is not installed here: pip install -e '.[spmd]'.")
     measured = []
     disagreements = []
-    for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids):
+    for group in spmd_cases(make_config("lm", FLAGS.size), FLAGS.grids):
         rows, _ = measure(
             group,
             rounds=FLAGS.rounds,
             starts=FLAGS.starts,
             losses=FLAGS.losses,
         )
-        print(f"\n{table(rows, 'compile')}\n{live_ratios(rows)}", flush=True)
+        print(f"\n{table(rows, begin='compile')}\n{live_ratios(rows)}", flush=True)
         disagreements += agreement(rows, _TOLERANCE)
         measured += rows
     if FLAGS.json:

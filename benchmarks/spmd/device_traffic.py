@@ -3,10 +3,11 @@ forecast.
 
     python -m benchmarks.spmd.device_traffic        # a language model under eight layouts
 
-TensorFlow partitions a program by device: where a tensor crosses, it adds a `_Send` to one
-graph and a `_Recv` to the other. These ops are counted, with the shapes that TensorFlow
-inferred, independently of the planner and its formulas. Collectives are distinguished from
-the loading of arguments by the name scopes of their ops ("move/all_reduce/data/").
+TensorFlow partitions a program by device: where a tensor crosses between two devices, it
+adds a `_Send` to one graph and a `_Recv` to the other. These ops are counted, with the
+shapes that TensorFlow inferred, independently of the planner and its formulas. Collectives
+are distinguished from the loading of arguments by the name scopes of their ops
+("move/all_reduce/data/").
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from meshtf.forecast import Forecast
 from meshtf.runtime.tf_internals.run_records import graph_of, recorded_graphs
 from transformer.cli.program import run_main
 
+POSITIONS = (
+    8  # the number of mesh positions of all layouts, each with a separate device
+)
 _LOAD = ("load", "")  # the kind and axis of a crossing that loads an argument
 
 
@@ -48,7 +52,7 @@ class Crossing:
     bytes: int
 
     @property
-    def moved(self) -> bool:
+    def is_collective(self) -> bool:
         """Whether the crossing is part of a collective of the program."""
         return (self.kind, self.axis) != _LOAD
 
@@ -72,32 +76,33 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         )
     with recorded_graphs() as functions:
         fn(*args)
-    programs = [graphs for graphs in functions if _is_program(graphs)]
     graph = graph_of(compiled.definition)
     ops = {op.name: op for op in graph.get_operations()}
     results = []
-    for graphs in programs:
+    for device_graphs in functions:  # the graphs into which a function was partitioned
+        if not _is_program(device_graphs):
+            continue
         sent_tensors = {
             _key(node): node.input[0]
-            for device_graph in graphs
+            for device_graph in device_graphs
             for node in device_graph.node
             if node.op in ("_Send", "_HostSend")
         }
-        for device_graph in graphs:
-            results += _received(device_graph, sent_tensors, ops)
+        for device_graph in device_graphs:
+            results += _received_tensors(device_graph, sent_tensors, ops)
     return results
 
 
-def by_move(results: list[Crossing]) -> dict[tuple[str, str], int]:
+def collective_bytes(results: list[Crossing]) -> dict[tuple[str, str], int]:
     """Returns the bytes of each kind of collective along each axis, summed over devices."""
     total_bytes: collections.Counter[tuple[str, str]] = collections.Counter()
     for crossing in results:
-        if crossing.moved:
+        if crossing.is_collective:
             total_bytes[crossing.kind, crossing.axis] += crossing.bytes
     return dict(total_bytes)
 
 
-def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
+def forecast_bytes(forecast: Forecast) -> dict[tuple[str, str], float]:
     """Returns the forecast of the bytes of each kind of collective along each axis, summed
     over devices.
     """
@@ -118,13 +123,18 @@ def _is_program(graphs: list[Any]) -> bool:
 
 
 class Reader(NamedTuple):
-    """An input of an op, which reads a tensor."""
+    """An input of an op, which reads a tensor.
 
-    op: str  # the name of the op
-    index: int  # the index of the input
+    Attributes:
+      op: the name of the op.
+      index: the index of the input.
+    """
+
+    op: str
+    index: int
 
 
-def _received(
+def _received_tensors(
     graph: Any, sent_tensors: dict[Any, str], ops: dict[str, tf.Operation]
 ) -> Iterator[Crossing]:
     """Yields the tensors that one device receives from other devices.
@@ -142,14 +152,16 @@ def _received(
     for node in graph.node:
         if node.op not in ("_Recv", "_HostRecv"):
             continue
-        source, target = _device(node, "send"), _device(node, "recv")
-        tensor = sent_tensors[_key(node)] if source != target else ""
-        # Tensors of control dependencies ("/ctrl/_") have no elements.
-        if source == target or "/ctrl/_" in tensor:
+        source = _device(node, "send")
+        target = _device(node, "recv")
+        if source == target:
+            continue
+        tensor = sent_tensors[_key(node)]
+        if "/ctrl/_" in tensor:  # a control dependency, without elements
             continue
         readers = readers_of[node.name]
-        kinds = {_kind_and_axis(reader.op) for reader in readers} or {_LOAD}
-        kind, axis = min(kinds - {_LOAD} or kinds)
+        collectives = {_kind_and_axis(reader.op) for reader in readers} - {_LOAD}
+        kind, axis = min(collectives, default=_LOAD)
         num_bytes = _bytes(tensor, readers, ops)
         yield Crossing(kind, axis, source=source, target=target, bytes=num_bytes)
 
@@ -158,10 +170,14 @@ def _bytes(tensor: str, readers: list[Reader], ops: dict[str, tf.Operation]) -> 
     """Returns the bytes of a tensor, given its name: from the op that outputs the tensor or,
     for an argument, from an op that reads it.
     """
-    name, _, output = tensor.partition(":")
-    tensors = [ops[name].outputs[int(output or 0)]] if name in ops else []
-    tensors += [ops[r.op].inputs[r.index] for r in readers if r.op in ops]
-    sizes = {t.shape.num_elements() * t.dtype.size for t in tensors}
+    name, _, output_index = tensor.partition(":")
+    candidates = []
+    if name in ops:
+        candidates.append(ops[name].outputs[int(output_index or 0)])
+    for reader in readers:
+        if reader.op in ops:
+            candidates.append(ops[reader.op].inputs[reader.index])
+    sizes = {x.shape.num_elements() * x.dtype.size for x in candidates}
     if len(sizes) != 1:
         raise RuntimeError(f"the size of {tensor} is not known: {sizes}")
     return sizes.pop()
@@ -185,37 +201,40 @@ def main(argv: list[str]) -> None:
         f"{'bytes that one of 8 positions receives':42}{'forecast':>12}{'counted':>12}"
         f"{'arguments':>12}"
     )
-    different = [
-        name
-        for name, case in LAYOUTS.items()
-        if not _compare(name, *case.build(SMALL, devices="separate:8"))
-    ]
-    if different:
-        sys.exit(f"forecast and count differ: {', '.join(different)}")
+    different_layouts = []
+    for name, case in LAYOUTS.items():
+        step, args = case.build(SMALL, devices=f"separate:{POSITIONS}")
+        if not _compare(name, step, args):
+            different_layouts.append(name)
+    if different_layouts:
+        sys.exit(f"forecast and count differ: {', '.join(different_layouts)}")
 
 
 def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
     """Prints forecast and count for one layout, and returns whether they are equal."""
     forecast = step.explain(*args)
     results = crossings(step, *args)
-    loads = sum(c.bytes for c in results if not c.moved) / 8
-    expected = announced(forecast)
-    counted = by_move(results)
+    loaded_bytes = sum(c.bytes for c in results if not c.is_collective)
+    expected = forecast_bytes(forecast)
+    counted = collective_bytes(results)
     print(
-        f"{name:42}{forecast.bytes_moved():12.1f}{sum(counted.values()) / 8:12.1f}"
-        f"{loads:12.1f}",
+        f"{name:42}{forecast.bytes_moved():12.1f}"
+        f"{sum(counted.values()) / POSITIONS:12.1f}{loaded_bytes / POSITIONS:12.1f}",
         flush=True,
     )
     for collective in sorted({**expected, **counted}):
         print(
-            f"  {' over '.join(collective):40}{expected.get(collective, 0) / 8:12.1f}"
-            f"{counted.get(collective, 0) / 8:12.1f}"
+            f"  {' over '.join(collective):40}"
+            f"{expected.get(collective, 0) / POSITIONS:12.1f}"
+            f"{counted.get(collective, 0) / POSITIONS:12.1f}"
         )
     return expected == counted
 
 
 def _key(node: Any) -> tuple[str, ...]:
-    """Returns what a `_Send` and its `_Recv` have in common."""
+    """Returns what a `_Send` and its `_Recv` have in common: the name of the tensor, and the
+    devices.
+    """
     return node.attr["tensor_name"].s, _device(node, "send"), _device(node, "recv")
 
 

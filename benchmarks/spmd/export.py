@@ -22,13 +22,17 @@ from benchmarks.step.layouts import SMALL, Case
 from transformer.cli.program import run_main
 
 _REPLICAS = flags.DEFINE_list("replicas", ["8", "2048"], "Numbers of replicas.")
-_TENSOR = "heads:model; d_ff:model; vocab:model"
-# The sizes of axes: {0} is the number of replicas, {1} a quarter and {2} an eighth of it.
+_TENSOR_PARALLEL = "heads:model; d_ff:model; vocab:model"
+# In the axes, {0} is the number of replicas, {1} a quarter and {2} an eighth of it.
 CASES = {
-    "data": Case("data:{0}", "batch:data"),
-    "data and tensor": Case("data:{1}; model:4", "batch:data;" + _TENSOR),
+    "data": Case(axes="data:{0}", layout="batch:data"),
+    "data and tensor": Case(
+        axes="data:{1}; model:4", layout=f"batch:data;{_TENSOR_PARALLEL}"
+    ),
     "FSDP over 8": Case(
-        "data:{2}; shard:8", "batch:data", variable_layout="d_model:shard"
+        axes="data:{2}; shard:8",
+        layout="batch:data",
+        variable_layout="d_model:shard",
     ),
 }
 
@@ -53,7 +57,8 @@ class Cost:
 
 
 def cost(name: str, replicas: int) -> Cost:
-    """Exports a step of the language model on an abstract mesh, and returns the costs.
+    """Exports a step of the language model on an abstract mesh (one without devices), and
+    returns the costs.
 
     Args:
       name: the name of one of `CASES`.

@@ -24,7 +24,7 @@ from absl import app, flags
 
 from benchmarks.harness.report import Row, agreement, memory_table, ratio, table
 from benchmarks.harness.rounds import measure
-from benchmarks.step.cases.cases import PEERS, SIZES, Case, cases, sized
+from benchmarks.step.cases.cases import PEERS, SIZES, Case, cases, make_config
 from benchmarks.step.cases.sizes import MODELS
 
 FLAGS = flags.FLAGS
@@ -58,16 +58,16 @@ flags.DEFINE_string("json", None, "A file to write all numbers to.")
 def main(argv: list[str]) -> None:
     """Measures, prints, and fails if losses disagree."""
     del argv
-    config = sized(FLAGS.model, FLAGS.size)
+    config = make_config(FLAGS.model, FLAGS.size)
     peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
-    measured = []
+    all_rows = []
     disagreements = []
-    refused = {}
+    refused = {}  # the reasons why cases do not run, by name
     for group in cases(
         config,
         modes=FLAGS.modes,
         dropouts=list(map(float, FLAGS.dropouts)),
-        names=FLAGS.only,
+        words=FLAGS.only,
         peers=peers,
         onednn=FLAGS.onednn,
     ):
@@ -82,16 +82,15 @@ def main(argv: list[str]) -> None:
             blocks.append(f"{name} does not run: {reason}")
         print("\n" + "\n".join(filter(None, blocks)), flush=True)
         disagreements += agreement(rows)
-        measured += rows
+        all_rows += rows
         refused |= refused_in_group
     if FLAGS.json:
         with open(FLAGS.json, "w") as file:
-            rows = [row.as_dict() for row in measured]
             json.dump(
                 {
                     "model": FLAGS.model,
                     "size": FLAGS.size,
-                    "rows": rows,
+                    "rows": [row.as_dict() for row in all_rows],
                     "refused": refused,
                 },
                 file,
@@ -101,21 +100,26 @@ def main(argv: list[str]) -> None:
         sys.exit("\n".join(["losses disagree:", *disagreements]))
     print(
         f"\nlosses agree over {FLAGS.losses} steps; median of {FLAGS.rounds} steps, "
-        f"spread of plain TensorFlow {_spread(measured[0].step['wall']):.0%}"
+        f"spread of plain TensorFlow {_spread(all_rows[0].step['wall']):.0%}"
     )
 
 
 def peer_ratios(group: list[Case], rows: list[Row]) -> str:
-    """Returns lines with the ratios of meshtf's steps to those of peers on the same mesh.
+    """Returns lines with the ratios of meshtf's steps to those of peers (other programs that
+    train the same model) on the same mesh.
 
     Peers are compared with meshtf on logical devices. Towers, which share variables, and JAX
     are also compared with meshtf on one device.
+
+    Args:
+      group: the cases of one mode.
+      rows: the rows of the cases that run.
     """
     row_of = {row.name: row for row in rows}
-    measured = [case for case in group if case.name in row_of]
+    measured_cases = [case for case in group if case.name in row_of]
     lines = []
-    for peer in measured:
-        for case in measured:
+    for peer in measured_cases:
+        for case in measured_cases:
             if _is_compared(case, peer):
                 row = row_of[case.name]
                 peer_row = row_of[peer.name]
@@ -127,7 +131,9 @@ def peer_ratios(group: list[Case], rows: list[Row]) -> str:
 
 
 def _is_compared(case: Case, peer: Case) -> bool:
-    """Returns whether a case of meshtf is compared with a case of a peer."""
+    """Returns whether a case of meshtf is compared with a case of a peer. Live SPMD meshes
+    are in PEERS, but are meshtf's.
+    """
     if peer.runtime not in PEERS or peer.runtime == "spmd" or case.grid != peer.grid:
         return False
     if case.sharded_over_data or case.recompute:
@@ -139,8 +145,8 @@ def _is_compared(case: Case, peer: Case) -> bool:
 
 def _spread(values: list[float]) -> float:
     """Returns the interquartile range over the median."""
-    quarters = statistics.quantiles(values, n=4)
-    return (quarters[2] - quarters[0]) / quarters[1]
+    first_quartile, median, third_quartile = statistics.quantiles(values, n=4)
+    return (third_quartile - first_quartile) / median
 
 
 if __name__ == "__main__":

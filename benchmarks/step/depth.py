@@ -34,14 +34,15 @@ flags.DEFINE_string(
     "Given to worker processes: the kind of network, and its number of layers.",
 )
 
-KINDS = ("one by one", "repeated")
-BATCH = 512
+ONE_BY_ONE = "one by one"
+REPEATED = "repeated"
+BATCH_SIZE = 512
 D_MODEL = 128
 D_FF = 512
 
 
 class Block(mtf.Module):
-    """A residual feed-forward layer."""
+    """A pre-norm residual feed-forward layer: x[batch, d] -> [batch, d]."""
 
     def __init__(self, mesh: mtf.Mesh, name: str) -> None:
         super().__init__(name)
@@ -72,33 +73,33 @@ class OneByOne(mtf.Module):
         return x
 
 
-def worker(kind: str, layers: int) -> dict[str, Any]:
-    """Returns the seconds to the first step ("first") and of a step ("step"), and the loss
-    after all steps ("loss").
+def run_worker(kind: str, layers: int) -> dict[str, Any]:
+    """Trains a network in this process. Returns the seconds to the first step ("first") and
+    of a step ("step"), and the loss after all steps ("loss").
 
     Args:
-      kind: the kind of the network, one of `KINDS`.
+      kind: the kind of the network, ONE_BY_ONE or REPEATED.
       layers: the number of layers.
     """
     mesh = mtf.Mesh("data:4", layout=FLAGS.layout, seed=0)
-    if kind == "one by one":
+    if kind == ONE_BY_ONE:
         net = OneByOne(mesh, layers)
     else:
         net = mtf.layers.Repeat(
             lambda: Block(mesh, "layer"), f"layers:{layers}", name="net"
         )
-    optimizer = mtf.optimizers.AdamW(net.trainable_variables, 1e-3)
+    optimizer = mtf.optimizers.AdamW(net.trainable_variables, learning_rate=1e-3)
 
     @mtf.function(mesh=mesh, x="batch;d")
     def step(x: mtf.Tensor) -> mtf.Tensor:
         loss = mtf.reduce_mean(mtf.square(net(x)))
         variables = net.trainable_variables
-        optimizer.apply_gradients(
-            mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
-        )
+        gradients = mtf.gradients([loss], variables)
+        step_index = mtf.zeros(mesh, "", "int32")
+        optimizer.apply_gradients(gradients, variables, step_index)
         return loss
 
-    x = np.random.default_rng(0).normal(size=(BATCH, D_MODEL)).astype("float32")
+    x = np.random.default_rng(0).normal(size=(BATCH_SIZE, D_MODEL)).astype("float32")
     times = []
     for _ in range(FLAGS.steps + 1):
         start = time.perf_counter()
@@ -108,10 +109,12 @@ def worker(kind: str, layers: int) -> dict[str, Any]:
 
 
 def measure(layers: int) -> dict[str, dict[str, float]]:
-    """Returns the shortest times of each kind of network; they are started in turn."""
+    """Returns the shortest times of each kind of network, which are started in turn, by the
+    kind.
+    """
     best: dict[str, dict[str, float]] = {}
     for _ in range(FLAGS.starts):
-        for kind in KINDS:
+        for kind in (ONE_BY_ONE, REPEATED):
             command = [
                 sys.executable,
                 "-m",
@@ -125,9 +128,11 @@ def measure(layers: int) -> dict[str, dict[str, float]]:
             )
             if process.returncode:
                 raise RuntimeError(process.stderr)
-            measured = json.loads(process.stdout.splitlines()[-1])
-            old = best.get(kind, measured)
-            best[kind] = {key: min(old[key], value) for key, value in measured.items()}
+            result = json.loads(process.stdout.splitlines()[-1])
+            best_so_far = best.get(kind, result)
+            best[kind] = {
+                key: min(best_so_far[key], value) for key, value in result.items()
+            }
     return best
 
 
@@ -136,13 +141,15 @@ def main(argv: list[str]) -> None:
     del argv
     if FLAGS.case:
         kind, layers = FLAGS.case.split(":")
-        print(json.dumps(worker(kind, int(layers))))
+        print(json.dumps(run_worker(kind, int(layers))))
         return
     columns = f"{'one by one':>12}{'repeated':>10}{'ratio':>6}"
     print(f"{'layers':>6}{'first step, s':>28}{'step, ms':>28}")
     print(f"{'':6}{columns}{columns}")
     for layers in map(int, FLAGS.layers):
-        plain, repeated = measure(layers).values()
+        best = measure(layers)
+        plain = best[ONE_BY_ONE]
+        repeated = best[REPEATED]
         print(
             f"{layers:6}{plain['first']:12.2f}{repeated['first']:10.2f}"
             f"{repeated['first'] / plain['first']:6.2f}{plain['step'] * 1e3:12.1f}"

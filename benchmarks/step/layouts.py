@@ -110,23 +110,25 @@ class Case:
             "tokens": np.ascontiguousarray(ids[:, :-1]),
             "targets": np.ascontiguousarray(ids[:, 1:]),
         }
-        return Trainer(model, microbatches=microbatches)._step, (batch, np.int32(0))
+        trainer = Trainer(model, microbatches=microbatches)
+        # `_step` is the mtf.function that `trainer.step` calls with the index of the step.
+        return trainer._step, (batch, np.int32(0))
 
 
 # The rules of tensor parallelism.
-_TENSOR = "heads:model; d_ff:model; vocab:model"
-ONE = Case("")
+_TENSOR_PARALLEL = "heads:model; d_ff:model; vocab:model"
+ONE = Case(axes="")  # one mesh position
 LAYOUTS = {
     "data": Case("data:8", "batch:data"),
-    "tensor": Case("model:8", _TENSOR),
-    "data and tensor, 4x2": Case("data:4; model:2", "batch:data;" + _TENSOR),
-    "data and tensor, 2x4": Case("data:2; model:4", "batch:data;" + _TENSOR),
+    "tensor": Case("model:8", _TENSOR_PARALLEL),
+    "data and tensor, 4x2": Case("data:4; model:2", "batch:data;" + _TENSOR_PARALLEL),
+    "data and tensor, 2x4": Case("data:2; model:4", "batch:data;" + _TENSOR_PARALLEL),
     "length": Case("seq:8", "length:seq"),
     "ZeRO-1": Case("data:8", "batch:data", optimizer_layout="d_model:data"),
     "FSDP": Case("data:8", "batch:data", variable_layout="d_model:data"),
     "all of it, 2x2x2": Case(
         "data:2; seq:2; model:2",
-        "batch:data; length:seq;" + _TENSOR,
+        "batch:data; length:seq;" + _TENSOR_PARALLEL,
         variable_layout="d_model:data",
     ),
 }

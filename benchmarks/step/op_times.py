@@ -25,7 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is impor
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from benchmarks.step.cases.cases import SIZES, Case, sized
+from benchmarks.step.cases.cases import SIZES, Case, make_config
 from benchmarks.step.cases.feeds import batches
 from benchmarks.step.cases.sizes import MODELS
 from benchmarks.step.cases.worker import build
@@ -35,7 +35,12 @@ FLAGS = flags.FLAGS
 
 
 class OpTime(NamedTuple):
-    """The ops of a type in a step."""
+    """The ops of a type in a step.
+
+    Attributes:
+      count: the number of ops.
+      milliseconds: their time, summed over threads.
+    """
 
     count: int = 0
     milliseconds: float = 0.0
@@ -52,30 +57,31 @@ _STEPS = 2  # the steps that a case takes in its turn
 def main(argv: list[str]) -> None:
     """Measures and prints a table."""
     del argv
-    config = sized(FLAGS.model, FLAGS.size)
+    config = make_config(FLAGS.model, FLAGS.size)
     cases = [Case(config, grid) for grid in ("", *FLAGS.grids)]
     names = [case.name for case in cases]
-    print(table(names, measured(cases, FLAGS.rounds), FLAGS.least))
+    results = measure(cases, FLAGS.rounds)
+    print(table(names, results, least=FLAGS.least))
 
 
-def measured(cases: Iterable[Case], rounds: int) -> list[Times]:
+def measure(cases: Iterable[Case], rounds: int) -> list[Times]:
     """Returns for each case the ops of a step by type: medians over rounds."""
-    steps = []
+    steps_and_batches = []
     for case in cases:
         _, make_step = build(case)
-        steps.append((make_step(), batches(case.config)))
-    for step, batches_of_case in steps:  # the first steps trace and compile
+        steps_and_batches.append((make_step(), batches(case.config)))
+    for step, batches_of_case in steps_and_batches:  # first steps trace and compile
         for batch in batches_of_case:
             float(step(batch))
-    times_of_rounds: list[list[Times]] = [[] for _ in steps]
+    times_of_cases: list[list[Times]] = [[] for _ in steps_and_batches]
     for _ in range(rounds):
-        for (step, batches_of_case), times in zip(steps, times_of_rounds):
-            times.append(_profiled(step, batches_of_case))
-    return [_median(times) for times in times_of_rounds]
+        for (step, batches_of_case), times in zip(steps_and_batches, times_of_cases):
+            times.append(_profile(step, batches_of_case))
+    return [_median(times) for times in times_of_cases]
 
 
-def _profiled(step: Callable[..., object], batches_of_case: list[object]) -> Times:
-    """Returns the ops of a step by type."""
+def _profile(step: Callable[..., object], batches_of_case: list[object]) -> Times:
+    """Takes `_STEPS` steps under the profiler, and returns the ops of a step by type."""
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=3, python_tracer_level=0
     )
@@ -86,16 +92,17 @@ def _profiled(step: Callable[..., object], batches_of_case: list[object]) -> Tim
         tf.profiler.experimental.stop()
         counts: collections.Counter[str] = collections.Counter()
         total_ms: collections.Counter[str] = collections.Counter()
-        for kind, milliseconds in _events(Path(folder)):
-            counts[kind] += 1
-            total_ms[kind] += milliseconds
+        for op_type, milliseconds in _events(Path(folder)):
+            counts[op_type] += 1
+            total_ms[op_type] += milliseconds
     return {
-        kind: OpTime(counts[kind] // _STEPS, total_ms[kind] / _STEPS) for kind in counts
+        op_type: OpTime(count // _STEPS, total_ms[op_type] / _STEPS)
+        for op_type, count in counts.items()
     }
 
 
 def _events(folder: Path) -> Iterator[tuple[str, float]]:
-    """Yields type and milliseconds of each op that ran."""
+    """Yields type and milliseconds of each op that ran, given the profiler's folder."""
     for file in folder.rglob("*.xplane.pb"):
         space = xplane_pb2.XSpace.FromString(file.read_bytes())
         for plane in space.planes:
@@ -111,12 +118,12 @@ def _events(folder: Path) -> Iterator[tuple[str, float]]:
 
 def _median(times_of_rounds: list[Times]) -> Times:
     """Returns the counts of the first round, and the medians over rounds of times."""
-    kinds = {kind for times in times_of_rounds for kind in times}
+    op_types = {op_type for times in times_of_rounds for op_type in times}
     medians = {}
-    for kind in kinds:
-        ops = [times.get(kind, OpTime()) for times in times_of_rounds]
+    for op_type in op_types:
+        ops = [times.get(op_type, OpTime()) for times in times_of_rounds]
         milliseconds = statistics.median(op.milliseconds for op in ops)
-        medians[kind] = OpTime(ops[0].count, milliseconds)
+        medians[op_type] = OpTime(ops[0].count, milliseconds)
     return medians
 
 
@@ -128,31 +135,31 @@ def table(names: list[str], results: list[Times], least: float) -> str:
       results: the ops of each case.
       least: types that take fewer milliseconds in all cases are summed up in one line.
     """
-    most_ms: dict[str, float] = {}
+    max_ms: dict[str, float] = {}  # of each type, over cases
     for times in results:
-        for kind, op in times.items():
-            most_ms[kind] = max(most_ms.get(kind, 0.0), op.milliseconds)
-    kinds = sorted(most_ms, key=lambda kind: -most_ms[kind])
-    large = [kind for kind in kinds if most_ms[kind] >= least]
-    small = [kind for kind in kinds if most_ms[kind] < least]
-    rows = [(kind, [_sum(times, [kind]) for times in results]) for kind in large]
-    rows += [
-        ("others", [_sum(times, small) for times in results]),
-        ("all", [_sum(times, kinds) for times in results]),
-    ]
-    lines = [f"{'ops, and ms of a step':28}"]
-    lines[0] += "".join(f"{name[:26]:>28}" for name in names)
-    for title, columns in rows:
+        for op_type, op in times.items():
+            max_ms[op_type] = max(max_ms.get(op_type, 0.0), op.milliseconds)
+    op_types = sorted(max_ms, key=lambda op_type: -max_ms[op_type])
+    # The types of ops that each line sums up, by the title of the line.
+    types_of_lines = {
+        op_type: [op_type] for op_type in op_types if max_ms[op_type] >= least
+    }
+    types_of_lines["others"] = [x for x in op_types if max_ms[x] < least]
+    types_of_lines["all"] = op_types
+    header = f"{'ops, and ms of a step':28}"
+    lines = [header + "".join(f"{name[:26]:>28}" for name in names)]
+    for title, types_of_line in types_of_lines.items():
         line = f"{title[:27]:28}"
-        for op in columns:
+        for times in results:
+            op = _sum(times, types_of_line)
             line += f"{op.count:15,}{op.milliseconds:10.2f} ms"
         lines.append(line)
     return "\n".join(lines)
 
 
-def _sum(times: Times, kinds: Iterable[str]) -> OpTime:
+def _sum(times: Times, op_types: Iterable[str]) -> OpTime:
     """Returns the sum over types of ops."""
-    ops = [times[kind] for kind in kinds if kind in times]
+    ops = [times[op_type] for op_type in op_types if op_type in times]
     return OpTime(
         count=sum(op.count for op in ops),
         milliseconds=sum(op.milliseconds for op in ops),

@@ -17,23 +17,25 @@ from examples.amoebanet.network import amoebanet_d
 
 if __name__ == "__main__":
     mtf.configure_process()  # before the mesh starts TensorFlow
-MESH = mtf.Mesh("stage:2; data:2", "batch:data")
-CELLS = 3
+MESH = mtf.Mesh("stage:2; data:2", layout="batch:data")
+NUM_CELLS = 3
 FILTERS = 32
 EPOCHS = 5
-BATCH = 128
+BATCH_SIZE = 128
 MICROBATCHES = 4
-HELD_OUT = 360
-STEPS_PER_EPOCH = (1797 - HELD_OUT) // BATCH  # the data set has 1797 images
+NUM_HELD_OUT = 360
+STEPS_PER_EPOCH = (1797 - NUM_HELD_OUT) // BATCH_SIZE  # the data set has 1797 images
 IMAGES = "batch;height;width;color"
 
-layers = amoebanet_d(MESH, CELLS, FILTERS, classes=10, colors=1)
+layers = amoebanet_d(MESH, cells=NUM_CELLS, filters=FILTERS, classes=10, colors=1)
 training_pipeline = mtf.pipeline.GPipe(
     [partial(layer, training=True) for layer in layers],
     stages=2,
     microbatches=MICROBATCHES,
+    # An example of one microbatch, by which the layers are divided into stages.
     inputs=mtf.zeros(MESH, "batch:32;height:32;width:32;color:1"),
 )
+# The same layers in the same stages, without `training`.
 evaluation_pipeline = mtf.pipeline.GPipe(
     layers, stages=2, microbatches=1, partition=training_pipeline.sizes
 )
@@ -72,11 +74,11 @@ if __name__ == "__main__":
     small_images = data.images[order, ..., None].astype("float32") / 16
     images = small_images.repeat(4, axis=1).repeat(4, axis=2)
     digits = data.target[order].astype("int32")
-    train_size = len(order) - HELD_OUT
+    train_size = len(order) - NUM_HELD_OUT
     print(training_pipeline)
     for epoch in range(EPOCHS):
         losses = []
-        shuffled = rng.permutation(train_size)[: STEPS_PER_EPOCH * BATCH]
+        shuffled = rng.permutation(train_size)[: STEPS_PER_EPOCH * BATCH_SIZE]
         batches = np.split(shuffled, STEPS_PER_EPOCH)
         for step, indices in enumerate(batches, start=epoch * STEPS_PER_EPOCH):
             loss = train_step(images[indices], digits[indices], np.int32(step))
@@ -84,7 +86,7 @@ if __name__ == "__main__":
         predicted = predict(images[train_size:]).numpy()
         accuracy = (predicted == digits[train_size:]).mean()
         print(
-            f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, accuracy on {HELD_OUT} "
+            f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, accuracy on {NUM_HELD_OUT} "
             f"held-out digits: {accuracy:.1%}",
             flush=True,
         )

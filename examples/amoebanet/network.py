@@ -7,7 +7,7 @@
 The architecture was found by evolution (Real et al. 2019, arXiv:1802.01548). Sizes are
 those of the GPipe paper (Huang et al. 2019, arXiv:1811.06965): (cells, filters) = (18,
 256) has 122,470,120 parameters. A cell takes the outputs of the two cells before it, so
-layers pass on pairs of tensors.
+layers pass on two tensors: the output of a layer, and the output of the layer before.
 """
 
 import dataclasses
@@ -17,35 +17,41 @@ from typing import NamedTuple
 import meshtf as mtf
 
 Operation = Callable[[mtf.Tensor, bool], mtf.Tensor]  # (x, training) -> y
-Pair = tuple[mtf.Tensor, mtf.Tensor]
+# The outputs of a layer and of the layer before it.
+OutputPair = tuple[mtf.Tensor, mtf.Tensor]
 MOMENTUM = 0.9  # of the moving averages of batch norms
 
 
 class StateOperation(NamedTuple):
-    """An operation on a state of a cell."""
+    """An operation on a state, which is a tensor [..., channels] inside of a cell.
+
+    Attributes:
+      state: the index of the state.
+      operation: the description of the operation, as the function `operation` takes it.
+    """
 
     state: int
-    operation: str  # see `operation`
+    operation: str
 
 
 @dataclasses.dataclass(frozen=True)
 class CellType:
-    """The graph of a cell. States 0 and 1 are the cell's inputs. Each pair of operations
-    adds a state, the sum of the results of both.
+    """The graph of a cell. States 0 and 1 are the cell's inputs. Each pairwise combination
+    adds a state, the sum of the results of its two operations.
 
     Attributes:
-      pairs: the pairs of operations that make states 2 to 6.
-      output_states: the states that are concatenated to the cell's output.
-      stride: the stride of operations on the inputs; 2 halves height and width.
+      combinations: the two operations of states 2, 3, 4, 5 and 6.
+      output_states: the indices of the states that are concatenated to the cell's output.
+      stride: the stride of operations on states 0 and 1; 2 halves height and width.
     """
 
-    pairs: tuple[tuple[StateOperation, StateOperation], ...]
+    combinations: tuple[tuple[StateOperation, StateOperation], ...]
     output_states: tuple[int, ...]
     stride: int
 
 
 NORMAL = CellType(
-    pairs=(
+    combinations=(
         (StateOperation(1, "conv 1x1"), StateOperation(1, "max 3")),
         (StateOperation(1, "none"), StateOperation(0, "conv 1x7 7x1")),
         (StateOperation(0, "conv 1x1"), StateOperation(0, "conv 1x7 7x1")),
@@ -56,7 +62,7 @@ NORMAL = CellType(
     stride=1,
 )
 REDUCTION = CellType(
-    pairs=(
+    combinations=(
         (StateOperation(0, "max 2"), StateOperation(0, "max 3")),
         (StateOperation(2, "none"), StateOperation(1, "conv 3x3")),
         (StateOperation(2, "conv 1x7 7x1"), StateOperation(2, "max 3")),
@@ -83,13 +89,15 @@ class ReluConvNorm(mtf.Module):
         name: str = "conv",
     ) -> None:
         super().__init__(name)
+        window_height, window_width = window
+        stride_height, stride_width = stride
         with self.scope():
             self.conv = mtf.layers.Conv(
                 mesh,
-                window=f"height:{window[0]};width:{window[1]}",
+                window=f"height:{window_height};width:{window_width}",
                 reduced_dims=f"channels_in:{in_channels}",
                 new_dims=f"channels:{out_channels}",
-                stride={"height": stride[0], "width": stride[1]},
+                stride={"height": stride_height, "width": stride_width},
                 use_bias=False,
             )
             self.norm = mtf.layers.BatchNorm(mesh, f"channels:{out_channels}", MOMENTUM)
@@ -141,15 +149,16 @@ class FactorizedReduce(mtf.Module):
 
 
 class Convolutions(mtf.Module):
-    """Convolutions in sequence, from `channels` channels to as many. If a window is larger
-    than 1x1, they run on a quarter of the channels, between two 1x1 convolutions.
+    """Convolutions in sequence: x[..., channels] -> [..., channels], with as many channels.
+    Unless it is a single 1x1 convolution, they run on a quarter of the channels, between
+    two 1x1 convolutions.
 
     Args:
       mesh: the mesh of the variables.
       channels: the number of channels of input and output.
       windows: the windows of the convolutions, such as "1x7 7x1".
       stride: the stride along dimensions in which a window is larger than 1.
-      name: the last component of the path of its variables.
+      name: the name of this module in the path of its variables.
     """
 
     def __init__(
@@ -210,13 +219,14 @@ def operation(
       stride: the stride along height and width.
       name: the name of its variables.
     """
-    kind, _, size = description.partition(" ")
+    kind, _, sizes = description.partition(" ")
     if kind == "conv":
-        return Convolutions(mesh, channels, size, stride, name)
+        return Convolutions(mesh, channels, windows=sizes, stride=stride, name=name)
     if kind == "none":
         return lambda x, training: x
     pool = mtf.max_pool if kind == "max" else mtf.avg_pool
-    return lambda x, training: pool(x, f"height:{size};width:{size}", stride, "same")
+    window = f"height:{sizes};width:{sizes}"
+    return lambda x, training: pool(x, window, stride=stride, padding="same")
 
 
 class Stem(mtf.Module):
@@ -242,7 +252,7 @@ class Stem(mtf.Module):
             )
             self.norm = mtf.layers.BatchNorm(mesh, f"channels:{channels}", MOMENTUM)
 
-    def __call__(self, x: mtf.Tensor, training: bool = False) -> Pair:
+    def __call__(self, x: mtf.Tensor, training: bool = False) -> OutputPair:
         y = self.norm(self.conv(x), training)
         return y, y
 
@@ -257,7 +267,7 @@ class Cell(mtf.Module):
       in_channels: the number of channels of the first and of the second input.
       after_reduction: whether the previous cell was a reduction, so that the second input
         has twice the height and width of the first one.
-      name: the last component of the path of its variables.
+      name: the name of this module in the path of its variables.
     """
 
     def __init__(
@@ -272,14 +282,21 @@ class Cell(mtf.Module):
         super().__init__(name)
         self.cell_type = cell_type
         self.out_channels = len(cell_type.output_states) * channels
+        last_channels, channels_before = in_channels
         with self.scope():
-            self.last = ReluConvNorm(mesh, in_channels[0], channels, name="last")
+            # `last` and `before` give both inputs the same channels, height and width.
+            self.last = ReluConvNorm(mesh, last_channels, channels, name="last")
             self.before: Operation = lambda x, training: x
-            if after_reduction or in_channels[1] != channels:
-                make = FactorizedReduce if after_reduction else ReluConvNorm
-                self.before = make(mesh, in_channels[1], channels, name="before")
+            if after_reduction:
+                self.before = FactorizedReduce(
+                    mesh, channels_before, channels, name="before"
+                )
+            elif channels_before != channels:
+                self.before = ReluConvNorm(
+                    mesh, channels_before, channels, name="before"
+                )
             self.operations: list[list[Operation]] = []
-            for new_state, pair in enumerate(cell_type.pairs, start=2):
+            for new_state, combination in enumerate(cell_type.combinations, start=2):
                 self.operations.append(
                     [
                         operation(
@@ -289,18 +306,18 @@ class Cell(mtf.Module):
                             stride=cell_type.stride if state in (0, 1) else 1,
                             name=f"state_{new_state}_{letter}",
                         )
-                        for letter, (state, description) in zip("ab", pair)
+                        for letter, (state, description) in zip("ab", combination)
                     ]
                 )
 
-    def __call__(self, pair: Pair, training: bool = False) -> Pair:
+    def __call__(self, pair: OutputPair, training: bool = False) -> OutputPair:
         previous, before_previous = pair
         states = [
             self.last(previous, training),
             self.before(before_previous, training),
         ]
         for (a, b), (operation_a, operation_b) in zip(
-            self.cell_type.pairs, self.operations
+            self.cell_type.combinations, self.operations
         ):
             y = operation_a(states[a.state], training)
             states.append(y + operation_b(states[b.state], training))
@@ -309,7 +326,7 @@ class Cell(mtf.Module):
 
 
 class Classifier(mtf.Module):
-    """A dense layer on the mean over height and width of a pair's first tensor:
+    """A dense layer on the mean over height and width of the last cell's output:
     (x[batch, height, width, channels], _) -> logits[batch, classes].
     """
 
@@ -325,8 +342,9 @@ class Classifier(mtf.Module):
                 mesh, f"channels:{channels}", f"classes:{classes}"
             )
 
-    def __call__(self, pair: Pair, training: bool = False) -> mtf.Tensor:
-        return self.dense(mtf.reduce_mean(pair[0], "height;width"))
+    def __call__(self, pair: OutputPair, training: bool = False) -> mtf.Tensor:
+        x, _ = pair
+        return self.dense(mtf.reduce_mean(x, "height;width"))
 
 
 def amoebanet_d(
@@ -339,7 +357,7 @@ def amoebanet_d(
     """Returns cells + 6 layers: a stem, `cells` normal cells, four reduction cells among
     them, and a classifier.
 
-    Each layer takes the output of the previous one, and `training`.
+    Each layer is called with the result of the previous layer, and `training`.
 
     Args:
       mesh: the mesh of the variables.
@@ -367,6 +385,7 @@ def amoebanet_d(
             name=f"cell_{len(layers)}",
         )
         layers.append(cell)
-        in_channels = (cell.out_channels, in_channels[0])
+        last_channels, _ = in_channels
+        in_channels = (cell.out_channels, last_channels)
         previous_type = cell_type
-    return [*layers, Classifier(mesh, in_channels[0], classes)]
+    return [*layers, Classifier(mesh, cell.out_channels, classes)]

@@ -22,16 +22,16 @@ from transformer.cli.program import answer_usage, run_main
 _OUTPUT = flags.DEFINE_string(
     "output_file", None, "TFRecord files to write in turn, separated by commas."
 )
-_RATE = flags.DEFINE_float(
+_MASKED_FRACTION = flags.DEFINE_float(
     "masked_lm_prob", 0.15, "The fraction of tokens that are masked."
 )
-_COPIES = flags.DEFINE_integer(
+_PASSES = flags.DEFINE_integer(
     "dupe_factor", 10, "Passes over the texts.", lower_bound=1
 )
-_SHORT = flags.DEFINE_float(
+_SHORT_FRACTION = flags.DEFINE_float(
     "short_seq_prob", 0.1, "The fraction of examples that are shortened."
 )
-_WORDS = flags.DEFINE_bool(
+_WHOLE_WORDS = flags.DEFINE_bool(
     "do_whole_word_mask", False, "Mask all pieces of a word or none."
 )
 for name in (
@@ -62,18 +62,26 @@ def examples(
 ) -> Iterator[Example]:
     """Yields examples: `tokens`, `token_types`, the masked tokens and their positions, and
     whether the second text follows the first one.
+
+    Args:
+      documents: the documents: `text` has a sentence on each line.
+      vocabulary: the vocabulary of the tokens.
     """
     seed = program_flags.SEED.value
-    pairs = SentencePairs(vocabulary, program_flags.LENGTH.value, short=_SHORT.value)
-    for copy in range(_COPIES.value):
-        for k, example in enumerate(pairs(documents, (seed, copy, 0))):
+    pairs = SentencePairs(
+        vocabulary, program_flags.LENGTH.value, short=_SHORT_FRACTION.value
+    )
+    for pass_index in range(_PASSES.value):
+        # Seeds are tuples. 0 and 1 separate the random streams of pairs and of masks.
+        pair_examples = pairs(documents, (seed, pass_index, 0))
+        for k, example in enumerate(pair_examples):
             yield mask_tokens(
                 example,
-                (seed, copy, 1, k),
+                (seed, pass_index, 1, k),
                 vocabulary=vocabulary,
                 predictions=program_flags.PREDICTIONS.value,
-                rate=_RATE.value,
-                whole_words=_WORDS.value,
+                rate=_MASKED_FRACTION.value,
+                whole_words=_WHOLE_WORDS.value,
             )
 
 

@@ -25,10 +25,12 @@ from transformer.cli.program import answer_usage, run_main
 _OUTPUT = training_flags.OUTPUT
 for name in ("output_dir", "random_seed"):  # so that --help shows them
     flags.declare_key_flag(name)
-_BYTES = flags.DEFINE_integer(
+_TEXT_BYTES = flags.DEFINE_integer(
     "text_bytes", 1_500_000, "Approximate size of the training text."
 )
-_VOCAB = flags.DEFINE_integer("vocab_size", 2048, "Maximum size of the vocabulary.")
+_VOCAB_SIZE = flags.DEFINE_integer(
+    "vocab_size", 2048, "Maximum size of the vocabulary."
+)
 _LINES = flags.DEFINE_integer(
     "lines", 12_000, "Training examples of the classification task."
 )
@@ -38,14 +40,18 @@ _CONTEXTS = flags.DEFINE_integer(
 _FUNCTIONS = flags.DEFINE_integer(
     "functions", 2, "Signatures of functions in a context."
 )
-_FLIPPED = flags.DEFINE_float(
+_FLIPPED_FRACTION = flags.DEFINE_float(
     "flipped", 0.1, "The fraction of labels of the classification task that are wrong."
 )
-_IMPOSSIBLE = flags.DEFINE_float(
+_IMPOSSIBLE_FRACTION = flags.DEFINE_float(
     "impossible", 0.2, "The fraction of questions without an answer."
 )
 _WIDTH = flags.DEFINE_integer("hidden_size", 128, "The width of the small model.")
-_HELD_OUT = 0.1  # the fraction of files that are held out
+_HELD_OUT_FRACTION = 0.1  # of the files
+# Random streams, each a part of the seed of a generator.
+_TRAIN_LINES_STREAM = 0
+_HELD_OUT_LINES_STREAM = 1
+_QUESTIONS_STREAM = 2
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("output_dir")
@@ -71,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
 def write() -> None:
     """Writes the folder that --output_dir names."""
     with atomic_folder(_OUTPUT.value) as folder:
-        source = data.documents(lambda: data.python_library(share=_HELD_OUT))
+        source = data.documents(lambda: data.python_library(share=_HELD_OUT_FRACTION))
         train = [document["text"] for document in source.train()]
         held_out = [document["text"] for document in source.held_out()]
         print(
@@ -83,8 +89,8 @@ def write() -> None:
         write_lines(folder / "exchanged", train, held_out)
         write_texts(
             folder,
-            _sample(train, _BYTES.value),
-            _sample(held_out, _BYTES.value // 10),
+            _sample(train, _TEXT_BYTES.value),
+            _sample(held_out, _TEXT_BYTES.value // 10),
         )
         print(f"texts, vocabulary and tasks are in {_OUTPUT.value}")
 
@@ -92,19 +98,26 @@ def write() -> None:
 def write_questions(
     folder: Path, train: Sequence[str], held_out: Sequence[str]
 ) -> None:
-    """Writes the task of questions: train.json and dev.json."""
+    """Writes the task of questions: train.json and dev.json.
+
+    Args:
+      folder: the folder to make.
+      train: the source of the modules for training.
+      held_out: the source of the held-out modules.
+    """
     folder.mkdir()
     splits = [
         ("train", train, _CONTEXTS.value),
         ("dev", held_out, _CONTEXTS.value // 20),
     ]
     for k, (name, texts, paragraphs) in enumerate(splits):
+        seed = [program_flags.SEED.value, _QUESTIONS_STREAM, k]
         task = source_tasks.questions(
             texts,
             paragraphs=paragraphs,
             functions=_FUNCTIONS.value,
-            impossible=_IMPOSSIBLE.value,
-            rng=np.random.default_rng([program_flags.SEED.value, 2, k]),
+            impossible_fraction=_IMPOSSIBLE_FRACTION.value,
+            rng=np.random.default_rng(seed),
         )
         text = json.dumps(task, indent=1) + "\n"
         (folder / f"{name}.json").write_text(text, encoding="utf-8")
@@ -116,9 +129,9 @@ def write_texts(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
     """
     _write_text(folder / "train.txt", train)
     _write_text(folder / "held_out.txt", held_out)
-    pieces = train_word_pieces(train, _VOCAB.value)
+    word_pieces = train_word_pieces(train, _VOCAB_SIZE.value)
     (folder / "vocab.txt").write_text(
-        "".join(f"{piece}\n" for piece in pieces), encoding="utf-8"
+        "".join(f"{word_piece}\n" for word_piece in word_pieces), encoding="utf-8"
     )
     (folder / "bert_config.json").write_text(
         json.dumps(_model_sizes(), indent=1) + "\n"
@@ -134,21 +147,28 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
         count: int,
         excluded: Iterable[str],
     ) -> list[tuple[str, str]]:
-        """Returns pairs (label, line); `stream` sets the random generator."""
-        return source_tasks.exchanged(
+        """Returns pairs (label, line), drawn from one of the random streams above."""
+        return source_tasks.exchanged_assignments(
             texts,
             count=count,
-            flipped=_FLIPPED.value,
+            flipped_fraction=_FLIPPED_FRACTION.value,
             rng=np.random.default_rng([program_flags.SEED.value, stream]),
             excluded=excluded,
         )
 
     train_lines = (line for text in train for line in source_tasks.sentences(text))
-    train_examples = examples(stream=0, texts=train, count=_LINES.value, excluded=())
-    held_out_examples = examples(
-        stream=1, texts=held_out, count=_LINES.value // 8, excluded=train_lines
+    train_examples = examples(
+        stream=_TRAIN_LINES_STREAM, texts=train, count=_LINES.value, excluded=()
     )
-    middle = len(held_out_examples) // 2
+    held_out_examples = examples(
+        stream=_HELD_OUT_LINES_STREAM,
+        texts=held_out,
+        count=_LINES.value // 8,
+        excluded=train_lines,
+    )
+    middle = (
+        len(held_out_examples) // 2
+    )  # the first half is dev.tsv, the second test.tsv
     folder.mkdir()
     for name, pairs in (
         ("train", train_examples),
@@ -160,11 +180,13 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
             file.writelines(f"{label}\t{line}\n" for label, line in pairs)
 
 
-def _sample(texts: Sequence[str], size: int) -> list[str]:
-    """Returns randomly chosen texts, in their order, with about `size` characters."""
+def _sample(texts: Sequence[str], num_characters: int) -> list[str]:
+    """Returns randomly chosen texts with about `num_characters` characters in total, in
+    their original order.
+    """
     order = np.random.default_rng(program_flags.SEED.value).permutation(len(texts))
     cumulative_sizes = np.cumsum([len(texts[k]) for k in order])
-    count = int(np.searchsorted(cumulative_sizes, size)) + 1
+    count = int(np.searchsorted(cumulative_sizes, num_characters)) + 1
     return [texts[k] for k in sorted(order[:count])]
 
 
@@ -172,7 +194,7 @@ def _model_sizes() -> dict[str, Any]:
     """Returns the contents of bert_config.json."""
     width = _WIDTH.value
     return {
-        "vocab_size": _VOCAB.value,
+        "vocab_size": _VOCAB_SIZE.value,
         "hidden_size": width,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,

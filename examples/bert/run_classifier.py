@@ -26,7 +26,7 @@ from examples.bert.datasets.task_columns import TASKS, Columns
 from examples.bert.shared import program_flags, training_flags
 from transformer.cli.program import answer_usage, run_main
 
-_DATA = flags.DEFINE_string("data_dir", None, "The folder of the .tsv files.")
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "The folder of the .tsv files.")
 _TASK = flags.DEFINE_enum(
     "task_name", "tsv", list(TASKS), "The task whose columns the files have."
 )
@@ -96,17 +96,19 @@ def read() -> Files:
         TASKS[_TASK.value],
         **{name: value for name, value in overrides.items() if value is not None},
     )
-    folder = Path(_DATA.value)
-    bad = training_flags.ON_BAD.value
+    folder = Path(_DATA_DIR.value)
+    on_bad = training_flags.ON_BAD.value
     classes = tuple(_LABELS.value or ())
-    train = tsv.read(folder / "train.tsv", columns, bad, classes)
-    classes = classes or tsv.labels_of(train, columns)
+    train = tsv.read(folder / "train.tsv", columns, on_bad, classes=classes)
+    if not classes:
+        classes = tsv.labels_of(train, columns)
     dev: Examples = ()
     if training_flags.EVAL.value:
-        dev = tsv.read(folder / f"{columns.dev}.tsv", columns, bad, classes)
+        dev_path = folder / f"{columns.dev}.tsv"
+        dev = tsv.read(dev_path, columns, on_bad, classes=classes)
     test: Examples = ()
     if training_flags.PREDICT.value:
-        test = tsv.read(folder / "test.tsv", columns, bad, labelled=False)
+        test = tsv.read(folder / "test.tsv", columns, on_bad, labelled=False)
     return Files(columns=columns, classes=classes, train=train, dev=dev, test=test)
 
 
@@ -160,28 +162,38 @@ def evaluate(
 ) -> None:
     """Prints and writes the model's accuracy on dev.tsv, and prints the accuracy of the
     baselines.
+
+    Args:
+      model: the classifier.
+      examples: batches of the examples of train.tsv and dev.tsv.
+      files: the examples as they were read.
+      step: the number of training steps done.
     """
-    metrics = Evaluation(model, examples, training_flags.EVAL_BATCH.value, None)()
-    task = examples.task
-    bag = BagOfWords(
-        (task.arrays(example, (0,)) for example in files.train),
-        len(files.classes),
-        examples.vocabulary.size,
+    evaluation = Evaluation(
+        model, examples, training_flags.EVAL_BATCH.value, num_examples=None
     )
-    most_frequent = int(bag.class_counts.argmax())
-    num_most_frequent = 0
-    num_right_by_bag = 0
+    metrics = evaluation()
+    task = examples.task
+    # The preprocessors draw nothing at random, so any seed will do.
+    naive_bayes = BagOfWords(
+        (task.arrays(example, seed=(0,)) for example in files.train),
+        classes=len(files.classes),
+        vocab=examples.vocabulary.size,
+    )
+    most_frequent = int(naive_bayes.class_counts.argmax())
+    num_right_by_frequency = 0
+    num_right_by_bayes = 0
     for example in files.dev:
-        arrays = task.arrays(example, (0,))
-        num_most_frequent += int(arrays["labels"] == most_frequent)
-        num_right_by_bag += int(arrays["labels"] == bag(arrays))
-    frequent_accuracy = num_most_frequent / len(files.dev)
-    bayes_accuracy = num_right_by_bag / len(files.dev)
+        arrays = task.arrays(example, seed=(0,))
+        num_right_by_frequency += int(arrays["labels"] == most_frequent)
+        num_right_by_bayes += int(arrays["labels"] == naive_bayes(arrays))
+    frequency_accuracy = num_right_by_frequency / len(files.dev)
+    bayes_accuracy = num_right_by_bayes / len(files.dev)
     fine_tuning.report(
-        {
+        table={
             "accuracy": (
                 f"{metrics['accuracy']:.1%}",
-                f"{frequent_accuracy:.1%} with {files.classes[most_frequent]!r} for "
+                f"{frequency_accuracy:.1%} with {files.classes[most_frequent]!r} for "
                 f"all, {bayes_accuracy:.1%} by naive Bayes",
             ),
             "loss in nats": (
@@ -189,7 +201,7 @@ def evaluate(
                 f"{np.log(len(files.classes)):.3f} at random",
             ),
         },
-        {
+        metrics={
             "eval_accuracy": metrics["accuracy"],
             "eval_loss": metrics["loss"],
             "global_step": step,
@@ -198,17 +210,26 @@ def evaluate(
 
 
 def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
-    """Writes the probabilities of all classes for each line of test.tsv."""
+    """Writes the probabilities of all classes for each line of test.tsv.
+
+    Args:
+      model: the classifier.
+      examples: batches whose held-out examples are those of test.tsv.
+      files: the examples as they were read.
+    """
 
     @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def probabilities(batch: Batch) -> mtf.Tensor:
-        return mtf.softmax(model(batch)[0], "classes")
+        logits, _ = model(batch)
+        return mtf.softmax(logits, "classes")
 
     lines = []
     for batch in examples.held_out(training_flags.EVAL_BATCH.value):
+        # The last batch is filled with examples that have no text: their count is 0.
         is_real = batch["counts"].numpy() > 0
-        values = probabilities(dict(batch)).numpy()[is_real]
-        lines += ["\t".join(f"{p:.6f}" for p in row) for row in values]
+        batch_probabilities = probabilities(dict(batch)).numpy()[is_real]
+        for text_probabilities in batch_probabilities:
+            lines.append("\t".join(f"{p:.6f}" for p in text_probabilities))
     fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
     print(
         f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "
@@ -227,7 +248,7 @@ def main(argv: Sequence[str]) -> None:
         model = model_setup.build(Classifier, config, labels=len(files.classes))
         steps, warmup = fine_tuning.steps_of(len(files.train))
         trainer = fine_tuning.trainer(model, steps, warmup)
-        fine_tuning.introduce(
+        fine_tuning.print_setup(
             model,
             f"{len(files.train):,} for training, {len(files.dev):,} held out; classes "
             f"{', '.join(files.classes)}",

@@ -16,6 +16,7 @@ import functools
 import itertools
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from absl import flags
 
@@ -50,7 +51,7 @@ from transformer import data
 from transformer.models.bert import Bert
 from transformer.training.evaluation import Evaluation
 
-_COUNTED = 20_000  # examples from which the baselines are computed
+_MAX_BASELINE_EXAMPLES = 20_000  # examples from which the baselines are computed
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
@@ -75,22 +76,31 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
 
 
 def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
-    """Prints and writes the accuracy on masked tokens and next sentences."""
+    """Prints and writes the accuracy on masked tokens and next sentences.
+
+    Args:
+      model: the model.
+      examples: the training and held-out examples.
+      step: the number of training steps done.
+    """
     batch_size = training_flags.EVAL_BATCH.value
     num_examples = batch_size * _EVAL_STEPS.value
-    metrics = Evaluation(model, examples, batch_size, num_examples)()
+    evaluation = Evaluation(model, examples, batch_size, num_examples)
+    metrics = evaluation()
     source = examples.task.source
-    tokens, labels = _counts(source.train())
-    held_out_tokens, held_out_labels = _counts(source.held_out())
+    train_counts = _count(source.train())
+    held_out_counts = _count(source.held_out())
     # The baselines predict these for all held-out examples.
-    most_frequent_token = max(tokens, key=tokens.get)
-    most_frequent_label = max(labels, key=labels.get)
+    most_frequent_token, _ = train_counts.tokens.most_common(1)[0]
+    most_frequent_label, _ = train_counts.labels.most_common(1)[0]
     word_piece = examples.vocabulary.pieces[most_frequent_token]
-    baseline_loss = _unigram_loss(tokens, held_out_tokens, model.architecture.vocab)
-    token_accuracy = held_out_tokens[most_frequent_token] / held_out_tokens.total()
-    label_accuracy = held_out_labels[most_frequent_label] / held_out_labels.total()
+    baseline_loss = _unigram_loss(
+        train_counts.tokens, held_out_counts.tokens, vocab=model.architecture.vocab
+    )
+    token_accuracy = _frequency(most_frequent_token, held_out_counts.tokens)
+    label_accuracy = _frequency(most_frequent_label, held_out_counts.labels)
     fine_tuning.report(
-        {
+        table={
             "masked tokens: loss in nats": (
                 f"{metrics['loss']:.3f}",
                 f"{baseline_loss:.3f} by their frequencies",
@@ -104,7 +114,7 @@ def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
                 f"{label_accuracy:.1%} with the more frequent answer",
             ),
         },
-        {
+        metrics={
             "global_step": step,
             "masked_lm_loss": metrics["loss"],
             "masked_lm_accuracy": metrics["accuracy"],
@@ -113,35 +123,45 @@ def evaluate(model: Bert, examples: data.TaskData, step: int) -> None:
     )
 
 
-def _counts(
-    examples: Sequence[data.sources.Example],
-) -> tuple[collections.Counter[int], collections.Counter[int]]:
-    """Returns how often each masked token and each next-sentence label occurs in the first
-    examples.
-    """
-    tokens: collections.Counter[int] = collections.Counter()
-    labels: collections.Counter[int] = collections.Counter()
-    subset = itertools.islice(examples, _COUNTED)
+class Counts(NamedTuple):
+    """How often each masked token, and each next-sentence label, occurs in examples."""
+
+    tokens: collections.Counter[int]
+    labels: collections.Counter[int]
+
+
+def _count(examples: Sequence[data.sources.Example]) -> Counts:
+    """Returns the counts of the first `_MAX_BASELINE_EXAMPLES` examples."""
+    counts = Counts(tokens=collections.Counter(), labels=collections.Counter())
+    subset = itertools.islice(examples, _MAX_BASELINE_EXAMPLES)
     for masked_ids, label in pretraining_records.masked_ids(subset):
-        tokens.update(masked_ids.tolist())
-        labels[label] += 1
-    return tokens, labels
+        counts.tokens.update(masked_ids.tolist())
+        counts.labels[label] += 1
+    return counts
+
+
+def _frequency(key: int, counts: collections.Counter[int]) -> float:
+    """Returns the fraction of occurrences that are those of a token or label."""
+    return counts[key] / counts.total()
 
 
 def _unigram_loss(
-    counts: collections.Counter[int], held_out: collections.Counter[int], vocab: int
+    train_counts: collections.Counter[int],
+    held_out_counts: collections.Counter[int],
+    vocab: int,
 ) -> float:
     """Returns the mean of -ln p over held-out tokens, where p is the frequency of a token
     in the training examples with add-one smoothing.
 
     Args:
-      counts: the number of occurrences of each token in the training examples.
-      held_out: the number of occurrences of each token in the held-out examples.
+      train_counts: the number of occurrences of each token in the training examples.
+      held_out_counts: the number of occurrences of each token in the held-out examples.
       vocab: the size of the vocabulary.
     """
-    ids = np.fromiter(held_out, int)
-    p = (np.array([counts[i] for i in ids]) + 1.0) / (counts.total() + vocab)
-    weights = np.fromiter(held_out.values(), float)
+    ids = np.fromiter(held_out_counts, int)
+    smoothed_counts = np.array([train_counts[i] for i in ids]) + 1.0
+    p = smoothed_counts / (train_counts.total() + vocab)
+    weights = np.fromiter(held_out_counts.values(), float)
     return float(-(weights * np.log(p)).sum() / weights.sum())
 
 
@@ -154,7 +174,8 @@ def main(argv: Sequence[str]) -> None:
         batches = examples(vocabulary, config.architecture.vocab)
         model = model_setup.build(Bert, config)
         trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
-        fine_tuning.introduce(model, batches)
+        fine_tuning.print_setup(model, batches)
+        # All variables of --init_checkpoint are read, not only those of the encoder.
         fine_tuning.train(trainer, batches, _STEPS.value, prefix="")
         if training_flags.EVAL.value:
             evaluate(model, batches, trainer.steps_done)

@@ -27,22 +27,22 @@ from transformer.cli.program import answer_usage, run_main
 
 _TRAIN = flags.DEFINE_string("train_file", None, "Questions for training, as JSON.")
 _PREDICT = flags.DEFINE_string("predict_file", None, "Questions to answer.")
-_STRIDE = flags.DEFINE_integer(
+_DOC_STRIDE = flags.DEFINE_integer(
     "doc_stride",
     128,
     "Tokens between the starts of two windows of a long context.",
     lower_bound=1,
 )
-_QUERY = flags.DEFINE_integer(
+_MAX_QUERY_LENGTH = flags.DEFINE_integer(
     "max_query_length", 64, "Maximum number of tokens of a question.", lower_bound=1
 )
-_BEST = flags.DEFINE_integer(
+_NUM_BEST = flags.DEFINE_integer(
     "n_best_size", 20, "Answers in nbest_predictions.json.", lower_bound=1
 )
-_ANSWER = flags.DEFINE_integer(
+_MAX_ANSWER_LENGTH = flags.DEFINE_integer(
     "max_answer_length", 30, "Maximum number of tokens of an answer.", lower_bound=1
 )
-_NEGATIVE = flags.DEFINE_bool(
+_WITH_NEGATIVE = flags.DEFINE_bool(
     "version_2_with_negative", False, "Whether there are questions without an answer."
 )
 _THRESHOLD = flags.DEFINE_float(
@@ -81,7 +81,12 @@ from transformer.models.bert import SpanExtractor
 
 @dataclasses.dataclass(frozen=True)
 class SpanFeatures:
-    """Features of an example: padded tokens, and the first and last token of the answer."""
+    """Features of an example: tokens and token types, padded by 0 to [length], and the
+    indices `start` and `end` of the first and the last token of the answer.
+
+    Attributes:
+      length: the number of tokens of an input.
+    """
 
     length: int
 
@@ -114,8 +119,8 @@ class QuestionSet:
     ) -> None:
         shape = Shape(
             length=program_flags.LENGTH.value,
-            question=_QUERY.value,
-            stride=_STRIDE.value,
+            question=_MAX_QUERY_LENGTH.value,
+            stride=_DOC_STRIDE.value,
         )
         self.questions = questions
         self.windows: list[Window] = [
@@ -132,7 +137,8 @@ class QuestionSet:
         results = []
         for window in self.windows:
             answers = self.questions[window.question].answers
-            results.append(window.features(answers[0] if answers else None))
+            first_answer = answers[0] if answers else None
+            results.append(window.features(first_answer))
         return results
 
 
@@ -153,49 +159,65 @@ def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
         )
     if not needed:
         return []
-    return squad_json.read(path, _NEGATIVE.value, training_flags.ON_BAD.value, answered)
+    return squad_json.read(
+        path,
+        negative=_WITH_NEGATIVE.value,
+        on_bad=training_flags.ON_BAD.value,
+        answered=answered,
+    )
 
 
 def predict(
     model: SpanExtractor, examples: data.TaskData, question_set: QuestionSet
 ) -> dict[str, Prediction]:
-    """Returns the model's prediction for each question, by the question's id."""
+    """Returns the model's prediction for each question, by the question's id.
+
+    Args:
+      model: the model.
+      examples: batches whose held-out examples are the windows of the question set.
+      question_set: the questions to answer.
+    """
 
     @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def logits(batch: Batch) -> tuple[mtf.Tensor, mtf.Tensor]:
-        return model(batch)[:2]
+        start_logits, end_logits, _ = model(batch)
+        return start_logits, end_logits
 
     batches = examples.held_out(training_flags.EVAL_BATCH.value)
     outputs = [logits(dict(batch)) for batch in batches]
+    # [windows, length]; the last batch may be filled with further examples.
     start_logits = np.concatenate([start.numpy() for start, _ in outputs])
     end_logits = np.concatenate([end.numpy() for _, end in outputs])
     predictions = {}
-    # Windows are in the order of their questions.
+    # Windows are in the order of their questions, so those of a question are contiguous.
     question_indices = np.array([window.question for window in question_set.windows])
     for k, question in enumerate(question_set.questions):
-        first, end = np.searchsorted(question_indices, [k, k + 1]).tolist()
+        begin, end = np.searchsorted(question_indices, [k, k + 1]).tolist()
         predictions[question.id] = answer(
             question,
-            question_set.windows[first:end],
-            start_logits[first:end],
-            end_logits[first:end],
-            num_best=_BEST.value,
-            max_length=_ANSWER.value,
+            question_set.windows[begin:end],
+            start_logits[begin:end],
+            end_logits[begin:end],
+            num_best=_NUM_BEST.value,
+            max_length=_MAX_ANSWER_LENGTH.value,
         )
     return predictions
 
 
 def write(predictions: dict[str, Prediction]) -> dict[str, str]:
     """Writes the files of predictions, and returns the answers by question id."""
-    negative = _NEGATIVE.value
-    threshold = _THRESHOLD.value if negative else None
+    with_negative = _WITH_NEGATIVE.value
+    threshold = _THRESHOLD.value if with_negative else None
     answers = {id_: p.text(threshold) for id_, p in predictions.items()}
-    nbest = {id_: p.nbest(_BEST.value, negative) for id_, p in predictions.items()}
+    nbest = {
+        id_: p.nbest(_NUM_BEST.value, include_null=with_negative)
+        for id_, p in predictions.items()
+    }
     files = {"predictions": answers, "nbest_predictions": nbest}
-    if negative:
+    if with_negative:
         files["null_odds"] = {id_: p.null_odds for id_, p in predictions.items()}
-    for name, values in files.items():
-        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    for name, contents in files.items():
+        text = json.dumps(contents, indent=1, ensure_ascii=False) + "\n"
         fine_tuning.write_text(f"{name}.json", text)
     return answers
 
@@ -224,7 +246,7 @@ def evaluate(
             f"{scores[name]:.1f}",
             f"{baseline[name]:.1f} with {rule}",
         )
-    if _NEGATIVE.value:
+    if _WITH_NEGATIVE.value:
         best_texts = {id_: p.best[0].text for id_, p in predictions.items()}
         odds = {id_: p.null_odds for id_, p in predictions.items()}
         for name, metric in (("exact", exact_match), ("f1", f1)):
@@ -246,8 +268,12 @@ def main(argv: Sequence[str]) -> None:
         config = model_setup.config(vocabulary)
         needs_train = training_flags.TRAIN.value or _TRAIN.value is not None
         needs_predictions = training_flags.PREDICT.value or training_flags.EVAL.value
-        train_questions = read(_TRAIN.value, needs_train, answered=True)
-        questions = read(_PREDICT.value, needs_predictions, training_flags.EVAL.value)
+        train_questions = read(_TRAIN.value, needed=needs_train, answered=True)
+        questions = read(
+            _PREDICT.value,
+            needed=needs_predictions,
+            answered=training_flags.EVAL.value,
+        )
         train_set = QuestionSet(train_questions, vocabulary)
         question_set = QuestionSet(questions, vocabulary)
         task = data.Task(
@@ -260,7 +286,7 @@ def main(argv: Sequence[str]) -> None:
         model = model_setup.build(SpanExtractor, config)
         steps, warmup = fine_tuning.steps_of(len(train_set.windows))
         trainer = fine_tuning.trainer(model, steps, warmup)
-        fine_tuning.introduce(
+        fine_tuning.print_setup(
             model, f"{train_set} for training, {question_set} to answer"
         )
         fine_tuning.train(trainer, examples, steps)

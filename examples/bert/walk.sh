@@ -1,5 +1,5 @@
 #!/bin/sh
-# The walk of README.md: makes tasks of Python's standard library, pretrains, fine-tunes twice.
+# The commands of README.md: makes tasks of Python's standard library, pretrains, fine-tunes twice.
 #     make bert            or            PYTHON=python sh examples/bert/walk.sh runs/bert
 set -e
 PYTHON="${PYTHON:-python}" RUN="${1:-runs/bert}"
@@ -8,9 +8,9 @@ MODEL="--bert_config_file=$TASKS/bert_config.json --vocab_file=$TASKS/vocab.txt"
 
 test -d "$TASKS" || "$PYTHON" -m examples.bert.make_tasks --output_dir="$TASKS"
 
-for side in train held_out; do
-  "$PYTHON" -m examples.bert.create_pretraining_data --input_file="$TASKS/$side.txt" \
-    --output_file="$RUN/$side.tfrecord" --vocab_file="$TASKS/vocab.txt" --max_seq_length=64 \
+for split in train held_out; do
+  "$PYTHON" -m examples.bert.create_pretraining_data --input_file="$TASKS/$split.txt" \
+    --output_file="$RUN/$split.tfrecord" --vocab_file="$TASKS/vocab.txt" --max_seq_length=64 \
     --max_predictions_per_seq=10 --dupe_factor=2
 done
 

@@ -25,10 +25,10 @@ def check_variables(variables: Any) -> None:
       ArgumentError: it is no mapping from names to variables.
     """
     if not hasattr(variables, "items"):
-        refuse("variables", variables, _BY_NAME, _WAY_OUT)
+        refuse("variables", variables, takes=_BY_NAME, way_out=_WAY_OUT)
     for name, variable in variables.items():
         if not isinstance(name, str) or not isinstance(variable, Variable):
-            refuse("variables", {name: variable}, _BY_NAME, _WAY_OUT)
+            refuse("variables", {name: variable}, takes=_BY_NAME, way_out=_WAY_OUT)
 
 
 def check_settings(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
@@ -38,6 +38,7 @@ def check_settings(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
       ArgumentError: an integer is negative or no integer, or JSON cannot represent
         `extra`.
     """
+    # Each of these calls raises ArgumentError for a wrong value.
     as_int("step", step, least=0)
     as_int("keep", keep, least=0)
     as_int("keep_every", keep_every, least=0)
@@ -47,4 +48,4 @@ def check_settings(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
     try:
         json.dumps(dict(extra))
     except (TypeError, ValueError) as error:
-        refuse("extra", extra, _JSON, f"{error}.")
+        refuse("extra", extra, takes=_JSON, way_out=f"{error}.")

@@ -37,22 +37,26 @@ def only_run(directory: str) -> Iterator[None]:
     if not processes().is_first:
         yield  # the first process of the run has locked it for all
         return
-    file = os.open(os.path.join(directory, FILE), os.O_RDWR | os.O_CREAT, 0o644)
+    path = os.path.join(directory, FILE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, mode=0o644)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Raises BlockingIOError instead of waiting, if another process has the lock.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            max_bytes = 4096
+            content = os.pread(descriptor, max_bytes, 0)
             raise CheckpointError(
-                f"{directory} is in use by {_lock_owner(os.pread(file, 4096, 0))}.\n"
+                f"{directory} is in use by {_lock_owner(content)}.\n"
                 "  Wait until that run ends, stop it, or take another folder."
             ) from None
         # The process is written only for messages: on a full disk the lock works as well.
         with contextlib.suppress(OSError):
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(_this_process()).encode(), 0)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
         yield
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
 def _this_process() -> dict[str, Any]:
@@ -64,14 +68,14 @@ def _this_process() -> dict[str, Any]:
     }
 
 
-def _lock_owner(text: bytes) -> str:
+def _lock_owner(content: bytes) -> str:
     """Returns the process that wrote a lock file, in words.
 
     Args:
-      text: the contents of the file.
+      content: the JSON text that `_this_process` describes; anything if it is damaged.
     """
     try:
-        process = json.loads(text)
+        process = json.loads(content)
         pid = process["pid"]
         host = process["host"]
         since = process["since"]

@@ -3,11 +3,12 @@
     manifest = Manifest.read("runs/lm/step_00000600")       # raises if it was changed
     manifest.step, manifest.extra
     manifest.tensors["decoder/wq"].shape                     # "d_model:128; heads:4; d_kv:32"
-    manifest.check_index(path)                # `inspection.verification.check`: all files
+    manifest.check_index(path)                # raises if TensorFlow's index was changed
 
 The manifest is a JSON file. Its last entry is the CRC-32 of all bytes before it. It contains
 the CRC-32 of TensorFlow's index file, which contains a checksum of every slice. So no file
-is read only to compute a checksum. Checksums detect damage, not forgery.
+is read only to compute a checksum. (`inspection.verification.check` does read all files.)
+Checksums detect damage, not forgery.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from meshtf.checkpoints.tensor_slices import Box, full_box, read_spec
+from meshtf.checkpoints.tensor_slices import Box, full_box, parse_spans
 from meshtf.errors import DamageError
 from meshtf.names import Shape
 from meshtf.names.arguments import as_path, as_sequence, as_text, refuse
@@ -42,8 +43,11 @@ _CONTENTS = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
-class Saved:
+class SavedTensor:
     """The manifest's entry of a saved tensor.
+
+    A tensor may be written as several slices. A box is the (start, size) of a slice along
+    each dimension.
 
     Attributes:
       shape: the shape as text, such as "d_model:128; d_ff:512".
@@ -68,7 +72,7 @@ class Saved:
         """The boxes that the tensor was written in."""
         if not self.slices:
             return [full_box(self.sizes)]
-        return [read_spec(text) for text in self.slices]
+        return [parse_spans(text) for text in self.slices]
 
     def boxes_in(self, file_index: int) -> list[Box]:
         """Returns the boxes that are in one file."""
@@ -77,7 +81,7 @@ class Saved:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sum:
+class FileSum:
     """Size and checksum of a file.
 
     Attributes:
@@ -90,7 +94,7 @@ class Sum:
     crc32: str = ""
 
     @classmethod
-    def of(cls, path: str) -> Sum:
+    def of(cls, path: str) -> FileSum:
         """Returns the size and the CRC-32 of a file, after reading it."""
         size = 0
         crc = 0
@@ -115,8 +119,8 @@ class Manifest:
 
     step: int
     extra: Mapping[str, Any]
-    tensors: Mapping[str, Saved]
-    files: Mapping[str, Sum]
+    tensors: Mapping[str, SavedTensor]
+    files: Mapping[str, FileSum]
 
     def __repr__(self) -> str:
         return (
@@ -134,8 +138,9 @@ class Manifest:
         for key, value in fields.items():
             lines.append(f" {json.dumps(key)}: {json.dumps(value)},\n")
         body = ("{\n" + "".join(lines)).encode()
+        last_entry = f' "crc32": "{_crc32_text(body)}"\n}}\n'
         with open(os.path.join(folder, FILE), "wb") as file:
-            file.write(body + f' "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode())
+            file.write(body + last_entry.encode())
 
     @classmethod
     def read(cls, folder: str) -> Manifest:
@@ -145,25 +150,7 @@ class Manifest:
           DamageError: the manifest is missing, was changed, or has another format.
         """
         folder = as_path("folder", folder)
-        path = os.path.join(folder, FILE)
-        try:
-            with open(path, "rb") as file:
-                text = file.read()
-        except OSError as error:
-            if not os.path.exists(folder):
-                raise DamageError(
-                    folder, FILE, "the folder does not exist", _WAY_OUT_OF_ABSENCE
-                ) from None
-            raise DamageError(
-                folder, FILE, f"it cannot be read: {error.strerror}", _WAY_OUT
-            ) from None
-        match = _CONTENTS.fullmatch(text)
-        if match is None:
-            raise DamageError(folder, FILE, "its end is not there", _WAY_OUT)
-        body, crc = match.groups()
-        if f"{zlib.crc32(body):08x}".encode() != crc:
-            raise DamageError(folder, FILE, "its sum is not the one that it states")
-        fields = json.loads(text)
+        fields = json.loads(_verified_text(folder))
         if fields["format"] != _FORMAT:
             raise DamageError(
                 folder,
@@ -173,7 +160,7 @@ class Manifest:
             )
         tensors = {}
         for name, saved in fields["tensors"].items():
-            tensors[name] = Saved(
+            tensors[name] = SavedTensor(
                 shape=saved["shape"],
                 dtype=saved["dtype"],
                 slices=tuple(saved["slices"]),
@@ -183,7 +170,7 @@ class Manifest:
             step=fields["step"],
             extra=fields["extra"],
             tensors=tensors,
-            files={name: Sum(**values) for name, values in fields["files"].items()},
+            files={name: FileSum(**values) for name, values in fields["files"].items()},
         )
 
     def check_sizes(self, folder: str, files: Iterable[str] | None = None) -> None:
@@ -202,7 +189,7 @@ class Manifest:
         else:
             file_names = list(as_sequence("files", files, "names of files"))
         for name in file_names:
-            as_text("files", name)
+            as_text("files", name)  # raises ArgumentError unless it is a string
         for name in file_names:
             try:
                 size = os.path.getsize(os.path.join(folder, name))
@@ -225,7 +212,7 @@ class Manifest:
         """
         folder = as_path("folder", folder)
         try:
-            index = Sum.of(os.path.join(folder, INDEX))
+            index = FileSum.of(os.path.join(folder, INDEX))
         except OSError as error:
             raise DamageError(
                 folder, INDEX, f"it cannot be read: {error.strerror}"
@@ -236,3 +223,41 @@ class Manifest:
                 INDEX,
                 f"its sum is {index.crc32}, not {self.files[INDEX].crc32}",
             )
+
+
+def _crc32_text(data: bytes) -> str:
+    """Returns the CRC-32 of data as hexadecimal text."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def _verified_text(folder: str) -> bytes:
+    """Returns the text of a manifest, after comparing its checksum.
+
+    Raises:
+      DamageError: the manifest is missing or was changed.
+    """
+    path = os.path.join(folder, FILE)
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        if not os.path.exists(folder):
+            raise DamageError(
+                folder,
+                FILE,
+                reason="the folder does not exist",
+                way_out=_WAY_OUT_OF_ABSENCE,
+            ) from None
+        raise DamageError(
+            folder,
+            FILE,
+            reason=f"it cannot be read: {error.strerror}",
+            way_out=_WAY_OUT,
+        ) from None
+    match = _CONTENTS.fullmatch(text)
+    if match is None:
+        raise DamageError(folder, FILE, reason="its end is not there", way_out=_WAY_OUT)
+    body, crc = match.groups()
+    if _crc32_text(body).encode() != crc:
+        raise DamageError(folder, FILE, "its sum is not the one that it states")
+    return text

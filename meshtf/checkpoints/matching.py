@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshtf.checkpoints.manifest import Manifest, Saved
+from meshtf.checkpoints.manifest import Manifest, SavedTensor
 from meshtf.errors import CheckpointError, explain_error, near_misses
 from meshtf.names import Shape
 from meshtf.runtime.variable import Variable
@@ -78,7 +78,9 @@ def check_fit(
         "not in model": not_in_model,
         "other shape": other_shape,
     }
-    facts = {kind: _truncated(lines) for kind, lines in differences.items() if lines}
+    facts = {
+        kind: _truncated_list(lines) for kind, lines in differences.items() if lines
+    }
     if facts:
         raise CheckpointError(
             explain_error(
@@ -92,7 +94,7 @@ def check_fit(
         )
 
 
-def difference(saved: Saved, shape: Shape, dtype: str) -> str:
+def difference(saved: SavedTensor, shape: Shape, dtype: str) -> str:
     """Returns how a shape or data type differ from those of a saved tensor, in words, or "".
 
     Dimensions may be renamed. But the same names in another order are a difference, since
@@ -119,7 +121,7 @@ def _not_saved_line(name: str, variable: Variable, similar_names: str) -> str:
     return f"{name} {variable.shape!r}{suggestion}"
 
 
-def _truncated(lines: Sequence[str]) -> str:
+def _truncated_list(lines: Sequence[str]) -> str:
     """Returns the first lines as one text, and the count of the remaining lines."""
     text = "\n".join(lines[:_MAX_LINES])
     num_hidden = len(lines) - _MAX_LINES

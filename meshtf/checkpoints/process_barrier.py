@@ -1,7 +1,7 @@
 """Several processes that write one checkpoint: they wait for each other by files in its
 folder, which all of them see. So a checkpoint can be written beside training steps.
 
-    barrier = ProcessBarrier(unfinished)
+    barrier = ProcessBarrier(incomplete)
     barrier.begin()                      # the first process has made the folder
     try:
         ...                              # each process writes its files

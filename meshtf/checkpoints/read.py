@@ -5,10 +5,10 @@
     restore(path, variables, partly=True, renames={"encoder": "bert/encoder"})
     restored = restore_latest("runs/lm", variables)             # the newest complete one
 
-Each host reads the shards of its devices, one after another. If the saved slices have other
-boundaries than the shards, the host reads each saved slice once and copies from it to the
-shards. The memory of a large variable is freed before the variable is read, so at most one
-shard is in memory in addition to the variables.
+Each host reads the shards of its devices, one after another. A slot stores one shard on one
+device; a box is the (start, size) of a slice along each dimension. If the saved boxes have
+other boundaries than the shards, the host reads each saved box once and copies from it. The
+memory of a large variable is freed before it is read: at most one shard needs more memory.
 
 The manifest has a checksum of itself and of TensorFlow's index; the index has a checksum of
 every slice, which TensorFlow compares when it reads the slice. If one differs,
@@ -21,7 +21,7 @@ import contextlib
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,22 +30,22 @@ import tensorflow as tf
 
 from meshtf.checkpoints.arguments import check_variables
 from meshtf.checkpoints.inspection.verification import check
-from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
+from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, SavedTensor
 from meshtf.checkpoints.matching import check_fit, saved_name
 from meshtf.checkpoints.step_folders import latest, newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
     box_of,
+    contiguous_runs,
     full_box,
     num_elements,
     overlap,
-    runs,
+    slice_spec,
     slices_in,
-    spec,
 )
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import CheckpointError, DamageError
-from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
+from meshtf.names.arguments import as_callable, as_mapping, as_path, check_bools
 from meshtf.runtime.devices.names import cpu_of_host
 from meshtf.runtime.devices.processes import is_of_other_process
 from meshtf.runtime.storage.slot import Slot
@@ -89,7 +89,7 @@ class _TensorRead(NamedTuple):
     """
 
     name: str
-    saved: Saved
+    saved: SavedTensor
     boxes: list[Box]
     slots_by_shard: Mapping[Box, list[Slot]]
 
@@ -138,10 +138,10 @@ def restore(
     """
     path = as_path("path", path)
     check_variables(variables)
-    as_bool("partly", partly)
+    check_bools(partly=partly)
     if renames is not None:
         takes = 'names by prefixes of names, such as {"encoder": "bert"}'
-        as_mapping("renames", renames, takes)
+        renames = as_mapping("renames", renames, takes)
     newest = latest(path) if os.path.isdir(path) else None
     if newest is not None:
         _, newest_path = newest
@@ -189,7 +189,7 @@ def restore_latest(
       DamageError: there are checkpoints, but all are damaged.
     """
     check_variables(variables)
-    as_bool("partly", partly)
+    check_bools(partly=partly)
     return newest_complete(
         directory, lambda path: restore(path, variables, partly, renames)
     )
@@ -210,7 +210,7 @@ def newest_complete(
     Raises:
       DamageError: there are checkpoints, but all are damaged.
     """
-    as_callable("read", read)
+    read = as_callable("read", read)
     damage = None
     for step, path, _ in newest_first(directory):
         try:
@@ -235,7 +235,7 @@ def _load(
     """
     reads_by_host: dict[str, list[_TensorRead]] = defaultdict(list)
     for name, variable in variables:
-        record_write(variable)
+        record_write(variable)  # values that were read before are out of date
         for host, slots_by_shard in _slots_by_host(variable).items():
             reads = _plan_reads(name, manifest.tensors[name], slots_by_shard)
             reads_by_host[host].extend(reads)
@@ -248,8 +248,8 @@ def _load(
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns this process's slots, first by host and then by the box of their shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
-    for region, slots in variable.slots_by_region():
-        box = box_of(region)
+    for slices, slots in variable.slots_by_region():
+        box = box_of(slices)
         for slot in slots:
             if not is_of_other_process(slot.host):
                 by_host[slot.host][box].append(slot)
@@ -257,7 +257,7 @@ def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
 
 
 def _plan_reads(
-    name: str, saved: Saved, slots_by_shard: Mapping[Box, list[Slot]]
+    name: str, saved: SavedTensor, slots_by_shard: Mapping[Box, list[Slot]]
 ) -> Iterator[_TensorRead]:
     """Yields the reads of a tensor by one host, in which no saved box is read twice.
 
@@ -277,12 +277,12 @@ def _plan_reads(
         else:
             copied_shards[box] = slots
     if copied_shards:
-        needed_boxes = [
-            s
-            for s in saved.boxes
-            if any(overlap(s, box) is not None for box in copied_shards)
-        ]
+        needed_boxes = [s for s in saved.boxes if _overlaps_any(s, copied_shards)]
         yield _TensorRead(name, saved, needed_boxes, copied_shards)
+
+
+def _overlaps_any(box: Box, shards: Iterable[Box]) -> bool:
+    return any(overlap(box, shard) is not None for shard in shards)
 
 
 def _load_host(prefix: str, host: str, reads: Sequence[_TensorRead]) -> None:
@@ -332,7 +332,7 @@ def _copy_to_shards(
     for box, shard in shards.items():
         common = overlap(saved_box, box)
         if common is not None:
-            length, run_indices = runs(common, box)
+            length, run_indices = contiguous_runs(common, box)
             tf.raw_ops.InplaceUpdate(
                 x=tf.reshape(shard, [-1, length]),
                 i=run_indices,
@@ -346,7 +346,7 @@ def _read_boxes(prefix: str, host: str, batch: Sequence[_BoxRead]) -> list[tf.Te
         values = tf.raw_ops.RestoreV2(
             prefix=prefix,
             tensor_names=[read.name for read, _ in batch],
-            shape_and_slices=[spec(read.saved.sizes, box) for read, box in batch],
+            shape_and_slices=[slice_spec(read.saved.sizes, box) for read, box in batch],
             dtypes=[tf.as_dtype(read.saved.dtype) for read, _ in batch],
         )
         return list(values)
@@ -395,6 +395,6 @@ def _batches(reads: Sequence[_BoxRead]) -> Iterator[list[_BoxRead]]:
         yield batch
 
 
-def _num_bytes(saved: Saved, box: Box) -> int:
+def _num_bytes(saved: SavedTensor, box: Box) -> int:
     """Returns the size of a box of a tensor in bytes."""
     return num_elements(box) * int(tf.as_dtype(saved.dtype).size)

@@ -18,17 +18,17 @@ from types import TracebackType
 from typing import Any
 
 from meshtf.checkpoints.arguments import check_settings
-from meshtf.checkpoints.step_folders import all_steps, sweep
+from meshtf.checkpoints.step_folders import all_steps, delete_incomplete
 from meshtf.checkpoints.write import chunks_of, write
 from meshtf.errors import CheckpointWarning, WriteError
-from meshtf.names.arguments import as_bool, as_path
+from meshtf.names.arguments import as_path, check_bools
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.variable import Variable
 
 
 class Saver:
-    """Writes checkpoints into one folder, one at a time. Only one process may have a saver
-    for a folder.
+    """Writes checkpoints into one folder, one at a time. Only one run may have a saver for a
+    folder; if several processes run it, each has one.
 
     If a checkpoint cannot be written, there is a warning, and older checkpoints remain. With
     `asynchronous` the warning comes at the next save or at the end.
@@ -50,8 +50,8 @@ class Saver:
         asynchronous: bool = False,
     ) -> None:
         directory = as_path("directory", directory)
-        check_settings(0, keep, keep_every, None)
-        as_bool("asynchronous", asynchronous)
+        check_settings(step=0, keep=keep, keep_every=keep_every, extra=None)
+        check_bools(asynchronous=asynchronous)
         self.directory = directory
         self.keep = keep
         self.keep_every = keep_every
@@ -62,7 +62,7 @@ class Saver:
         # Why the last checkpoint could not be written; "": it was written.
         self._last_failure = ""
         if processes().is_first:
-            sweep(directory)
+            delete_incomplete(directory)
 
     def __repr__(self) -> str:
         return f"<Saver to {self.directory!r}: keeps {self.keep}>"
@@ -91,9 +91,12 @@ class Saver:
           variables: the variables to save, by the names that they get in the checkpoint.
           extra: data that JSON can represent, to be saved as well.
         """
-        check_settings(step, self.keep, self.keep_every, extra)
+        check_settings(
+            step=step, keep=self.keep, keep_every=self.keep_every, extra=extra
+        )
         self.wait()
         self._last_failure = ""
+        # The slices to write; of `variables` the thread reads only names and shapes.
         chunks = chunks_of(variables, snapshot=self.asynchronous)
 
         def write_checkpoint() -> None:
@@ -107,10 +110,11 @@ class Saver:
                     keep=self.keep,
                     keep_every=self.keep_every,
                 )
-                chunks.clear()
+                chunks.clear()  # frees copies that were not needed
             except BaseException as error:  # `wait` warns or raises
                 self._failure = error
 
+        # A thread in both cases, so that errors take one way, through `wait`.
         self._thread = threading.Thread(
             target=write_checkpoint, name=f"save step {step}"
         )

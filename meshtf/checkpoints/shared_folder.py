@@ -40,7 +40,7 @@ def check_shared(directory: str) -> None:
     file, path = tempfile.mkstemp(prefix="seen_by_all.", dir=os.path.abspath(directory))
     try:
         os.fchmod(file, 0o644)
-        failed_hosts = [host_of(host) for host in hosts if not _sees(host, path)]
+        failed_hosts = [host_of(host) for host in hosts if not _can_read(host, path)]
     finally:
         os.close(file)
         os.unlink(path)
@@ -98,7 +98,7 @@ def _not_shared(folder: str, kind: str, names: list[str]) -> CheckpointError:
     )
 
 
-def _sees(host: str, path: str) -> bool:
+def _can_read(host: str, path: str) -> bool:
     """Returns whether a host can read a file."""
     try:
         with tf.device(host):

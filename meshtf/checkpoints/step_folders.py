@@ -24,7 +24,7 @@ from meshtf.names.arguments import as_path
 
 # The names of complete checkpoints, with the step, and of incomplete ones.
 _FOLDER = re.compile(r"step_(\d{8,})")
-_UNFINISHED = re.compile(r"step_\d{8,}\.tmp-\d+")
+_INCOMPLETE = re.compile(r"step_\d{8,}\.tmp-\d+")
 
 
 def path_of(directory: str, step: int) -> str:
@@ -32,7 +32,7 @@ def path_of(directory: str, step: int) -> str:
     return os.path.join(directory, f"step_{step:08d}")
 
 
-def temporary(path: str) -> str:
+def temporary_path(path: str) -> str:
     """Returns the path that a checkpoint has while it is written or deleted.
 
     Args:
@@ -41,7 +41,7 @@ def temporary(path: str) -> str:
     return f"{path}.tmp-{os.getpid()}"
 
 
-def common_temporary(path: str, suffix: str) -> str:
+def common_temporary_path(path: str, suffix: str) -> str:
     """Returns the path that a checkpoint has while several processes write it.
 
     Args:
@@ -72,7 +72,7 @@ def newest_first(directory: str) -> Iterator[tuple[int, str, Manifest]]:
     Raises:
       DamageError: there are checkpoints, but all are damaged.
     """
-    damage = None
+    damage = None  # the error of the newest damaged checkpoint
     any_complete = False
     for step, path in reversed(all_steps(directory)):
         try:
@@ -111,19 +111,20 @@ def latest(directory: str) -> tuple[int, str] | None:
     return None
 
 
-def replace(unfinished: str, path: str) -> None:
+def rename_complete(incomplete: str, path: str) -> None:
     """Renames a complete checkpoint to its final name; deletes an older checkpoint of that
     name.
 
     Args:
-      unfinished: the temporary path of the checkpoint.
+      incomplete: the temporary path of the checkpoint.
       path: the final path.
     """
+    # A name that `delete_incomplete` recognizes, and no process has the id 0.
     old = f"{path}.tmp-0"
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
         os.rename(path, old)
-    os.rename(unfinished, path)
+    os.rename(incomplete, path)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -136,21 +137,22 @@ def prune(directory: str, step: int, keep: int, keep_every: int) -> None:
       keep: the count of newest checkpoints to keep, including that of `step`.
       keep_every: checkpoints whose step is a multiple of it are kept as well; 0: none.
     """
-    earlier = [(s, path) for s, path in all_steps(directory) if s <= step]
-    for earlier_step, path in earlier[:-keep]:
+    checkpoints = [(s, path) for s, path in all_steps(directory) if s <= step]
+    for earlier_step, path in checkpoints[:-keep]:
         if keep_every and earlier_step % keep_every == 0:
             continue
         # Renamed first, so that an incomplete folder never has a checkpoint's name.
-        os.rename(path, temporary(path))
-        shutil.rmtree(temporary(path), ignore_errors=True)
+        deleted_path = temporary_path(path)
+        os.rename(path, deleted_path)
+        shutil.rmtree(deleted_path, ignore_errors=True)
 
 
-def sweep(directory: str) -> None:
+def delete_incomplete(directory: str) -> None:
     """Deletes the incomplete checkpoints in a folder, which processes that died have left.
     No other process may be saving to the folder.
     """
     if not os.path.isdir(directory):
         return
     for name in os.listdir(directory):
-        if _UNFINISHED.fullmatch(name):
+        if _INCOMPLETE.fullmatch(name):
             shutil.rmtree(os.path.join(directory, name), ignore_errors=True)

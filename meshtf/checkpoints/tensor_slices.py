@@ -2,15 +2,16 @@
 
 TensorFlow's V2 checkpoint files call a box a slice specification.
 
-    >>> from meshtf.checkpoints.tensor_slices import overlap, read_spec, spec, split
+    >>> from meshtf.checkpoints.tensor_slices import overlap, parse_spans, slice_spec, split
     >>> box = ((0, 4), (6, 6))
-    >>> spec((8, 12), box), spec((8, 12), ((0, 8), (0, 12)))
+    >>> slice_spec((8, 12), box), slice_spec((8, 12), ((0, 8), (0, 12)))
     ('8 12 0,4:6,6', '')
     >>> list(split(box, max_elements=8))
     [((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
     >>> overlap(box, ((3, 5), (0, 8)))
     ((3, 1), (6, 2))
-    >>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 elements; 9 in all
+    >>> # In an array [3, 6], viewed as [9, 2]: the rows 4, 5, 7 and 8.
+    >>> contiguous_runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))
     (2, array([4, 5, 7, 8], dtype=int32))
 """
 
@@ -24,9 +25,9 @@ import numpy as np
 Box = tuple[tuple[int, int], ...]  # (start, size) along each dimension
 
 
-def box_of(region: Sequence[slice]) -> Box:
+def box_of(slices: Sequence[slice]) -> Box:
     """Returns the box of a slice along each dimension."""
-    return tuple((s.start, s.stop - s.start) for s in region)
+    return tuple((s.start, s.stop - s.start) for s in slices)
 
 
 def full_box(sizes: Sequence[int]) -> Box:
@@ -39,7 +40,7 @@ def num_elements(box: Box) -> int:
     return math.prod(size for _, size in box)
 
 
-def spec(sizes: Sequence[int], box: Box) -> str:
+def slice_spec(sizes: Sequence[int], box: Box) -> str:
     """Returns a box as V2 files write it, with the sizes of the tensor: "8 12 0,4:6,6"; ""
     for the entire tensor.
     """
@@ -53,7 +54,7 @@ def spans(box: Box) -> str:
     return ":".join(f"{start},{size}" for start, size in box)
 
 
-def read_spec(text: str) -> Box:
+def parse_spans(text: str) -> Box:
     """Returns the box of a text from `spans`."""
     if not text:
         return ()  # the box of a scalar
@@ -108,7 +109,7 @@ def slices_in(box: Box, outer: Box) -> tuple[slice, ...]:
     )
 
 
-def runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
+def contiguous_runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
     """Returns the indices of a box's elements in a row-major array of the elements of
     `outer`, as runs of contiguous elements.
 

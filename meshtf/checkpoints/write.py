@@ -6,7 +6,8 @@ hosts.
 The files have TensorFlow's V2 format with slice specifications, so
 `tf.train.load_checkpoint(path + "/variables")` can read them without meshtf. A host writes
 files of a few slices each, two files at a time, and copies only the slices of these two
-from device memory.
+from device memory. A slot is the storage of one shard on one device; a box is the
+(start, size) of a slice along each dimension.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ import tensorflow as tf
 
 from meshtf.checkpoints.arguments import check_settings, check_variables
 from meshtf.checkpoints.inspection.verification import data_file
-from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
+from meshtf.checkpoints.manifest import INDEX, PREFIX, FileSum, Manifest, SavedTensor
 from meshtf.checkpoints.process_barrier import ProcessBarrier, common_suffix
 from meshtf.checkpoints.step_folders import (
-    common_temporary,
+    common_temporary_path,
     path_of,
     prune,
-    replace,
-    temporary,
+    rename_complete,
+    temporary_path,
 )
 from meshtf.checkpoints.tensor_slices import (
     Box,
     box_of,
     full_box,
     num_elements,
+    slice_spec,
     slices_in,
     spans,
-    spec,
     split,
 )
 from meshtf.errors import WriteError
@@ -109,7 +110,7 @@ def save(
         checkpoints remain.
     """
     directory = as_path("directory", directory)
-    check_settings(step, keep, keep_every, extra)
+    check_settings(step=step, keep=keep, keep_every=keep_every, extra=extra)
     chunks = chunks_of(variables)
     return write(
         directory, step, variables, chunks, extra, keep=keep, keep_every=keep_every
@@ -132,27 +133,27 @@ def write(
     """
     step = int(step)  # JSON cannot represent integers of NumPy
     path = path_of(directory, step)
-    unfinished = temporary(path)
+    incomplete = temporary_path(path)
     if processes().count > 1:
-        unfinished = common_temporary(path, common_suffix())
-    barrier = ProcessBarrier(unfinished)
+        incomplete = common_temporary_path(path, common_suffix())
+    barrier = ProcessBarrier(incomplete)
     try:
         barrier.begin()
         # Absolute, since workers have other working directories.
-        chunks_by_file = _write_files(os.path.abspath(unfinished), chunks, barrier)
+        chunks_by_file = _write_files(os.path.abspath(incomplete), chunks, barrier)
         if not processes().is_first:
             barrier.wait_for_end(path)
             return path
         barrier.wait_for_all()
-        _merge_files(os.path.abspath(unfinished), len(chunks_by_file))
+        _merge_files(os.path.abspath(incomplete), len(chunks_by_file))
         manifest = Manifest(
             step=step,
             extra=dict(extra or {}),
             tensors=_saved_tensors(variables, chunks_by_file),
-            files=_file_sums(unfinished, chunks_by_file),
+            files=_file_sums(incomplete, chunks_by_file),
         )
-        manifest.write(unfinished)
-        replace(unfinished, path)
+        manifest.write(incomplete)
+        rename_complete(incomplete, path)
         prune(directory, step, keep, keep_every)
     except (OSError, tf.errors.OpError) as error:
         reason = _NODE_NAMES.sub("", getattr(error, "message", None) or str(error))
@@ -162,18 +163,18 @@ def write(
         ) from error
     finally:
         if processes().is_first:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.rmtree(incomplete, ignore_errors=True)
     return path
 
 
 def _file_sums(
     folder: str, chunks_by_file: Sequence[Sequence[Chunk]]
-) -> dict[str, Sum]:
+) -> dict[str, FileSum]:
     """Returns the size of each file by name, and the checksum of the index."""
-    sums = {INDEX: Sum.of(os.path.join(folder, INDEX))}
+    sums = {INDEX: FileSum.of(os.path.join(folder, INDEX))}
     for file_index, chunks in enumerate(chunks_by_file):
         name = data_file(file_index, len(chunks_by_file))
-        sums[name] = Sum(sum(chunk.bytes for chunk in chunks))
+        sums[name] = FileSum(sum(chunk.bytes for chunk in chunks))
     return sums
 
 
@@ -194,12 +195,13 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
     bytes_by_host: dict[str, int] = defaultdict(int)
     chunks: list[Chunk] = []
     for name, variable in variables.items():
-        if variable.dtype in UNSPLIT_DTYPES and len(variable.slots_by_region()) > 1:
+        is_sharded = len(variable.slots_by_region()) > 1
+        if is_sharded and variable.dtype in UNSPLIT_DTYPES:
             chunks.append(_unsharded_chunk(name, variable, snapshot))
             continue
-        for region, slots in variable.slots_by_region():
+        for slices, slots in variable.slots_by_region():
             slot = min(slots, key=lambda slot: bytes_by_host[slot.host])
-            box = box_of(region)
+            box = box_of(slices)
             bytes_by_host[slot.host] += _num_bytes(variable, box)
             chunks.extend(_chunks_of_shard(name, variable, box, slot, snapshot))
     return chunks
@@ -217,42 +219,43 @@ def _chunks_of_shard(
       slot: the slot that stores the shard.
       snapshot: whether to write the current value, as in `chunks_of`.
     """
-    item_bytes = _num_bytes(variable, ())
-    value: Callable[[], Any] = partial(slot.value_on, slot.host)
+    item_bytes = _num_bytes(variable, box=())
+    read_shard: Callable[[], Any] = partial(slot.value_on, slot.host)
     if is_of_other_process(slot.host):
-        value = _no_value
+        read_shard = _no_value
     elif snapshot:
-        value = slot.snapshot()
+        read_shard = slot.snapshot()
     max_elements = num_elements(box)
     if variable.dtype not in UNSPLIT_DTYPES:
         min_chunk_elements = math.ceil(num_elements(box) / _MAX_CHUNKS_OF_SHARD)
         max_elements = max(MAX_CHUNK_BYTES // item_bytes, min_chunk_elements)
     for chunk_box in split(box, max_elements):
-        chunk_value = value
+        read_chunk = read_shard
         if chunk_box != box:
-            chunk_value = partial(_slice_value, value, slices_in(chunk_box, box))
+            slices = slices_in(chunk_box, outer=box)
+            read_chunk = partial(_read_slice, read_shard, slices)
         yield Chunk(
             name=name,
             sizes=variable.shape.sizes,
             box=chunk_box,
             bytes=item_bytes * num_elements(chunk_box),
             host=slot.host,
-            value=chunk_value,
+            value=read_chunk,
         )
 
 
-def _slice_value(value: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
-    """Returns a slice of the elements that `value` returns."""
-    return value()[slices]
+def _read_slice(read_shard: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
+    """Returns a slice of the elements that `read_shard` returns."""
+    return read_shard()[slices]
 
 
 def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
     """Returns one chunk for a variable of a data type that files cannot split."""
     sizes = variable.shape.sizes
     _, slots = variable.slots_by_region()[0]
-    value: Callable[[], Any] = variable.numpy
+    read_value: Callable[[], Any] = variable.numpy
     if snapshot:
-        value = partial(tf.constant, variable.numpy())
+        read_value = partial(tf.constant, variable.numpy())
     box = full_box(sizes)
     return Chunk(
         name=name,
@@ -260,7 +263,7 @@ def _unsharded_chunk(name: str, variable: Variable, snapshot: bool) -> Chunk:
         box=box,
         bytes=_num_bytes(variable, box),
         host=slots[0].host,
-        value=value,
+        value=read_value,
     )
 
 
@@ -337,7 +340,7 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=[chunk.name for chunk in chunks],
-            shape_and_slices=[spec(chunk.sizes, chunk.box) for chunk in chunks],
+            shape_and_slices=[slice_spec(chunk.sizes, chunk.box) for chunk in chunks],
             tensors=[chunk.value() for chunk in chunks],
         )
     size = os.path.getsize(f"{prefix}.{_DATA_SUFFIX}")
@@ -359,7 +362,7 @@ def _no_value() -> Any:
 
 def _saved_tensors(
     variables: Mapping[str, Variable], chunks_by_file: Sequence[Sequence[Chunk]]
-) -> dict[str, Saved]:
+) -> dict[str, SavedTensor]:
     """Returns the manifest's entries of variables, by name."""
     boxes_and_files: dict[str, list[tuple[Box, int]]] = defaultdict(list)
     for file_index, chunks in enumerate(chunks_by_file):
@@ -373,7 +376,7 @@ def _saved_tensors(
 
 def _saved_tensor(
     variable: Variable, boxes_and_files: Sequence[tuple[Box, int]]
-) -> Saved:
+) -> SavedTensor:
     """Returns the manifest's entry of a variable.
 
     Args:
@@ -381,7 +384,7 @@ def _saved_tensor(
       boxes_and_files: each box that was written, with the index of its file.
     """
     slices = tuple(spans(box) for box, _ in boxes_and_files)
-    return Saved(
+    return SavedTensor(
         shape="; ".join(f"{dim.name}:{dim.size}" for dim in variable.shape),
         dtype=variable.dtype,
         slices=slices if len(slices) > 1 else (),

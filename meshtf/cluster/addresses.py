@@ -45,12 +45,14 @@ def parse_cluster(text: str) -> list[Address]:
     Raises:
       ParseError: the text names no workers, or one of them twice.
     """
-    as_text("cluster", text, 'workers, such as "host1:4000,host2:4000"')
+    text = as_text("cluster", text, takes='workers, such as "host1:4000,host2:4000"')
     addresses = []
     for address in text.split(","):
         address = address.strip()
         host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 2**16 - 1:
+        # Less than the highest port, since the control port is the next one.
+        is_port = port.isdecimal() and 0 < int(port) < 2**16 - 1
+        if not host or not is_port:
             raise ParseError(
                 f"{address!r} names no worker, in the cluster {text!r}.\n"
                 "  Write host:port for each, such as host1:4000,host2:4000."
@@ -68,9 +70,12 @@ def ipv4_address(host: str) -> str:
     Raises:
       OSError: the host has none.
     """
-    infos = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
-    _, _, _, _, socket_address = infos[0]
-    return str(socket_address[0])
+    infos = socket.getaddrinfo(
+        host, port=None, family=socket.AF_INET, type=socket.SOCK_STREAM
+    )
+    *_, socket_address = infos[0]
+    address, *_ = socket_address
+    return str(address)
 
 
 def is_loopback(host: str) -> bool:

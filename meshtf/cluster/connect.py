@@ -10,7 +10,11 @@ worker serves only this driver until the process ends. `connect` changes the pro
 - SIGUSR1 prints the stack of each thread;
 - an error after the loss of a worker ends the process with exit code `LOST`
   (`sys.excepthook`);
-- a supervisor sees a heartbeat and a pulse (`meshtf.runtime.heartbeat`).
+- a supervisor sees a heartbeat and a pulse: what this process runs, and that it is not
+  stopped (`meshtf.runtime.heartbeat`).
+
+A worker draws a random id when it starts, its "life": another life means that it has
+restarted, and that its variables are lost.
 """
 
 from __future__ import annotations
@@ -35,10 +39,11 @@ from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.names.arguments import check_bools, check_floats
 from meshtf.runtime.devices.resolve import worker_devices
-from meshtf.runtime.heartbeat import VARIABLE, beat
+from meshtf.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
+from meshtf.runtime.heartbeat import beat
 
 LOST = 69  # the exit code of a program that lost a worker (EX_UNAVAILABLE)
-PATIENCE = 5.0  # seconds within which a worker must answer after a failure
+ANSWER_TIMEOUT = 5.0  # seconds within which a worker must answer after a failure
 _SEND_IN_ORDER = {"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False"}
 # The connection to each worker that serves this process, from `connect` on.
 _connections: dict[Address, DriverConnection] = {}
@@ -69,10 +74,12 @@ def connect(
             "  Connect once, at the top of the program."
         )
     workers = parse_cluster(cluster)
-    beat("connects to workers")
+    beat("connects to workers")  # a sign of life for a supervisor
     try:
         host = driver_address(workers)
-        _acquire(workers, host, wait, timeout, deterministic)
+        _acquire_workers(
+            workers, host, wait=wait, timeout=timeout, deterministic=deterministic
+        )
     except OSError as error:
         raise ClusterError(
             f"the workers {cluster} cannot be reached: {error}"
@@ -81,7 +88,10 @@ def connect(
     # it: it would read the old value of a variable, or an iterator that does not exist.
     os.environ.update(_SEND_IN_ORDER)
     (port,) = free_ports(1)
-    jobs = {"worker": [str(w) for w in workers], "client": [f"{host}:{port}"]}
+    jobs = {
+        "worker": [str(worker) for worker in workers],
+        "client": [f"{host}:{port}"],
+    }
     with _fewer_logs():
         tf.config.experimental_connect_to_cluster(
             tf.train.ClusterSpec(jobs), job_name="client", task_index=0, protocol="grpc"
@@ -125,7 +135,9 @@ def _exit_if_lost(
       error: the exception.
       trace: the traceback of the exception.
     """
-    lost = lost_workers() if issubclass(kind, tf.errors.OpError) else []
+    lost: list[str] = []
+    if issubclass(kind, tf.errors.OpError):
+        lost = lost_workers()
     if not lost:
         previous_hook(kind, error, trace)
         return
@@ -133,7 +145,7 @@ def _exit_if_lost(
         "The same command goes on from its last checkpoint, once all workers are there; "
         "python -m meshtf supervise --restarts=N sees to it."
     )
-    if VARIABLE in os.environ:  # a supervisor prints what it does
+    if HEARTBEAT_VARIABLE in os.environ:  # a supervisor prints what it does
         way_out = ""
     message = explain_error(
         "a worker was lost.", workers="\n".join(lost), way_out=way_out
@@ -157,7 +169,7 @@ def _fewer_logs() -> Iterator[None]:
 def _loss_reason(address: Address, connection: DriverConnection) -> str:
     """Returns why a worker does not serve this driver any more, or ""."""
     try:
-        state = ask(address.control_address, PATIENCE)
+        state = ask(address.control_address, timeout=ANSWER_TIMEOUT)
     except OSError as error:
         return f"it does not answer ({error})"
     if state["life"] != connection.state["life"]:
@@ -165,7 +177,7 @@ def _loss_reason(address: Address, connection: DriverConnection) -> str:
     return ""
 
 
-def _acquire(
+def _acquire_workers(
     workers: Sequence[Address],
     host: str,
     wait: float,
@@ -207,7 +219,7 @@ def _acquire(
             break
         if time.monotonic() > deadline:
             _disconnect()
-            raise _unavailable(reasons, wait)
+            raise _unavailable_error(reasons, wait)
         time.sleep(min(0.5, wait))
     _check_versions()
 
@@ -242,7 +254,7 @@ def _disconnect() -> None:
         connection.close()
 
 
-def _unavailable(reasons: Mapping[Address, str], wait: float) -> ClusterError:
+def _unavailable_error(reasons: Mapping[Address, str], wait: float) -> ClusterError:
     """Returns an error about workers that do not serve this driver.
 
     Args:

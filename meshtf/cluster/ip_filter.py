@@ -25,9 +25,8 @@ from meshtf.cluster.addresses import ANY, is_loopback
 from meshtf.errors import ClusterError, explain_error
 
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER of <asm-generic/socket.h>
-_IP_HEADER = (
-    2**32 - 0x100000
-)  # SKF_NET_OFF: the offset at which a packet's IP header is
+# SKF_NET_OFF: added to the offset of a byte in the IP header, not in the TCP header.
+_IP_HEADER = 2**32 - 0x100000
 # Codes of BPF instructions.
 _LOAD_BYTE = 0x30
 _LOAD_WORD = 0x20
@@ -54,13 +53,13 @@ class _Instruction(NamedTuple):
     """
 
     code: int
-    if_true: int
-    if_false: int
-    operand: int
+    if_true: int = 0
+    if_false: int = 0
+    operand: int = 0
 
 
 class _AddressTest(NamedTuple):
-    """A comparison of some bytes of a packet's destination address.
+    """A comparison of one or four bytes of a packet's destination address.
 
     Attributes:
       load: the code of the instruction that loads the bytes.
@@ -99,11 +98,14 @@ def accept_only(port: int, address: str) -> None:
     if address == ANY:
         return
     if sys.platform != "linux":
-        raise _impossible(port, address, "only Linux has filters on sockets")
+        raise _restriction_error(port, address, "only Linux has filters on sockets")
     descriptors = list(_listening_descriptors(port))
     if not descriptors:
-        raise _impossible(port, address, "no socket of this process listens there")
+        raise _restriction_error(
+            port, address, "no socket of this process listens there"
+        )
     program = _program(ipaddress.IPv4Address(address))
+    # struct sock_filter: 16 bits, twice 8 bits, 32 bits.
     packed_program = b"".join(struct.pack("HBBI", *line) for line in program)
     program_buffer = ctypes.create_string_buffer(packed_program)
     # struct sock_fprog: the count of instructions, and a pointer to them.
@@ -116,7 +118,7 @@ def accept_only(port: int, address: str) -> None:
             )
     for destination in _connected_addresses(port):
         if not _is_allowed(destination, address):
-            raise _impossible(
+            raise _restriction_error(
                 port, address, f"somebody called {destination} before it was closed"
             )
 
@@ -131,26 +133,31 @@ def _program(address: ipaddress.IPv4Address) -> list[_Instruction]:
     ipv4_tests = [_AddressTest(_LOAD_WORD, _IPV4_DESTINATION, int(address))]
     ipv6_tests = []
     if address.is_loopback:
-        ipv4_tests = [_AddressTest(_LOAD_BYTE, _IPV4_DESTINATION, 127)]  # 127.*
+        ipv4_tests = [_AddressTest(_LOAD_BYTE, _IPV4_DESTINATION, value=127)]  # 127.*
         for i, word in enumerate((0, 0, 0, 1)):  # ::1
             offset = _IPV6_DESTINATION + 4 * i
-            ipv6_tests.append(_AddressTest(_LOAD_WORD, offset, word))
-    # Each test has two instructions; one jump follows the tests of IPv4.
-    accept_index = 3 + 2 * len(ipv4_tests) + 1 + 2 * len(ipv6_tests)
+            ipv6_tests.append(_AddressTest(_LOAD_WORD, offset, value=word))
+    # The counts of instructions: each test has two.
+    version_size = 3
+    ipv4_size = 2 * len(ipv4_tests) + 1  # with a jump after the tests
+    ipv6_size = 2 * len(ipv6_tests)
+    accept_index = version_size + ipv4_size + ipv6_size
     drop_index = accept_index + 1
     # Jumps are counted from the next instruction.
-    to_ipv6_tests = 2 * len(ipv4_tests) + 1
-    to_drop = drop_index - 3
+    to_ipv6_tests = ipv4_size
+    to_drop = drop_index - version_size
+    if_not_ipv4 = to_ipv6_tests if ipv6_tests else to_drop
+    # The version of IP is the upper half of the header's first byte.
     code = [
-        _Instruction(_LOAD_BYTE, 0, 0, _IP_HEADER),
-        _Instruction(_SHIFT_RIGHT, 0, 0, 4),  # the version of IP
-        _Instruction(_JUMP_IF_EQUAL, 0, to_ipv6_tests if ipv6_tests else to_drop, 4),
+        _Instruction(_LOAD_BYTE, operand=_IP_HEADER),
+        _Instruction(_SHIFT_RIGHT, operand=4),
+        _Instruction(_JUMP_IF_EQUAL, if_false=if_not_ipv4, operand=4),  # IPv4?
     ]
     _add_tests(code, ipv4_tests, drop_index)
-    code.append(_Instruction(_JUMP, 0, 0, 2 * len(ipv6_tests)))  # to accept
+    code.append(_Instruction(_JUMP, operand=ipv6_size))  # to accept
     _add_tests(code, ipv6_tests, drop_index)
-    code.append(_Instruction(_RETURN, 0, 0, 2**32 - 1))  # accept all bytes
-    code.append(_Instruction(_RETURN, 0, 0, 0))  # drop
+    code.append(_Instruction(_RETURN, operand=2**32 - 1))  # accept all bytes
+    code.append(_Instruction(_RETURN, operand=0))  # drop
     return code
 
 
@@ -159,9 +166,9 @@ def _add_tests(
 ) -> None:
     """Appends instructions that jump to `drop_index` unless all tests succeed."""
     for test in tests:
-        code.append(_Instruction(test.load, 0, 0, _IP_HEADER + test.offset))
+        code.append(_Instruction(test.load, operand=_IP_HEADER + test.offset))
         to_drop = drop_index - len(code) - 1
-        code.append(_Instruction(_JUMP_IF_EQUAL, 0, to_drop, test.value))
+        code.append(_Instruction(_JUMP_IF_EQUAL, if_false=to_drop, operand=test.value))
 
 
 def _table_rows(port: int, state: str) -> Iterator[_TableRow]:
@@ -212,7 +219,7 @@ def _is_allowed(
     return str(destination) == address
 
 
-def _impossible(port: int, address: str, reason: str) -> ClusterError:
+def _restriction_error(port: int, address: str, reason: str) -> ClusterError:
     """Returns an error that a port cannot be restricted to an address."""
     return ClusterError(
         explain_error(

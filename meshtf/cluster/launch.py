@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
 from meshtf.cluster.child_process import Child
-from meshtf.cluster.connect import PATIENCE
+from meshtf.cluster.connect import ANSWER_TIMEOUT
 from meshtf.cluster.control_port import ask
 
 
-def _log_level() -> dict[str, str]:
+def _log_environment() -> dict[str, str]:
     """Returns the environment variable that makes TensorFlow log less while workers start."""
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")
     return {"TF_CPP_MIN_LOG_LEVEL": level}
@@ -54,14 +54,15 @@ class LocalWorkers:
         for i, address in enumerate(self.addresses):
             child = self.children[i]
             if child is not None:
-                if child.code is None and self._is_alive(i, address):
+                is_running = child.code is None
+                if is_running and self._is_alive(i, address):
                     continue
                 child.kill()
             self._answered[i] = False
             command = [sys.executable, "-m", "meshtf", "worker"]
             flags = [f"--port={address.port}", f"--cpu_devices={self._devices}"]
             self.children[i] = Child(
-                [*command, *flags], label=f"worker {i}", environment=_log_level()
+                [*command, *flags], label=f"worker {i}", environment=_log_environment()
             )
 
     def close(self) -> None:
@@ -73,7 +74,7 @@ class LocalWorkers:
     def _is_alive(self, i: int, address: Address) -> bool:
         """Returns whether worker i, whose process runs, answers or may still be starting."""
         try:
-            ask(address.control_address, PATIENCE)
+            ask(address.control_address, timeout=ANSWER_TIMEOUT)
         except ConnectionRefusedError:
             return True  # it is still starting, or restarts after a driver
         except OSError:

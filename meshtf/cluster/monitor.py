@@ -13,7 +13,8 @@ from pathlib import Path
 
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.control_port import ask
-from meshtf.runtime.heartbeat import PULSE, pulse_file
+from meshtf.runtime.heartbeat import PULSE as PULSE_INTERVAL
+from meshtf.runtime.heartbeat import pulse_file
 
 
 class WorkerMonitor:
@@ -91,7 +92,7 @@ class HeartbeatMonitor:
         self._path = path
         self._start_timeout = start_timeout
         self._timeout = timeout
-        self._pulse_timeout = max(timeout, 3 * PULSE)
+        self._pulse_timeout = max(timeout, 3 * PULSE_INTERVAL)
         self._heartbeat = ""  # the text of the heartbeat file
         self._heartbeat_time = now  # when this text was first read
         self._pulse = 0  # the modification time of the pulse file; 0: there is no file

@@ -21,7 +21,13 @@ from meshtf.cluster.addresses import LOOPBACK, free_ports
 from meshtf.cluster.child_process import Child
 from meshtf.cluster.connect import LOST
 from meshtf.cluster.monitor import HeartbeatMonitor
-from meshtf.cluster.supervisor import STALLED, Limits, RunResult, StopSignals, say
+from meshtf.cluster.supervisor import (
+    STALLED,
+    Limits,
+    RunResult,
+    StopSignals,
+    print_message,
+)
 from meshtf.runtime.heartbeat import VARIABLE
 from meshtf.runtime.spmd.live.join_processes import (
     COORDINATOR,
@@ -92,16 +98,16 @@ def supervise_processes(group: ProcessGroup, limits: Limits) -> int:
         if not result.fault or stop_signals.signal_number:
             return result.code
         num_faults += 1
-        say(result.fault)
+        print_message(result.fault)
         remaining = limits.restarts - num_faults
         if remaining < 0:
-            say(
+            print_message(
                 f"the run ends with code {result.code} after {num_faults} "
                 f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
                 "checkpoint"
             )
             return result.code
-        say(
+        print_message(
             f"fault {num_faults}: all processes start again and go on from the last "
             f"checkpoint ({remaining} restart{'s' * (remaining != 1)} left)"
         )
@@ -158,7 +164,7 @@ def _start(
     heartbeat = HeartbeatMonitor(
         heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
     )
-    say(f"process {index} of {group.count}: id {child.pid}")
+    print_message(f"process {index} of {group.count}: id {child.pid}")
     return _Process(index, child, heartbeat)
 
 

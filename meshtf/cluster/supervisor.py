@@ -6,6 +6,9 @@ fault.
 A process cannot interrupt its own call that is blocked inside TensorFlow. So the supervisor
 monitors the driver and its workers, kills a driver that is stuck or has lost a worker, and
 restarts it; the driver continues from its last checkpoint.
+
+A worker draws a random id when it starts, its "life": another life means that the worker has
+restarted.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from typing import NamedTuple, Protocol
 
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.child_process import Child
-from meshtf.cluster.connect import LOST, PATIENCE
+from meshtf.cluster.connect import ANSWER_TIMEOUT, LOST
 from meshtf.cluster.control_port import ask, release_driver
 from meshtf.cluster.monitor import HeartbeatMonitor, WorkerMonitor
 from meshtf.errors import ClusterError, explain_error
-from meshtf.runtime.heartbeat import VARIABLE
+from meshtf.runtime.heartbeat import VARIABLE as HEARTBEAT_VARIABLE
 
 STALLED = 70  # the exit code where the driver gave no sign of life (EX_SOFTWARE)
 _POLL_INTERVAL = 0.2  # seconds between checks of the driver and of workers
@@ -121,26 +124,28 @@ def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
     lives: list[str] = []
     while True:
         try:
-            lives = wait_for(workers, limits.wait, stop_signals, previous_lives=lives)
+            lives = wait_for_workers(
+                workers, limits.wait, stop_signals, previous_lives=lives
+            )
         except ClusterError as error:
-            say(str(error))
+            print_message(str(error))
             return LOST
         if stop_signals.signal_number:
             return 128 + stop_signals.signal_number
-        result = _run(command, workers, lives, limits, stop_signals)
+        result = _run_driver(command, workers, lives, limits, stop_signals)
         if not result.fault or stop_signals.signal_number:
             return result.code
         num_faults += 1
         remaining = limits.restarts - num_faults
-        say(result.fault)
+        print_message(result.fault)
         if remaining < 0:
-            say(
+            print_message(
                 f"the run ends with code {result.code} after {num_faults} "
                 f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
                 "checkpoint"
             )
             return result.code
-        say(
+        print_message(
             f"fault {num_faults}: going on from the last checkpoint once all workers are "
             f"there ({remaining} restart{'s' * (remaining != 1)} left)"
         )
@@ -158,7 +163,7 @@ class _WorkerState(NamedTuple):
     problem: str
 
 
-def wait_for(
+def wait_for_workers(
     workers: Workers,
     limit: float,
     stop_signals: StopSignals,
@@ -184,16 +189,17 @@ def wait_for(
         workers.restart_lost()
         states = []
         for address in workers.addresses:
-            states.append(_state(address, min(PATIENCE, limit), previous_lives))
+            timeout = min(ANSWER_TIMEOUT, limit)
+            states.append(_state_of(address, timeout, previous_lives))
         if not any(state.problem for state in states):
             return [state.life for state in states]
         if time.monotonic() > deadline:
-            raise _unavailable(workers.addresses, states, limit)
+            raise _unavailable_error(workers.addresses, states, limit)
         time.sleep(_POLL_INTERVAL)
     return []
 
 
-def _unavailable(
+def _unavailable_error(
     addresses: Sequence[Address], states: Sequence[_WorkerState], limit: float
 ) -> ClusterError:
     """Returns an error with the state of each worker."""
@@ -209,23 +215,24 @@ def _unavailable(
     )
 
 
-def _state(
+def _state_of(
     address: Address, timeout: float, previous_lives: Sequence[str]
 ) -> _WorkerState:
-    """Returns the state of a worker; arguments as of `wait_for`."""
+    """Returns the state of a worker; arguments as of `wait_for_workers`."""
     try:
         response = ask(address.control_address, timeout)
         life = response["life"]
         if life in previous_lives and response["driver"]:
             release_driver(address.control_address, life, timeout)
     except OSError as error:
-        return _WorkerState("", f"no answer ({error})")
+        return _WorkerState(life="", problem=f"no answer ({error})")
+    problem = ""
     if response["driver"]:
-        return _WorkerState(life, f"taken by the driver {response['driver']}")
-    return _WorkerState(life, "")
+        problem = f"taken by the driver {response['driver']}"
+    return _WorkerState(life, problem)
 
 
-def _run(
+def _run_driver(
     command: Sequence[str],
     workers: Workers,
     lives: Sequence[str],
@@ -245,7 +252,7 @@ def _run(
         heartbeat_file = Path(folder, "beats")
         driver = Child(
             with_cluster(command, workers.addresses),
-            environment={VARIABLE: str(heartbeat_file)},
+            environment={HEARTBEAT_VARIABLE: str(heartbeat_file)},
         )
         monitors = []
         for i, (address, life) in enumerate(zip(workers.addresses, lives)):
@@ -256,7 +263,7 @@ def _run(
             heartbeat = HeartbeatMonitor(
                 heartbeat_file, start_timeout=limits.start, timeout=limits.timeout
             )
-            return _monitor(driver, monitors, heartbeat, limits, stop_signals)
+            return _monitor_driver(driver, monitors, heartbeat, limits, stop_signals)
         finally:
             stop_signals.drivers = []
             for monitor in monitors:
@@ -264,7 +271,7 @@ def _run(
             driver.kill()
 
 
-def _monitor(
+def _monitor_driver(
     driver: Child,
     monitors: Sequence[WorkerMonitor],
     heartbeat: HeartbeatMonitor,
@@ -289,7 +296,7 @@ def _monitor(
         if code is not None:
             return _exit_result(code, lost, stopped=bool(stop_signals.signal_number))
         if lost:
-            return RunResult(LOST, lost)
+            return RunResult(LOST, fault=lost)
         if stop_signals.signal_number:
             seconds = time.monotonic() - stop_signals.signal_time
             if seconds > limits.timeout:
@@ -298,13 +305,13 @@ def _monitor(
         if trouble:
             driver.send_signal(signal.SIGUSR1)  # a connected driver prints its stacks
             # The driver may be stuck because a worker was lost since the last poll.
-            troubles = [monitor.check(PATIENCE) for monitor in monitors]
+            troubles = [monitor.check(ANSWER_TIMEOUT) for monitor in monitors]
             lost = _lost_message(monitors, troubles)
             driver.wait(_POLL_INTERVAL)
             if lost:
-                return RunResult(LOST, lost)
+                return RunResult(LOST, fault=lost)
             fault = f"the driver, process {driver.pid}, is stuck: {trouble}"
-            return RunResult(STALLED, fault)
+            return RunResult(STALLED, fault=fault)
 
 
 def _lost_message(monitors: Sequence[WorkerMonitor], troubles: Sequence[str]) -> str:
@@ -330,14 +337,19 @@ def _exit_result(code: int, lost: str, stopped: bool) -> RunResult:
       lost: a message about lost workers, or "".
       stopped: whether the driver was asked to stop.
     """
-    if code == LOST and not stopped:
-        return RunResult(LOST, lost or "the driver has lost a worker, as it says above")
-    if code < 0 and not stopped:
-        signal_name = signal.Signals(-code).name
-        return RunResult(128 - code, lost or f"the driver was ended by {signal_name}")
+    exit_code = code
     if code < 0:
-        return RunResult(128 - code)
-    return RunResult(code)
+        exit_code = 128 - code  # as a shell reports a process that a signal ended
+    if stopped:
+        return RunResult(exit_code)
+    if code == LOST:
+        fault = lost or "the driver has lost a worker, as it says above"
+        return RunResult(exit_code, fault)
+    if code < 0:
+        signal_name = signal.Signals(-code).name
+        fault = lost or f"the driver was ended by {signal_name}"
+        return RunResult(exit_code, fault)
+    return RunResult(exit_code)
 
 
 def with_cluster(command: Sequence[str], addresses: Sequence[Address]) -> list[str]:
@@ -353,6 +365,6 @@ def with_cluster(command: Sequence[str], addresses: Sequence[Address]) -> list[s
     return [*command, f"--cluster={cluster}"]
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """Prints a message of the supervisor to stderr."""
     print(f"[supervisor] {text}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """A worker: a process that offers the devices of this machine to a driver on any machine.
 
-    serve(4000, "127.0.0.1", devices=1)          # as `python -m meshtf worker` does
+    serve(port=4000, address="127.0.0.1", devices=1)          # as `python -m meshtf worker` does
 
 A worker uses two ports: the port of TensorFlow's server, and the next one as its control
 port, which answers health checks. It serves one driver after another. When a driver ends,
@@ -45,7 +45,10 @@ def serve(port: int, address: str, devices: int) -> None:
     )
     try:
         server = tf.distribute.Server(
-            {"worker": [f"{address}:{port}"]}, "worker", 0, config=config
+            {"worker": [f"{address}:{port}"]},
+            job_name="worker",
+            task_index=0,
+            config=config,
         )
     except tf.errors.OpError as error:
         # If the port is in use, this raises OSError, which says so.
@@ -56,17 +59,19 @@ def serve(port: int, address: str, devices: int) -> None:
     accept_only(port, address)
     num_gpus = len(tf.config.list_physical_devices("GPU"))
     about = {"devices": devices, "gpus": num_gpus, "tensorflow": tf.__version__}
-    ControlPort((address, port + 1), about, _prepare, on_driver_end=restart)
+    ControlPort(
+        (address, port + 1), about, prepare=_apply_settings, on_driver_end=restart
+    )
     devices_text = f"{devices} CPU device{'s' * (devices > 1)}"
     if num_gpus > 0:
         devices_text += f" and {num_gpus} GPUs"
-    _say(f"worker at {address}:{port} with {devices_text}, process {os.getpid()}")
+    _print_now(f"worker at {address}:{port} with {devices_text}, process {os.getpid()}")
     warning = WARNING
     if is_loopback(address):
         warning += " Only this machine reaches it; --bind=ADDRESS opens it to others."
-    _say(warning)
+    _print_now(warning)
     del server  # TensorFlow keeps it until the process ends
-    while True:
+    while True:  # the server and the control port have separate threads
         time.sleep(3600.0)
 
 
@@ -74,18 +79,18 @@ def restart() -> None:
     """Replaces this program by a new one in the same process, without the state that a
     driver left.
     """
-    _say("the driver has gone: starting afresh")
+    _print_now("the driver has gone: starting afresh")
     sys.stdout.flush()
     os.execv(sys.executable, sys.orig_argv)
 
 
-def _prepare(request: Message) -> None:
+def _apply_settings(request: Message) -> None:
     """Applies the settings in the request of a driver, before any op has run."""
     if request.get("deterministic"):
         tf.config.experimental.enable_op_determinism()
-    _say(f"serving the driver {request['driver']}")
+    _print_now(f"serving the driver {request['driver']}")
 
 
-def _say(text: str) -> None:
+def _print_now(text: str) -> None:
     """Prints a line at once."""
     print(text, flush=True)

@@ -21,7 +21,7 @@ from absl import flags
 
 from meshtf.errors import CheckpointError, DamageError
 
-# Other commands define a flag of this name as well, hence `allow_override`.
+# `allow_override`, since other commands define a flag of this name as well.
 _JSON = flags.DEFINE_string(
     "json", None, "A file for the report as JSON.", allow_override=True
 )
@@ -32,7 +32,11 @@ _USAGE = (
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the arguments, or ""."""
+    """Returns what is wrong with the arguments, or "".
+
+    Args:
+      argv: the name of the program, "inspect" or "diff", and one or two folders.
+    """
     match argv[1:]:
         case ["inspect", _] | ["diff", _, _]:
             folders = argv[2:]
@@ -52,12 +56,13 @@ def main(argv: Sequence[str]) -> int:
         match argv[1:]:
             case ["inspect", folder]:
                 report = reports.inspect(folder)
-                _print(report, reports.inspection_text(report))
-                return int(any(file["damage"] for file in report["files"]))
+                _output(report, text=reports.inspection_text(report))
+                is_damaged = any(file["damage"] for file in report["files"])
+                return 1 if is_damaged else 0
             case ["diff", folder, other_folder]:
                 comparison = reports.compare(folder, other_folder)
-                _print(comparison, reports.comparison_text(comparison))
-                return int(reports.differs(comparison))
+                _output(comparison, text=reports.comparison_text(comparison))
+                return 1 if reports.differs(comparison) else 0
             case _:
                 print(_USAGE, file=sys.stderr)
                 return 2
@@ -66,8 +71,10 @@ def main(argv: Sequence[str]) -> int:
         return 1 if isinstance(error, DamageError) else 2
 
 
-def _print(report: dict[str, Any], text: str) -> None:
-    """Prints a report as text; writes it as JSON if there is the flag --json."""
+def _output(report: dict[str, Any], text: str) -> None:
+    """Prints a report as text, and writes it as JSON to the file of the flag --json, if there
+    is one.
+    """
     print(text)
     if _JSON.value:
         Path(_JSON.value).write_text(

@@ -3,11 +3,14 @@
     python -m meshtf launch --workers=4 -- \\
         python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/four
 
-It tries out on one machine what will run on several hosts: each worker is a separate
-process. --cluster=... is appended to the command, or replaces {cluster} in it. Output lines
-of workers are labelled. Workers end when the command or this process ends, however it ends.
-With --spmd there are no workers: the command itself runs --workers times, as processes of
-one live mesh. Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
+It tries out on one machine what will run on several hosts. The command is the driver: it runs
+the program on the devices that workers offer. Each worker is a separate process. The flag
+--cluster=..., the addresses of the workers, is appended to the command, or replaces {cluster}
+in it. With --spmd there are no workers: the command itself runs --workers times, as the
+processes of one live mesh, whose programs jax runs. Output lines of workers and processes are
+labelled. They end when the command or this process ends, for whatever reason.
+
+Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
 --restarts=N, workers that died or hang are restarted.
 """
 

@@ -8,10 +8,11 @@ machine.
     python -m meshtf selfcheck --live=spmd          # the devices that jax has
 
 For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
-that kind round-robin. Every op runs under the layouts of these meshes and is compared with
-one device of the same kind and with TensorFlow's gradient tape; then a block of a
-Transformer is trained for three steps. The report goes to stdout, progress to stderr.
-Exit code: 0 all passed, 1 a check failed, 2 wrong flags.
+that kind round-robin. Every op runs under the layouts of these meshes, and its results are
+compared with those of one device of the same kind; its gradients with those of TensorFlow's
+gradient tape. Then a block of a Transformer is trained for three steps. With --live, the
+meshes are live: jax runs their programs. The report goes to stdout, progress to stderr.
+Exit code: 0: all checks passed; 1: a check failed; 2: wrong flags; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         if _LOGICAL.value:
             logical_devices(_LOGICAL.value)
         if _LIVE.value.startswith("spmd:cpu"):
+            # Before jax starts, which by default has one CPU device.
             ask_for_cpu_devices(4)
         elif _LIVE.value and not _LIVE.value.startswith("spmd"):
             raise ValueError('--live is "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".')
@@ -83,8 +85,8 @@ def main(argv: Sequence[str]) -> int:
     # With TensorFloat-32, results correctly differ by 1e-3.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
-        return selfcheck(ops, _QUICK.value, _SEED.value, _LIVE.value)
-    except MeshError as error:  # of the devices of live meshes
+        return selfcheck(ops, quick=_QUICK.value, seed=_SEED.value, live=_LIVE.value)
+    except MeshError as error:  # there are no such devices for --live
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -3,13 +3,14 @@
     python -m meshtf supervise --cluster=host1:4000,host2:4000 --restarts=3 -- \\
         python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/two_hosts
 
-A worker that dies is detected within a second or two; one that hangs or has lost its
-network, after --timeout; each is named. A driver that hangs in a call is detected after
---timeout as well, and killed. With --restarts=N the command is restarted up to N times,
-once all workers are available; it continues from its last checkpoint.
+The command is the driver: it runs its program on the devices that workers, processes on
+other hosts, offer. A worker that dies is detected within a second or two; a worker that hangs
+or has lost its network, after --timeout. The report names the worker. A driver that hangs in
+a call is detected after --timeout as well, and killed. With --restarts=N the command is
+restarted up to N times, once all workers are available; it continues from its last checkpoint.
 
-A live mesh (Mesh.devices = "spmd") has no workers: each host runs the command, supervised by
-itself, and all of them restart when one is lost:
+A live mesh (Mesh.devices = "spmd"), whose programs jax runs, has no workers: each host runs and
+supervises a process of the command, and all of them restart when one is lost:
 
     python -m meshtf supervise --coordinator=host1:4000 --process=0/2 --restarts=3 -- COMMAND
 
@@ -28,7 +29,7 @@ from absl import flags
 from meshtf.commands import timeouts
 from meshtf.errors import ParseError
 
-# Supervised commands may define a flag of this name as well.
+# `allow_override`, since supervised commands may define a flag of this name as well.
 _CLUSTER = flags.DEFINE_string(
     "cluster", None, "The workers: host1:port,host2:port.", allow_override=True
 )
@@ -75,13 +76,22 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _supervise_process(command: Sequence[str]) -> int:
-    """Runs one process of a live mesh; returns the exit code. Raises ParseError."""
+    """Runs and supervises one process of a live mesh, and returns the exit code.
+
+    Raises:
+      ParseError: the flag --process has another form than 0/4.
+    """
     from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 
-    index, _, count = _PROCESS.value.partition("/")
+    index, _slash, count = _PROCESS.value.partition("/")
     if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
         raise ParseError(
             f"--process={_PROCESS.value}: write 0/4 for the first of four."
         )
-    group = ProcessGroup(command, int(count), [int(index)], _COORDINATOR.value)
+    group = ProcessGroup(
+        command,
+        count=int(count),
+        local=[int(index)],
+        coordinator=_COORDINATOR.value,
+    )
     return supervise_processes(group, timeouts.limits())

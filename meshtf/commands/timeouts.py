@@ -1,7 +1,9 @@
-"""The flags of `supervise` and `launch` for timeouts and restarts, with the defaults of
-`cluster.supervisor.Limits`.
+"""The flags of `supervise` and `launch` for timeouts, in seconds, and restarts.
 
     --timeout=60 --start=600 --wait=300 --restarts=3
+
+The command is the driver; it runs on the devices that workers offer. The defaults of the flags
+are those of `cluster.supervisor.Limits`.
 """
 
 from __future__ import annotations

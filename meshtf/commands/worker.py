@@ -4,9 +4,10 @@
     python -m meshtf worker --port=4000 --bind=10.0.0.7       # so can all that reach this address
     python -m meshtf worker --port=4000 --cpu_devices=2       # its CPU as two devices
 
-It uses two ports: TensorFlow's, and the next one, its control port, which answers health
-checks. It serves one driver after another. When a driver ends, it restarts: it replaces its
-program by a new one with the same process id.
+A driver is a process that runs its program on the devices of workers. The worker uses two
+ports: TensorFlow's, and the next one, its control port, which answers health checks. It serves
+one driver after another. When a driver ends, the worker restarts: it replaces its program by a
+new one with the same process id.
 
 TensorFlow's protocol has no authentication and no encryption: whoever reaches the port
 can read and run what you can. So the worker listens on loopback only, unless --bind names
@@ -41,16 +42,19 @@ _DEVICES = flags.DEFINE_integer(
 
 def usage_error(argv: Sequence[str]) -> str:
     """Returns what is wrong with the arguments, or ""."""
-    return "" if len(argv) < 2 else f"{argv[1]!r} is not a flag."
+    if len(argv) < 2:
+        return ""
+    return f"{argv[1]!r} is not a flag."
 
 
 def main(argv: Sequence[str]) -> None:
-    """Serves until it is killed; restarts after each driver."""
+    """Serves until the process is killed. Exits with 1 if it cannot listen on the ports."""
     from meshtf.cluster.addresses import ipv4_address
     from meshtf.cluster.worker import serve
 
     try:
-        serve(_PORT.value, ipv4_address(_BIND.value), _DEVICES.value)
+        address = ipv4_address(_BIND.value)
+        serve(_PORT.value, address, devices=_DEVICES.value)
     except (ClusterError, OSError) as error:
         print(f"port {_PORT.value}, address {_BIND.value}: {error}", flush=True)
         sys.exit(1)

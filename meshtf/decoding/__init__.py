@@ -1,8 +1,10 @@
-"""Decoding: generates sequences by sampling or beam search, in one loop on the mesh.
+"""Decoding: generates sequences of token ids by sampling or beam search, in one loop on the
+mesh.
 
-A step function takes the ids at a position and a state, and returns the logits of the next
-ids and the next state: named tensors in any nesting, such as key-value caches, or None. In
-this example a table has the probability of each next id:
+A step function takes a position in the sequences, the ids at this position and a state, and
+returns the logits of the next ids and the next state. A state consists of named tensors in any
+nesting, such as key-value caches; or it is None. In this example a table has the probability of
+each next id:
 
     >>> import numpy as np
     >>> import meshtf as mtf
@@ -34,8 +36,8 @@ one:
     [0, 2, 1, 3] 0.216
 
 The ids of a prompt go through the step one by one. A model that reads its prompt in one
-pass (prefill) passes a prompt that begins with the last id, the cache as the state, and a
-step that adds the position of that id:
+pass (prefill) calls `sample` with a prompt that begins with the last id of its prompt, the
+cache as the state, and a step that adds the position of that id:
 
     sample(lambda i, ids, cache: model.step(last + i, ids, cache), last_id_and_negatives, cache)
 """

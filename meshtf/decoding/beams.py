@@ -1,5 +1,5 @@
-"""Beam search: finds sequences of high probability by extending the `beam` best sequences
-in parallel.
+"""Beam search: finds sequences of token ids of high probability by extending the `beam` best
+sequences in parallel.
 
     ids, scores = mtf.decoding.beam_search(step, prompt, "beam:4", cache, eos_id=1)
 
@@ -11,7 +11,8 @@ The loop has two sets of sequences for each example:
 An iteration extends each alive sequence by each id. The 2 * beam likeliest extensions are
 the candidates. With one `eos_id`, at most `beam` of them end, so at least `beam` are
 unfinished. The best unfinished candidates become the alive sequences; candidates that end
-compete with the finished sequences.
+compete with the finished sequences. A pool, [*batch, pool], has the sequences from which the
+best `beam` are selected: the candidates, or finished sequences and candidates.
 
 Where the vocabulary is sharded, each shard sends its 2 * beam best ids for each beam: the
 best of all shards are among them.
@@ -22,12 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshtf.decoding.sequences import (
-    Sequences,
-    Step,
-    check_name_is_free,
-    check_setting,
-)
+from meshtf.decoding.sequences import Sequences, Step, check_name_is_free, check_setting
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.names import Dimension, Shape, ShapeLike
@@ -127,7 +123,8 @@ def beam_search(
 
 
 class _Carry(NamedTuple):
-    """The carry of the loop. The loop passes its elements as separate arguments.
+    """The carry of the loop: the tensors that one iteration passes to the next. The loop
+    passes them to its functions as separate arguments.
 
     Attributes:
       position: the last position with ids, int32 [].
@@ -169,7 +166,7 @@ class _BeamSearch:
       alpha: the exponent of the length penalty.
       shape: the dimensions [*batch, beam].
       extensions_dim: the name of the dimension of all extensions of an example.
-      pool_dim: the name of the dimension of candidates, from which the best are chosen.
+      pool_dim: the name of the dimension of a pool.
       parent_dim: the name of the dimension of beams before they are reordered.
       generated_counts: the count of ids up to each position that are generated, int32
         [*batch, length].
@@ -177,11 +174,8 @@ class _BeamSearch:
 
     def __init__(self, sequences: Sequences, beam: Dimension, alpha: float) -> None:
         prompt = sequences.prompt
-        check_name_is_free(
-            prompt.shape + Dimension(sequences.vocab, 1),
-            beam.name,
-            "the dimension of beams",
-        )
+        used_dims = prompt.shape + Dimension(sequences.vocab, 1)
+        check_name_is_free(used_dims, beam.name, purpose="the dimension of beams")
         check_setting(beam.size >= 1, "the number of beams is at least 1", beam.size)
         self.sequences = sequences
         self.beam = beam
@@ -207,7 +201,7 @@ class _BeamSearch:
         length = self.sequences.prompt.shape.dim(self.sequences.length)
         ids = broadcast(self.sequences.initial_ids, self.shape + length)
         return _Carry(
-            position=zeros(mesh, "", "int32"),
+            position=zeros(mesh, shape="", dtype="int32"),
             ids=ids,
             log_probs=log_probs,
             finished_ids=ids,
@@ -240,10 +234,10 @@ class _BeamSearch:
         logits, state = sequences.next_logits(carry.position, last_ids, carry.state)
         position = add(carry.position, 1)
         prompt_ids = sequences.read(sequences.prompt, position)
-        candidates = self.candidates(logits, carry.log_probs, prompt_ids)
+        candidates = self.best_extensions(logits, carry.log_probs, prompt_ids)
         parent_ids = self.gather_parents(carry.ids, candidates.parents)
         ids = sequences.write(parent_ids, position, candidates.new_ids)
-        # An end of sequence in the prompt ends nothing.
+        # An eos_id in the prompt does not end a sequence.
         is_generated = less(prompt_ids, 0)
         ends = logical_and(is_generated, sequences.is_eos(candidates.new_ids))
         count = sequences.read(self.generated_counts, position)
@@ -266,7 +260,7 @@ class _BeamSearch:
             state=[self.gather_parents(x, parents) for x in state],
         )
 
-    def candidates(
+    def best_extensions(
         self, logits: Tensor, log_probs: Tensor, prompt_ids: Tensor
     ) -> _Candidates:
         """Returns the best 2 * beam extensions of the alive sequences.
@@ -279,34 +273,35 @@ class _BeamSearch:
         """
         vocab = self.sequences.vocab
         num_candidates = 2 * self.beam.size
-        # The extensions of one beam that are candidates are among its best ids.
-        best = Dimension(f"{vocab}_best", min(num_candidates, logits.shape[vocab]))
-        best_logits, best_ids = top_k(logits, vocab, [best])
-        is_possible = greater(best_logits, ABSENT)  # else -inf - -inf would be NaN
+        # Only these ids of each beam can be among the best of all beams.
+        num_best = min(num_candidates, logits.shape[vocab])
+        best_dim = Dimension(f"{vocab}_best", num_best)
+        best_logits, best_ids = top_k(logits, vocab, [best_dim])
+        is_possible = greater(best_logits, ABSENT)  # for others, -inf - -inf may be NaN
         id_log_probs = subtract(best_logits, reduce_logsumexp(logits, vocab))
         id_log_probs = where(is_possible, id_log_probs, ABSENT)
-        # Where the prompt gives the id, it is the only extension of a beam.
-        is_first = equal(index_range(logits.mesh, best), 0)
+        # Where the prompt has the next id, it is the only extension of a beam.
+        is_first = equal(index_range(logits.mesh, best_dim), 0)
         prompt_log_probs = where(is_first, 0.0, ABSENT)
         is_generated = less(prompt_ids, 0)
         id_log_probs = where(is_generated, id_log_probs, prompt_log_probs)
         best_ids = where(is_generated, best_ids, prompt_ids)
-        extended_log_probs = self._flatten_beams(add(id_log_probs, log_probs), best)
+        extended_log_probs = self._flatten_beams(add(id_log_probs, log_probs), best_dim)
         num_extensions = extended_log_probs.shape[self.extensions_dim]
         pool = Dimension(self.pool_dim, min(num_candidates, num_extensions))
         pool_log_probs, indices = top_k(extended_log_probs, self.extensions_dim, [pool])
-        extension_ids = self._flatten_beams(best_ids, best)
+        extension_ids = self._flatten_beams(best_ids, best_dim)
         return _Candidates(
             log_probs=pool_log_probs,
             new_ids=gather(extension_ids, indices, self.extensions_dim),
-            # Extensions are ordered by beam, `best.size` for each.
-            parents=floordiv(indices, best.size),
+            # Each beam has `best_dim.size` consecutive extensions.
+            parents=floordiv(indices, best_dim.size),
         )
 
-    def _flatten_beams(self, x: Tensor, best: Dimension) -> Tensor:
-        """Returns x [*batch, beam, best] as [*batch, extensions_dim]."""
-        x = transpose(x, self.shape + best)
-        return flatten(x, (self.beam.name, best.name), self.extensions_dim)
+    def _flatten_beams(self, x: Tensor, best_dim: Dimension) -> Tensor:
+        """Returns x [*batch, beam, best_dim] as [*batch, extensions_dim]."""
+        x = transpose(x, self.shape + best_dim)
+        return flatten(x, (self.beam.name, best_dim.name), self.extensions_dim)
 
     def concat_candidates(self, finished: Tensor, candidates: Tensor) -> Tensor:
         """Returns finished sequences [*batch, beam, ...] and candidates [*batch, pool, ...]
@@ -344,6 +339,7 @@ class _BeamSearch:
         """
         if self.beam.name not in x.shape:
             return x
+        # [..., parent_dim, ...] -> [..., beam or pool, ...]
         new_dim = parents.shape.names[-1]
         x = rename(x, self.beam.name, self.parent_dim)
         names = [new_dim if n == self.parent_dim else n for n in x.shape.names]

@@ -1,8 +1,12 @@
-"""Sampling: autoregressive generation, one id per step.
+"""Sampling: autoregressive generation of token ids, one per step.
 
     ids, log_probs = mtf.decoding.sample(step, prompt, eos_id=1, temperature=0)   # greedy
     with mtf.seed(7):
       ids, log_probs = mtf.decoding.sample(step, prompt, cache, eos_id=1, top_k=40)
+
+The loop appends one id to all sequences of the batch in each iteration. `Sequences`
+(`sequences.py`) has the prompt and the step function, and reads and writes the entries of a
+position.
 
 With `top_k`, the k likeliest ids are found first. Each shard of a sharded vocabulary then
 sends at most k elements, and random numbers are generated for k ids only.
@@ -16,7 +20,7 @@ from typing import Any, NamedTuple
 from meshtf.decoding.sequences import Sequences, Step, check_setting
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
-from meshtf.names.arguments import as_float, as_int
+from meshtf.names.arguments import as_float, check_floats, check_ints
 from meshtf.ops.control.cond_and_while_loop import while_loop
 from meshtf.ops.elementwise.arithmetic import (
     add,
@@ -31,13 +35,32 @@ from meshtf.ops.elementwise.unary import logical_not
 from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.top_k import argmax
-from meshtf.ops.indexing.top_k import top_k as largest
+from meshtf.ops.indexing.top_k import top_k as select_top_k
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.random.random import categorical
 from meshtf.ops.reductions.logsumexp import reduce_logsumexp
 from meshtf.ops.reductions.reduce import reduce_all, reduce_max
 from meshtf.ops.scans.cumulative import cumsum
 from meshtf.ops.variables.fill import full, zeros
+
+
+class _Carry(NamedTuple):
+    """The carry of the loop: the tensors that one iteration passes to the next. The loop
+    passes them to its functions as separate arguments.
+
+    Attributes:
+      position: the last position with ids, int32 [].
+      ids: the ids of the sequences, int32 [*batch, length].
+      log_probs: the log-probability of each id, float32 [*batch, length].
+      has_ended: whether each sequence has ended, bool [*batch].
+      state: the tensors of the step's state.
+    """
+
+    position: Tensor
+    ids: Tensor
+    log_probs: Tensor
+    has_ended: Tensor
+    state: Sequence[Tensor]
 
 
 def sample(
@@ -106,6 +129,7 @@ def sample(
     )
 
     def is_unfinished(*elements: Any) -> Tensor:
+        """Returns whether the loop continues, bool []."""
         carry = _Carry(*elements)
         has_positions = less(carry.position, sequences.last_position)
         if not sequences.eos_ids:
@@ -113,13 +137,14 @@ def sample(
         return logical_and(has_positions, logical_not(reduce_all(carry.has_ended)))
 
     def iterate(*elements: Any) -> _Carry:
+        """Returns the carry after one more id of each sequence."""
         carry = _Carry(*elements)
         last_ids = sequences.read(carry.ids, carry.position)
         logits, state = sequences.next_logits(carry.position, last_ids, carry.state)
         position = add(carry.position, 1)
         prompt_ids = sequences.read(sequences.prompt, position)
         is_generated = less(prompt_ids, 0)
-        drawn_ids = _draw(logits, vocab, temperature, top_k, top_p)
+        drawn_ids = _draw(logits, vocab, temperature, top_k=top_k, top_p=top_p)
         drawn_ids = where(carry.has_ended, sequences.fill_id, drawn_ids)
         new_ids = where(is_generated, drawn_ids, prompt_ids)
         log_prob = _log_probs(logits, new_ids, vocab)
@@ -134,33 +159,20 @@ def sample(
             state=state,
         )
 
-    initial_carry = _Carry(
-        position=zeros(prompt.mesh, "", "int32"),
-        ids=sequences.initial_ids,
-        log_probs=zeros(prompt.mesh, prompt.shape),
-        has_ended=full(prompt.mesh, sequences.batch, False, "bool"),
-        state=sequences.state,
-    )
-    carry = while_loop(is_unfinished, iterate, initial_carry)
+    carry = while_loop(is_unfinished, iterate, _initial_carry(sequences))
     return carry.ids, carry.log_probs
 
 
-class _Carry(NamedTuple):
-    """The carry of the loop. The loop passes its elements as separate arguments.
-
-    Attributes:
-      position: the last position with ids, int32 [].
-      ids: the ids of the sequences, int32 [*batch, length].
-      log_probs: the log-probability of each id, float32 [*batch, length].
-      has_ended: whether each sequence has ended, bool [*batch].
-      state: the tensors of the step's state.
-    """
-
-    position: Tensor
-    ids: Tensor
-    log_probs: Tensor
-    has_ended: Tensor
-    state: Sequence[Tensor]
+def _initial_carry(sequences: Sequences) -> _Carry:
+    """Returns the carry before the first iteration."""
+    prompt = sequences.prompt
+    return _Carry(
+        position=zeros(prompt.mesh, shape="", dtype="int32"),
+        ids=sequences.initial_ids,
+        log_probs=zeros(prompt.mesh, prompt.shape),
+        has_ended=full(prompt.mesh, sequences.batch, value=False, dtype="bool"),
+        state=sequences.state,
+    )
 
 
 def _check_settings(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
@@ -170,29 +182,29 @@ def _check_settings(temperature: Any, top_k: int | None, top_p: float | None) ->
       ArgumentError, PlanError: the temperature, `top_k` or `top_p` is not valid.
     """
     if top_k is not None:
-        as_int("top_k", top_k)
+        check_ints(top_k=top_k)
     if top_p is not None:
-        as_float("top_p", top_p)
+        check_floats(top_p=top_p)
     if hasattr(temperature, "tensor"):
-        temperature = temperature.tensor()
+        temperature = temperature.tensor()  # the value of a variable
     elif not isinstance(temperature, Tensor):
         temperature = as_float("temperature", temperature, "a float or a tensor")
     check_setting(
         isinstance(temperature, Tensor) or temperature >= 0,
-        "a temperature is at least 0",
-        temperature,
+        requirement="a temperature is at least 0",
+        value=temperature,
     )
     check_setting(
         top_k is None or top_k >= 1,
-        "top_k is at least 1",
-        top_k,
-        "Leave it out to draw from all ids.",
+        requirement="top_k is at least 1",
+        value=top_k,
+        way_out="Leave it out to draw from all ids.",
     )
     check_setting(
         top_p is None or 0 < top_p <= 1,
-        "top_p is above 0 and at most 1",
-        top_p,
-        "Leave it out to draw from all ids.",
+        requirement="top_p is above 0 and at most 1",
+        value=top_p,
+        way_out="Leave it out to draw from all ids.",
     )
     return temperature
 
@@ -215,15 +227,17 @@ def _draw(
     num_candidates = logits.shape[vocab]
     if top_k is not None:
         num_candidates = min(top_k, num_candidates)
-    candidates = Dimension(f"{vocab}_best", num_candidates)
+    candidates_dim = Dimension(f"{vocab}_best", num_candidates)
     # In descending order of the logits.
-    candidate_logits, candidate_ids = largest(logits, vocab, [candidates])
+    candidate_logits, candidate_ids = select_top_k(logits, vocab, [candidates_dim])
     if top_p is not None and top_p != 1:
         candidate_logits = _mask_unlikely(
-            candidate_logits, candidates.name, temperature, top_p
+            candidate_logits, candidates_dim.name, temperature, top_p
         )
-    choice = categorical(candidate_logits, candidates.name, temperature, name="sample")
-    return gather(candidate_ids, choice, candidates.name)
+    choice = categorical(
+        candidate_logits, candidates_dim.name, temperature, name="sample"
+    )
+    return gather(candidate_ids, choice, candidates_dim.name)
 
 
 def _mask_unlikely(logits: Tensor, dim: str, temperature: Any, top_p: float) -> Tensor:
@@ -237,10 +251,12 @@ def _mask_unlikely(logits: Tensor, dim: str, temperature: Any, top_p: float) -> 
       top_p: the probability of the nucleus.
     """
     if not isinstance(temperature, Tensor):
-        temperature = full(logits.mesh, "", temperature)
-    # The largest logit becomes 0 before the division, so it stays finite at temperature 0.
-    shifted = subtract(logits, reduce_max(logits, dim))
-    scaled = divide(shifted, maximum(temperature, 1e-30))
-    # The probability of all likelier ids: below top_p for every id of the nucleus.
-    preceding = cumsum(softmax(scaled, dim), dim, exclusive=True)
-    return where(less(preceding, top_p), logits, -float("inf"))
+        temperature = full(logits.mesh, shape="", value=temperature)
+    # The largest logit becomes 0 before the division, so it stays finite if a temperature of
+    # a tensor is 0.
+    shifted_logits = subtract(logits, reduce_max(logits, dim))
+    scaled_logits = divide(shifted_logits, maximum(temperature, 1e-30))
+    # For each id, the sum of the probabilities of all likelier ids: less than top_p for every
+    # id of the nucleus.
+    preceding_probability = cumsum(softmax(scaled_logits, dim), dim, exclusive=True)
+    return where(less(preceding_probability, top_p), logits, -float("inf"))

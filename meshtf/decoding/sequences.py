@@ -4,6 +4,9 @@ The ids of a sequence before the loop, with eos_id=1:
 
     prompt [batch, length]         7 4 9 -1 -1 -1    negative: to be generated
     initial_ids [batch, length]    7 4 9  1  1  1    filled with eos_id
+
+A position is an index of `length`. The loop calls the step function for one position after
+another; `batch` means any dimensions of the prompt other than `length`.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Tensor
 from meshtf.names import Shape, is_floating, is_integer
-from meshtf.names.arguments import as_callable, as_dim, as_int
+from meshtf.names.arguments import as_callable, as_dim, as_int, check_ints
 from meshtf.ops.elementwise.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
@@ -26,7 +29,7 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import full
 
-# logits, state = step(position, ids, state): see `sample`.
+# A function (position [], ids [*batch], state) -> (logits [*batch, vocab], next state).
 Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 
 
@@ -36,6 +39,10 @@ class Sequences:
     The arguments are those of `sample`.
 
     Attributes:
+      step: the step function.
+      vocab: the name of the dimension of ids in the logits.
+      length: the name of the dimension of positions.
+      vocab_size: the count of ids that may be generated; None: all ids.
       prompt: the ids of the prompt, int32 [*batch, length]; negative where ids are to be
         generated.
       batch: the dimensions of the prompt without `length`.
@@ -58,10 +65,9 @@ class Sequences:
         vocab_size: int | None,
         max_length: Any,
     ) -> None:
-        as_callable("step", step, "a function of (position, ids, state)")
+        self.step = as_callable("step", step, "a function of (position, ids, state)")
         if vocab_size is not None:
-            as_int("vocab_size", vocab_size)
-        self.step = step
+            check_ints(vocab_size=vocab_size)
         self.vocab = as_dim("vocab", vocab)
         self.length = as_dim("length", length)
         self.vocab_size = vocab_size
@@ -72,25 +78,28 @@ class Sequences:
         self.eos_ids = _eos_ids(eos_id)
         self.fill_id = 0
         if self.eos_ids:
-            # `_check_ids` raises for a negative eos_id, when the vocabulary is known.
+            # A negative eos_id is an error, which `_check_ids` raises once the step has
+            # returned logits.
             self.fill_id = max(self.eos_ids[0], 0)
-        to_generate = less(self.prompt, 0)
-        self.initial_ids = where(to_generate, self.fill_id, self.prompt)
+        is_generated = less(self.prompt, 0)
+        self.initial_ids = where(is_generated, self.fill_id, self.prompt)
         self.state_structure = state
         self.state = _state_tensors(state)
 
     def read(self, x: Tensor, position: Tensor) -> Tensor:
-        """Returns the entries of x [*dims, length] at a position: [*dims]."""
+        """Returns the entries of x [*dims, length] at a position: [*dims], which are the
+        dimensions of the batch and, in a beam search, of the beams.
+        """
         return gather(x, position, self.length)
 
-    def write(self, x: Tensor, position: Tensor, new: Tensor) -> Tensor:
-        """Returns x [*dims, length] with the entries `new` [*dims] at a position."""
-        return dynamic_update(x, self.length, position, new)
+    def write(self, x: Tensor, position: Tensor, entries: Tensor) -> Tensor:
+        """Returns x [*dims, length] with `entries` [*dims] at a position."""
+        return dynamic_update(x, self.length, position, entries)
 
     def is_eos(self, ids: Tensor) -> Tensor:
         """Returns whether each id ends a sequence: bool, of the shape of `ids`."""
         if not self.eos_ids:
-            return full(ids.mesh, ids.shape, False, "bool")
+            return full(ids.mesh, ids.shape, value=False, dtype="bool")
         matches = [equal(ids, eos_id) for eos_id in self.eos_ids]
         return functools.reduce(logical_or, matches)
 
@@ -127,8 +136,11 @@ class Sequences:
             vocab_ids = index_range(logits.mesh, logits.shape.dim(self.vocab))
             is_allowed = less(vocab_ids, self.vocab_size)
             logits = where(is_allowed, logits, -float("inf"))
-        next_tensors = _state_tensors(next_state)
-        return logits, list(map(_transpose_like, next_tensors, self.state))
+        next_tensors = [
+            _transpose_like(x, initial)
+            for x, initial in zip(_state_tensors(next_state), self.state)
+        ]
+        return logits, next_tensors
 
     def _check_logits(self, logits: Tensor, ids: Tensor) -> None:
         """Checks the logits that the step returned.
@@ -222,8 +234,8 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
     """Checks the prompt.
 
     Raises:
-      PlanError: it is no tensor.
-      DTypeError: it has no integers.
+      PlanError: it is not a tensor.
+      DTypeError: its ids are not integers.
       ShapeError: it lacks dimension `length`, has no position, or has dimension `vocab`.
     """
     if not isinstance(prompt, Tensor):
@@ -239,12 +251,12 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
             prompt=prompt,
         )
     if length not in prompt.shape:
-        similar = near_misses(length, prompt.shape.names)
+        similar_name = near_misses(length, prompt.shape.names)
         raise _error(
             ShapeError,
             f'the prompt has no dimension "{length}".',
             prompt=prompt,
-            way_out=f'Name it: length="{similar or "length"}".',
+            way_out=f'Name it: length="{similar_name or "length"}".',
         )
     if prompt.shape[length] < 1:
         raise _error(
@@ -261,7 +273,7 @@ def _eos_ids(eos_id: Any) -> tuple[int, ...]:
     """Returns the ids that end a sequence.
 
     Raises:
-      ArgumentError: `eos_id` is no integer, no list of integers and not None.
+      ArgumentError: `eos_id` is not an integer, a list of integers or None.
     """
     if eos_id is None:
         return ()
@@ -284,11 +296,11 @@ def _last_position(length: int, max_length: Any) -> Any:
                 max_length=max_length,
             )
         return minimum(max_length, length) - 1
-    as_int("max_length", max_length)
+    check_ints(max_length=max_length)
     check_setting(
         1 <= max_length <= length,
-        f"max_length is 1 to {length}, the positions of the prompt",
-        max_length,
+        requirement=f"max_length is 1 to {length}, the positions of the prompt",
+        value=max_length,
     )
     return max_length - 1
 
@@ -305,9 +317,10 @@ def _check_structure(old: Any, new: Any) -> None:
     """
     try:
         tf.nest.assert_same_structure(old, new, check_types=False)
-        is_none = [x is None for x in tf.nest.flatten(old)]
-        is_same = is_none == [x is None for x in tf.nest.flatten(new)]
-    except (TypeError, ValueError):
+        old_is_none = [x is None for x in tf.nest.flatten(old)]
+        new_is_none = [x is None for x in tf.nest.flatten(new)]
+        is_same = old_is_none == new_is_none
+    except (TypeError, ValueError):  # from assert_same_structure
         is_same = False
     if not is_same:
         raise _error(
@@ -327,8 +340,8 @@ def _error(
       error_class: the class of the error.
       headline: the first line of the message.
       way_out: a correction.
-      facts: a text for each line of the message by the title of the line; of a tensor,
-        data type and shape are shown.
+      **facts: the lines of the message: a text or a tensor by the title of its line. Of a
+        tensor, the data type and shape are shown.
     """
     texts: dict[str, Any] = {}
     for name, fact in facts.items():
@@ -341,8 +354,8 @@ def _error(
 
 
 def _state_tensors(state: Any) -> list[Tensor]:
-    """Returns the tensors of a nested state as a flat list, without None; in place of a
-    variable, its current value.
+    """Returns the tensors of a nested state as a flat list, without None. Variables are
+    replaced by their current values.
 
     Raises:
       PlanError: the state has other values than tensors, variables and None.
@@ -364,8 +377,10 @@ def _state_tensors(state: Any) -> list[Tensor]:
 
 def _pack_state(structure: Any, tensors: Sequence[Tensor]) -> Any:
     """Returns the tensors nested like `structure`, with None where `structure` has None."""
-    remaining = iter(tensors)
-    leaves = [x if x is None else next(remaining) for x in tf.nest.flatten(structure)]
+    remaining_tensors = iter(tensors)
+    leaves = []
+    for old_leaf in tf.nest.flatten(structure):
+        leaves.append(None if old_leaf is None else next(remaining_tensors))
     return tf.nest.pack_sequence_as(structure, leaves)
 
 

@@ -1,7 +1,8 @@
 """A mesh as an HTML table with one coloured entry for each position.
 
 Coordinates of the first axis increase from row to row, all other coordinates within a row.
-Positions of one colour hold the same shard.
+Positions of one colour hold the same shard. The state of a tensor along an axis says what the
+axis does to it: it shards a dimension, replicates the tensor, or has partial sums.
 
 >>> placement_text({"data": "batch", "model": "+"})
 'batch/data +model'
@@ -16,16 +17,16 @@ from collections.abc import Mapping, Sequence
 
 from meshtf.display.tables import html_rows
 
-MAX_POSITIONS = 256  # at most so many positions are drawn
-# State of a partial result -> its name in the title.
+MAX_POSITIONS = 256  # the maximum number of positions that are drawn
+# The state of a partial result -> its name in the title of a table.
 PARTIAL = {"+": "partial sum", "max": "partial maximum", "min": "partial minimum"}
-_STAGE = "stage "  # prefix of the state of a tensor on one stage
+_STAGE = "stage "  # prefix of the state of a tensor on one pipeline stage, as "stage 2"
 _ENTRY_STYLE = "padding:4px 8px;border:1px solid #888;text-align:center;color:#000;"
 
 
 def placement_text(states: Mapping[str, str]) -> str:
-    """Returns a placement in short: "batch/data" for a dimension sharded along an axis,
-    "+model" for a partial sum along an axis.
+    """Returns a placement in short: "batch/data" if axis data shards dimension batch, and
+    "+model" for a partial sum along axis model.
 
     Args:
       states: for each axis, the state of the tensor: the name of the dimension that the
@@ -49,10 +50,10 @@ def html_placement(
     states: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> str:
-    """Returns the positions of a mesh, each with its shard of a tensor.
+    """Returns an HTML table of the positions of a mesh, each with its shard of a tensor.
 
     Args:
-      title: the title of the drawing.
+      title: the title of the table.
       axes: the names and sizes of the mesh axes.
       states: for each axis, the state of the tensor, see `placement_text`.
       sizes: the names and sizes of the tensor's dimensions.
@@ -69,18 +70,18 @@ def html_placement(
 
 
 def html_mesh(title: str, axes: Mapping[str, int], devices: Sequence[str]) -> str:
-    """Returns the positions of a mesh, each with its device.
+    """Returns an HTML table of the positions of a mesh, each with its device.
 
     Args:
-      title: the title of the drawing.
+      title: the title of the table.
       axes: the names and sizes of the mesh axes.
-      devices: a text for each position.
+      devices: a text for each position, such as the name of its device.
     """
     return _grid(title, axes, devices)
 
 
 def _coordinates(axes: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Returns the coordinates of all positions that are drawn."""
+    """Returns the coordinates of the positions that are drawn, in row-major order."""
     indices = [range(size) for size in axes.values()]
     positions = itertools.product(*indices)
     return list(itertools.islice(positions, MAX_POSITIONS))
@@ -104,7 +105,7 @@ def _shard_label(
     for axis, state in states.items():
         index = position[axis]
         if state.startswith(_STAGE) and state != f"{_STAGE}{index}":
-            return ""
+            return ""  # the tensor is on another stage
         if state in sizes:
             # If several axes shard a dimension, the first of them is the major one.
             outer_index, outer_count = shards.get(state, (0, 1))
@@ -128,7 +129,8 @@ def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
       labels: a text for each position that is drawn.
     """
     num_positions = math.prod(axes.values())
-    num_rows = next(iter(axes.values()), 1)  # the size of the first axis
+    # A row for each coordinate of the first axis; one row if there are no axes.
+    num_rows = next(iter(axes.values()), 1)
     num_columns = num_positions // num_rows
     labels = labels[:MAX_POSITIONS]
     colours = _colours(labels)
@@ -141,16 +143,16 @@ def _grid(title: str, axes: Mapping[str, int], labels: Sequence[str]) -> str:
         row = "".join(entries[start : start + num_columns])
         rows.append(f"<tr>{row}</tr>")
     if num_positions > len(labels):
-        left_out = num_positions - len(labels)
-        rows.append(f"<tr><td>... and {left_out} more positions</td></tr>")
+        num_omitted = num_positions - len(labels)
+        rows.append(f"<tr><td>... and {num_omitted} more positions</td></tr>")
     return html_rows(title, rows)
 
 
 def _colours(labels: Sequence[str]) -> dict[str, str]:
     """Returns a light colour of a different hue for each label, and grey for ""."""
-    distinct = list(dict.fromkeys(label for label in labels if label))
+    distinct_labels = list(dict.fromkeys(label for label in labels if label))
     colours = {"": "#e8e8e8"}
-    for i, label in enumerate(distinct):
-        hue = 360 * i // len(distinct)
+    for i, label in enumerate(distinct_labels):
+        hue = 360 * i // len(distinct_labels)
         colours[label] = f"hsl({hue},65%,80%)"
     return colours

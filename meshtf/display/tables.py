@@ -23,7 +23,7 @@ def text_table(
     Args:
       columns: the titles of the columns.
       rows: for each row, a text for each column.
-      numeric_columns: the last columns, so many, are aligned to the right.
+      numeric_columns: the number of columns, the last ones, that are aligned to the right.
     """
     lines = [columns, *rows]
     widths = [max(map(len, texts)) for texts in zip(*lines)]
@@ -39,13 +39,13 @@ def _text_row(texts: Sequence[str], widths: Sequence[int], first_numeric: int) -
       widths: the width of each column.
       first_numeric: the index of the first column that is aligned to the right.
     """
-    padded = []
+    padded_texts = []
     for i, text in enumerate(texts):
         if i >= first_numeric:
-            padded.append(text.rjust(widths[i]))
+            padded_texts.append(text.rjust(widths[i]))
         else:
-            padded.append(text.ljust(widths[i]))
-    return "  ".join(padded).rstrip()
+            padded_texts.append(text.ljust(widths[i]))
+    return "  ".join(padded_texts).rstrip()
 
 
 def html_table(
@@ -59,7 +59,7 @@ def html_table(
     Args:
       columns: the titles of the columns.
       rows: for each row, a text for each column.
-      numeric_columns: the last columns, so many, are aligned to the right.
+      numeric_columns: the number of columns, the last ones, that are aligned to the right.
       title: the title of the table; "" for none.
     """
     first_numeric = len(columns) - numeric_columns
@@ -84,7 +84,13 @@ def html_rows(title: str, rows: Sequence[str]) -> str:
 
 
 def _html_row(tag: str, texts: Sequence[str], first_numeric: int) -> str:
-    """Returns one row of an HTML table; `tag` is "th" or "td", the rest as `_text_row`."""
+    """Returns one row of an HTML table.
+
+    Args:
+      tag: "th" for a row of titles, "td" for other rows.
+      texts: a text for each column.
+      first_numeric: the index of the first column that is aligned to the right.
+    """
     entries = []
     for i, text in enumerate(texts):
         align = "right" if i >= first_numeric else "left"

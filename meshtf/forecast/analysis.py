@@ -2,9 +2,10 @@
 
     forecast("train_step", graph.nodes, results, mesh)
 
-The analysis needs neither devices nor TensorFlow. A program states what each device does,
-and has the same steps for any size of the mesh, so the forecast for 2,048 devices takes as
-long as the forecast for eight.
+The analysis needs neither devices nor TensorFlow. It visits the steps of the planned
+program: a step is a computation, reshard, read or write that each device runs. Their number
+does not depend on the size of the mesh, so the forecast for 2,048 devices takes as long as
+the forecast for eight. A store is a variable, or an argument of the function.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence, Set
-from typing import Literal
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication, merge_equal
@@ -38,6 +38,7 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     Stage,
     StoredTensor,
+    VariableRole,
 )
 from meshtf.forecast.step_phases import phases
 from meshtf.graph import Node, Store, Tensor
@@ -57,8 +58,6 @@ from meshtf.partition import (
     build,
     walk,
 )
-
-Role = Literal["parameter", "optimizer state", "other"]
 
 
 def forecast(
@@ -94,7 +93,8 @@ def forecast(
         variable_layout=repr(mesh.variable_layout),
         optimizer_layout=repr(mesh.optimizer_layout),
         ops=tuple(analysis.ops),
-        results=analysis.collectives.pop(None),
+        # None stands for the function's results: the collectives that they need.
+        results=analysis.collectives.pop(node=None),
         variables=tuple(analysis.variables()),
         memory=memories[fullest_stage],
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
@@ -105,8 +105,7 @@ def forecast(
 
 
 class _Analysis:
-    """Visits the steps of a program and collects ops, collectives, variables and
-    gradients.
+    """Visits the steps of a program; collects ops, collectives, variables and gradients.
 
     Args:
       program: the planned program.
@@ -114,7 +113,8 @@ class _Analysis:
 
     Attributes:
       ops: the ops visited so far, in order.
-      collectives: the collectives visited so far.
+      collectives: the collectives visited so far, and the op that computed each partial
+        sum (its origin).
       notes: remarks for the user.
     """
 
@@ -148,6 +148,7 @@ class _Analysis:
             self.collectives.add_statistics(step, times)
         elif isinstance(step, WriteStep):
             self._add_write(step, times)
+        # An op whose shards exchange statistics has two of these steps: one counts.
         elif isinstance(step, Compute) and not step.makes_statistics:
             self._add_compute(step, times)
         elif isinstance(step, LoopStep):
@@ -244,7 +245,8 @@ class _Analysis:
             return "activation"
         return "temporary"
 
-    def _role(self, store: Store) -> Role:
+    def _role(self, store: Store) -> VariableRole:
+        """Returns what a variable is used for."""
         if store.kind == "parameter":
             return "parameter"
         return "optimizer state" if store in self._optimizer_state else "other"
@@ -267,6 +269,7 @@ class _Analysis:
         if step.body not in self._call_indices:
             count = self._call_counts[step.body]
             self._add_bodies(step, [step.body], times, iterations=count)
+            # `_add_bodies` has appended the op of the call.
             self._call_indices[step.body] = len(self.ops) - 1
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
         else:
@@ -315,13 +318,14 @@ class _Analysis:
         self._add_op(step.node, (self._tensors.of_store(variable),), times)
 
     def _add_compute(self, step: Compute, times: int) -> None:
-        """Adds an op with its FLOPs, each device's and the redundant ones."""
+        """Adds an op with the FLOPs of one device, and how many devices compute the same."""
         self.collectives.record_origins(step)
         self._gradients.add_outputs(step)
         axes = self.mesh.axes
+        # A factor is a dimension of the op's iteration space.
         num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
         local_flops = _global_node_flops(step.node) / num_shards
-        mean_flops = local_flops
+        mean_flops = local_flops  # the mean over the stages
         stages: Sequence[int] = range(num_stages(self.mesh))
         if step.plan.stage is not None:
             mean_flops = local_flops / len(stages)

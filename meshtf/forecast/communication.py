@@ -64,7 +64,11 @@ class Communication:
         self._enclosing_phase = outer_phase
 
     def phase_of(self, node: Node | None) -> Phase:
-        """Returns the phase of the steps of a node; None: of the program's results."""
+        """Returns the phase of the steps of a node; None: of the program's results.
+
+        All of a body has the phase of its loop, branch or call, if that is not the forward
+        pass: a body that the backward pass runs belongs to it as a whole.
+        """
         if self._enclosing_phase != "forward" or node is None:
             return self._enclosing_phase
         return self._phases.get(node, "forward")
@@ -82,6 +86,7 @@ class Communication:
                 origin = self._origins.get(value)
                 if origin is None or not _stays_partial(value, out):
                     continue
+                # The phase of the origin itself, which may be outside of the present body.
                 if backward and self._phases.get(origin, "forward") == "forward":
                     continue
                 self._origins[out] = origin
@@ -107,6 +112,8 @@ class Communication:
         received = bytes_received(
             step.reshard.kind, before.bytes, self._mesh.axes[axis]
         )
+        # The mean over the stages of a pipeline. A reshard along the axis of the stages
+        # concerns all of them; along any other axis only those that hold the tensor.
         if axis != self._mesh.stages:
             received *= self._fraction_of_stages(step.src.placement)
         origin = self._origins.get(step.src)
@@ -121,18 +128,24 @@ class Communication:
             received=received,
             times=times,
         )
-        if origin is not None:
+        if origin is not None:  # the output may still be partial along other axes
             self._origins[step.out] = origin
 
     def add_window(self, step: WindowStep, times: int) -> None:
-        """Adds the neighbour exchange of an op that reads windows of a sharded dimension."""
+        """Adds the neighbour (halo) exchange of an op, such as a convolution, that reads
+        windows of a sharded dimension.
+        """
         tensor = self._tensors.of_value(step.src)
         names = [name for name, _ in tensor.shape]
         local_size = tensor.local[names.index(step.dim)]
-        elements = elements_received(
-            step.window, step.factor_size, local_size, self._mesh.axes[step.axis]
+        # `factor_size` is the global size of the dimension in the op's output.
+        received_length = elements_received(
+            step.window,
+            step.factor_size,
+            input_size=local_size,
+            num_shards=self._mesh.axes[step.axis],
         )
-        received = tensor.bytes * (elements / local_size)
+        received = tensor.bytes * (received_length / local_size)
         received *= self._fraction_of_stages(step.src.placement)
         self._add(
             step.node,
@@ -146,16 +159,21 @@ class Communication:
         )
 
     def add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
-        """Adds the all_gather of an op's statistics.
+        """Adds the all_gather of an op's statistics: small tensors that each shard computes
+        and all shards need, such as the maxima of a softmax.
 
         An op may exchange several tensors. Their bytes are added, and the largest tensor
         represents them all.
         """
         specs = step.specs(self._mesh)
         replicated = self._mesh.replicated
-        local_size = sum(local_bytes(spec, replicated, self._mesh) for spec in specs)
+        bytes_per_shard = sum(
+            local_bytes(spec, replicated, self._mesh) for spec in specs
+        )
         received_shards = float(step.num_shards(self._mesh) - 1)
-        if step.plan.stage is not None:
+        if (
+            step.plan.stage is not None
+        ):  # the mean over the stages, of which one runs it
             received_shards /= num_stages(self._mesh)
         largest_spec = max(specs, key=lambda spec: spec.shape.size)
         largest = self._tensors.of(largest_spec, replicated)
@@ -166,7 +184,7 @@ class Communication:
             axis="+".join(step.axes),
             before=largest,
             after=largest,
-            received=local_size * received_shards,
+            received=bytes_per_shard * received_shards,
             times=times,
         )
 
@@ -194,8 +212,10 @@ class Communication:
           received: the bytes that one device receives, each time.
           times: how often the collective runs in one call of the program.
         """
-        module = origin or node
-        path = "" if module is None else without_indices("/".join(module.path))
+        path = ""
+        named_node = origin or node
+        if named_node is not None:
+            path = without_indices("/".join(named_node.path))
         collective = Collective(
             kind=kind,
             axis=axis,

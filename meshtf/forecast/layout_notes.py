@@ -25,6 +25,7 @@ def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
     use = layout_use(nodes)
     has_updates = any(isinstance(node.op, WriteOp) for node in nodes)
     notes = list(use.notes(mesh))
+    # `similar` lists the names that a rule or axis resembles; "" if there are none.
     for rule, similar in use.unmatched_rules(mesh).items():
         notes.append(
             f"layout rule {rule}: no dimension of this program is called so."
@@ -42,4 +43,5 @@ def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
 
 
 def _suggestion(similar: str) -> str:
+    """Returns the end of a note: a question that proposes similar names, if any."""
     return f" Did you mean {similar}?" if similar else ""

@@ -3,7 +3,12 @@
     values = live_values(timelines, stage=0)
     sum(value.bytes for value in values)        # the peak, without variables and arguments
 
-Variables and arguments are live all the time, so `live_values` leaves them out.
+Variables and arguments are live all the time, so `live_values` leaves them out. A timeline
+says for each value of a program from which step to which step it is live. Without a pipeline
+there is one stage, 0.
+
+Statistics are small tensors that the shards of an op exchange, such as the maxima of a
+softmax. Residuals are the tensors that the op needs again after the exchange.
 """
 
 from __future__ import annotations
@@ -75,7 +80,7 @@ def live_values(timelines: Timelines, stage: int) -> list[LiveValue]:
     """Returns the values that are live at the peak of a stage, in the order in which they
     are computed.
     """
-    return list(_live(timelines, timelines.of(timelines.program), stage))
+    return list(_live_at_peak(timelines, timelines.of(timelines.program), stage))
 
 
 def describe_store(store: Store, kind: LiveKind, tensors: PlacedTensors) -> LiveTensors:
@@ -123,7 +128,9 @@ def group_equal(tensors: Iterable[LiveTensors]) -> tuple[LiveTensors, ...]:
     return tuple(sorted(groups, key=lambda group: group.total, reverse=True))
 
 
-def _live(timelines: Timelines, timeline: Timeline, stage: int) -> Iterator[LiveValue]:
+def _live_at_peak(
+    timelines: Timelines, timeline: Timeline, stage: int
+) -> Iterator[LiveValue]:
     """Yields the values that are live at the peak of one timeline, at one stage."""
     if not timeline.steps:
         return
@@ -176,11 +183,11 @@ def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue
     """Yields the values and buffers that are live only while a step runs."""
     if isinstance(step, CallStep):
         if _exceeds_results(timelines, step, stage):
-            yield from _live(timelines, timelines.of(step.body), stage)
+            yield from _live_at_peak(timelines, timelines.of(step.body), stage)
     elif isinstance(step, (LoopStep, BranchStep)):
         bodies = map(timelines.of, bodies_of(step))
         largest = max(bodies, key=lambda body: float(body.peak[ALL_VALUES, stage]))
-        yield from _live(timelines, largest, stage)
+        yield from _live_at_peak(timelines, largest, stage)
     elif isinstance(step, Bucket):
         yield from _packed_buffer(timelines, step, stage)
     elif isinstance(step, Compute) and not step.makes_statistics:
@@ -191,8 +198,9 @@ def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue
 def _packed_buffer(
     timelines: Timelines, bucket: Bucket, stage: int
 ) -> Iterator[LiveValue]:
-    """Yields the packed buffer of a bucket, with the bytes by which it exceeds the results
-    that are unpacked into its memory; nothing if it does not exceed them.
+    """Yields the packed buffer of a bucket (several reductions that run as one collective),
+    with the bytes by which it exceeds the results that are unpacked into its memory;
+    nothing if it does not exceed them.
     """
     packed_bytes = sum(
         size

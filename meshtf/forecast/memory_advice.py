@@ -40,13 +40,13 @@ def advice(forecast: ForecastData) -> list[str]:
     """
     min_bytes = _MIN_FRACTION * forecast.memory.peak
     return [
-        *_variable_rules(forecast, min_bytes),
-        *_activations(forecast, min_bytes),
-        *_replicated_tensors(forecast, min_bytes),
+        *_variable_advice(forecast, min_bytes),
+        *_activation_advice(forecast, min_bytes),
+        *_replication_advice(forecast, min_bytes),
     ]
 
 
-def _variable_rules(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
+def _variable_advice(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
     """Yields suggestions of layout rules that shard variables along axes that replicate
     them, the rule that saves the most first.
     """
@@ -58,22 +58,29 @@ def _variable_rules(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
     trained = [
         variable.tensor for variable in forecast.variables if variable.role != "other"
     ]
-    suggestions: list[tuple[float, str]] = []
+    suggestions: list[_Suggestion] = []
     for rule in _best_rules(forecast, optimizer_state, forecast.optimizer_layout):
         text = (
             f'optimizer_layout="{rule.dim}:{rule.axis}" (ZeRO-1) saves '
             f"{bytes_text(rule.saved_bytes)} of optimizer state"
         )
-        suggestions.append((rule.saved_bytes, text))
+        suggestions.append(_Suggestion(rule.saved_bytes, text))
     for rule in _best_rules(forecast, trained, forecast.variable_layout):
         text = (
             f'variable_layout="{rule.dim}:{rule.axis}" (FSDP, ZeRO-3) saves '
             f"{bytes_text(rule.saved_bytes)} of variables"
         )
-        suggestions.append((rule.saved_bytes, text))
-    for saved_bytes, text in sorted(suggestions, reverse=True):
-        if saved_bytes >= min_bytes:
-            yield text
+        suggestions.append(_Suggestion(rule.saved_bytes, text))
+    for suggestion in sorted(suggestions, reverse=True):
+        if suggestion.saved_bytes >= min_bytes:
+            yield suggestion.text
+
+
+class _Suggestion(NamedTuple):
+    """A text, and the bytes that it saves on one device, by which suggestions are sorted."""
+
+    saved_bytes: float
+    text: str
 
 
 class _Rule(NamedTuple):
@@ -94,7 +101,10 @@ def _best_rules(
       tensors: the tensors that a rule would shard.
       layout: the present rules; a dimension that has a rule gets no other one.
     """
-    ruled_dims = {rule.partition(":")[0].strip() for rule in layout.split(";")}
+    ruled_dims = set()
+    for rule in layout.split(";"):
+        dim, _, _axis = rule.partition(":")
+        ruled_dims.add(dim.strip())
     for i, (axis, axis_size) in enumerate(forecast.axes):
         saved_bytes: collections.Counter[str] = collections.Counter()
         for tensor in tensors:
@@ -121,7 +131,7 @@ def _shardable_dims(tensor: PlacedTensor, axis_index: int, axis_size: int) -> li
     ]
 
 
-def _activations(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
+def _activation_advice(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
     """Yields ways to store fewer activations, if they take at least `min_bytes`."""
     activations = [live for live in forecast.live if live.kind == "activation"]
     size = sum(live.total for live in activations)
@@ -137,7 +147,7 @@ def _activations(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
         )
 
 
-def _replicated_tensors(forecast: ForecastData, min_bytes: float) -> list[str]:
+def _replication_advice(forecast: ForecastData, min_bytes: float) -> list[str]:
     """Returns a suggestion for each of the largest outputs of ops that a mesh axis
     replicates.
 
@@ -163,7 +173,7 @@ def _replicated_tensor(forecast: ForecastData, live: LiveTensors) -> str:
     """
     axes = [axis for axis, _ in forecast.axes]
     if len(live.tensor.states) != len(axes):
-        return ""  # statistics and residuals have no known states
+        return ""  # the states of tensors that are internal to an op are unknown
     for i, (axis, axis_size) in enumerate(forecast.axes):
         dims = _shardable_dims(live.tensor, i, axis_size)
         if dims:

@@ -4,8 +4,9 @@
     gradients.add_outputs(step)            # each step, in order
     gradients.smallest()                   # one value for each parameter
 
-A value is the gradient of a parameter if the gradient rule of an op that reads the
-parameter computes it, and if it has the parameter's dimensions.
+A value of the program is the gradient of a parameter if the gradient rule of an op that
+reads the parameter computes it, and if it has the parameter's dimensions. A store is a
+variable or an argument of the program.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class ParameterGradients:
 
     def __init__(self, tensors: PlacedTensors) -> None:
         self._tensors = tensors
-        # For each parameter: its gradient, before and after each reshard.
+        # For each parameter: its gradient as computed, and after each reshard.
         self._by_parameter: dict[Store, list[Value]] = {}
-        # For each of these values: the list of `_by_parameter` that contains it.
-        self._list_with: dict[Value, list[Value]] = {}
+        # For each of these values: the same list, of all placements of its gradient.
+        self._placements_of: dict[Value, list[Value]] = {}
         # Intermediate sums, where several calls of a body add to a gradient in turn.
         self._accumulators: set[Value] = set()
 
@@ -46,14 +47,14 @@ class ParameterGradients:
 
     def all_values(self) -> set[Value]:
         """Returns the gradients in all of their placements, and their accumulators."""
-        return set(self._list_with) | self._accumulators
+        return set(self._placements_of) | self._accumulators
 
     def add_reshard(self, step: ReshardStep) -> None:
         """Adds the output of a reshard of a gradient."""
-        if step.src in self._list_with:
-            values = self._list_with[step.src]
+        if step.src in self._placements_of:
+            values = self._placements_of[step.src]
             values.append(step.out)
-            self._list_with[step.out] = values
+            self._placements_of[step.out] = values
 
     def add_outputs(self, step: Compute | LoopStep) -> None:
         """Adds the outputs that are gradients of parameters.
@@ -66,7 +67,7 @@ class ParameterGradients:
         for store in dict.fromkeys(parameters(step.node)):
             matches = [v for v in remaining if has_shape_of(v.spec, store.spec)]
             if matches:
-                self._set(store, matches[0])
+                self._set_gradient(store, matches[0])
                 remaining.remove(matches[0])
 
     def add_call(self, step: CallStep) -> None:
@@ -77,7 +78,9 @@ class ParameterGradients:
         results = zip(step.outs, step.body.results, step.op.body.results)
         for out, body_result, tensor in results:
             for store in parameters(tensor.node):
-                self._set(store, out)
+                self._set_gradient(store, out)
+                # The body adds the gradient of this call to an argument: the sum of the
+                # gradients of earlier calls.
                 addends = [
                     argument_values[x]
                     for x in tensor.node.inputs
@@ -85,17 +88,18 @@ class ParameterGradients:
                 ]
                 self._accumulators.update([out, body_result, *addends])
 
-    def _set(self, store: Store, value: Value) -> None:
+    def _set_gradient(self, store: Store, value: Value) -> None:
         """Makes a value the gradient of a parameter, in place of any earlier one."""
         values = [value]
         self._by_parameter[store] = values
-        self._list_with[value] = values
+        self._placements_of[value] = values
 
 
 def parameters(node: Node) -> Iterator[Store]:
     """Yields the parameters whose gradients a node may compute: those that the forward
     op of its gradient rule reads.
     """
+    # `primals`: the tensors of the forward op, if a gradient rule recorded the node.
     for tensor in node.primals:
         op = tensor.node.op
         if isinstance(op, ReadOp) and op.store.kind == "parameter":

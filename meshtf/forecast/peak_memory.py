@@ -7,10 +7,11 @@ program, in the order of its schedule.
 A value is live from the step that computes it to the last step that reads it. Variables and
 arguments are always live, so reading them allocates nothing. An op whose output is as
 large as an input that no later step reads reuses the input's buffer, as TensorFlow and
-XLA do for elementwise ops. Gradients stay live until their bucket is full, as on devices
-with separate memories.
+XLA do for elementwise ops. Gradients stay live until their bucket is full (a bucket: the
+gradients that one all-reduce adds up), as on devices with separate memories.
 
-The stages of a pipeline hold different values, so each stage has its own peak.
+The stages of a pipeline hold different values, so each stage has its own peak. Without a
+pipeline there is one stage, 0. A spec is a shape and a data type.
 `meshtf.forecast.live_tensors` lists what is live at the peak.
 """
 
@@ -111,12 +112,9 @@ class Timelines:
     def peaks(self) -> list[Peaks]:
         """Returns for each stage the peak of live bytes while the program runs."""
         peak = self.of(self.program).peak
-        return [
-            Peaks(everything, activations)
-            for everything, activations in zip(
-                peak[ALL_VALUES].tolist(), peak[ACTIVATIONS].tolist()
-            )
-        ]
+        everything = peak[ALL_VALUES].tolist()
+        activations = peak[ACTIVATIONS].tolist()
+        return list(map(Peaks, everything, activations))
 
     def of(self, program: Program) -> Timeline:
         """Returns the timeline of the program, or of a body within it."""
@@ -140,8 +138,9 @@ class Timelines:
             live += output_bytes
             freed = values_freed_by(step, i, last_use)
             reused = _reused_bytes(step, freed, sizes, self.mesh)
+            # `reused` [stages] is subtracted from both rows of [2, stages].
             live_during_step = live + self._scratch(step, output_bytes) - reused
-            # At each stage, the first step with the highest sum.
+            # Afterwards: at each stage, the first step with the highest sum.
             peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
             np.maximum(peak, live_during_step, out=peak)
             live -= self._bytes(freed, sizes)
@@ -172,7 +171,8 @@ class Timelines:
             # The packed buffer is live together with the inputs, and freed before the
             # results are unpacked.
             sizes = packed_sizes(step, self.mesh)
-            return np.maximum(self._bytes(sizes, sizes) - output_bytes, 0.0)
+            packed_bytes = self._bytes(sizes.keys(), sizes)
+            return np.maximum(packed_bytes - output_bytes, 0.0)
         scratch = np.zeros_like(output_bytes)
         if isinstance(step, Compute) and not step.makes_statistics:
             local_specs = workspace_specs(step, self.mesh)
@@ -245,6 +245,7 @@ def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, i
 def _scheduled_steps(program: Program) -> list[Step]:
     """Returns all steps of a program in the order in which they run."""
     steps: list[Step] = []
+    # A segment: computations that run as one TensorFlow function, and the steps before.
     for segment in schedule(program, bucket_bytes=program.mesh.bucket_bytes):
         steps.extend(segment.before)
         steps.extend(segment.computes)
@@ -267,7 +268,8 @@ def _stage_slice(stage: int | None) -> slice:
 def _reused_bytes(
     step: Step, freed: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh
 ) -> Bytes:
-    """Returns for each stage the bytes of the input buffer that an output of a step reuses.
+    """Returns the bytes of the input buffer that an output of a step reuses, at each stage:
+    float [stages].
 
     Args:
       step: the step.
@@ -314,7 +316,9 @@ def _sizes(program: Program) -> dict[Value, float]:
             sizes[step.src] = local_size
             sizes[step.out] = local_size * step.num_shards(mesh)
         elif isinstance(step, Compute) and step.makes_statistics:
-            # The shapes of residuals are unknown: the largest input is the estimate.
+            # The step before the shards of an op exchange statistics. Residuals are the
+            # tensors that the op needs again afterwards: their shapes are unknown, and the
+            # largest input is the estimate.
             _statistics, residuals = step.outs
             sizes[residuals] = max((sizes[value] for value in step.ins), default=0.0)
     return sizes

@@ -14,7 +14,8 @@ from meshtf.partition.cost import local_bytes, local_shape
 
 
 class PlacedTensors:
-    """Describes tensors; those with equal spec and placement share one `PlacedTensor`.
+    """Describes tensors. Those with equal spec (shape and data type) and placement share one
+    `PlacedTensor`.
 
     Args:
       mesh: the mesh that the tensors lie on.

@@ -54,7 +54,8 @@ class Collective:
     """One reshard of a tensor, for one op."""
 
     # "all_reduce" and so on; "window": the elements of neighbours that an op such as a
-    # convolution reads; "gather_statistics": an all_gather of statistics within an op.
+    # convolution reads; "gather_statistics": an all_gather within an op, such as of the
+    # maxima of a softmax.
     kind: str
     axis: str  # "data"; "data+model" for statistics gathered along two axes
     tensor: PlacedTensor  # the tensor before the reshard
@@ -95,13 +96,16 @@ class Computation:
         return self.flops * self.times
 
 
+VariableRole = Literal["parameter", "optimizer state", "other"]
+
+
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
     """A variable."""
 
     name: str
     tensor: PlacedTensor
-    role: Literal["parameter", "optimizer state", "other"]
+    role: VariableRole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Memory:
     """Bytes on one device."""
 
     parameters: float  # trainable variables
-    optimizer_state: float  # slots of optimizers
+    optimizer_state: float  # variables of optimizers, such as moving averages
     other_variables: float
     arguments: float  # inputs of the call
     gradients: float  # the gradients of all parameters, placed as the updates read them
@@ -140,9 +144,8 @@ class LiveTensors:
     title: str
     path: str  # the module, or the name of a variable; indices are written as "_*"
     tensor: PlacedTensor
-    function: str = (
-        ""  # the function that the user called; "": a variable or an argument
-    )
+    # The function that the user called; "": a variable or an argument.
+    function: str = ""
     file: str = ""  # the user's file that calls the function
     line: int = 0
     count: int = 1  # how many equal tensors there are
@@ -174,9 +177,7 @@ class ForecastData:
     optimizer_layout: str  # the rules for the state of optimizers
     ops: tuple[Computation, ...]  # in the order in which they run
     results: tuple[Collective, ...]  # the reshards of the function's results
-    variables: tuple[
-        StoredTensor, ...
-    ]  # the variables that the program reads or writes
+    variables: tuple[StoredTensor, ...]  # those that the program reads or writes
     memory: Memory
     notes: tuple[str, ...] = ()  # what is legal, but probably not intended
     error: str | None = None  # the error that ended the recording after the last op
@@ -221,9 +222,9 @@ class ForecastData:
           phase: counts only collectives of this phase; None: all.
         """
         if kind is not None:
-            as_text("kind", kind)
+            kind = as_text("kind", kind)
         if axis is not None:
-            as_text("axis", axis)
+            axis = as_text("axis", axis)
         _check_phase(phase)
         return sum(
             collective.total
@@ -255,5 +256,6 @@ class ForecastData:
 
 
 def _check_phase(phase: object) -> None:
+    """Raises ArgumentError unless an argument is a phase or None."""
     if phase is not None:
         as_choice("phase", phase, PHASES)

@@ -4,6 +4,10 @@ Ops that gradient rules record are backward. Ops that read the results of backwa
 as an optimizer's, are update; so are ops that only updates use, such as a learning rate. A
 loop over microbatches contains forward and backward ops; ops that read its results are
 update.
+
+A node is a recorded op. `latest(node)` is the node that replaced it in the recorded graph,
+or the node itself. Nodes that a gradient rule recorded have `primals`: the tensors of the
+forward op.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from meshtf.forecast.report_data import Phase
 from meshtf.graph import Body, Call, ControlFlowOp, Node, Tensor, WriteOp
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 
 
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
@@ -24,12 +28,10 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     """
     phase_of: dict[Node, Phase] = {}
     # Loops, branches and calls that contain a backward pass.
-    training_loops = {
-        node for node in nodes if any(inner.primals for inner in _inner_nodes(node))
-    }
+    training_loops = {node for node in nodes if _has_backward_pass(node)}
     for node in nodes:
         phase_of[node] = _phase(node, phase_of, training_loops)
-    outputs = training_loops | {latest(tensor.node) for tensor in results}
+    outputs = training_loops | {latest_version(tensor.node) for tensor in results}
     _mark_inputs_of_updates(nodes, outputs, phase_of)
     for node in nodes:
         _add_bodies(node, phase_of)
@@ -60,6 +62,11 @@ def _inner_nodes(node: Node) -> Iterator[Node]:
             yield from _inner_nodes(inner)
 
 
+def _has_backward_pass(node: Node) -> bool:
+    """Returns whether a gradient rule recorded a node of a body of this node."""
+    return any(inner.primals for inner in _inner_nodes(node))
+
+
 def _is_backward(node: Node) -> bool:
     """Returns whether a gradient rule recorded a node."""
     if isinstance(node.op, Call) and node.op.call_id.backward:
@@ -81,7 +88,7 @@ def _phase(node: Node, phase_of: dict[Node, Phase], training_loops: Set[Node]) -
     if isinstance(op, WriteOp) and op.variables[0].kind == "parameter":
         return "update"
     for x in node.inputs:
-        producer = latest(x.node)
+        producer = latest_version(x.node)
         if producer in training_loops or phase_of.get(producer, "forward") != "forward":
             return "update"
     return "forward"
@@ -104,4 +111,6 @@ def _mark_inputs_of_updates(
         if phase_of[node] == "forward" and node not in outputs and only_updates:
             phase_of[node] = "update"
         for x in node.inputs:
-            phases_of_users.setdefault(latest(x.node), set()).add(phase_of[node])
+            phases_of_users.setdefault(latest_version(x.node), set()).add(
+                phase_of[node]
+            )

@@ -1,12 +1,12 @@
 """The arguments of one call of a `mtf.function`: arrays, tensors and Python values, in
 any nesting.
 
-Example:
+A function has a trace, that is a compiled program, for each key of its calls:
 
     call = CallArguments(mesh)
     call.add_array("x", array, "batch;d_model")
     call.add_structure("training", True)
-    call.key                        # calls with equal keys share a trace
+    call.key                        # shapes, dtypes, Python values and so on
     fn(**call.arguments())          # records the function
 """
 
@@ -89,7 +89,8 @@ class CallArguments:
         self.stores: list[Any] = []
         self.flat_values: list[Any] = []
         self.tensors: list[Tensor] = []
-        # For each argument, a function that returns it as the recorded function gets it.
+        # For each argument, the getter: a function without arguments that returns the value
+        # with which the recorded function is called, such as a symbolic tensor.
         self._getters: dict[str, Callable[[], Any]] = {}
 
     def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
@@ -109,17 +110,10 @@ class CallArguments:
         if isinstance(dims, str):
             self._getters[name] = self._array(name, value, dims)
             return
-        if not isinstance(value, Mapping) or not set(value) <= set(dims):
-            is_dict = isinstance(value, Mapping)
-            got = sorted(value) if is_dict else type(value).__name__
-            raise PlanError(
-                explain_error(
-                    f"argument {name!r} is a dict of some of {', '.join(dims)}.",
-                    got=got,
-                    way_out="Leave out the others, or name their dimensions: "
-                    f"{name}={{...}}.",
-                )
-            )
+        if not isinstance(value, Mapping):
+            raise _wrong_keys(name, dims, got=type(value).__name__)
+        if not set(value) <= set(dims):
+            raise _wrong_keys(name, dims, got=sorted(value))
         getters = {
             key: self._array(f"{name}_{key}", value[key], dims[key])
             for key in sorted(value)
@@ -127,7 +121,13 @@ class CallArguments:
         self._getters[name] = lambda: {key: get() for key, get in getters.items()}
 
     def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
-        """Adds an array, and returns the getter of the argument."""
+        """Adds an array, and returns the getter of its symbolic tensor.
+
+        Args:
+          name: the name of the argument.
+          value: the array; a tensor or None is added as it is.
+          dims: the names of dimensions, such as "batch;d_model".
+        """
         has_names = isinstance(value, Tensor) or hasattr(value, "tensor")
         if value is None or has_names:
             return self._structure(name, value)
@@ -144,9 +144,9 @@ class CallArguments:
             array=array if self.in_place else None,
         )
         entry = KeyEntry(argument=name, kind="shape", facts=tuple(spec))
-        self._add(store, entry, [array])
+        self._add(store, entry, values=[array])
         if self.mesh is not None:
-            _ = store.placement  # raises LayoutError
+            _ = store.placement  # computed as a check: raises LayoutError
         return lambda: apply(Read(store), mesh=store.mesh)
 
     def add_structure(self, name: str, value: Any) -> None:
@@ -184,7 +184,7 @@ class CallArguments:
             # The mesh was unknown when this store was added, and a later argument has one.
             if store.mesh is None and self.mesh is not None:
                 store.mesh = self.mesh
-                _ = store.placement  # raises LayoutError
+                _ = store.placement  # computed as a check: raises LayoutError
         return {name: get() for name, get in self._getters.items()}
 
     def _leaf(self, name: str, leaf: Any, leaf_name: str) -> Callable[[], Any]:
@@ -208,7 +208,8 @@ class CallArguments:
             self.key += (KeyEntry(argument=name, kind="value", facts=facts),)
             return lambda: leaf
         if self.in_place:
-            self.mesh = self.mesh or leaf.mesh
+            if self.mesh is None:
+                self.mesh = leaf.mesh
             return lambda: leaf
         self._check_tensor(name, leaf)
         self.mesh = leaf.mesh
@@ -238,10 +239,16 @@ class CallArguments:
         """Adds an eager tensor, and returns the getter of its symbolic tensor."""
         value = leaf.sharded_value
         assert leaf.mesh is not None and value is not None
+        store: DeviceStore | ShardsStore
+        facts: tuple[Any, ...]
+        # A live mesh runs on the devices of jax. The shards of a result of a program are one
+        # object there (`DeviceShards`); any other tensor has a list of shards.
         if leaf.mesh.live and not isinstance(value.values, list):
-            on_devices = DeviceStore(leaf_name, leaf.spec, leaf.mesh, value.placement)
-            same_trace = (*leaf.spec, value.placement, "on devices", leaf.mesh)
-            return self._add_tensor(name, leaf, on_devices, same_trace, [value.values])
+            store = DeviceStore(leaf_name, leaf.spec, leaf.mesh, value.placement)
+            facts = (*leaf.spec, value.placement, "on devices", leaf.mesh)
+            return self._add_tensor(
+                name, leaf, store=store, facts=facts, values=[value.values]
+            )
         shards, distinct_index = distinct(value.values)
         store = ShardsStore(
             leaf_name,
@@ -251,7 +258,7 @@ class CallArguments:
             distinct_index=distinct_index,
         )
         facts = (*leaf.spec, value.placement, distinct_index, leaf.mesh)
-        return self._add_tensor(name, leaf, store, facts, shards)
+        return self._add_tensor(name, leaf, store=store, facts=facts, values=shards)
 
     def _add_tensor(
         self,
@@ -261,18 +268,17 @@ class CallArguments:
         facts: tuple[Any, ...],
         values: list[Any],
     ) -> Callable[[], Any]:
-        """Adds a tensor with its store, and returns the function that makes the argument
-        of a trace.
+        """Adds a tensor with a store, and returns the getter of its symbolic tensor.
 
         Args:
           name: the name of the argument.
           leaf: the tensor.
-          store: its store.
-          facts: what the trace depends on.
-          values: what fills the store.
+          store: the store from which the program reads the tensor.
+          facts: the properties of the tensor that the trace depends on.
+          values: the TensorFlow tensors that fill the store.
         """
         entry = KeyEntry(argument=name, kind="shape", facts=facts)
-        self._add(store, entry, values)
+        self._add(store, entry, values=values)
         if has_gradient(leaf.dtype):
             self.tensors.append(leaf)
         return lambda: apply(Read(store), mesh=store.mesh)
@@ -282,6 +288,24 @@ class CallArguments:
         self.stores.append(store)
         self.key += (entry,)
         self.flat_values += values
+
+
+def _wrong_keys(name: str, dims: Mapping[str, str], got: object) -> PlanError:
+    """Returns the error for an argument that is no dict, or has a key without names of
+    dimensions.
+
+    Args:
+      name: the name of the argument.
+      dims: the names of dimensions, by key.
+      got: the keys, or the type of the argument.
+    """
+    return PlanError(
+        explain_error(
+            f"argument {name!r} is a dict of some of {', '.join(dims)}.",
+            got=got,
+            way_out=f"Leave out the others, or name their dimensions: {name}={{...}}.",
+        )
+    )
 
 
 def leaf_names(name: str, value: Any) -> list[str]:

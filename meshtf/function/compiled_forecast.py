@@ -8,7 +8,8 @@ from meshtf.forecast import Forecast
 from meshtf.runtime.spmd import CompiledProgram
 
 _MIB = 2**20
-# Reshards of plans that XLA has no collective of the same name for.
+# Kind of reshard in a plan -> the kind of collective that XLA runs for it, if the names
+# differ.
 _PLANNED_KINDS = {"window": "collective_permute", "gather_statistics": "all_gather"}
 
 
@@ -33,17 +34,23 @@ class CompiledForecast:
             f"{'':20}{'forecast':>14}{'XLA':>14}{'forecast / XLA':>16}",
             _row("peak MiB", self.forecast.memory.peak, compiled.peak),
         ]
-        planned = self._planned_bytes()
+        planned_bytes = self._planned_bytes()
         compiled_bytes = self._compiled_bytes()
-        for kind in sorted({*planned, *compiled_bytes}):
-            row = _row(f"{kind} MiB", planned.get(kind, 0), compiled_bytes.get(kind, 0))
-            lines.append(row)
-        total = sum(x.received * x.times for x in compiled.collectives)
-        hidden = sum(x.received * x.times for x in compiled.collectives if x.overlapped)
-        if total:
+        for kind in sorted({*planned_bytes, *compiled_bytes}):
+            planned = planned_bytes.get(kind, 0)
+            lines.append(_row(f"{kind} MiB", planned, compiled_bytes.get(kind, 0)))
+        total_bytes = 0.0
+        overlapped_bytes = 0.0
+        for collective in compiled.collectives:
+            num_bytes = collective.received * collective.times
+            total_bytes += num_bytes
+            if collective.overlapped:
+                overlapped_bytes += num_bytes
+        if total_bytes:
+            overlapped = overlapped_bytes / total_bytes
             lines.append(
                 f"{len(compiled.collectives)} collectives in the program; "
-                f"{hidden / total:.0%} of their bytes move while a matrix product runs"
+                f"{overlapped:.0%} of their bytes move while a matrix product runs"
             )
         return "\n".join(lines)
 
@@ -51,7 +58,7 @@ class CompiledForecast:
         return str(self)
 
     def _planned_bytes(self) -> dict[str, float]:
-        """Returns the bytes that a device receives, by kind, as planned."""
+        """Returns the bytes that a device receives, by kind of collective, as planned."""
         received: dict[str, float] = {}
         for collective in self.forecast.collectives:
             kind = _PLANNED_KINDS.get(collective.kind, collective.kind)
@@ -60,10 +67,12 @@ class CompiledForecast:
         return received
 
     def _compiled_bytes(self) -> dict[str, float]:
-        """Returns the bytes that a device receives, by kind, as compiled."""
+        """Returns the bytes that a device receives, by kind of collective, as compiled."""
         received: dict[str, float] = {}
-        for x in self.compiled.collectives:
-            received[x.kind] = received.get(x.kind, 0.0) + x.received * x.times
+        for collective in self.compiled.collectives:
+            kind = collective.kind
+            num_bytes = collective.received * collective.times
+            received[kind] = received.get(kind, 0.0) + num_bytes
         return received
 
 

@@ -141,8 +141,12 @@ def function(
       dropped, and traced again at its next call. Callers can differentiate the results,
       unless the function writes variables.
     """
-    make = functools.partial(Function, mesh=mesh, jit=jit, names=names, runtime=runtime)
-    return make if fn is None else make(fn)
+    decorator = functools.partial(
+        Function, mesh=mesh, jit=jit, names=names, runtime=runtime
+    )
+    if fn is None:
+        return decorator
+    return decorator(fn)
 
 
 @contextlib.contextmanager
@@ -158,7 +162,8 @@ def run_functions_eagerly() -> Iterator[None]:
 
 
 class _CompiledCall(NamedTuple):
-    """A trace, and the structure of its results.
+    """A trace (the compiled program of a function, for calls with equal keys), and the
+    structure of its results.
 
     Attributes:
       trace: the compiled function.
@@ -186,12 +191,12 @@ class Function(Generic[P, R]):
         runtime: RuntimeName | None = None,
     ) -> None:
         if mesh is not None:
-            as_mesh("mesh", mesh)
-        self._python = PythonFunction(fn, mesh, names or {})
+            mesh = as_mesh("mesh", mesh)
+        self._python = PythonFunction(fn, mesh=mesh, names=names or {})
         self._jit = as_bool("jit", jit)
         self._runtime = None if runtime is None else as_runtime_name(runtime)
         self.name = self._python.name
-        # By the key of a call; the least recently used trace comes first.
+        # Key of a call -> trace; the least recently used one comes first.
         self._compiled: collections.OrderedDict[Any, _CompiledCall]
         self._compiled = collections.OrderedDict()
         self._num_traces = 0  # so far, traces that were dropped included
@@ -215,17 +220,20 @@ class Function(Generic[P, R]):
         """Runs a call: as part of the calling function, op by op, or as a program."""
         executor = current_executor()
         runs_eagerly = current().functions_run_eagerly
-        is_recording = isinstance(executor, Graph)
-        # Another `mtf.function` calls this one.
-        if is_recording or (runs_eagerly and isinstance(executor, InPlace)):
+        # The caller is another `mtf.function`, which is being recorded, or runs op by op.
+        caller_is_recorded = isinstance(executor, Graph)
+        caller_runs_eagerly = runs_eagerly and isinstance(executor, InPlace)
+        if caller_is_recorded or caller_runs_eagerly:
             return self._run_in_place(args, kwargs)
         if runs_eagerly or not is_traceable(current()):
+            # Op by op, but with the settings that a trace would have.
             with context(**RESET_IN_TRACES):
                 return self._run_in_place(args, kwargs)
         call = self._python.bind(args, kwargs)
+        # The heartbeats say to a process that monitors this one what it does.
         activity = "runs" if call.key in self._compiled else "traces"
         beat(f"{activity} {self.name}")
-        trace, structure = self._get(call)
+        trace, structure = self._compiled_call(call)
         results = iter(trace.call(call.flat_values, call.tensors))
         beat(f"ran {self.name}")
         return tf.nest.map_structure(
@@ -241,7 +249,8 @@ class Function(Generic[P, R]):
 
     def lower(self, *args: Any, **kwargs: Any) -> Executable:
         """Returns the planned program for these arguments, without running it."""
-        return self._get(self._python.bind(args, kwargs)).trace.executable
+        call = self._python.bind(args, kwargs)
+        return self._compiled_call(call).trace.executable
 
     def explain(self, *args: Any, **kwargs: Any) -> Forecast:
         """Returns a forecast of a call, without running it: see `mtf.explain`."""
@@ -290,9 +299,10 @@ class Function(Generic[P, R]):
         with executing(executor):
             return self._python.run(call)
 
-    def _get(self, call: CallArguments) -> _CompiledCall:
+    def _compiled_call(self, call: CallArguments) -> _CompiledCall:
         """Returns the compiled function for a call, from the cache if it is there."""
-        # Only from `lower`: the trace would depend on the context, so it is not cached.
+        # In such a context `lower` is the only caller. The trace depends on settings that
+        # are not in its key, so it is not cached.
         if not is_traceable(current()):
             return self._trace(call)
         key = self._cache_key(call)
@@ -322,7 +332,7 @@ class Function(Generic[P, R]):
         return (*call.key, KeyEntry(argument="", kind="path", facts=(path,)))
 
     def _warn_of_many_traces(self, last_key: tuple[KeyEntry, ...]) -> None:
-        """Warns once, when the function has many traces; a method, when one object has."""
+        """Warns once if the function has many traces; of a method, if one object has many."""
         keys = keys_of_object(self._compiled, last_key)
         if len(keys) >= MANY_TRACES and not self._has_warned:
             self._has_warned = True
@@ -342,5 +352,5 @@ class Function(Generic[P, R]):
         )
         has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
         mesh = recording.recorded.mesh
-        warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes)
+        warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=has_writes)
         return _CompiledCall(trace, recording.structure)

@@ -3,7 +3,7 @@ misspelt name.
 
     warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=True)
 
-This is called after a program is recorded.
+Called after a program is recorded.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def warn_of_unmatched(mesh: Mesh, use: LayoutUse, has_writes: bool) -> None:
     """Warns of rules whose dimension no program had so far, and of axes that no rule
     names; once for each rule and axis of a mesh.
 
-    A program that writes no variables may be a small part of the work that the layout is
-    for: then only names that look misspelt are reported. An axis may be unused on purpose,
-    so it is only logged, unless its name looks misspelt, or the layout has rules and shards
-    nothing.
+    A program that writes variables is taken for a training step, which uses all of the
+    layout. Another program may be a small part of the user's work: then only names that look
+    misspelt are reported. An axis may be unused on purpose, so it is only logged, unless its
+    name looks misspelt, or the layout has rules and shards nothing.
 
     Args:
       mesh: the mesh of the program.
@@ -33,13 +33,13 @@ def warn_of_unmatched(mesh: Mesh, use: LayoutUse, has_writes: bool) -> None:
     """
     for name, similar in use.unmatched_rules(mesh).items():
         if has_writes or similar:
-            text = _unmatched_rule(mesh, use, name, similar)
-            _warn(mesh, f"rule {name}", text)
+            text = _unmatched_rule(mesh, use, name=name, similar=similar)
+            _warn(mesh, key=f"rule {name}", text=text)
     for axis, similar in use.unused_axes(mesh).items():
         headline = unused_axis_text(mesh, axis)
         if similar or (has_writes and use.shards_nothing(mesh)):
-            text = _unused_axis(mesh, axis, headline, similar)
-            _warn(mesh, f"axis {axis}", text)
+            text = _unused_axis(mesh, axis, headline=headline, similar=similar)
+            _warn(mesh, key=f"axis {axis}", text=text)
         elif has_writes:
             log_once(mesh, headline)
 
@@ -82,7 +82,7 @@ def _unused_axis(mesh: Mesh, axis: str, headline: str, similar: str) -> str:
 
 
 def _warn(mesh: Mesh, key: str, text: str) -> None:
-    """Warns once for a mesh and key.
+    """Warns with a text, once for a mesh and a key.
 
     Raises:
       LayoutError: instead of the warning, if the mesh is strict.

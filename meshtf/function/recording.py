@@ -1,11 +1,12 @@
-"""Records a Python function: calls it with recorded tensors as arguments.
+"""Records a Python function: calls it with symbolic tensors as arguments, whose ops become
+the nodes of a graph.
 
     python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
     call = python.bind(args, kwargs)
     recording = python.record(Graph(call.mesh), call)
 
-`call.key` is the key of the trace; `recording.recorded` has the nodes and results that a
-runtime compiles.
+Calls with equal `call.key` share a trace, that is a compiled recording. `recording.recorded`
+has the nodes and results that a runtime compiles.
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ from meshtf.ops.control.seeds import iterations
 
 
 class ResultMarker:
-    """Marks where tensors are in the structure that a function returns."""
+    """Stands for a tensor in the structure that a function returns: each call puts another
+    tensor there.
+    """
 
 
 RESULT = ResultMarker()
-# A call within Python loops has their iteration indices as further arguments, so that
+# A call within loops has the iteration indices of the loops as further arguments, so that
 # random ops draw new numbers in each iteration. The names of these arguments begin with
-# this prefix; no argument of a user can, as it contains spaces.
+# this prefix, which no argument of a user has, as it contains spaces.
 _ITERATION_PREFIX = "loop iteration "
 
 
@@ -136,8 +139,8 @@ class PythonFunction:
         """
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        context = current()
-        mesh = context.mesh or self.mesh
+        settings = current()
+        mesh = self.mesh if settings.mesh is None else settings.mesh
         if mesh is None and in_place:
             mesh = current_executor().mesh
         call = CallArguments(mesh, runs=runs, in_place=in_place)
@@ -150,7 +153,7 @@ class PythonFunction:
             # Scalars: the index of the current iteration of each enclosing loop.
             for depth, index in enumerate(iterations()):
                 call.add_array(f"{_ITERATION_PREFIX}{depth}", index, "")
-        call.key += context_entries(context)
+        call.key += context_entries(settings)
         return call
 
     def run(self, call: CallArguments) -> Any:
@@ -165,7 +168,10 @@ class PythonFunction:
         ]
         bound = self.signature.bind_partial()
         bound.arguments.update(arguments)
-        with context(iterations=tuple(indices) or current().iterations):
+        iteration_indices = current().iterations
+        if indices:
+            iteration_indices = tuple(indices)
+        with context(iterations=iteration_indices):
             return self.fn(*bound.args, **bound.kwargs)
 
     def record(self, graph: Graph, call: CallArguments) -> Recording:
@@ -174,6 +180,7 @@ class PythonFunction:
         Raises:
           MeshError: no tensor or variable determines the mesh.
         """
+        # Some settings of the caller's context do not apply to the ops of a trace.
         with executing(graph), context(**RESET_IN_TRACES):
             returned = self.run(call)
             leaves = flatten(returned)
@@ -197,7 +204,10 @@ class PythonFunction:
         """Records a call as if its tensors and variables were on another mesh."""
 
         def on_mesh(x: Any) -> Any:
-            return _abstract_tensor(x, mesh) if isinstance(x, Tensor) else x
+            """Returns a tensor without data on the other mesh; anything else unchanged."""
+            if isinstance(x, Tensor):
+                return _abstract_tensor(x, mesh)
+            return x
 
         args, kwargs = tf.nest.map_structure(on_mesh, (args, kwargs))
         with context(mesh=mesh):

@@ -1,4 +1,8 @@
-"""The warning that a function is traced too often. It names the argument that changes."""
+"""The warning that a function is traced too often. It names the argument that changes.
+
+A trace is a program that a `mtf.function` recorded and compiled for one call. Its key lists
+the properties of the call that the program depends on, such as shapes: see `KeyEntry`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from meshtf.errors import TraceWarning, explain_error
 from meshtf.function.arguments import ByIdentity, KeyEntry
 
-MANY_TRACES = 20  # so many traces of one function cause the warning
+MANY_TRACES = 20  # the number of traces of one function that causes the warning
 
 # For each kind of `KeyEntry` that changes from call to call: how to avoid the traces.
 _WAYS_OUT = {
@@ -32,8 +36,9 @@ def warn_of_many_traces(name: str, keys: Collection[Sequence[KeyEntry]]) -> None
 
     Args:
       name: the name of the function.
-      keys: the keys of all its traces.
+      keys: the keys of all traces of the function.
     """
+    # The argument "" is the context of the call, such as the layout.
     variants = _variants_by_argument(keys)
     argument = max(variants, key=lambda candidate: len(variants[candidate]))
     kind, examples = _difference(variants[argument])
@@ -65,8 +70,8 @@ def keys_of_object(
 def _variants_by_argument(
     keys: Iterable[Sequence[KeyEntry]],
 ) -> dict[str, list[tuple[KeyEntry, ...]]]:
-    """Returns for each argument its distinct variants: the entries that describe the
-    argument in one key or several.
+    """Returns for each argument its distinct variants. A variant is the tuple of entries
+    that describe the argument in a key.
     """
     # The inner dicts are used as ordered sets.
     variants: dict[str, dict[tuple[KeyEntry, ...], None]] = defaultdict(dict)
@@ -85,6 +90,7 @@ def _difference(variants: Sequence[Sequence[KeyEntry]]) -> tuple[str, list[str]]
     """
     lengths = {len(entries) for entries in variants}
     if len(lengths) > 1 or not variants[0]:
+        # One entry is the structure itself, each other one is a leaf.
         examples = [f"{len(entries) - 1} leaves" for entries in variants[:3]]
         return "structure", examples
     most_varied: list[KeyEntry] = []
@@ -99,4 +105,6 @@ def _difference(variants: Sequence[Sequence[KeyEntry]]) -> tuple[str, list[str]]
 def _entry_text(entry: KeyEntry) -> str:
     """Returns an entry as users know it: a value, a shape, a layout."""
     fact = entry.facts[0]
-    return repr(fact.value if isinstance(fact, ByIdentity) else fact)
+    if isinstance(fact, ByIdentity):
+        return repr(fact.value)
+    return repr(fact)

@@ -6,7 +6,7 @@
 The backward function of a trace is recorded when a gradient is first taken, once for each
 set of results that have cotangents. It recomputes the forward pass from the arguments of
 the call, so the results of a call keep its arguments alive. The backward function is a
-trace as well, so gradients can be differentiated again.
+trace as well, so that second derivatives work.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Trace:
       name: the name of the function.
       graph: the graph that the function was recorded in.
       recorded: the nodes, results and mesh of the function.
-      stores: the stores of the function's arguments, in order.
+      stores: the stores from which the program reads the arguments, in order.
       compile_recorded: compiles recorded nodes for the stores of arguments; it compiles
         backward functions as well.
       outer_reads: read of a variable in the function -> read of the same variable outside
@@ -104,22 +104,24 @@ class Trace:
         self.differentiable = has_sources and any(
             has_gradient(result.dtype) for result in self.results
         )
-        # By the indices and placements of the results' cotangents; see `backward`.
+        # (indices, placements) of the results' cotangents -> trace; see `backward`.
         self._backward_traces: dict[Any, BackwardTrace] = {}
 
-    def call(self, values: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+    def call(
+        self, flat_values: Sequence[Any], tensors: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Runs the function, and returns its results.
 
         Args:
-          values: all arguments, as TensorFlow tensors.
+          flat_values: all arguments, as TensorFlow tensors.
           tensors: the arguments that are named tensors and can have gradients.
         """
         if self.write_time is not None:
             self.write_time.record()
-        outputs = self.executable(values)
+        outputs = self.executable(flat_values)
         trace_call: TraceCall | None = None
         if self.differentiable and self.write_time is None:
-            trace_call = TraceCall(self, values, tensors)
+            trace_call = TraceCall(self, flat_values, tensors)
         elif self.differentiable:
             trace_call = WritingTraceCall(self, tensors)
         return [
@@ -197,7 +199,7 @@ class Trace:
             compile_recorded=self.compile_recorded,
             outer_reads=self.outer_reads,
         )
-        return BackwardTrace(trace, [dx is not None for dx in gradients])
+        return BackwardTrace(trace, is_present=[dx is not None for dx in gradients])
 
 
 class BackwardTrace(NamedTuple):
@@ -269,7 +271,8 @@ class TraceCall:
             stores.append(store)
             cotangents.append(dy)
             flat_values += shards
-        trace, is_present = self.trace.backward(tuple(indices), stores)
+        # The backward function returns only the gradients that are present.
+        trace, is_present = self.trace.backward(tuple(indices), cotangents=stores)
         for variable in trace.variables:
             if changed_since(variable, self.called_at):
                 raise _written_since(self.trace.name, variable)
@@ -325,7 +328,7 @@ class WritingTraceCall(TraceCall):
 
 
 def _written_since(name: str, variable: Any) -> PlanError:
-    """Returns the error for a variable that was written after a call of function `name`."""
+    """Returns the error for a variable that was written after function `name` was called."""
     return PlanError(
         explain_error(
             f"the gradient of a result of the function {name!r} needs the value that "

@@ -3,7 +3,8 @@
     written_variables(nodes)
     differentiable_captures(nodes, results)     # eager tensors and reads of variables
 
-`Trace` uses them to compute gradients, and to know when variables were written.
+`Trace`, a compiled function, uses them to compute gradients, and to know when variables were
+written.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from meshtf.runtime.storage.write_times import WriteTime
 
 
 def track_writes(nodes: Iterable[Node]) -> WriteTime | None:
-    """Returns the time of a program's last write, which its variables ask for; None if the
-    program writes no variables.
+    """Adds a program to the writers of its variables, so that they know when they changed.
+
+    Returns:
+      The time of the program's last write, to be updated at each run; None: the program
+      writes no variables.
     """
     stores = written_variables(nodes)
     if not stores:
@@ -90,11 +94,14 @@ def differentiable_captures(
 
 
 def is_random(node: Node) -> bool:
-    """Returns whether a node reads the path of modules, as random ops do."""
+    """Returns whether a node reads a hash of the module path, from which random ops derive
+    their seeds.
+    """
     return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathHash)
 
 
 def _is_variable(store: Any) -> bool:
+    """Returns whether a store is a variable, and not an argument or a number."""
     return store.kind in ("parameter", "state")
 
 

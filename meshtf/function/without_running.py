@@ -57,7 +57,7 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
     """Returns a call fn(*args, **kwargs) as one StableHLO module, which each device of
     the mesh runs.
 
-    The mesh may be abstract. The arguments are those of `explain`.
+    The mesh may be abstract. The arguments are as in `explain`.
 
     Raises:
       PlanError: XLA cannot compile an op.
@@ -73,14 +73,13 @@ def compile_for(
     there: its peak of memory and its collectives, compared with the forecast.
 
     The mesh may be abstract; it must have as many positions as the topology has devices.
-    Arguments are as those of `explain`.
 
     Args:
       fn: a `mtf.function`, or a function of tensors.
-      *args: its arguments.
+      *args: the arguments of the call, as in `explain`.
       topology: the kind and the number of devices: "h100:8", "v5e:8", "v5p:16", or the
         grid of TPUs: "v5e:2x4". Compilers are in the extras "cuda" and "tpu".
-      **kwargs: likewise arguments of fn.
+      **kwargs: the keyword arguments of the call.
 
     Raises:
       MeshError: the topology is unknown or does not fit the mesh, or its compiler is not
@@ -105,8 +104,8 @@ def as_function(
     """
     if isinstance(fn, Function):
         return fn, args
-    # For a bound method `Function.__get__` returns a partial with the object. A partial with
-    # keywords is the caller's own: it becomes a function of tensors, as any other callable.
+    # For a bound method `Function.__get__` returns a `functools.partial` with the object. A
+    # partial with keywords is one that the user made: it is treated like any other callable.
     if isinstance(fn, functools.partial) and isinstance(fn.func, Function):
         if not fn.keywords:
             return fn.func, (*fn.args, *args)

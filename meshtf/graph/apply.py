@@ -57,11 +57,14 @@ class _Executors(threading.local):
 
 
 _executors = _Executors()
-_eager: list[Executor] = []  # the eager executor, which all threads share
+# The eager executor, which all threads share; empty until `set_eager_executor` is called.
+_eager: list[Executor] = []
 
 
 def set_eager_executor(executor: Executor) -> None:
-    """Sets the eager executor; called once, when meshtf is imported."""
+    """Sets the eager executor. It is called once, when meshtf is imported: this package must
+    not import the eager executor, which needs TensorFlow.
+    """
     _eager[:] = [executor]
 
 
@@ -101,7 +104,7 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
       ShapeError, DTypeError: the op does not take inputs of these shapes or dtypes.
       LayoutError: the layout cannot shard an output.
     """
-    return _apply_all(op, inputs, mesh, check=True)
+    return _apply_all(op, inputs, mesh=mesh, check=True)
 
 
 def apply_unchecked(op: Op, *inputs: Any) -> tuple[Tensor, ...]:
@@ -110,13 +113,15 @@ def apply_unchecked(op: Op, *inputs: Any) -> tuple[Tensor, ...]:
     The outputs are not checked against the layout: of two dimensions with rules for the
     same axis, the second is replicated.
     """
-    return _apply_all(op, inputs, None, check=False)
+    return _apply_all(op, inputs, mesh=None, check=False)
 
 
 def _apply_all(
     op: Op, inputs: Sequence[Any], mesh: Mesh | None, check: bool
 ) -> tuple[Tensor, ...]:
-    """Applies an op; `check` says whether to check the outputs against the layout."""
+    """Applies an op to inputs; `check` says whether to check the outputs against the layout,
+    and `mesh` is the mesh of the outputs, or None.
+    """
     if not isinstance(op, Op):
         refuse("op", op, "an op", "Subclass mtf.graph.Op, and make one: MyOp(...).")
     executor = current_executor().recorder_of(op)
@@ -127,16 +132,23 @@ def _apply_all(
         if earlier_read is not None:
             outputs: tuple[Tensor, ...] = earlier_read.outputs
             return outputs
-    # Errors in gradient rules show the line of the forward op.
+    # `primals`: in a gradient rule, the tensors of the forward node. Errors in gradient
+    # rules show the line of the forward op.
     primals = context.primals
     if primals:
         source = primals[-1].node.source
     else:
         source = Source.of_caller()
-    if mesh is not None and not isinstance(mesh, Mesh):
-        as_mesh("mesh", mesh)
+    if mesh is not None:
+        mesh = as_mesh("mesh", mesh)
+    # Reads variables, which may determine the mesh of the executor.
     tensors = _as_inputs(op, inputs, context)
-    mesh = context.mesh or common_mesh(tensors, mesh or executor.mesh, source)
+    if mesh is None:
+        mesh = executor.mesh
+    if context.mesh is None:
+        mesh = common_mesh(tensors, mesh, source)
+    else:
+        mesh = context.mesh
     specs = _output_specs(op, tensors, source)
     if mesh is not None and context.stage is not None:
         check_stage(mesh, context.stage, source)
@@ -170,7 +182,7 @@ def _as_inputs(op: Op, inputs: Sequence[Any], context: Context) -> tuple[Tensor,
 
 
 def _as_tensor(x: Any, op: Op, index: int) -> Tensor:
-    """Returns an input of an op as a tensor.
+    """Returns an input of an op that is no tensor as a tensor: reads a variable.
 
     Args:
       x: a variable, or a wrong argument.
@@ -199,6 +211,7 @@ def _output_specs(
     try:
         return op.output_specs(*(x.spec for x in inputs))
     except MeshtfError as error:
+        # `explain_error` writes the user's line after the label "from".
         has_source = "from  " in str(error)
         if has_source:
             raise

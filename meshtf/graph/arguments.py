@@ -1,7 +1,7 @@
 """Checks and conversions of the tensors, meshes and variables that users pass to public
 functions. For arguments of Python types see `names/arguments.py`.
 
-    x = as_tensor("x", x)             # a tensor; a variable is read
+    x = as_tensor("x", x)             # a tensor, or the value of a variable
 
 `name` is always the name of the argument, for the error.
 """
@@ -18,6 +18,7 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_sequence, refuse
 from meshtf.names.source import Source
 
+# `Operators`, which checks below look for, is the base class of tensors and variables alone.
 _TENSOR = "a tensor or variable of meshtf"
 # Ways out of errors: for an array, and for a number.
 _NAME_DIMENSIONS = (
@@ -30,7 +31,7 @@ def as_tensor(name: str, x: Any) -> Tensor:
     """Returns a tensor, or the value of a variable. Raises ArgumentError for anything else."""
     if isinstance(x, Tensor):
         return x
-    if hasattr(x, "tensor"):
+    if hasattr(x, "tensor"):  # a variable, whose class this package cannot import
         return x.tensor()
     return refuse_tensor(name, x)
 
@@ -46,7 +47,7 @@ def as_scalar(name: str, x: Any) -> Tensor:
     if x.shape.names:
         raise ShapeError(
             explain_error(
-                f"{name} is a scalar.",
+                f"{name} must be a scalar.",
                 tensor=repr(x.shape),
                 source=Source.of_caller(),
                 way_out="Reduce it: mtf.reduce_mean(x).",
@@ -85,7 +86,7 @@ def check_tensors(**xs: Any) -> None:
 
 
 def check_nest(name: str, nest: Any, missing: bool = True) -> None:
-    """Raises ArgumentError for a nesting that has anything but tensors and variables.
+    """Raises ArgumentError if a nesting contains anything but tensors and variables.
 
     Args:
       name: the name of the argument.
@@ -98,7 +99,7 @@ def check_nest(name: str, nest: Any, missing: bool = True) -> None:
         nest = list(nest.values())
     if isinstance(nest, (tuple, list)):
         for x in nest:
-            check_nest(name, x, missing)
+            check_nest(name, x, missing=missing)
     elif not isinstance(nest, Operators):
         refuse_tensor(name, nest)
 
@@ -106,21 +107,21 @@ def check_nest(name: str, nest: Any, missing: bool = True) -> None:
 def as_mesh(name: str, mesh: Any) -> Mesh:
     """Returns `mesh`. Raises ArgumentError if it is no mesh."""
     if not isinstance(mesh, Mesh):
-        refuse(
-            name, mesh, "a mesh", 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
-        )
+        way_out = 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
+        refuse(name, mesh, "a mesh", way_out)
     return mesh
 
 
 def as_variables(
     name: str, variables: Any, expected: str = "variables or tensors"
 ) -> list[Any]:
-    """Returns a sequence of variables and tensors as a list.
+    """Returns a sequence of variables as a list. Tensors are allowed as well: gradients are
+    taken by both.
 
     Args:
       name: the name of the argument.
       variables: the value of the argument.
-      expected: what the error says is expected.
+      expected: a description of the elements, for the error.
 
     Raises:
       ArgumentError: `variables` is no sequence, or an element is neither a variable nor a

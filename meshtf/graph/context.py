@@ -1,5 +1,5 @@
 """The context in which ops are applied: layout changes, module names, seeds, recomputation
-and more. A new node takes its attributes from the context.
+and more. A new node takes its attributes from the context of the current thread.
 
     with context(region=Layout.changes("heads:model; batch:")):
       ...                       # heads are sharded along axis model, batch is not sharded
@@ -50,17 +50,20 @@ class Context:
     Attributes:
       region: changes of the mesh's layout.
       path: the names of the enclosing modules, the outermost first: for seeds and names of
-        variables. A name may be pending, see `runtime/module_paths.py`.
+        variables. A name may still be unknown, see `runtime/module_paths.py`.
       seeds: the seeds of random ops; None: no seed was set.
-      random_paths: the random ops that drew numbers with these seeds; see
-        `ops/control/seeds.py`.
+      random_paths: the module paths of the random ops that drew numbers with these seeds;
+        see `ops/control/seeds.py`.
       iterations: the iteration indices of all enclosing loops, the outermost first.
-      primals: in a gradient rule, the tensors of the forward node; empty elsewhere.
+      primals: in a gradient rule, the tensors of the forward node, whose placements the new
+        tensors take; empty elsewhere.
       gradient_rule: (custom gradient rule, index): the node computes result `index` of the
         rule's function; None elsewhere.
-      recompute_group: in `mtf.recompute`, the group of nodes to recompute.
+      recompute_group: in `mtf.recompute`, the `RecomputeGroup` that new nodes are added to;
+        None elsewhere.
       wait_for: a control dependency: a node does not run before this tensor exists.
-      substitutes: for tensors that were recomputed, the tensors to be used in their place.
+      substitutes: tensor -> the recomputed tensor to be used in its place; None: no tensor
+        is replaced.
       stage: the pipeline stage; None: the stage of the inputs.
       microbatches: the microbatch that is computed, see
         `ops/common/batch_dimensions.py`; None: the entire batch is computed.
@@ -95,7 +98,8 @@ class Context:
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Context)}
-# The trace of a function is recorded with the default values of these attributes.
+# A trace is the program that is recorded when a `mtf.function` is first called, and reused
+# by later calls. It is recorded with the default values of these attributes.
 RESET_IN_TRACES: dict[str, Any] = {
     name: _DEFAULTS[name]
     for name in (
@@ -108,11 +112,11 @@ RESET_IN_TRACES: dict[str, Any] = {
         "stacked_dims",
     )
 }
-# A function has a trace for each value of these attributes; for each path only if the
-# function draws random numbers.
+# A function has another trace for other values of these attributes; for another path only
+# if the function draws random numbers, which depend on the path.
 _IN_TRACE_KEY = ("region", "stage", "mesh", "path")
-# A trace does not depend on these: it takes the indices of iterations as arguments, checks
-# numerics while it runs, and does not exist if functions run eagerly.
+# A trace does not depend on these attributes. The indices of iterations are arguments of the
+# trace, numerics are checked while it runs, and there is none if functions run eagerly.
 _NOT_IN_TRACES = ("iterations", "check_numerics", "functions_run_eagerly")
 # A trace would turn the other attributes into constants, but they change from call to call,
 # such as the microbatch or the layer of a `Repeat`. If one of them is set, a function runs
@@ -132,30 +136,30 @@ def is_traceable(context: Context) -> bool:
     )
 
 
-class _Local(threading.local):
+class _ThreadState(threading.local):
     """The current context of each thread."""
 
     def __init__(self) -> None:
         self.context = Context()
 
 
-_local = _Local()
+_thread = _ThreadState()
 
 
 def current() -> Context:
     """Returns the context of this thread."""
-    return _local.context
+    return _thread.context
 
 
 @contextlib.contextmanager
 def default_context() -> Iterator[None]:
     """Sets the default context for a `with` block."""
-    before = _local.context
-    _local.context = Context()
+    previous = _thread.context
+    _thread.context = Context()
     try:
         yield
     finally:
-        _local.context = before
+        _thread.context = previous
 
 
 @contextlib.contextmanager
@@ -165,9 +169,9 @@ def context(**changes: Any) -> Iterator[Context]:
     Args:
       **changes: the new values of attributes of `Context`.
     """
-    before = _local.context
-    _local.context = dataclasses.replace(before, **changes)
+    previous = _thread.context
+    _thread.context = dataclasses.replace(previous, **changes)
     try:
-        yield _local.context
+        yield _thread.context
     finally:
-        _local.context = before
+        _thread.context = previous

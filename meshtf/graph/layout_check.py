@@ -68,15 +68,21 @@ def check_layout(
       kind: "tensor" or "variable", for the error.
     """
     for spec in specs:
-        _, conflicts = mesh.place(spec.shape, layout)
-        for conflict in conflicts:
-            text = _message(
-                conflict, spec=spec, mesh=mesh, layout=layout, source=source, kind=kind
+        _placement, conflicts = mesh.place(spec.shape, layout)
+        if conflicts:
+            raise LayoutError(
+                _conflict_message(
+                    conflicts[0],
+                    spec=spec,
+                    mesh=mesh,
+                    layout=layout,
+                    source=source,
+                    kind=kind,
+                )
             )
-            raise LayoutError(text)
 
 
-def _message(
+def _conflict_message(
     conflict: Conflict,
     *,
     spec: Spec,
@@ -85,8 +91,8 @@ def _message(
     source: object,
     kind: str,
 ) -> str:
-    """Returns the text of the error for two dimensions on one axis, or for a size that
-    the number of shards does not divide.
+    """Returns the message of the error for two dimensions on one axis, or for a dimension
+    whose size is no multiple of the number of shards.
 
     Args:
       conflict: the dimension and the axis.
@@ -128,11 +134,18 @@ def _message(
 
 
 def _underline(rules: str, conflict: Conflict) -> str:
-    """Returns a line that marks the rules of a conflict with "^"."""
+    """Returns a line that marks the rules of a conflict with "^" below them.
+
+    Args:
+      rules: the rules as text, such as "heads:model; d_ff:model".
+      conflict: the conflict.
+    """
     marks = [" "] * len(rules)
     for name in (conflict.other, conflict.dim):
         if not name:
             continue
+        # With "; " in front, each rule follows a "; ". Where that begins in the longer
+        # string, the rule begins in `rules`.
         start = ("; " + rules).index(f"; {name}:")
         stop = rules.find(";", start)
         if stop < 0:

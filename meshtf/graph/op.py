@@ -66,7 +66,7 @@ class Sample(NamedTuple):
 
     Attributes:
       attributes: the arguments of the op's class.
-      inputs: the shape of each input, with a word for its values: "b:4" has normally
+      inputs: the shape of each input, after a word for its values: "b:4" has normally
         distributed floats, "half b:4" the same in bfloat16, "int b:4" integers from 0 to
         `below` - 1, "bool b:4" booleans, "ties b:4" floats that repeat, "whole b:4" floats
         without fractions, "positive b:4" floats above zero, "unit b:4" floats between -1
@@ -103,10 +103,10 @@ RecordCheck: TypeAlias = Callable[[Any, Any, str], None]
 
 
 class LocalContext(Protocol):
-    """The shards of one device, as `local` sees them: their sizes and offsets.
+    """The sizes and offsets of one device's shards, passed to `Op.local`.
 
-    Sizes are Python ints. Offsets are scalar int32 tensors, since one trace of the program
-    serves all devices: Python's `if` cannot test them.
+    Sizes are Python ints. Offsets are scalar int32 tensors, since one traced program serves
+    all devices: Python's `if` cannot test them.
 
     Attributes:
       inputs: the local shapes of the op's inputs.
@@ -126,7 +126,9 @@ class LocalContext(Protocol):
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels raise errors for indices out of range, as on CPUs."""
+        """Whether TensorFlow's kernels raise errors for indices out of range: on CPUs, unless
+        XLA compiles the ops.
+        """
 
     def local_size(self, factor: str) -> int:
         """Returns the size of this device's shard along a factor, in elements."""
@@ -151,8 +153,8 @@ class LocalContext(Protocol):
         """Returns the index of dimension `dim` in the shape of input i."""
 
     def window(self, i: int, dim: str, x: Any) -> Any:
-        """Returns x, the shard of input i, extended along `dim` by the elements of its
-        window that neighbours send.
+        """Returns x, the shard of input i, extended along `dim` by the elements that other
+        shards send: a halo exchange. For ops that derive from `WindowedOp`.
         """
 
     @property
@@ -168,16 +170,17 @@ class LocalContext(Protocol):
 class Op(Frozen):
     """Base class of every op.
 
-    An op derives from this class, or from one of the kinds in `op_kinds`, which have further
-    members. The class of an op becomes a frozen dataclass, and has no subclasses.
+    An op derives from this class, or from one of the base classes in `op_kinds.py`, which
+    have further members. The class of an op becomes a frozen dataclass, and has no
+    subclasses.
 
     Attributes:
       conformance_samples: inputs for the conformance suite.
       linearity: whether the op maps partial sums to partial sums. "each": if one input is a
         partial sum and the others are not; "joint": if all inputs are partial sums; None:
         never. A property, if it depends on attributes of the op.
-      share_trace: whether equal nodes of a program share one trace of `local`; for ops that
-        consist of many TensorFlow ops.
+      share_trace: whether equal nodes of a program share one trace of `local`, that is one
+        `tf.function`; for ops that consist of many TensorFlow ops.
     """
 
     conformance_samples: ClassVar[tuple[Sample, ...]] = ()

@@ -31,15 +31,15 @@ else:
         return lambda cls: cls
 
 
-_generated: set[type] = set()  # the classes that were made dataclasses so far
+_dataclasses: set[type] = set()  # the classes that were made dataclasses so far
 # Class -> its module, in which `dataclasses` looks up the names in annotations.
 _modules: dict[type, Any] = {}
 _lock = threading.Lock()
 
 
 def _as_float_or_bool(name: str, value: Any) -> Any:
-    """Returns a float; or a boolean unchanged, such as the value that pads a boolean
-    tensor.
+    """Returns a number as a float, and a boolean unchanged: a field of type float may be,
+    for example, the value that pads a tensor, which may have the dtype bool.
     """
     if isinstance(value, bool):
         return value
@@ -70,9 +70,9 @@ class Frozen:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Returns a new instance. Before the first one, makes the class a dataclass."""
-        if cls not in _generated:
+        if cls not in _dataclasses:
             with _lock:
-                _generate(cls)
+                _make_dataclass(cls)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -83,41 +83,46 @@ class Frozen:
           ArgumentError: a value cannot be converted.
         """
         attributes = self.__dict__
-        for name, kind in _checked_fields[type(self)]:
+        for name, annotation in _checked_fields[type(self)]:
             value = attributes[name]
-            if type(value) is not _TYPES[kind]:
-                object.__setattr__(self, name, _CONVERTERS[kind](name, value))
+            if type(value) is not _TYPES[annotation]:
+                converted = _CONVERTERS[annotation](name, value)
+                object.__setattr__(self, name, converted)  # the instance is frozen
 
 
-def _generate(cls: type) -> None:
+def _make_dataclass(cls: type) -> None:
     """Makes a class and its bases dataclasses. The bases come first, since a dataclass
     inherits the fields of its bases.
     """
     for base in reversed(cls.__mro__):
-        if not issubclass(base, Frozen) or base is Frozen or base in _generated:
+        if not issubclass(base, Frozen) or base is Frozen or base in _dataclasses:
             continue
-        if "__dataclass_fields__" not in vars(base):
+        has_decorator = "__dataclass_fields__" in vars(base)
+        if not has_decorator:
             with _module_imported(base):
                 dataclasses.dataclass(frozen=True)(base)
         fields: Any = dataclasses.fields(base)  # type: ignore[arg-type]
+        # `f.type` is text in modules with `from __future__ import annotations`, which all
+        # of meshtf's have; in others it is a class, and the field is not converted.
         checked = [(f.name, f.type) for f in fields if f.type in _CONVERTERS]
         _checked_fields[base] = tuple(checked)
-        _generated.add(base)
+        _dataclasses.add(base)
 
 
 @contextlib.contextmanager
 def _module_imported(cls: type) -> Iterator[None]:
-    """Puts the module of a class into `sys.modules`, where `dataclasses` looks for it.
+    """Puts the module of a class into `sys.modules` for a `with` block, since `dataclasses`
+    looks for it there.
 
     It may be absent: `runpy.run_path` removes the module that it has run.
     """
     name = cls.__module__
-    current = sys.modules.get(name)
+    previous = sys.modules.get(name)
     sys.modules[name] = _modules[cls]
     try:
         yield
     finally:
-        if current is None:
+        if previous is None:
             del sys.modules[name]
         else:
-            sys.modules[name] = current
+            sys.modules[name] = previous

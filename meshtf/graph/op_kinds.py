@@ -6,6 +6,9 @@
 Most ops derive from `Op` itself: each device computes its shard of the outputs from its
 shards of the inputs. All other ops derive from one of the classes in this file, which add
 one to four members each. No op needs two of these classes.
+
+A *factor* of an op is a dimension of its outputs, or a dimension of its inputs that it sums
+over or consumes; see `op.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +21,14 @@ from meshtf.mesh import Mesh, Placement
 
 
 class Store(Protocol):
-    """The storage that an op reads or writes: a variable, or an argument of a function."""
+    """The storage that an op reads or writes: a variable, or an argument of a function.
+
+    Attributes:
+      name: the name of the variable or argument.
+      spec: the global shape and the dtype.
+      placement: the state along each mesh axis, such as sharded or replicated.
+      mesh: the mesh; None: it is not known yet.
+    """
 
     @property
     def name(self) -> str: ...
@@ -44,8 +54,8 @@ class Store(Protocol):
         """
 
     def slots(self) -> Sequence[Any]:
-        """Returns for each mesh position the slot that stores its shard of a variable;
-        positions that share a shard have the same object.
+        """Returns for each mesh position the slot, the storage that contains its shard of a
+        variable; positions that share a shard have the same object.
         """
 
 
@@ -67,9 +77,9 @@ class WriteOp(EffectOp):
     """An op that writes new values of variables, each shard once.
 
     A `WriteOp` may also have outputs. Then its last inputs are the initial values of the
-    outputs, one for each. For example, optimizer slots may be sharded differently from their
-    variable: then the op that writes the slots takes the value of the variable as an
-    input, and returns the next value as an output.
+    outputs, one for each. For example, an optimizer's moments may be sharded differently
+    from their variable: then the op that writes the moments takes the value of the variable
+    as an input, and returns the variable's next value as an output.
     """
 
     @property
@@ -90,8 +100,8 @@ class WriteOp(EffectOp):
         raise NotImplementedError
 
     def write_in_place(self, handles: Sequence[Any], *inputs: Any) -> bool:
-        """Writes one device's shards by a fused TensorFlow op, if there is one. That is
-        faster than `new_values`.
+        """Writes one device's shards by a fused TensorFlow op, if there is one: faster than
+        assigning the results of `new_values`.
 
         Args:
           handles: resource handles of the outputs, which contain their initial values,
@@ -139,7 +149,9 @@ class ConstantOp(Op):
 
     @property
     def is_zero(self) -> bool:
-        """Whether the value is zero: zeros on all devices are also a partial sum of zero."""
+        """Whether the value is zero. A zero tensor is a partial sum as well, without any
+        communication: zeros on all devices add up to zero.
+        """
         raise NotImplementedError
 
 
@@ -153,8 +165,9 @@ class RenamingOp(Op):
     def factor(self, dim: str) -> str:
         """Returns the factor that a dimension of the inputs belongs to.
 
-        If the op uses up a dimension, and an output may have another dimension of the same
-        name, the factor of the former has a different name, by convention "." + dim.
+        A dimension that the op consumes may have the name of a new dimension of the output,
+        such as `d` if a reshape merges [heads, d] into one dimension `d`. To distinguish the
+        two, the factor of the consumed dimension is called "." + dim by convention.
         """
         raise NotImplementedError
 

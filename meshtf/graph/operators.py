@@ -22,13 +22,17 @@ OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
 def register_operator(name: str, function: Callable[..., Any]) -> None:
-    """Defines what an operator or method of tensors calls, such as "add" for `x + y`: this
-    file cannot import the functions, which are made of tensors.
+    """Sets the function that an operator or method of tensors calls.
+
+    Args:
+      name: the key in `OPERATORS`, such as "add" for `x + y`.
+      function: the function; it gets the operands.
     """
     OPERATORS[name] = function
 
 
-# The type that an operator returns: `Tensor`, whose module imports this one.
+# The type that an operator returns: `Tensor`. It is a parameter here, since the module of
+# `Tensor` imports this one.
 T_co = TypeVar("T_co", covariant=True)
 
 Operand: TypeAlias = Union["Operators[Any]", complex, np.generic]

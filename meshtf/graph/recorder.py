@@ -1,9 +1,13 @@
 """`Graph`: an executor that records the nodes of a function in order, without running them.
 
-graph = Graph(mesh)
-with executing(graph):
-  loss = model(x)
-graph.nodes
+    graph = Graph(mesh)
+    with executing(graph):
+      loss = model(x)
+    graph.nodes
+
+A gradient may need an additional output of a recorded node, such as the residuals of a loop.
+Then `Graph.replace` puts a node with more outputs in its place. Tensors still refer to the
+former node; `latest_version(node)` returns the replacement.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from meshtf.mesh import Mesh, Placement
 
 
 class RecomputeGroup:
-    """The nodes of one call of `mtf.recompute`, which the backward pass recomputes.
+    """The nodes of one call of `mtf.recompute`: the backward pass computes them again, so
+    that their outputs need not be kept in memory until then.
 
     Attributes:
       nodes: the nodes in order; `apply` adds to them.
@@ -32,7 +37,15 @@ class RecomputeGroup:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CustomGradientRule:
-    """The `GradientRule` of a function with a custom gradient; see there for attributes."""
+    """The `GradientRule` of a function with a custom gradient.
+
+    Attributes:
+      inputs: the arguments of the function, which get cotangents.
+      captures: other tensors that its results depend on, which get none.
+      num_results: the number of its results.
+      intermediates: tensors of the forward pass that `gradient` may read.
+      gradient: the function from the cotangents of the results to those of the inputs.
+    """
 
     inputs: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
@@ -41,10 +54,11 @@ class CustomGradientRule:
     gradient: Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def latest(node: Node) -> Node:
-    """Returns the last node that replaced a node by `Graph.replace`; if there is none, the
-    node itself.
+def latest_version(node: Node) -> Node:
+    """Returns the node that is in the place of a node after all calls of `Graph.replace`:
+    the last replacement, or the node itself.
     """
+    # Nodes of eager ops, whose owner is no graph, are never replaced.
     replacements = getattr(node.owner, "replacements", None)
     while replacements and node in replacements:
         node = replacements[node]
@@ -52,7 +66,7 @@ def latest(node: Node) -> Node:
 
 
 class Recorded(NamedTuple):
-    """A recorded function, which a runtime can compile.
+    """A recorded function, which a runtime compiles and runs.
 
     Attributes:
       nodes: the nodes, in the order in which they were recorded.
@@ -80,16 +94,19 @@ class Graph:
         self.mesh = mesh
         self.nodes: list[Node] = []
         self.replacements: dict[Node, Node] = {}
-        # Variable -> the node that read it last; removed when the variable is written.
+        # Variable or argument -> the node that read it. Removed when the variable is
+        # written, so that the next read has a node of its own.
         self._reads: dict[Any, Node] = {}
 
     @property
     def owner(self) -> Graph:
-        """The graph that owns the recorded nodes, through which gradients may go."""
+        """The executor that `Node.owner` names for the nodes recorded here: this graph. The
+        gradients of a graph flow through the nodes that it owns.
+        """
         return self
 
     def recorder_of(self, op: Op) -> Graph:
-        """Returns the graph that records an op: this one. Subclasses may differ."""
+        """Returns the graph that records an op: this one, or in subclasses an outer one."""
         return self
 
     def replace(self, node: Node, op: Op, specs: Sequence[Spec]) -> Node:
@@ -102,11 +119,11 @@ class Graph:
           specs: the specs of the additional outputs.
 
         Returns:
-          The new node, which `latest(node)` returns from now on.
+          The new node, which `latest_version(node)` returns from now on.
         """
-        replacement = node.extended(op, specs)
+        replacement = node.with_extra_outputs(op, specs)
         self.replacements[node] = replacement
-        if node in self.nodes:
+        if node in self.nodes:  # not if `set_nodes` has removed it meanwhile
             self.nodes[self.nodes.index(node)] = replacement
         return replacement
 
@@ -127,7 +144,7 @@ class Graph:
         """Records a node, and returns its outputs."""
         if self.mesh is None and node.mesh is not None:
             self.mesh = node.mesh
-            self.settle_mesh()
+            self._propagate_mesh()
         if isinstance(node.op, ReadOp):
             self._reads[node.op.store] = node
         elif isinstance(node.op, WriteOp):
@@ -136,7 +153,7 @@ class Graph:
         self.nodes.append(node)
         return node.outputs
 
-    def settle_mesh(self) -> None:
+    def _propagate_mesh(self) -> None:
         """Gives the mesh to arguments that were recorded before it was known, and checks all
         nodes against the mesh's layout.
 
@@ -147,16 +164,22 @@ class Graph:
         for node in self.nodes:
             if isinstance(node.op, ReadOp) and node.op.store.mesh is None:
                 node.op.store.mesh = self.mesh
-                # Raises LayoutError for an argument that the layout cannot shard.
+                # Computed for its errors only: LayoutError, if the layout cannot shard the
+                # argument.
                 _ = node.op.store.placement
-            # Tensors of gradient rules are not checked; see `layout_check.py`.
+            # Only nodes that gradient rules made have `primals`, the tensors that they are
+            # gradients of; they are not checked: see `layout_check.py`.
             if not node.primals:
                 specs = [y.spec for y in node.outputs]
                 check_layout(specs, self.mesh, node.layout, node.source)
 
 
 class EagerStore:
-    """An eager tensor as a `Store`: a recorded program reads it like an argument."""
+    """An eager tensor as a `Store`: a recorded program reads it like an argument.
+
+    Args:
+      tensor: the eager tensor.
+    """
 
     kind: Literal["argument"] = "argument"
 

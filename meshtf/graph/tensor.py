@@ -27,9 +27,7 @@ _serial = itertools.count()
 
 
 def next_serial() -> int:
-    """Returns a serial number above that of every earlier node, and below that of every
-    later node.
-    """
+    """Returns a serial number, which is larger than those of all earlier nodes."""
     return next(_serial)
 
 
@@ -40,12 +38,12 @@ class Node:
       op: the op that is applied.
       inputs: the tensors that the op is applied to.
       outputs: the tensors that the op computes.
-      region: changes of the mesh's layout.
-      source: the user's line.
+      region: the layout changes of the enclosing `with mtf.layout(...)` blocks.
+      source: the user's line that applied the op.
       primals: in a gradient rule, the tensors whose placements the outputs take; empty in
         the forward pass.
-      recompute_group: the group of `mtf.recompute`, which the backward pass recomputes; None
-        outside of it.
+      recompute_group: the nodes of a call of `mtf.recompute`, which the backward pass
+        recomputes; None outside of such a call.
       wait_for: a control dependency: the node does not run before this tensor exists.
       stage: the pipeline stage; None: the stage of the inputs.
       owner: the executor that recorded or ran the node.
@@ -119,6 +117,7 @@ class Node:
             result_index=result_index,
             path=primals[-1].node.path if primals else context.path,
         )
+        # Separately, as a tensor refers to its node.
         self._set(outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)))
 
     def _set(self, **attributes: Any) -> None:
@@ -132,26 +131,26 @@ class Node:
     def __delattr__(self, name: str) -> None:
         raise dataclasses.FrozenInstanceError(f"a node's {name} does not change.")
 
-    def changed(self, **changes: Any) -> Node:
+    def copy_with(self, **changes: Any) -> Node:
         """Returns a copy with other values of attributes, and the same serial number."""
         node = object.__new__(Node)
         node._set(**{name: getattr(self, name) for name in Node.__slots__} | changes)
         return node
 
     def without_inputs(self) -> Node:
-        """Returns a copy with new outputs and without inputs, so that they can be freed."""
-        node = self.changed(inputs=())
+        """Returns a copy with new outputs and no inputs, so that inputs can be freed."""
+        node = self.copy_with(inputs=())
         node._set(outputs=tuple(Tensor(node, y.index, y.spec) for y in self.outputs))
         return node
 
-    def extended(self, op: Op, specs: Sequence[Spec]) -> Node:
-        """Returns a copy with another op that has additional outputs.
+    def with_extra_outputs(self, op: Op, specs: Sequence[Spec]) -> Node:
+        """Returns a copy with another op, which has additional outputs.
 
         Args:
           op: computes the outputs of this node, followed by the additional outputs.
           specs: the specs of the additional outputs.
         """
-        node = self.changed(op=op)
+        node = self.copy_with(op=op)
         start = len(self.outputs)
         extra = [Tensor(node, start + i, spec) for i, spec in enumerate(specs)]
         node._set(outputs=(*self.outputs, *extra))
@@ -159,8 +158,8 @@ class Node:
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh of the node. If it was unknown when the node was recorded, the mesh of
-        the recorded function, which may become known later.
+        """The mesh of the outputs. If it was unknown when the node was recorded: the mesh of
+        the recorded function, which is None until it is known.
         """
         if self._mesh is None and self.owner:
             mesh: Mesh | None = self.owner.mesh
@@ -178,8 +177,9 @@ class ShardedValue(NamedTuple):
     """The value of an eager tensor.
 
     Attributes:
-      placement: the state along each mesh axis.
-      values: the shard of each mesh position, as a TensorFlow tensor.
+      placement: the state along each mesh axis, such as sharded or replicated.
+      values: the shard of each mesh position, as a TensorFlow tensor; empty on an abstract
+        mesh.
     """
 
     placement: Placement
@@ -195,6 +195,8 @@ class Tensor(Operators["Tensor"]):
         x.sum("length;d_model")            # also mean, max, min
         x.astype("bfloat16"), x.ndim, x.shape["length"]
         x.numpy(), float(loss), f"{loss:.3f}", x.placement       # of an eager tensor
+
+    It is output `index` of `node`. An eager tensor has a value, `sharded_value`, as well.
     """
 
     __slots__ = ("node", "index", "spec", "sharded_value", "__weakref__")
@@ -340,13 +342,12 @@ class Tensor(Operators["Tensor"]):
 
     def _repr_html_(self) -> str:
         """Returns a drawing of the mesh, in which a colour is a shard, and the values."""
-
         if self.sharded_value is None or self.mesh is None:
             return html_text(repr(self))
         title = f"{self.dtype} {self.shape!r}"
         states = self.mesh.states(self.sharded_value.placement)
         sizes = dict(zip(self.shape.names, self.shape.sizes))
-        drawing = html_placement(title, self.mesh.axes, states, sizes)
+        drawing = html_placement(title, self.mesh.axes, states=states, sizes=sizes)
         return drawing + html_text(repr(self))
 
     __hash__ = object.__hash__
@@ -370,7 +371,7 @@ def tensor_of_value(
       owner: the executor whose gradients flow through the tensor.
     """
     node = Node(
-        Op(),
+        Op(),  # a placeholder, which never runs
         inputs=(),
         # No outputs: the node does not refer to the tensor, which is freed once unused.
         specs=(),
@@ -379,7 +380,7 @@ def tensor_of_value(
         context=Context(gradient_rule=gradient_rule),
         owner=owner,
     )
-    tensor = Tensor(node, 0, spec)
+    tensor = Tensor(node, index=0, spec=spec)
     tensor.sharded_value = sharded_value
     return tensor
 

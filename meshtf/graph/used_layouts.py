@@ -1,4 +1,4 @@
-"""The dimensions and layout rules that programs use.
+"""The dimensions and layout rules that programs use: to warn of misspelt rules.
 
     layout_use(graph.nodes).unmatched_rules(mesh)      # of one program
     recorded_layout_use(mesh).unmatched_rules(mesh)    # of all programs of a mesh so far
@@ -16,8 +16,8 @@ from meshtf.graph.tensor import Node
 from meshtf.mesh import LayoutUse, Mesh, Sharded
 from meshtf.mesh.layout_use import Rule
 
-# The use of each mesh by all programs so far. A `LayoutUse` consists of names, so it keeps
-# no mesh alive, and it is no larger than the number of names in the user's code.
+# Mesh -> what all programs so far used of its layout. A `LayoutUse` consists of names, so it
+# keeps no mesh alive, and has at most as many entries as the user's code has names.
 _recorded: weakref.WeakKeyDictionary[Mesh, LayoutUse] = weakref.WeakKeyDictionary()
 _NO_USE = LayoutUse()
 
@@ -26,10 +26,11 @@ def layout_use(nodes: Iterable[Node]) -> LayoutUse:
     """Returns the dimensions and rules that nodes and the bodies within them use."""
     dims: set[str] = set()
     rules: set[Rule] = set()
-    for node in _with_bodies(nodes, set()):
-        # The rules of layout changes; a change without axes only removes a rule.
+    for node in _with_bodies(nodes, seen=set()):
+        # `region`: the layout changes around the node. One without axes removes a rule.
         rules.update((name, axes) for name, axes in node.region.items() if axes)
-        # Tensors of gradient rules have the names of forward tensors.
+        # Nodes of gradient rules have primals. Their tensors have the names of forward
+        # tensors, which are counted already.
         if not node.primals:
             for y in node.outputs:
                 dims.update(y.shape.names)
@@ -45,8 +46,8 @@ def layout_use(nodes: Iterable[Node]) -> LayoutUse:
 def record_layout_use(mesh: Mesh, use: LayoutUse) -> None:
     """Adds the use of a program to the use of a mesh, which `recorded_layout_use` returns."""
     total = recorded_layout_use(mesh)
-    is_known = use <= total
-    if not is_known:
+    adds_nothing = use <= total  # `<=`: a subset
+    if not adds_nothing:
         _recorded[mesh] = total | use
 
 
@@ -62,7 +63,7 @@ def _with_bodies(nodes: Iterable[Node], seen: set[int]) -> Iterator[Node]:
 
     Args:
       nodes: the nodes.
-      seen: the ids of bodies that were visited; each body is visited once.
+      seen: the ids of bodies that were visited, extended here; each body is visited once.
     """
     for node in nodes:
         yield node

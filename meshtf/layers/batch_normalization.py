@@ -93,8 +93,9 @@ class BatchNorm(Module):
         y = y - mean
         variance = reduce_mean(square(y), reduced_dims)
         y = self._scaled(y, variance, x.dtype)
-        # After `_scaled`: it has summed the partial sums of mean and variance over devices,
-        # so the update needs no further all-reduce.
+        # `reduce_mean` leaves a partial mean on each device, and the next op that is not
+        # linear has them summed by an all-reduce. `_scaled` has done so: the update, which
+        # comes after it, needs none.
         once_per_batch(self._update_averages, mean, variance, square(mean))
         return y
 

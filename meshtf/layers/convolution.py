@@ -92,7 +92,7 @@ class Conv(Module):
 
     def _initializer(self, summed_dims: Shape) -> Initializer:
         """Returns the default initializer of a kernel that sums over `summed_dims`."""
-        # Each entry of `groups` has a kernel of its own, like an expert of a mixture.
+        # Each entry of `groups` has a separate kernel, like an expert of a mixture.
         return variance_scaling(
             ";".join(summed_dims.names), expert_dims=";".join(self.groups.names)
         )
@@ -123,6 +123,7 @@ class ConvTranspose(Conv):
     """
 
     def _initializer(self, summed_dims: Shape) -> Initializer:
+        """Returns the default initializer, of variance (product of strides) / fan_in."""
         stride_of = by_dim(self.stride, self.window, default=1, argument="stride")
         return variance_scaling(
             ";".join(summed_dims.names),
@@ -244,6 +245,7 @@ def _check_windows(
     dilation: PerDim[int],
 ) -> None:
     """Raises ArgumentError or ShapeError for an invalid stride, padding or dilation."""
+    # Each call is a check: `by_dim` raises. The convolution resolves the settings again.
     by_dim(stride, window, default=1, argument="stride")
     by_dim(padding, window, default="same", argument="padding")
     by_dim(dilation, window, default=1, argument="dilation")

@@ -78,7 +78,8 @@ class Dense(Module):
                 )
 
     def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
-        """Returns [..., new_dims] for x [..., reduced_dims].
+        """Returns [..., new_dims] for x [..., reduced_dims]; with experts, [...,
+        expert_dims, new_dims], where x may have dimensions of experts already.
 
         Args:
           x: the input, [..., reduced_dims].
@@ -92,8 +93,8 @@ class Dense(Module):
         require_dim(x.shape, *self.reduced_dims.names)
         if order is None:
             batch_dims = x.shape.without(*self.reduced_dims.names)
-            expert_dims = self.expert_dims.without(*batch_dims.names)
-            order = (batch_dims + expert_dims + self.new_dims).names
+            missing_expert_dims = self.expert_dims.without(*batch_dims.names)
+            order = (batch_dims + missing_expert_dims + self.new_dims).names
         y = einsum([x, cast_like(self.kernel, x)], order)
         if self.bias is None:
             return y

@@ -38,6 +38,7 @@ class Dropout(Module):
     ) -> None:
         check_floats(rate=rate)
         super().__init__(name)
+        # A check: raises if `broadcast` is no list of names.
         names_of(broadcast, Shape(""), argument="broadcast")
         self.rate = rate
         self.broadcast = broadcast
@@ -83,6 +84,7 @@ class AnnealedDropout(Module):
                 f"a dropout rate is at least 0 and below 1, not {rate}, and it falls "
                 f"from a step to a later one, not from {start_step} to {end_step}."
             )
+        # A check: raises if `broadcast` is no list of names.
         names_of(broadcast, Shape(""), argument="broadcast")
         self.rate = rate
         self.broadcast = broadcast

@@ -67,7 +67,7 @@ class Embedding(Module):
         self.output_dim = Shape(output_dim)
         self.dtype = dtype
         if dtype is not None:
-            dtype_name(dtype)
+            dtype_name(dtype)  # a check: raises if there is no such data type
         with self.scope():
             self.table = Variable(
                 mesh,
@@ -81,7 +81,7 @@ class Embedding(Module):
         may have `expert_dims`.
         """
         check_tensors(ids=ids)
-        vectors = gather(self.table, ids, self.vocab_dim.names[0])
+        vectors = gather(self.table, ids, dim=self.vocab_dim.names[0])
         # The output is cast, not the table, so that the gradients of an id that occurs
         # often are summed in float32.
         return cast(vectors, self.dtype or vectors.dtype)

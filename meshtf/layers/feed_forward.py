@@ -45,10 +45,14 @@ Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 
 
 def _linear(x: Tensor) -> Tensor:
+    """Returns x [...] unchanged."""
     return x
 
 
 def _gelu_exact(x: Tensor) -> Tensor:
+    """Returns x * Phi(x) for x [...], where Phi is the standard normal's distribution
+    function.
+    """
     return gelu(x, approximate=False)
 
 
@@ -86,7 +90,7 @@ class DenseProduct(Module):
       reduced_dims: the dimensions of the input that are summed over, such as
         "d_model:512".
       new_dims: the dimensions of the output that replace them, such as "d_ff:2048".
-      activations: the activation of each factor, in order.
+      activations: the activation of each dense layer (a factor of the product), in order.
       use_bias: whether the dense layers add a bias.
       kernel_initializer: the initializer of each kernel; default: that of `Dense`.
       expert_dims: dimensions with separate kernels and biases for each entry.
@@ -128,6 +132,7 @@ class DenseProduct(Module):
             kernel_initializer=kernel_initializer,
             expert_dims=expert_dims,
         )
+        # A string if the name of the module is known already.
         module_name = self._path[-1]
         if isinstance(module_name, str):
             factor_names = [module_name]
@@ -200,7 +205,7 @@ class FeedForward(Module):
                 expert_dims=expert_dims,
                 name="wi",
             )
-            self.dropout = Dropout(dropout_rate, dropout_broadcast)
+            self.dropout = Dropout(dropout_rate, broadcast=dropout_broadcast)
             self.wo = Dense(
                 mesh,
                 hidden_dim,
@@ -225,11 +230,11 @@ def _function(activation: Activation) -> Callable[[Tensor], Tensor]:
             "activation", activation, "a function of a tensor, or the name of one"
         )
     if activation not in _FUNCTIONS:
-        close = near_misses(activation, [*_FUNCTIONS, *_GATED])
+        similar_names = near_misses(activation, [*_FUNCTIONS, *_GATED])
+        question = f" Did you mean {similar_names}?" if similar_names else ""
         raise ParseError(
-            f"there is no activation {activation!r}."
-            + (f" Did you mean {close}?" if close else "")
-            + f"\n  Take one of {', '.join(_FUNCTIONS)}, in a FeedForward also "
+            f"there is no activation {activation!r}.{question}"
+            f"\n  Take one of {', '.join(_FUNCTIONS)}, in a FeedForward also "
             f"{', '.join(_GATED)}, or give a function of a tensor."
         )
     return _FUNCTIONS[activation]

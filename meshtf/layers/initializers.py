@@ -237,7 +237,8 @@ def _fan(
     return (fan_in + fan_out) / 2
 
 
-# The initializers that `mtf.Variable` accepts by name.
+# The initializers that `mtf.Variable` accepts by name. They are registered here, since
+# `meshtf.runtime` cannot import this file, which imports it.
 INITIALIZERS.update(
     zeros=zeros, ones=ones, normal=normal(), truncated=truncated(), uniform=uniform()
 )

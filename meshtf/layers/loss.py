@@ -2,7 +2,7 @@
 
     loss = softmax_cross_entropy(logits, labels, "vocab", z_loss=1e-4)
     loss = softmax_cross_entropy(logits, labels, "vocab", weights=weights_nonzero(labels))
-    loss = sigmoid_cross_entropy(logits, truths)          # independent binary labels
+    loss = sigmoid_cross_entropy(logits, targets)         # independent binary labels
     loss = mean_squared_error(predictions, targets)
 
 For the cross entropy of each position, take `mtf.cross_entropy`.
@@ -77,11 +77,12 @@ def mean_squared_error(
 
     Args:
       predictions: floats [...]; for float16 and bfloat16 the loss is float32.
-      targets: numbers with the dimensions of the predictions.
+      targets: a tensor with the dimensions of the predictions.
       weights: the weight of each position, [...] or a subset of these dimensions;
         default: 1.
     """
-    return _mean(squared_difference(*_as_same_type(predictions, targets)), weights)
+    predictions, targets = _as_same_type(predictions, targets)
+    return _mean(squared_difference(predictions, targets), weights)
 
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
@@ -118,4 +119,5 @@ def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     # Each weight applies to every entry of the dimensions that weights lack.
     losses_per_weight = losses.shape.without(*weights.shape.names).size
     total_weight = reduce_sum(weights) * float(losses_per_weight)
+    # If all weights are 0, the mean is 0, not NaN.
     return reduce_sum(losses * weights) / maximum(total_weight, 1e-9)

@@ -30,7 +30,8 @@ from meshtf.runtime.variable import Variable
 
 
 class LayerNorm(Module):
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias.
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al., 2016, arXiv
+    1607.06450).
 
     Args:
       mesh: the mesh of the variables.
@@ -64,14 +65,15 @@ class LayerNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., dim], normalized over `dim`, then scaled and shifted."""
         check_tensors(x=x)
-        y = layer_norm(x, self.dim, self.epsilon) * cast_like(self.scale, x)
+        y = layer_norm(x, self.dim, epsilon=self.epsilon) * cast_like(self.scale, x)
         if self.bias is None:
             return y
         return y + cast_like(self.bias, x)
 
 
 class RMSNorm(Module):
-    """x / sqrt(mean of squares + epsilon) * scale.
+    """x / sqrt(mean of squares + epsilon) * scale (Zhang and Sennrich, 2019, arXiv
+    1910.07467).
 
     Args:
       mesh: the mesh of the variable.
@@ -95,7 +97,7 @@ class RMSNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., dim], divided by its root mean square over `dim`, times the scale."""
         check_tensors(x=x)
-        return rms_norm(x, self.dim, self.epsilon) * cast_like(self.scale, x)
+        return rms_norm(x, self.dim, epsilon=self.epsilon) * cast_like(self.scale, x)
 
 
 class GroupNorm(Module):
@@ -135,6 +137,7 @@ class GroupNorm(Module):
         dim = single_dim(channel_dim)
         if groups < 1 or dim.size % groups:
             raise ShapeError(f"{dim!r} cannot be split into {groups} equal groups.")
+        # A check: raises if `over` is no list of names.
         names_of(over, Shape(""), argument="over")
         self.dim = dim
         self.over = over
@@ -151,9 +154,9 @@ class GroupNorm(Module):
         x = as_tensor("x", x)
         groups = unflatten(x, self.dim.name, self.group_dims)
         y = cast(groups, accumulation_dtype(x.dtype))
-        dims = (*names_of(self.over, x.shape), "in_group")
-        y = y - reduce_mean(y, dims)
-        variance = reduce_mean(square(y), dims)
+        reduced_dims = (*names_of(self.over, x.shape), "in_group")
+        y = y - reduce_mean(y, reduced_dims)
+        variance = reduce_mean(square(y), reduced_dims)
         y = y * rsqrt(variance + self.epsilon)
         y = flatten(y, self.group_dims.names, self.dim.name)
         y = cast(y, x.dtype)

@@ -70,7 +70,11 @@ class Repeat(Module):
         """Returns the output of the last layer, with the shape of x; `args` and `kwargs`
         are passed to every layer.
         """
-        y, _ = self.each(lambda layer, h, _: (layer(h, *args, **kwargs), None), x)
+
+        def apply_layer(layer: Any, h: Any, _xs: Any) -> tuple[Any, None]:
+            return layer(h, *args, **kwargs), None
+
+        y, _stacked_outputs = self.each(apply_layer, x)
         return y
 
     def each(
@@ -97,7 +101,7 @@ class Repeat(Module):
         check_nest("x", x)
         as_callable("fn", fn)
         # Variables of modules that were made outside of `make` lack the dimension of the
-        # layers: all layers share them. Identity, since another Repeat may have an equal
+        # layers: all layers share them. `is`, not `==`: another Repeat may have an equal
         # dimension.
         variables = [
             v for v in self.layer.variables if any(d is self.dim for d in v.stack)

@@ -24,7 +24,8 @@ from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.correlation import rms
 
-# A gradient rule: returns the gradients of a function's inputs for those of its outputs.
+# A gradient rule: a function that returns the gradients of the inputs of another function
+# for the gradients of its outputs.
 Rule = Callable[..., list[Any]]
 
 
@@ -87,13 +88,14 @@ class Reversible(Module):
 
         def rule(d1: Tensor, d2: Tensor) -> list[Any]:
             variable_gradients: list[Any] = [None] * len(variables)
-            # The last function f turned the streams (x, f_input) into (f_input, f_sum),
-            # where f_sum = x + f(f_input).
+            # The last function f mapped the streams (x, f_input) to (f_input, f_sum), where
+            # f_sum = x + f(f_input).
             f_input, f_sum = y1, y2
             for f in reversed(self.functions):
                 # The gradient of f alone: f_input was computed by the earlier functions.
                 f_input = stop_gradient(f_input)
                 # The context of the forward pass, so that f drops the same elements.
+                # `random_paths`, the paths that random ops have used, is empty again.
                 with context(
                     path=forward.path,
                     seeds=forward.seeds,

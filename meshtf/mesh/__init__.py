@@ -1,4 +1,5 @@
-"""Meshes of devices, layouts, and the state of a tensor on a mesh.
+"""Meshes of devices, layouts (which dimension is sharded along which mesh axis), and the
+placement of a tensor on a mesh.
 
 >>> from meshtf.mesh import Mesh
 >>> mesh = Mesh("data:4;model:2", layout="batch:data;d_ff:model")

@@ -65,7 +65,9 @@ def read_axes(axes_like: AxesLike) -> dict[str, int]:
 
 
 def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
-    """Returns (name, size as text) of each axis. Raises ParseError, ArgumentError."""
+    """Returns (name, size as text) for each axis that a user describes. Raises ParseError,
+    ArgumentError.
+    """
     if isinstance(axes_like, str):
         return parse_pairs(axes_like, kind="mesh")
     axes = axes_like.items() if isinstance(axes_like, Mapping) else axes_like
@@ -117,8 +119,8 @@ def read_strings(name: str, value: str | Sequence[str], takes: str) -> tuple[str
 
 
 def read_devices(devices: str | Sequence[str] | None) -> str | Sequence[str] | None:
-    """Returns `devices`, a list of names as a sequence. Raises ArgumentError if it is no
-    argument of a mesh.
+    """Returns the argument `devices` of a mesh unchanged, except that names in any iterable
+    become a sequence. Raises ArgumentError for a value that a mesh does not take.
     """
     if devices is None or isinstance(devices, str):
         return devices

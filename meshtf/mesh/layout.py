@@ -68,12 +68,16 @@ class Layout:
         return Layout(rules)
 
     def override(self, rules: LayoutLike) -> Layout:
-        """Returns this layout after changes, such as "d_ff:; heads:model"."""
+        """Returns this layout after changes, such as "d_ff:; heads:model".
+
+        Args:
+          rules: the changes; a rule without axes, such as "d_ff:", removes a rule.
+        """
         changed_rules = self._changed(rules)
         return self._from({dim: axes for dim, axes in changed_rules.items() if axes})
 
     def then(self, rules: LayoutLike) -> Layout:
-        """Returns the change that is equal to this change followed by another."""
+        """Returns one change that has the effect of this change followed by another."""
         return self._from(self._changed(rules))
 
     def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
@@ -85,6 +89,7 @@ class Layout:
 
     @staticmethod
     def _from(rules: Mapping[str, tuple[str, ...]]) -> Layout:
+        """Returns a layout with these rules: dimension name -> axes."""
         return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
 
     def check_axes(self, **details: object) -> None:

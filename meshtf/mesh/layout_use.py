@@ -45,8 +45,8 @@ class LayoutUse:
         return tuple(dict.fromkeys((*mesh.notes, *program_notes)))
 
     def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:
-        """Returns for each rule whose dimension the program lacks: the dimension, and
-        similar names of dimensions as text.
+        """Returns the rules whose dimension the program lacks, as a dict from the dimension
+        to similar names of the program's dimensions, as text; "" if there are none.
         """
         return {
             name: near_misses(name, self.dims)
@@ -55,10 +55,11 @@ class LayoutUse:
         }
 
     def unused_axes(self, mesh: Mesh) -> dict[str, str]:
-        """Returns the mesh axes that neither a rule nor `stages` names.
+        """Returns the mesh axes that neither a rule nor `stages` names, as a dict from the
+        axis to similar names as text; "" if there are none.
 
-        Each axis comes with similar names as text. These are misspelt axes, perhaps: rules,
-        `stages` or `optional_axes` name them, but the mesh lacks them.
+        The similar names are those that rules, `stages` or `optional_axes` name although the
+        mesh lacks them: perhaps they are misspelt.
         """
         named_axes = {mesh.stages}
         for _dim, axes in self._all_rules(mesh):

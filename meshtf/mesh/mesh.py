@@ -3,12 +3,12 @@
 >>> from meshtf.mesh import Mesh
 >>> from meshtf.names import Shape
 >>> mesh = Mesh("data:4;model:2", layout="batch:data;d_ff:model")
->>> mesh.place(Shape("batch:8;d_model:16"))
+>>> mesh.place(Shape("batch:8;d_model:16"))               # (placement, conflicts)
 ((Sharded(dim='batch'), Replicated), ())
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-`devices=` says which hardware the positions are; the first op resolves it.
+`devices=` says on which hardware the positions compute; the first op looks it up.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ from meshtf.mesh.state import (
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
+# A "slot" is a tensor of an optimizer's state, such as a moment of a variable.
 TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
-NO_CHANGES = Layout()  # the layout changes of a region without any
-MAX_LAYOUTS = 1_000  # so many layouts of regions are cached
+# A region is the code in a `with mtf.layout(...)` block, which changes rules of the layout.
+NO_CHANGES = Layout()  # the changes outside of such blocks
+MAX_LAYOUTS = 1_000  # the number of cached layouts; then the cache is cleared
 
 
 class Mesh:
@@ -134,13 +136,13 @@ class Mesh:
         in the order of their coordinates.
         """
         for axis in axes:
-            as_choice("axes", axis, self.axes)
+            as_choice("axes", axis, self.axes)  # raises an error for an unknown axis
         if axes not in self._groups:
             indices = [self.axis_index[axis] for axis in axes]
             groups: dict[tuple[int, ...], list[int]] = {}
             for position, coord in enumerate(self.coords):
                 # Equal for positions that differ only along `axes`.
-                key = tuple(-1 if i in indices else c for i, c in enumerate(coord))
+                key = tuple(c for i, c in enumerate(coord) if i not in indices)
                 groups.setdefault(key, []).append(position)
             self._groups[axes] = tuple(map(tuple, groups.values()))
         return self._groups[axes]
@@ -148,12 +150,7 @@ class Mesh:
     def layout_in(
         self, region: Layout = NO_CHANGES, kind: TensorKind = "tensor"
     ) -> Layout:
-        """Returns the rules for tensors of a kind in a region.
-
-        Args:
-          region: the layout changes of the region.
-          kind: "tensor", "variable", or "slot" of an optimizer.
-        """
+        """Returns the rules for tensors of a kind, after the layout changes of a region."""
         if not isinstance(region, Layout):
             refuse(
                 "region",
@@ -162,6 +159,7 @@ class Mesh:
                 'Write Layout.changes("heads:; d:model").',
             )
         key = (region, kind)
+        # A kind that is no string may be unhashable: `as_choice` raises an error for it.
         if not isinstance(kind, str) or key not in self._layouts:
             as_choice("kind", kind, get_args(TensorKind))
             self._check_rules(region)
@@ -196,10 +194,10 @@ class Mesh:
         return isinstance(self.devices, str) and self.devices.split(":")[0] == "spmd"
 
     def exchanges(self, axis: str, other: str) -> list[tuple[int, int]]:
-        """Returns (source, target) for all positions: the collective_permute that
+        """Returns pairs (source position, target position) of the collective_permute that
         exchanges the states of two axes of equal size.
         """
-        as_choice("axis", axis, self.axes)
+        as_choice("axis", axis, self.axes)  # raises an error for an unknown axis
         as_choice("other", other, self.axes)
         size = self.axes[axis]
         pairs = []
@@ -251,8 +249,8 @@ class Mesh:
         return tuple(states.values()), tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
-        """Returns for each position whether it has a shard of a tensor: only positions of
-        other pipeline stages have none.
+        """Returns for each position whether it has a shard of a tensor. A tensor on one
+        pipeline stage has none on the positions of other stages.
         """
         self._check_placement(placement)
         stages = [(i, s) for i, s in enumerate(placement) if isinstance(s, OnStage)]
@@ -331,7 +329,7 @@ class Mesh:
 
     def _report_missing(self, axis: str, named_by: str) -> None:
         """Logs that the mesh lacks an axis, and warns of it unless the axis is optional.
-        `named_by` says what names it: "layout rule batch:data".
+        `named_by` says what names the axis: "layout rule batch:data".
 
         Raises:
           LayoutError: the mesh is strict, and the axis is not optional.
@@ -394,6 +392,7 @@ def missing_axis_notes(
 
 
 def _missing_axis_note(mesh: Mesh, axis: str, named_by: str) -> str:
+    """Returns the note about an axis; `named_by` says what names the axis."""
     similar = near_misses(axis, mesh.axes)
     question = f" Did you mean {similar}?" if similar else ""
     note = f"the mesh {mesh} has no axis {axis!r}, which counts as size 1."

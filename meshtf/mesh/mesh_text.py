@@ -20,8 +20,10 @@ def devices_text(devices: str | Sequence[str] | None) -> str:
     """Returns the devices of a mesh in short: a setting such as "logical:8", or the first
     and the last name of a list; "" for None, the available devices.
     """
-    if devices is None or isinstance(devices, str):
-        return devices or ""
+    if devices is None:
+        return ""
+    if isinstance(devices, str):
+        return devices
     if len(devices) == 1:
         return devices[0]
     return f"{devices[0]} ... {devices[-1]}"

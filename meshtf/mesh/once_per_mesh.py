@@ -2,8 +2,8 @@
 
     warn_once(mesh, "rule bach", "the layout has a rule for dimension bach, ...")
 
-The keys of issued messages are stored as long as the mesh exists, but outside of the mesh:
-no program and no forecast depends on them.
+The keys of issued messages are stored as long as the mesh exists. They are not attributes of
+the mesh, since no program and no forecast depends on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from absl import logging
 from meshtf.errors import LayoutWarning
 from meshtf.mesh.axes import caller_stacklevel
 
-MAX_MESSAGES = 1_000  # about one mesh; further messages are dropped
+MAX_MESSAGES = 1_000  # for one mesh; further messages are dropped
 # Mesh -> the keys of the messages that were issued.
 _keys: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
 

@@ -50,7 +50,7 @@ def refuse(
     way_out: str = "",
     error: type[MeshtfError] = ArgumentError,
 ) -> NoReturn:
-    """Raises an error with the value of an argument and what the argument takes.
+    """Raises an error that shows the value of an argument and what the argument takes.
 
     Args:
       name: the name of the argument.
@@ -69,7 +69,9 @@ def refuse(
 
 
 def described(value: object) -> str:
-    """Returns a short description of a value: its type, and its abbreviated repr."""
+    """Returns a short description of a value, such as "the str 'four'" or, for an array,
+    "a ndarray of float32 [8, 4]".
+    """
     if value is None or isinstance(value, bool):
         return repr(value)
     kind = type(value).__name__

@@ -29,7 +29,7 @@ def explain_wrong_calls(init: F) -> F:
         try:
             init(self, *args, **kwargs)
         except TypeError as error:
-            check_call(init, self, args, kwargs, error)
+            check_call(init, self, args=args, kwargs=kwargs, error=error)
             raise
 
     return __init__  # type: ignore[return-value]
@@ -42,14 +42,15 @@ def check_call(
     kwargs: Mapping[str, Any],
     error: TypeError,
 ) -> None:
-    """Raises ArgumentError if arguments do not match the signature of a constructor.
+    """Raises ArgumentError if arguments do not match the signature of a constructor; does
+    nothing if they do, as the TypeError then has another reason.
 
     Args:
       init: the constructor.
       instance: the object that the constructor initializes.
       args: the positional arguments, without the instance.
       kwargs: the keyword arguments.
-      error: the error that the call raised, perhaps for another reason.
+      error: the error that the call raised.
     """
     signature = inspect.signature(init)
     try:

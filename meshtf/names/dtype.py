@@ -61,7 +61,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Returns the bytes of one element."""
+    """Returns the bytes of one element of a data type."""
     return _BYTES[dtype]
 
 

@@ -1,5 +1,5 @@
-"""Lists of dimension names as arguments: strings such as "batch;d_model", with or without
-sizes, shapes, and sequences.
+"""Lists of dimension names as arguments of functions: strings such as "batch;d_model" or
+"batch:8;d_model:512", shapes, and sequences of names or dimensions.
 
 >>> from meshtf.names import Shape, names_of
 >>> names_of("batch; d_model:512", Shape("d_model:512;batch:8"))
@@ -83,7 +83,8 @@ def name_of(dim: str, size: int) -> str:
     name = dim.partition(":")[0].strip()
     if name == dim:
         return dim
-    return names_of(dim, Shape([(name, size)]))[0]
+    (checked_name,) = names_of(dim, Shape([(name, size)]))
+    return checked_name
 
 
 def check_size(name: str, size: int | None, dims: object, *shapes: Shape) -> None:

@@ -13,7 +13,7 @@ from meshtf.errors import ArgumentError, ParseError, explain_error
 from meshtf.names.arguments import described
 from meshtf.names.source import Source
 
-_WORD = re.compile(r"[^;,.\s]+")
+_WORD = re.compile(r"[^;,.\s]+")  # the text between separators
 _PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")  # "batch:8" or "batch"
 # A pair in a change of a layout: "heads:model", or "heads:" and "*:", which remove rules.
 _CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")
@@ -26,7 +26,7 @@ def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, st
       text: the string.
       kind: what the string describes, such as "shape", for errors. A "change of layout"
         may contain "heads:" and "*:", but no names without a colon.
-      values: whether each name must have a value; otherwise a missing value is "".
+      values: whether each name must have a value; if not, a missing value is "".
 
     Raises:
       ArgumentError: `text` is not a string.

@@ -75,7 +75,7 @@ class Shape:
         try:
             return self._sizes[name]
         except (KeyError, TypeError):
-            as_dim("name", name, self)
+            as_dim("name", name, self)  # raises ArgumentError for what is no name
             raise ShapeError(f"there is no dimension {name!r} in {self!r}.") from None
 
     def get(self, name: str, default: int = 1) -> int:
@@ -94,7 +94,7 @@ class Shape:
     def without(self, *names: str) -> Shape:
         """Returns the shape without these dimensions; names that it lacks are ignored."""
         for name in names:
-            as_dim("names", name, self)
+            as_dim("names", name, self)  # raises ArgumentError for what is no name
         return Shape(d for d in self._dims if d.name not in names)
 
     def only(self, names: Iterable[str]) -> Shape:
@@ -105,7 +105,7 @@ class Shape:
 
     def rename(self, names: Mapping[str, str]) -> Shape:
         """Returns the shape with other names; `names` maps old names to new names."""
-        as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
+        names = as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
         return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
 
     def resize(self, name: str, size: int) -> Shape:
@@ -163,7 +163,9 @@ ShapeLike: TypeAlias = (
 
 
 def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
-    """Returns the dimensions that a user describes. Raises ShapeError, ArgumentError."""
+    """Returns the dimensions that a user describes. Raises ShapeError, ParseError,
+    ArgumentError.
+    """
     if isinstance(dims, Shape):
         return dims._dims
     if isinstance(dims, Dimension):

@@ -84,6 +84,8 @@ class Source(NamedTuple):
         """Returns the innermost line outside of meshtf, and the function that it calls."""
         frame = sys._getframe(1)
         function = ""
+        # From inner to outer frames: the last function of meshtf on the way is the one that
+        # the user's line calls.
         while frame.f_back:
             package = _package(frame)
             if package not in _SKIPPED_PACKAGES and not _is_generated(frame):
@@ -91,6 +93,7 @@ class Source(NamedTuple):
             if package == _PACKAGE:
                 function = frame.f_code.co_name
             if function in ("__init__", "__call__"):
+                # The user's line has the name of the class.
                 function = type(frame.f_locals.get("self")).__name__
             function = _DISPLAYED_NAMES.get(function, function)
             frame = frame.f_back

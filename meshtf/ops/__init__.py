@@ -1,14 +1,15 @@
-"""The ops. Each defines its output's shape, how it may be sharded along each name, its local
-TensorFlow ops, and its gradient.
+"""The ops. The class of an op defines the shapes of the outputs, how the op may be sharded
+along each dimension, the TensorFlow ops of one device, and the gradient: see `graph.Op`.
 
 Contents:
 
     common/         helpers of several families: broadcasting, checks, sums
     shapes/         reshape, slice, stack
-    variables/      reads and writes, fills, updates of optimizers, prints
-    elementwise/    functions of each element
-    reductions/     sums, maxima, moments, and broadcasting
-    control/        loops, branches, recomputation, regions, microbatches, seeds
+    variables/      reads and writes, constants, updates by optimizers, prints
+    elementwise/    functions that are applied to each element, such as exp and add
+    reductions/     sums, maxima, means and variances; and broadcasting
+    control/        loops, branches, recomputation, layouts of a region of the code,
+                    microbatches, seeds
     indexing/       gather, scatter, dynamic slices, top_k
     linear/         einsum, Fourier transforms
     windows/        convolution, pooling, shifts

@@ -15,9 +15,10 @@ product. For a variable of shape [n, m], with t = step + 1:
     change /= max(1, rms(change) / clip_threshold)
     variable -= rate * max(epsilon_2, rms(variable)) * change
 
-where rms is the root mean square of all elements. If a variable stacks independent ones,
-such as the kernels of all layers or of all experts, `stacked_dims` names the stacked
-dimensions: a root mean square is computed for each index of these dimensions.
+where rms is the root mean square of all elements. The averages `row` and `column` are slots:
+variables with the state of the optimizer. If a variable stacks independent ones, such as the
+kernels of all layers or of all experts, `stacked_dims` names the stacked dimensions: a root
+mean square is computed for each index of these dimensions.
 
 For a kernel of shape [1024, 4096] it stores 5,120 elements, where Adam stores 8,388,608.
 All computations are named ops, so factored dimensions may be sharded along any axis.
@@ -110,8 +111,10 @@ class Adafactor(Optimizer):
         decay_mask: Callable[[Variable], bool] | None = None,
         name: str = "adafactor",
     ) -> None:
-        variables = as_variables("variables", variables, "variables")
-        check_fractions(beta_1=beta_1, beta_2=0.0 if beta_2 is None else beta_2)
+        variables = as_variables("variables", variables, expected="variables")
+        check_fractions(beta_1=beta_1)
+        if beta_2 is not None:
+            check_fractions(beta_2=beta_2)
         check_floats(
             decay_power=decay_power,
             clip_threshold=clip_threshold,
@@ -133,8 +136,8 @@ class Adafactor(Optimizer):
         self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
         self.weight_decay = weight_decay
         self.decay_mask = decay_mask or default_decay_mask
-        slots = [self._slot_shapes(v.shape) for v in variables]
-        super().__init__(variables, learning_rate, slots, name)
+        slot_shapes = [self._slot_shapes(v.shape) for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
 
     def _slot_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Returns the shapes of the slots of a variable, by name."""
@@ -175,6 +178,7 @@ class Adafactor(Optimizer):
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
         rate, new_weight = step_scalars
+        # Computed on shards of the slots; see `slot_layout`.
         with use_layout(variable.slot_layout):
             grad = reduce_partial_sums(cast(grad, rate.dtype))
             value = cast(variable.tensor(), rate.dtype)
@@ -189,7 +193,9 @@ class Adafactor(Optimizer):
             else:
                 change = change * rate
             if self.beta_1:
-                change = update_average(slots["m"], change, 1.0 - self.beta_1)
+                change = update_average(
+                    slots["m"], change, new_weight=1.0 - self.beta_1
+                )
             if self.weight_decay and self.decay_mask(variable):
                 change = change + value * (rate * self.weight_decay)
             value = cast(value - change, variable.dtype)

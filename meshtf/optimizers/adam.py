@@ -3,8 +3,9 @@
     m = beta_1 * m + (1 - beta_1) * grad              v = beta_2 * v + (1 - beta_2) * grad**2
     variable -= rate * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)
 
-AdamW subtracts rate * weight_decay * variable before the update; by default only from
-variables of at least two dimensions, except biases and scales.
+The moving averages m and v are slots: variables with the state of the optimizer. AdamW
+subtracts rate * weight_decay * variable before the update; by default only from variables of
+at least two dimensions, except biases and scales.
 
     optimizer = AdamW(model.trainable_variables, 3e-4, weight_decay=0.1)
 """
@@ -59,11 +60,11 @@ class Adam(Optimizer):
         epsilon: float = 1e-8,
         name: str = "adam",
     ) -> None:
-        variables = as_variables("variables", variables, "variables")
+        variables = as_variables("variables", variables, expected="variables")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon)
-        slots = [{"m": v.shape, "v": v.shape} for v in variables]
-        super().__init__(variables, learning_rate, slots, name)
+        slot_shapes = [{"m": v.shape, "v": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
@@ -156,7 +157,7 @@ class AdamW(Adam):
         Variables of bfloat16 and float16 are skipped: `update` decays them, so that they
         are rounded only once in a step.
         """
-        as_variables("variables", variables)
+        variables = as_variables("variables", variables)
         check_tensors(rate=rate)
         decay = rate * self.weight_decay
         for variable in variables:
@@ -191,5 +192,5 @@ def bias_correction(beta: float, t: Tensor) -> Tensor:
       t: the count of updates: a scalar float.
     """
     if not beta:  # log(0) is not finite
-        return full(t.mesh, "", 1.0, t.dtype)
+        return full(t.mesh, shape="", value=1.0, dtype=t.dtype)
     return 1.0 - exp(t * math.log(beta))

@@ -1,4 +1,7 @@
-"""Checks of the arguments of optimizers: gradients, variables, slots and steps."""
+"""Checks of the arguments of optimizers: gradients, variables, slots and steps.
+
+A slot is a variable with state of an optimizer, such as a moving average.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,8 @@ def check_pairs(
       ArgumentError: `grads` is no list of tensors, or `variables` no list of variables.
       PlanError: there are not as many gradients as variables.
     """
-    variables = as_variables("variables", variables, "variables")
-    gradients = []
-    for grad in as_sequence("grads", grads, "a list of gradients"):
-        gradients.append(None if grad is None else as_tensor("grads", grad))
+    variables = as_variables("variables", variables, expected="variables")
+    gradients = as_gradients(grads)
     if len(gradients) != len(variables):
         raise PlanError(
             explain_error(
@@ -43,6 +44,18 @@ def check_pairs(
             )
         )
     return gradients, variables
+
+
+def as_gradients(grads: Any) -> list[Tensor | None]:
+    """Returns gradients as a list of tensors, with None where there is no gradient.
+
+    Raises:
+      ArgumentError: `grads` is no list of tensors.
+    """
+    gradients = []
+    for grad in as_sequence("grads", grads, "a list of gradients"):
+        gradients.append(None if grad is None else as_tensor("grads", grad))
+    return gradients
 
 
 def check_gradient(grad: Tensor, variable: Variable) -> None:
@@ -78,6 +91,7 @@ def check_update_arguments(slots: Any, step_scalars: Any) -> None:
     Raises:
       ArgumentError: `slots` is no dict, or `step_scalars` no tuple of tensors.
     """
+    # Each of these calls raises ArgumentError for a wrong value.
     as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
     if not isinstance(step_scalars, tuple):
         refuse(
@@ -180,7 +194,8 @@ def _explain_conflict(conflict: Conflict, variable: Variable) -> tuple[str, str]
         )
     size = variable.shape[dim]
     num_shards = variable.mesh.axes[conflict.axis]
-    next_multiple = -(-size // num_shards) * num_shards
+    shard_size = -(-size // num_shards)  # rounded up
+    next_multiple = shard_size * num_shards
     return (
         f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
         "slices.",

@@ -2,9 +2,9 @@
 
     grads, norm = clip_by_global_norm(grads, 1.0)
 
-Gradients are first resharded to the layout of the optimizer's slots. So each gradient is
-all-reduced or reduce-scattered once, for both the norm and the update. The norm itself only
-adds an all-reduce of one scalar.
+Gradients are first resharded to the layout of the optimizer's slots: its variables, such as
+moving averages. So each gradient is all-reduced or reduce-scattered once, for both the norm
+and the update. The norm itself only adds an all-reduce of one scalar.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.optimizers.checks import as_gradients
 from meshtf.optimizers.slot_layout import to_slot_layout
 
 
@@ -65,10 +66,7 @@ def clip_by_global_norm(
     Returns:
       The scaled gradients, and their global norm before scaling: a scalar.
     """
-    grads = [
-        None if x is None else as_tensor("grads", x)
-        for x in as_sequence("grads", grads, "a list of gradients")
-    ]
+    grads = as_gradients(grads)
     if clip_norm is not None:
         # Zero would make all gradients vanish; a negative norm would reverse them.
         if not as_float("clip_norm", clip_norm) > 0:
@@ -78,4 +76,7 @@ def clip_by_global_norm(
     if clip_norm is None:
         return grads, norm
     factor = clip_norm / maximum(norm, clip_norm)  # 1 for a norm of at most clip_norm
-    return [None if x is None else x * cast(factor, x.dtype) for x in grads], norm
+    scaled_grads = []
+    for x in grads:
+        scaled_grads.append(None if x is None else x * cast(factor, x.dtype))
+    return scaled_grads, norm

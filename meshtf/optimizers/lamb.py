@@ -9,7 +9,8 @@ With the moving averages m and v of Adam, t = step + 1, and norms over all eleme
     change += weight_decay * variable
     variable -= rate * norm(variable) / norm(change) * change
 
-If slots or variables are sharded, each norm is an all-reduce of one scalar.
+The averages m and v are slots: variables with the state of the optimizer. If slots or
+variables are sharded, each norm is an all-reduce of one scalar.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class LAMB(Optimizer):
         decay_mask: Callable[[Variable], bool] | None = None,
         name: str = "lamb",
     ) -> None:
-        variables = as_variables("variables", variables, "variables")
+        variables = as_variables("variables", variables, expected="variables")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon, weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        slots = [{"m": v.shape, "v": v.shape} for v in variables]
-        super().__init__(variables, learning_rate, slots, name)
+        slot_shapes = [{"m": v.shape, "v": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
@@ -94,11 +95,12 @@ class LAMB(Optimizer):
         check_tensors(grad=grad)
         check_update_arguments(slots, step_scalars)
         rate, m_correction, v_correction = step_scalars
+        # Computed on shards of the slots; see `slot_layout`.
         with use_layout(variable.slot_layout):
             grad = reduce_partial_sums(cast(grad, rate.dtype))
             value = cast(variable.tensor(), rate.dtype)
-            m = update_average(slots["m"], grad, 1 - self.beta_1)
-            v = update_average(slots["v"], square(grad), 1 - self.beta_2)
+            m = update_average(slots["m"], grad, new_weight=1 - self.beta_1)
+            v = update_average(slots["v"], square(grad), new_weight=1 - self.beta_2)
             change = (m / m_correction) / (sqrt(v / v_correction) + self.epsilon)
             if self.decay_mask(variable):
                 change = change + value * self.weight_decay

@@ -6,11 +6,14 @@ after another, to reduce the peak memory.
 
 The microbatches run in one loop, whose body is traced once. Each device accumulates its
 local gradients, those of 16-bit types in float32. The sums are reduced across devices once,
-after the last microbatch, unless the optimizer's slots are sharded (FSDP, ZeRO).
+after the last microbatch, unless the optimizer's slots (its variables, such as moving
+averages) are sharded (FSDP, ZeRO). Deferred calls, such as updates of running means, are
+made once, with the means of their tensors over the microbatches.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,7 +65,7 @@ def accumulate_gradients(
     Raises:
       ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
     """
-    as_callable("loss_of", loss_of)
+    loss_of = as_callable("loss_of", loss_of)
     variables = as_variables("variables", variables)
     dim = as_dim("dim", dim)
     microbatches = as_int("microbatches", microbatches)
@@ -70,12 +73,8 @@ def accumulate_gradients(
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
-    # Facts about the results of the body. Tracing the body fills these lists, since the
-    # body can only return tensors.
-    has_grad: list[bool] = []  # for each variable
-    dtypes: list[str] = []  # of the loss, and then of each gradient
-    deferred: list[DeferredCall] = []
-
+    # The body can only return tensors: recording it fills in these facts.
+    facts = _BodyFacts()
     caller = current()
 
     def body(_: None, xs: Any) -> tuple[None, Any, None]:
@@ -91,30 +90,47 @@ def accumulate_gradients(
             loss = as_scalar("the loss", loss_of(examples))
         all_grads = gradients([loss], list(variables))
         grads = [dx for dx in all_grads if dx is not None]
-        deferred[:] = calls
-        has_grad[:] = [dx is not None for dx in all_grads]
-        dtypes[:] = [x.dtype for x in (loss, *grads)]
-        statistics = [x for call in calls for x in call.tensors]
-        wide_grads = [_accumulable(dx) for dx in grads]
-        return None, (_accumulable(loss), statistics, wide_grads), None
+        facts.deferred_calls = calls
+        facts.has_grad = [dx is not None for dx in all_grads]
+        facts.dtypes = [x.dtype for x in (loss, *grads)]
+        deferred_tensors = [x for call in calls for x in call.tensors]
+        wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
+        return None, (_in_accumulation_dtype(loss), deferred_tensors, wide_grads), None
 
     split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
     mesh = tf.nest.flatten(split_inputs)[0].mesh
     indices = index_range(mesh, Dimension(MICROBATCH, microbatches))
-    _, sums, _ = scan_and_sum(body, None, (indices, split_inputs), MICROBATCH)
-    loss_sum, statistics_sums, grad_sums = sums
-    call_with_means(deferred, statistics_sums, microbatches)
+    _, sums, _ = scan_and_sum(
+        body, init=None, xs=(indices, split_inputs), dim=MICROBATCH
+    )
+    loss_sum, deferred_sums, grad_sums = sums
+    call_with_means(facts.deferred_calls, deferred_sums, microbatches)
     means = []
-    for total, dtype in zip((loss_sum, *grad_sums), dtypes, strict=True):
+    for total, dtype in zip((loss_sum, *grad_sums), facts.dtypes, strict=True):
         means.append(cast(total * (1.0 / microbatches), dtype))
     loss, *mean_grads = means
     remaining = iter(mean_grads)
-    return loss, [next(remaining) if present else None for present in has_grad]
+    return loss, [next(remaining) if present else None for present in facts.has_grad]
 
 
-def _accumulable(x: Tensor) -> Tensor:
+@dataclasses.dataclass
+class _BodyFacts:
+    """Facts about the results of the loop's body.
+
+    Attributes:
+      has_grad: whether the loss depends on each variable.
+      dtypes: the data types of the loss, and then of each gradient.
+      deferred_calls: the calls to be made once, after the last microbatch.
+    """
+
+    has_grad: list[bool] = dataclasses.field(default_factory=list)
+    dtypes: list[str] = dataclasses.field(default_factory=list)
+    deferred_calls: list[DeferredCall] = dataclasses.field(default_factory=list)
+
+
+def _in_accumulation_dtype(x: Tensor) -> Tensor:
     """Returns x with 16-bit floats as float32. In 16 bits a sum over many microbatches
     stops growing, since each addend is smaller than the rounding of the sum.
     """

@@ -23,7 +23,7 @@ representable number. Train variables of float32, and let layers compute in bflo
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from meshtf.errors import PlanError, explain_error
@@ -87,10 +87,11 @@ class Optimizer(Module):
     ) -> None:
         variables = as_variables("variables", variables)
         if not callable(learning_rate):
+            # Raises ArgumentError unless it is a number.
             as_float(
                 "learning_rate", learning_rate, "a number, or a function of the step"
             )
-        slots = as_sequence("slots", slots, "a dict of shapes for each variable")
+        slot_shapes = as_sequence("slots", slots, "a dict of shapes for each variable")
         super().__init__(name)
         self.learning_rate = learning_rate
         counts = Counter(v.name for v in variables)
@@ -103,26 +104,26 @@ class Optimizer(Module):
                     way_out="Give one of the modules around them another name=.",
                 )
             )
-        if len(slots) != len(variables):
+        if len(slot_shapes) != len(variables):
             raise PlanError(
-                f"there are {len(variables)} variables, and slots for {len(slots)}."
+                f"there are {len(variables)} variables, and slots for "
+                f"{len(slot_shapes)}."
             )
-        for variable, shapes in zip(variables, slots, strict=True):
-            as_mapping("slots", shapes, "shapes by the names of slots")
-            if shapes:
+        for variable, shapes in zip(variables, slot_shapes, strict=True):
+            shapes = as_mapping("slots", shapes, "shapes by the names of slots")
+            if shapes:  # the variable has slots
                 check_slots_can_be_sharded(type(self).__name__, variable)
+        zeros = {}  # the initializer for slots of each data type
+        for dtype in set(map(slot_dtype, variables)):
+            zeros[dtype] = _zeros_initializer(variables, dtype)
         self.slots: dict[str, dict[str, Variable]] = {}
         with self.scope():
-            zeros = {}
-            for dtype in set(map(slot_dtype, variables)):
-                zeros[dtype] = _zeros_initializer(variables, dtype)
-            for variable, shapes in zip(variables, slots):
-                variable_slots = {}
-                for slot_name, shape in shapes.items():
-                    initializer = zeros[slot_dtype(variable)]
-                    slot = _make_slot(variable, slot_name, shape, initializer)
-                    variable_slots[slot_name] = slot
-                self.slots[variable.name] = variable_slots
+            for variable, shapes in zip(variables, slot_shapes):
+                initializer = zeros[slot_dtype(variable)]
+                self.slots[variable.name] = {
+                    slot_name: _make_slot(variable, slot_name, shape, initializer)
+                    for slot_name, shape in shapes.items()
+                }
 
     def apply_gradients(
         self,
@@ -151,12 +152,13 @@ class Optimizer(Module):
         grads, variables = check_pairs(grads, variables)
         self.check_variables(variables)
         step = check_step(step)
-        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-        for grad, variable in pairs:
+        # All gradients are checked before the first update.
+        pairs_by_dtype: dict[str, list[tuple[Tensor, Variable]]] = defaultdict(list)
+        for grad, variable in zip(grads, variables, strict=True):
+            if grad is None:
+                continue
             check_gradient(grad, variable)
-        pairs_by_dtype: dict[str, list[tuple[Tensor, Variable]]] = {}
-        for grad, variable in pairs:
-            pairs_by_dtype.setdefault(slot_dtype(variable), []).append((grad, variable))
+            pairs_by_dtype[slot_dtype(variable)].append((grad, variable))
         for dtype, same_dtype_pairs in pairs_by_dtype.items():
             with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
@@ -206,7 +208,9 @@ class Optimizer(Module):
         return (rate,)
 
     def apply_weight_decay(self, variables: Sequence[Variable], rate: Tensor) -> None:
-        """Decays variables before the updates of a step. The base class does nothing."""
+        """Decays variables before the updates of a step. The base class does nothing, except
+        that it checks the arguments.
+        """
         as_variables("variables", variables)
         check_tensors(rate=rate)
 
@@ -253,7 +257,7 @@ def apply_update(
     """
     check_record(Variable, variable=variable)
     check_tensors(grad=grad, rate=rate)
-    as_mapping("slots", slots, "slots by name")
+    slots = as_mapping("slots", slots, "slots by name")
     if is_half_precision(variable):
         grad = cast(grad, op.dtype)
     rate = cast(rate, op.dtype)
@@ -312,7 +316,7 @@ def _zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer
     """
 
     def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-        return full(mesh, shape, 0.0, dtype)
+        return full(mesh, shape, value=0.0, dtype=dtype)
 
     if not variables or variables[0].mesh.abstract:
         return zeros

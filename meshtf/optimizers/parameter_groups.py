@@ -8,7 +8,8 @@ expressions on names.
 
 A pattern is searched for anywhere in a name such as
 "decoder/layer_0/attention/query/kernel". Each variable goes to the first rule whose
-pattern matches; the empty pattern matches all remaining variables.
+pattern matches; the empty pattern matches all remaining variables. The slots of an optimizer
+are the variables with its state, such as moving averages.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def as_pattern(name: str, pattern: Any) -> str:
       ArgumentError: the pattern is no text.
       ParseError: the pattern is no regular expression.
     """
-    as_text(name, pattern, "a regular expression")
+    pattern = as_text(name, pattern, takes="a regular expression")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -99,6 +100,7 @@ def _as_rules(rules: Any) -> list[Rule]:
         if not isinstance(rule, (tuple, list)) or len(rule) != 2:
             refuse("rules", rule, description)
         pattern, make_optimizer = rule
+        # Both raise an error for a wrong value.
         as_pattern("rules", pattern)
         as_callable("rules", make_optimizer)
     return checked_rules
@@ -126,7 +128,7 @@ class ParameterGroups(Optimizer):
         rules: Sequence[Rule],
         name: str = "parameter_groups",
     ) -> None:
-        variables = as_variables("variables", variables, "variables")
+        variables = as_variables("variables", variables, expected="variables")
         rules = _as_rules(rules)
         # The base class checks the variables. It makes no slots, and its learning rate is
         # never used: each group's optimizer has its own.

@@ -48,7 +48,7 @@ def rate_dtype(dtype: str) -> Iterator[None]:
 
 def scalar(mesh: Mesh | None, value: float) -> Tensor:
     """Returns a scalar constant in the data type of rates."""
-    return full(mesh, "", value, _DTYPE.get())
+    return full(mesh, shape="", value=value, dtype=_DTYPE.get())
 
 
 def cast_step(step: Tensor) -> Tensor:
@@ -76,8 +76,9 @@ def warmup_cosine(
     def rate(step: Tensor) -> Tensor:
         decay_steps = float(max(total_steps - warmup_steps, 1))
         progress = (cast_step(step) - float(warmup_steps)) / decay_steps
-        cosine = cos(minimum(maximum(progress, 0.0), 1.0) * math.pi) * 0.5 + 0.5
-        return _warmup(step, warmup_steps) * (cosine * (peak - final) + final)
+        progress = minimum(maximum(progress, 0.0), 1.0)
+        cosine = cos(progress * math.pi) * 0.5 + 0.5  # falls from 1 to 0
+        return _warmup_factor(step, warmup_steps) * (cosine * (peak - final) + final)
 
     return rate
 
@@ -96,7 +97,7 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
         t = maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1)))
         # With this factor the rate is `peak` where t is `warmup_steps`.
         factor = peak * math.sqrt(max(warmup_steps, 1))
-        return _warmup(step, warmup_steps) * rsqrt(t) * factor
+        return _warmup_factor(step, warmup_steps) * rsqrt(t) * factor
 
     return rate
 
@@ -108,7 +109,7 @@ def linear_warmup(steps: int) -> Schedule:
       steps: the count of steps in which the factor rises.
     """
     check_ints(steps=steps)
-    return lambda step: _warmup(step, steps)
+    return lambda step: _warmup_factor(step, steps)
 
 
 def linear_decay(total_steps: int, steps: int) -> Schedule:
@@ -137,7 +138,7 @@ def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
       final: the last factor.
     """
     check_ints(total_steps=total_steps)
-    return warmup_cosine(1.0, 0, total_steps, final)
+    return warmup_cosine(peak=1.0, warmup_steps=0, total_steps=total_steps, final=final)
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
@@ -149,7 +150,8 @@ def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
-        return rsqrt(maximum(cast_step(step) + 1.0, float(max(warmup_steps, 1))))
+        t = cast_step(step) + 1.0
+        return rsqrt(maximum(t, float(max(warmup_steps, 1))))
 
     return rate
 
@@ -175,6 +177,7 @@ def slanted_triangular(
         rising = t / peak_step
         falling = (float(total_steps) - t) / max(total_steps - peak_step, 1.0)
         fraction = minimum(maximum(minimum(rising, falling), 0.0), 1.0)
+        # From peak / ratio for the fraction 0 to peak for the fraction 1.
         return (fraction * (ratio - 1.0) + 1.0) * (peak / ratio)
 
     return rate
@@ -188,6 +191,7 @@ def product(*factors: Rate) -> Schedule:
     """
     for factor in factors:
         if not callable(factor):
+            # Raises ArgumentError unless it is a number.
             as_float("factors", factor, "numbers and schedules")
     if not factors:
         raise PlanError("a product of rates has at least one factor.")
@@ -211,11 +215,14 @@ def delay(schedule: Schedule, steps: int) -> Schedule:
       schedule: the schedule to delay: a function of the step.
       steps: the count of steps by which it is delayed.
     """
-    as_callable("schedule", schedule, "a schedule: a function of the step")
+    schedule = as_callable(
+        "schedule", schedule, takes="a schedule: a function of the step"
+    )
     check_ints(steps=steps)
     return lambda step: schedule(maximum(step - steps, 0))
 
 
-def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
+def _warmup_factor(step: Tensor, warmup_steps: int) -> Tensor:
     """Returns the factor min((step + 1) / warmup_steps, 1), a scalar."""
-    return minimum((cast_step(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)
+    t = cast_step(step) + 1.0
+    return minimum(t * (1.0 / max(warmup_steps, 1)), 1.0)

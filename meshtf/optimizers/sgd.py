@@ -11,6 +11,8 @@ and with momentum
     velocity = momentum * velocity + grad
     variable -= rate * velocity                          # nesterov=False
     variable -= rate * (grad + momentum * velocity)      # nesterov=True
+
+The velocity is a slot: a variable with the state of the optimizer.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
+from meshtf.names import Shape
 from meshtf.names.arguments import check_bools, check_floats, check_record
 from meshtf.ops.variables.optimizer_updates import (
     DescentUpdate,
@@ -50,11 +53,13 @@ class SGD(Optimizer):
         nesterov: bool = False,
         name: str = "sgd",
     ) -> None:
-        variables = as_variables("variables", variables, "variables")
+        variables = as_variables("variables", variables, expected="variables")
         check_floats(momentum=momentum)
         check_bools(nesterov=nesterov)
-        slots = [{"velocity": v.shape} if momentum else {} for v in variables]
-        super().__init__(variables, learning_rate, slots, name)
+        slot_shapes: list[dict[str, Shape]] = [{} for _ in variables]
+        if momentum:
+            slot_shapes = [{"velocity": v.shape} for v in variables]
+        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.momentum = momentum
         self.nesterov = nesterov
 
@@ -73,5 +78,7 @@ class SGD(Optimizer):
         op: OptimizerUpdate = DescentUpdate(variable)
         if self.momentum:
             velocity = slots["velocity"]
-            op = MomentumUpdate(variable, velocity, self.momentum, self.nesterov)
+            op = MomentumUpdate(
+                variable, velocity, momentum=self.momentum, nesterov=self.nesterov
+            )
         apply_update(op, variable, grad, slots, rate=rate)

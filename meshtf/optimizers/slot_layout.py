@@ -1,4 +1,5 @@
-"""Functions with which an optimizer computes in the layout of its slots.
+"""Functions with which an optimizer computes in the layout of its slots: the variables with
+its state, such as moving averages.
 
     with use_layout(variable.slot_layout):
       grad = reduce_partial_sums(grad)      # sharded as the slots are
@@ -38,7 +39,8 @@ def to_slot_layout(grad: Tensor) -> Tensor:
     """Returns a gradient with its partial sums reduced, in the layout of an optimizer's
     slots if that layout can shard the gradient's shape.
 
-    The layout of slots is that of the layout region in which the gradient was computed.
+    The layout of slots is that of the layout region (a `with mtf.layout(...)` block) in
+    which the gradient was computed.
     """
     if grad.mesh is None:
         return reduce_partial_sums(grad)

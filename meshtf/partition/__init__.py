@@ -1,5 +1,8 @@
-"""Partition: turns recorded nodes into a program of local computations and reshards, in
-the terms of the mesh. No file here imports TensorFlow or names a particular op.
+"""Partition: turns recorded nodes into a program of local computations and reshards.
+
+A node is one application of an op to global tensors. The program says what each device
+computes on its shards, and which collectives run in between. No file here imports TensorFlow
+or names a particular op.
 
 Contents:
 

@@ -17,7 +17,7 @@ from meshtf.partition.steps import Bucket, ReshardStep, Step, Value, dependencie
 
 
 def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
-    """Whether a step reduces a partial sum over devices."""
+    """Returns whether a step reduces a partial sum over devices."""
     return isinstance(step, ReshardStep) and step.reshard.kind in (
         "all_reduce",
         "reduce_scatter",
@@ -25,7 +25,8 @@ def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
 
 
 class Buckets:
-    """Collects the reductions among the steps before each segment, segment by segment.
+    """Collects the reductions among the steps of a program, segment by segment. A segment is
+    a sequence of computations without communication; reductions run before segments.
 
     Args:
       mesh: the mesh on which the steps run.
@@ -40,8 +41,8 @@ class Buckets:
         self._open: dict[Hashable, list[ReshardStep]] = {}
 
     def add(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
-        """Adds the steps before a segment; returns the steps to run there: all steps but
-        the reductions that stay in open buckets, and the buckets that are closed.
+        """Adds the steps before a segment, and returns the steps to run there: the buckets
+        that are closed, and all steps that are not reductions in open buckets.
 
         Args:
           steps: the steps before the segment.
@@ -50,7 +51,7 @@ class Buckets:
         ready_steps: list[Step] = []
         for step in steps:
             self._close_for(dependencies_of(step), ready_steps)
-            # A reduction that waits for a value is not delayed any further.
+            # A reduction with a control dependency is not delayed any further.
             if not is_reduction(step) or step.wait_for is not None:
                 ready_steps.append(step)
                 continue
@@ -85,6 +86,7 @@ class Buckets:
             steps.append(Bucket(tuple(reductions)))
 
     def _bytes(self, step: ReshardStep) -> float:
+        """Returns the bytes that one device contributes to a reduction."""
         assert step.src.spec is not None
         return local_bytes(step.src.spec, step.src.placement, self.mesh)
 

@@ -1,11 +1,11 @@
 """Turns a graph into a program: the same computation with its communication made
 explicit, for any number of devices.
 
+    steps = build(graph.nodes, results, mesh).steps
+
 `build` passes the nodes to a `Builder` in the order in which they were recorded.
 Differentiation may replace a recorded node by one with more outputs, such as residuals:
-`latest(node)` is the replacement.
-
-    steps = build(graph.nodes, results, mesh).steps
+`latest_version(node)` is the replacement.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Branch, Call, HostOp, Loop, Node, Tensor, WriteOp
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.once_per_mesh import log_once
 from meshtf.mesh.state import reduced_placement
@@ -48,9 +48,9 @@ def build(
     """
     builder = Builder(mesh, PLANNERS)
     if prune:
-        remaining_nodes = live(nodes, results)
+        remaining_nodes = live_nodes(nodes, results)
     else:
-        remaining_nodes = [latest(node) for node in nodes]
+        remaining_nodes = [latest_version(node) for node in nodes]
     for node in remaining_nodes:
         builder.add_node(node)
     values = []
@@ -61,7 +61,7 @@ def build(
             if finish:
                 target = reduced_placement(target)
         values.append(builder.reshard_to(tensor, target, node=None))
-    # Remarks on dimensions that stay replicated, though the layout shards them.
+    # A note is a remark on a dimension that stays replicated though the layout shards it.
     for note in builder.notes:
         log_once(mesh, note)
     return Program(
@@ -72,17 +72,17 @@ def build(
     )
 
 
-def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
+def live_nodes(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
     """Returns the nodes that results or effects (writes, host ops) need, in order.
 
-    A node needs those that compute its inputs, and its control dependency `wait_for`.
+    A node needs the nodes that compute its inputs and its control dependency `wait_for`.
     """
-    needed = {latest(x.node) for x in results}
-    live_nodes = []
-    for node in map(latest, reversed(nodes)):
+    needed = {latest_version(x.node) for x in results}
+    reversed_nodes = []
+    for node in map(latest_version, reversed(nodes)):
         if node in needed or isinstance(node.op, (WriteOp, HostOp)):
-            live_nodes.append(node)
-            needed.update(latest(x.node) for x in node.inputs)
+            reversed_nodes.append(node)
+            needed.update(latest_version(x.node) for x in node.inputs)
             if node.wait_for is not None:
-                needed.add(latest(node.wait_for.node))
-    return live_nodes[::-1]
+                needed.add(latest_version(node.wait_for.node))
+    return reversed_nodes[::-1]

@@ -1,5 +1,5 @@
-"""The builder of a program: it plans one node after another, and appends the node's
-reshards and its computation to the steps of the program.
+"""The builder of a program: it plans one node (application of an op) after another, and
+appends the node's reshards and its computation to the steps of the program.
 
 A tensor is resharded to each placement at most once, from its value that costs the fewest
 bytes to reshard. One exception: a parameter that is gathered for the forward pass is
@@ -7,7 +7,7 @@ freed, and gathered again for the backward pass, unless the mesh has `keep_gathe
 
     builder = Builder(mesh, planners)
     builder.add_node(node)
-    builder.steps, builder.reshard_to(tensor, placement, None)
+    builder.steps, builder.reshard_to(tensor, placement, node=None)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only
 from meshtf.partition.planner import NodePlan, plan_node, received_elements
 from meshtf.partition.preferred_placement import PreferredPlacement
-from meshtf.partition.reshard_table import placement_after, reshards
+from meshtf.partition.reshard_table import creates_partial, placement_after, reshards
 from meshtf.partition.steps import (
     Compute,
     GatherStatisticsStep,
@@ -66,12 +66,12 @@ class PlannedBody(NamedTuple):
 
 
 class Builder:
-    """Plans nodes and appends their steps; knows the values of each tensor.
+    """Plans nodes, appends their steps, and records the values of each tensor.
 
     Args:
       mesh: the mesh on which the program runs.
-      planners: {type of op: function that plans a node of this type and appends its
-        steps}, for ops with bodies: loops, branches and calls.
+      planners: {type of op: function (builder, node) that plans a node of this type and
+        appends its steps}, for ops with bodies: loops, branches and calls.
       notes: the notes of the surrounding program, to which the builder of a body adds
         its own; None: this is not the builder of a body.
 
@@ -191,7 +191,7 @@ class Builder:
             values[placement] = Value(tensor.spec, placement)
             wait_for = None
             if reshard.kind == "all_gather" and is_freed(tensor):
-                wait_for = self.control_dependencies.of_gathering(placement)
+                wait_for = self.control_dependencies.of_all_gather(placement)
             self.steps.append(
                 ReshardStep(
                     reshard=reshard,
@@ -215,7 +215,7 @@ class Builder:
         is_backward = node is not None and bool(node.primals)
         if not is_backward or not is_freed(tensor):
             return values
-        # The dict keeps its order: first comes the value that was read from the variable.
+        # The first value in the dict is the one that was read from the variable.
         placement, stored_value = next(iter(values.items()))
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
@@ -223,14 +223,14 @@ class Builder:
         """Returns the cost of a reshard: the elements that a device receives, and 0.001
         for each collective. It is infinite if `new` is a partial sum that `old` is not.
         """
-        if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
+        if creates_partial(old, new):
             return float("inf")
         num_reshards = len(reshards(self.mesh.axes, old, new))
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
 
     def _read(self, tensor: Tensor, store: Any) -> None:
-        """Appends the step that reads a store as `tensor`, replicated if the store is on
-        another mesh.
+        """Appends the step that reads a store, such as a variable, as `tensor`; a store of
+        another mesh is read as replicated.
         """
         placement = self.mesh.replicated
         if store.mesh is self.mesh:
@@ -292,8 +292,8 @@ class Builder:
         )
         if uses_gathered_parameter:
             self.control_dependencies.add_user(outs[0])
-        for y, value, final in zip(node.outputs, outs, plan.finals):
-            self.add_tensor(y, {value.placement: value}, final)
+        for y, value, placement in zip(node.outputs, outs, plan.finals):
+            self.add_tensor(y, {value.placement: value}, placement)
 
     def _plan(self, node: Node) -> NodePlan:
         preferred = [self.preferred.placement(node, y) for y in node.outputs]
@@ -321,7 +321,7 @@ class Builder:
         computed_placements = [list(self.values[x]) for x in node.inputs]
         if any(len(candidates) > 1 for candidates in computed_placements):
             return placements
-        return [only_placement for (only_placement,) in computed_placements]
+        return [candidates[0] for candidates in computed_placements]
 
     def _exchange_statistics(
         self,
@@ -343,9 +343,10 @@ class Builder:
         axes = tuple(axis for axis, factor in plan.sharded_factors if factor in dims)
         if not axes:
             return None, None
-        statistics = Value(None, self.mesh.replicated, is_tuple=True)
-        residuals = Value(None, self.mesh.replicated, is_tuple=True)
-        gathered = Value(None, self.mesh.replicated, is_tuple=True)
+        replicated = self.mesh.replicated
+        statistics = Value(spec=None, placement=replicated, is_tuple=True)
+        residuals = Value(spec=None, placement=replicated, is_tuple=True)
+        gathered = Value(spec=None, placement=replicated, is_tuple=True)
         self.steps.append(
             Compute(
                 node=node,

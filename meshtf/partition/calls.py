@@ -1,4 +1,5 @@
-"""Plans `Call` nodes. A body that many calls share is planned at its first call.
+"""Plans `Call` nodes: calls of a body, such as the forward pass of a pipeline stage for one
+microbatch. The body is planned at its first call, and all calls share the plan.
 
 A sum over calls, such as a gradient that is summed over microbatches, stays a partial
 sum until after the last call, so that it is reduced once.
@@ -27,7 +28,7 @@ from meshtf.partition.loops_and_branches import (
     plan_body,
     set_outputs,
 )
-from meshtf.partition.planner import final, plan_node
+from meshtf.partition.planner import final_placement, plan_node
 from meshtf.partition.steps import CallStep, Compute, Program, Value
 
 
@@ -80,16 +81,11 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     The placements of sums over calls are known only once the body is planned. If they
     differ from the placements of the corresponding arguments, the body is planned again.
     """
-    stage = builder.preferred.stage(node)
-    # The placement of each argument of the body.
-    placements: dict[Tensor, Placement] = {}
-    # The arguments of the body that are zeros at the first call.
-    zeros = set()
-    for x, argument in zip(node.inputs, op.body.arguments):
-        placement = reduced_placement(builder.placement_of(x))
-        placements[argument] = with_stage(builder.mesh, placement, stage)
-        if _is_zero(x):
-            zeros.add(argument)
+    placements = _argument_placements(builder, node, op)
+    # The arguments of the body that are zeros at the first call: sums over calls, perhaps.
+    zeros = {
+        argument for x, argument in zip(node.inputs, op.body.arguments) if _is_zero(x)
+    }
     captures = node.inputs[len(op.body.arguments) :]
 
     def plan() -> tuple[list[Value], Builder]:
@@ -97,7 +93,10 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         arguments = []
         for x, placement in placements.items():
             arguments.append(Value(x.spec, placement))
-        return arguments, plan_body(builder, node, op.body, arguments, captures)
+        body_builder = plan_body(
+            builder, node=node, body=op.body, arguments=arguments, captures=captures
+        )
+        return arguments, body_builder
 
     arguments, body_builder = plan()
     sums = _sums_over_calls(body_builder, op.body, zeros)
@@ -112,14 +111,36 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         results.append(body_builder.reshard_to(x, placement, node))
     program = Program(builder.mesh, tuple(body_builder.steps), tuple(results))
     varying = set(arguments)
+    # Adds to `varying` the values that depend on the arguments.
     program, invariant_steps = hoist_invariant_steps(program, varying)
     builder.steps += invariant_steps
-    _share_captures(builder, node, op.body, captures, body_builder, varying)
+    _share_captures(
+        builder,
+        node=node,
+        body=op.body,
+        captures=captures,
+        body_builder=body_builder,
+        varying=varying,
+    )
     return PlannedBody(
         program=program,
         arguments=tuple(arguments),
-        captures=captured_values([program], varying),
+        captures=captured_values([program], inner_values=varying),
     )
+
+
+def _argument_placements(
+    builder: Builder, node: Node, op: Call
+) -> dict[Tensor, Placement]:
+    """Returns the placement of each argument of a call's body, in order: that of the input
+    of the first call, on the stage of the call, and with partial sums reduced.
+    """
+    stage = builder.preferred.stage(node)
+    placements = {}
+    for x, argument in zip(node.inputs, op.body.arguments):
+        placement = reduced_placement(builder.placement_of(x))
+        placements[argument] = with_stage(builder.mesh, placement, stage)
+    return placements
 
 
 def _share_captures(
@@ -153,8 +174,8 @@ class _SumOverCalls(NamedTuple):
     """A sum to which each call adds a term: the body returns `argument` + term.
 
     Attributes:
-      argument: the argument of the body that is the sum so far.
-      placement: the placement of the sum; a partial sum where the term is one.
+      argument: the argument of the body that is the sum over earlier calls.
+      placement: the placement of the sum: partial along the axes where the term is.
     """
 
     argument: Tensor
@@ -179,7 +200,8 @@ def _sums_over_calls(
     for result in body.results:
         for argument, term in _addends(result):
             if argument in zeros and term in body_builder.values:
-                # The dict keeps its order: first comes the value that the node computes.
+                # The first value in the dict is the one that the node of the term computes;
+                # values that are resharded from it follow.
                 term_placement = next(iter(body_builder.values[term]))
                 preferred = body_builder.preferred.placement(term.node, term)
                 placement = _sum_placement(term_placement, preferred)
@@ -202,21 +224,24 @@ def _sum_placement(term: Placement, preferred: Placement) -> Placement:
     """Returns the placement of a sum over calls: along each axis the state of its term
     if that is Sharded or a partial sum, else the state of the preferred placement.
     """
-    final_placement = reduced_placement(final(term, preferred))
+    reduced = reduced_placement(final_placement(term, preferred))
 
-    def sum_state(term_state: State, final_state: State) -> State:
+    def sum_state(term_state: State, reduced_state: State) -> State:
+        """Returns the state of the sum along one axis."""
         if term_state == Partial("sum") or isinstance(term_state, Sharded):
             return term_state
-        return final_state
+        return reduced_state
 
-    return tuple(map(sum_state, term, final_placement))
+    return tuple(map(sum_state, term, reduced))
 
 
 def _result_placement(
     body_builder: Builder, x: Tensor, sums: Mapping[Tensor, _SumOverCalls]
 ) -> Placement:
-    """Returns the placement of a result of a body: the placement of the sum, if the
-    result is a sum over calls that the body computes in this placement.
+    """Returns the placement of a result of a body.
+
+    If the result is a sum over calls, and the body computes it in the placement of the sum,
+    it is that placement; otherwise the placement that the planner chose.
     """
     if x in sums and sums[x].placement in body_builder.values[x]:
         return sums[x].placement
@@ -233,8 +258,8 @@ def _as_argument(
 ) -> Value:
     """Returns x in the placement that a body needs for its argument.
 
-    No reshard creates a partial sum. But zeros on every device are a partial sum of zeros
-    too, so they are computed once more, in that placement.
+    No reshard creates a partial sum. But the first argument for a sum over calls is zeros,
+    and zeros on every device are a partial sum of zeros: they are computed again as one.
     """
     reduced = reduced_placement(placement)
     if not _is_zero(x) or placement == reduced:

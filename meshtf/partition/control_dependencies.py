@@ -1,10 +1,10 @@
-"""Control dependencies: which steps wait for which values, so that device memory is
-freed before more is allocated.
+"""Control dependencies: which steps of a program wait for which values, so that device
+memory is freed before more is allocated.
 
-A recomputed node waits for the cotangent whose computation needs it. The all_gather of a
-variable waits for an earlier op that used a gathered variable, so that few gathered
-variables exist at once. In both cases the awaited value is on the devices where the
-waiting step runs.
+A node that the backward pass recomputes (`mtf.recompute`) waits for a cotangent, so that it
+does not run before the backward pass gets there. The all_gather of a variable waits for an
+earlier op that used a gathered variable, so that few gathered variables exist at once. In
+both cases the awaited value is on the devices where the waiting step runs.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class AvailableTensors(Protocol):
 class ControlDependencies:
     """Finds the values for which the steps of a program wait.
 
-    Attributes:
+    Args:
       builder: the builder of the program.
+
+    Attributes:
       users: {state along the axis of stages: outputs of ops that used gathered
         variables, in order}.
     """
@@ -66,17 +68,18 @@ class ControlDependencies:
         placement = builder.placement_of(tensor)
         stage = builder.preferred.stage(node)
         if not is_on_stage(builder.mesh, placement, stage):
-            available_values = builder.available_values(tensor, node)
-            on_stage = [
-                p for p in available_values if is_on_stage(builder.mesh, p, stage)
+            placements_on_stage = [
+                p
+                for p in builder.available_values(tensor, node)
+                if is_on_stage(builder.mesh, p, stage)
             ]
-            if on_stage:
-                placement = on_stage[0]
+            if placements_on_stage:
+                placement = placements_on_stage[0]
             else:
                 placement = with_stage(builder.mesh, placement, stage)
         return builder.reshard_to(tensor, placement, node)
 
-    def of_gathering(self, placement: Placement) -> Value | None:
+    def of_all_gather(self, placement: Placement) -> Value | None:
         """Returns the value that the all_gather of a variable to `placement` waits for,
         so that few gathered variables exist at once; None: it does not wait.
         """
@@ -108,7 +111,9 @@ def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
 
 
 def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
-    """Returns a placement, moved to a stage; None: to all stages."""
+    """Returns a placement with the state along the axis of stages that puts the tensor on a
+    stage; None: on all stages.
+    """
     if mesh.stages not in mesh.axes:
         return placement
     new_state: State = Replicated
@@ -120,8 +125,9 @@ def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement
 
 
 def is_freed(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, or a cast of one, whose gathered values are freed
-    when no op uses them: the mesh does not say `keep_gathered`.
+    """Whether a tensor is a parameter, or computed from one by ops with one input of the
+    same shape such as a cast, whose gathered values are freed when no op uses them: the mesh
+    does not say `keep_gathered`.
     """
     node = tensor.node
     mesh = tensor.mesh

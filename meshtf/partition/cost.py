@@ -1,8 +1,7 @@
 """Sizes of shards, and the bytes that reshards communicate.
 
-`bytes_received` returns the mean number of bytes that one of p devices receives, where
-each device has a shard of n bytes before the reshard. The formulas are those of ring
-algorithms:
+`bytes_received` returns the mean number of bytes that one of p devices receives if each
+device has a shard of n bytes before the reshard. The formulas are those of ring algorithms:
 
     slice, drop                    0            every device has its result
     all_gather                     n(p-1)
@@ -97,8 +96,8 @@ def spans(
 def elements_received(
     window: Window, factor_size: int, input_size: int, num_shards: int
 ) -> float:
-    """Returns the mean number of elements that a shard receives from other shards, where
-    an op such as a convolution reads windows of a sharded dimension.
+    """Returns the mean number of elements that a shard receives from other shards if an op
+    such as a convolution reads windows of a sharded dimension.
 
     Args:
       window: the elements of the input that a shard of the output reads.
@@ -112,9 +111,14 @@ def elements_received(
     length = max(high - low for low, high in windows)
     received = 0
     for shard, (low, _) in enumerate(windows):
-        for source, start, stop in spans(
-            low, low + length, input_size, num_shards, window.wrap
-        ):
+        slices = spans(
+            start=low,
+            stop=low + length,
+            shard_size=input_size,
+            num_shards=num_shards,
+            wrap=window.wrap,
+        )
+        for source, start, stop in slices:
             if source != shard:
                 received += stop - start
     return received / num_shards
@@ -128,14 +132,14 @@ def reads_local_only(
     The arguments are those of `elements_received`.
     """
     windows = _windows(window, factor_size, num_shards)
-    shards = [(j * input_size, (j + 1) * input_size) for j in range(num_shards)]
+    shards = [(i * input_size, (i + 1) * input_size) for i in range(num_shards)]
     return windows == shards
 
 
 def _windows(
     window: Window, factor_size: int, num_shards: int
 ) -> list[tuple[int, int]]:
-    """Returns the input elements [low, high) that each shard of the output reads."""
+    """Returns, for each shard of the output, the input elements [low, high) that it reads."""
     shard_size = factor_size // num_shards
     starts = [shard * shard_size for shard in range(num_shards)]
     return [(window.low(start), window.high(start + shard_size)) for start in starts]
@@ -152,7 +156,7 @@ def bytes_received(kind: str, size: float, num_devices: int) -> float:
     """
     # The fraction (p - 1) / p of the table in the header.
     remote = (num_devices - 1) / num_devices
-    factors = {
+    received_per_byte = {
         "slice": 0.0,
         "all_reduce": 2 * remote,
         "reduce_scatter": remote,
@@ -163,4 +167,4 @@ def bytes_received(kind: str, size: float, num_devices: int) -> float:
         "send": 1 / num_devices,
         "broadcast": remote,
     }
-    return size * factors[kind]
+    return size * received_per_byte[kind]

@@ -2,9 +2,12 @@
 captured tensors have in the surrounding program.
 
 The carries of a loop have the preferred placement of its outputs, so one plan of the body
-fits all iterations. Partial sums are reduced before the loop. Steps that give the same
+fits all iterations. Partial sums are reduced before the loop. Steps that compute the same
 values in all iterations, such as the cast of a weight or its all_gather, run once, before
 the loop. Sums over iterations stay partial sums until after the loop.
+
+The entries of a scanned input are its slices without the scanned dimension, one for each
+iteration.
 """
 
 from __future__ import annotations
@@ -36,20 +39,24 @@ def plan_loop(builder: Builder, node: Node) -> None:
     """Plans a loop and appends its step."""
     op = node.op
     assert isinstance(op, Loop)
-    placements = [
+    carry_placements = [
         builder.preferred.placement(node, y) for y in node.outputs[: op.num_carries]
     ]
+    # The first inputs are the initial carries.
     initial_values = [
         builder.reshard_to(x, placement, node)
-        for x, placement in zip(node.inputs, placements)
+        for x, placement in zip(node.inputs, carry_placements)
     ]
     scanned_inputs = _scanned_inputs(builder, node, op)
-    iteration, carries, elements = _body_arguments(
-        builder, op, placements, scanned_inputs
+    iteration, carries, entries = _body_arguments(
+        builder, op, carry_placements, scanned_inputs
     )
-    arguments = (iteration, *carries, *elements)
-    body = _plan_loop_body(builder, node, op, arguments, placements)
-    test = _plan_test(builder, node, op, (iteration, *carries))
+    arguments = (iteration, *carries, *entries)
+    body = _plan_loop_body(
+        builder, node, op, arguments=arguments, carry_placements=carry_placements
+    )
+    test = _plan_test(builder, node, op, arguments=(iteration, *carries))
+    # The values that differ between iterations; `hoist_invariant_steps` adds to them.
     varying = set(arguments)
     body, invariant_steps = hoist_invariant_steps(body, varying)
     builder.steps += invariant_steps
@@ -66,10 +73,10 @@ def plan_loop(builder: Builder, node: Node) -> None:
             test=test,
             iteration=iteration,
             carries=carries,
-            elements=elements,
+            entries=entries,
             initial_values=tuple(initial_values),
             scanned_inputs=tuple(scanned_inputs),
-            captured_values=captured_values([body, test], varying),
+            captured_values=captured_values([body, test], inner_values=varying),
             outs=outs,
             wait_for=builder.control_dependencies.of_node(node),
         )
@@ -78,7 +85,7 @@ def plan_loop(builder: Builder, node: Node) -> None:
 
 
 def _scanned_inputs(builder: Builder, node: Node, op: Loop) -> list[Value]:
-    """Returns the values of the inputs that a loop scans, each replicated along the
+    """Returns the values of a loop's scanned inputs, in placements that do not shard the
     scanned dimension.
     """
     values = []
@@ -91,28 +98,28 @@ def _scanned_inputs(builder: Builder, node: Node, op: Loop) -> list[Value]:
 def _body_arguments(
     builder: Builder,
     op: Loop,
-    placements: Sequence[Placement],
+    carry_placements: Sequence[Placement],
     scanned_inputs: Sequence[Value],
 ) -> tuple[Value, tuple[Value, ...], tuple[Value, ...]]:
     """Returns the arguments of a loop's body: (index of the iteration, carries,
-    elements of scanned inputs).
+    entries of scanned inputs).
 
     Args:
       builder: the builder of the program around the loop.
       op: the loop.
-      placements: the placements of the carries.
-      scanned_inputs: the values from which the elements are taken.
+      carry_placements: the placements of the carries.
+      scanned_inputs: the values from which the entries are taken.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(
         Value(x.spec, placement)
-        for x, placement in zip(arguments[: op.num_carries], placements)
+        for x, placement in zip(arguments[: op.num_carries], carry_placements)
     )
-    elements = tuple(
+    entries = tuple(
         Value(x.spec, scanned.placement)
         for x, scanned in zip(arguments[op.num_carries :], scanned_inputs)
     )
-    return Value(iteration.spec, builder.mesh.replicated), carries, elements
+    return Value(iteration.spec, builder.mesh.replicated), carries, entries
 
 
 def _plan_loop_body(
@@ -120,12 +127,22 @@ def _plan_loop_body(
     node: Node,
     op: Loop,
     arguments: Sequence[Value],
-    placements: Sequence[Placement],
+    carry_placements: Sequence[Placement],
 ) -> Program:
-    """Returns the program of one iteration; `placements` are those of the carries."""
+    """Returns the program of one iteration.
+
+    Args:
+      builder: the builder of the program around the loop.
+      node: the node of the loop.
+      op: the loop.
+      arguments: the arguments of the body.
+      carry_placements: the placements of the carries.
+    """
     captures = node.inputs[op.num_carries + op.num_scanned :]
-    body_builder = plan_body(builder, node, op.body, arguments, captures)
-    results = _loop_results(body_builder, node, op, placements)
+    body_builder = plan_body(
+        builder, node=node, body=op.body, arguments=arguments, captures=captures
+    )
+    results = _loop_results(body_builder, node, op, carry_placements)
     return Program(builder.mesh, tuple(body_builder.steps), tuple(results))
 
 
@@ -144,26 +161,28 @@ def _plan_test(
     if op.condition is None:
         return None
     captures = node.inputs[op.num_carries + op.num_scanned + len(op.body.captures) :]
-    test_builder = plan_body(builder, node, op.condition, arguments, captures)
+    test_builder = plan_body(
+        builder, node=node, body=op.condition, arguments=arguments, captures=captures
+    )
     (has_next,) = op.condition.results
     result = test_builder.reshard_to(has_next, builder.mesh.replicated, node)
     return Program(builder.mesh, tuple(test_builder.steps), (result,))
 
 
 def _loop_results(
-    body_builder: Builder, node: Node, op: Loop, placements: Sequence[Placement]
+    body_builder: Builder, node: Node, op: Loop, carry_placements: Sequence[Placement]
 ) -> list[Value]:
-    """Returns the results of a loop's body: the carries in the given placements, the
-    terms of sums and the stacked outputs in the placements that the planner chose.
+    """Returns the results of a loop's body: the carries in `carry_placements`, the terms of
+    sums and the stacked outputs in the placements that the planner chose.
 
     A term that is a partial maximum or minimum is reduced, since only partial sums can
-    be added up over iterations. The reshards are reported as those of the loop's node.
+    be added up over iterations. Reports attribute these reshards to the node of the loop.
     """
     carries = op.body.results[: op.num_carries]
     sums = op.body.results[op.num_carries : op.num_carries + op.num_sums]
     stacked = op.body.results[op.num_carries + op.num_sums :]
     results = []
-    for x, placement in zip(carries, placements):
+    for x, placement in zip(carries, carry_placements):
         results.append(body_builder.reshard_to(x, placement, node))
     for x in sums:
         placement = body_builder.placement_of(x)
@@ -185,7 +204,7 @@ def plan_branch(builder: Builder, node: Node) -> None:
     programs = []
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
         body_builder = plan_body(
-            builder=builder, node=node, body=body, arguments=[], captures=captures
+            builder, node=node, body=body, arguments=[], captures=captures
         )
         results = [
             body_builder.reshard_to(x, placement, node)
@@ -200,7 +219,7 @@ def plan_branch(builder: Builder, node: Node) -> None:
             node=node,
             predicate=predicate,
             bodies=(programs[0], programs[1]),
-            captured_values=captured_values(programs, set()),
+            captured_values=captured_values(programs, inner_values=set()),
             outs=outs,
             wait_for=builder.control_dependencies.of_node(node),
         )
@@ -217,8 +236,8 @@ def plan_body(
 ) -> Builder:
     """Returns a builder with the steps of a body.
 
-    Captures are resharded to the stage where the body runs. Their cotangents are on
-    that stage as well: a sum of cotangents over iterations or calls stays there, and is
+    Captures are resharded to the pipeline stage where the body runs. Their cotangents are
+    on that stage as well: a sum of cotangents over iterations or calls stays there, and is
     sent to another stage once, after the last iteration or call.
 
     Args:
@@ -228,7 +247,7 @@ def plan_body(
       arguments: the value of each argument of the body.
       captures: the tensors of the surrounding program that the body captures.
     """
-    body_builder = Builder(builder.mesh, builder.planners, builder.notes)
+    body_builder = Builder(builder.mesh, builder.planners, notes=builder.notes)
     for tensor, value in zip(body.arguments, arguments):
         body_builder.add_tensor(tensor, {value.placement: value}, value.placement)
     for tensor, captured in zip(body.captures, captures):
@@ -236,6 +255,7 @@ def plan_body(
         if node.stage is not None:
             stage = builder.preferred.stage(node)
             placement = with_stage(builder.mesh, placement, stage)
+        # Appends the reshard to the surrounding program; its result is among the values below.
         builder.reshard_to(captured, placement, node)
         values = dict(builder.available_values(captured, node))
         body_builder.add_tensor(tensor, values, placement)
@@ -260,7 +280,7 @@ def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
 def hoist_invariant_steps(
     program: Program, varying: set[Value]
 ) -> tuple[Program, list[Step]]:
-    """Returns (body, invariant steps): the body without the steps that give the same
+    """Returns (body, invariant steps): the body without the steps that compute the same
     values in all iterations, and these steps, which can run before the loop.
 
     Args:
@@ -275,7 +295,8 @@ def hoist_invariant_steps(
             varying.update(outputs_of(step))
             varying_steps.append(step)
         elif isinstance(step, ReshardStep):
-            # Its `wait_for` may be a value that only exists within an iteration.
+            # The reshard may wait for a value that exists only within an iteration. Before
+            # the loop it need not wait.
             invariant_steps.append(dataclasses.replace(step, wait_for=None))
         else:
             invariant_steps.append(step)
@@ -283,15 +304,16 @@ def hoist_invariant_steps(
 
 
 def captured_values(
-    programs: Iterable[Program | None], arguments: set[Value]
+    programs: Iterable[Program | None], inner_values: set[Value]
 ) -> tuple[Value, ...]:
     """Returns the values of the surrounding program that bodies use, each once.
 
     Args:
       programs: the bodies; None is skipped.
-      arguments: the arguments of the bodies, which are not captured.
+      inner_values: arguments of the bodies, and perhaps values that depend on them: they are
+        not captured.
     """
-    captures: dict[Value, None] = {}
+    captures: dict[Value, None] = {}  # used as an ordered set
     for program in programs:
         if program is None:
             continue
@@ -302,10 +324,9 @@ def captured_values(
         computed_values = {
             value for step in program.steps for value in outputs_of(step)
         }
-        local_values = computed_values | arguments
-        captures |= dict.fromkeys(
-            value for value in used_values if value not in local_values
-        )
+        for value in used_values:
+            if value not in computed_values and value not in inner_values:
+                captures[value] = None
     return tuple(captures)
 
 

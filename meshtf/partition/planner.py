@@ -1,4 +1,5 @@
-"""The planner: chooses how one node runs, from the placements of its inputs.
+"""The planner: chooses how one node (an application of an op) runs, from the placements of
+its inputs.
 
 For each axis of the mesh, in order, the first of these rules that applies chooses the
 factor (the dimension of the op's iteration space, see `graph.Op`) that the axis shards:
@@ -9,9 +10,9 @@ factor (the dimension of the op's iteration space, see `graph.Op`) that the axis
             factor: shard that factor
     bytes   among the factors that shard an input, or an output in its preferred
             placement, shard the one that sends the fewest bytes, the reshard of the
-            output included; of equally good ones the preferred one. If none of them may
-            be sharded, shard a factor that no axis shards, if that sends no more bytes
-            than an all_gather: a sort along "d" runs sharded by "batch"
+            output included; at a tie the preferred one. If none of them may be sharded,
+            shard a factor that no axis shards, if that sends no more bytes than an
+            all_gather: a sort along "d" runs sharded by "batch"
 
 A factor can be sharded if its role is not UNSHARDED, the axis size divides all sizes of
 the factor, and no other axis shards it (unless the layout says so). Outputs are then
@@ -29,13 +30,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from meshtf.graph import (
-    Op,
-    ReshardOp,
-    Role,
-    Spec,
-    factor_of,
-)
+from meshtf.graph import Op, ReshardOp, Role, Spec, factor_of
 from meshtf.mesh import (
     Layout,
     Mesh,
@@ -49,7 +44,8 @@ from meshtf.mesh import (
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.reshard_table import reshards
 
-_MAX_PLANS = 20_000  # cached for one mesh; beyond that, the cache is cleared
+_MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
+# Mesh -> {arguments of `plan_node`: plan}.
 _plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
     weakref.WeakKeyDictionary()
 )
@@ -62,7 +58,7 @@ class NodePlan:
     Attributes:
       targets: the placement of each input when `Op.local` runs.
       results: the placement of each output right after `Op.local`.
-      finals: the placement of each output once it is resharded.
+      finals: the placement that each output is resharded to, if a later node needs it.
       sharded_factors: (axis, factor) for each axis of the mesh that shards a factor.
       sizes: (factor, its global size) for each factor.
       stage: the pipeline stage on which the node runs; None: on all stages.
@@ -151,7 +147,8 @@ class _Planner:
         self.stage = stage
         self.axes = tuple(mesh.axes)
         self.sizes = _factor_sizes(op, ins, outs)
-        self.sharded_factors: dict[str, str] = {}  # by axis, for the axes so far
+        # Axis -> the factor that it shards, for the axes that were planned so far.
+        self.sharded_factors: dict[str, str] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
 
     def plan(self) -> NodePlan:
@@ -165,7 +162,7 @@ class _Planner:
             for x, placement in zip(self.ins, self.placements)
         )
         results = tuple(self._output_placement(y) for y in self.outs)
-        finals = tuple(map(final, results, self.preferred))
+        finals = tuple(map(final_placement, results, self.preferred))
         return NodePlan(
             targets=targets,
             results=results,
@@ -184,13 +181,16 @@ class _Planner:
     def _choose_factors(self) -> None:
         """Chooses a factor, or none, for each axis."""
         for i, axis in enumerate(self.axes):
+            # The state of each input along this axis.
             states = [placement[i] for placement in self.placements]
             if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
                 continue
             if self._stays_partial(states):
                 self.lazy.add(axis)
                 continue
-            factor = self._free(axis, states) or self._fewest_bytes(axis, states)
+            factor = self._free_factor(axis, states)
+            if factor is None:
+                factor = self._cheapest_factor(axis, states)
             if factor is not None:
                 self.sharded_factors[axis] = factor
 
@@ -213,8 +213,8 @@ class _Planner:
         any_sharded = any(isinstance(s, Sharded) for s in states)
         return len(partial_sizes) == 1 and not any_sharded
 
-    def _free(self, axis: str, states: list[State]) -> str | None:
-        """Returns the only factor that shards inputs along an axis: rule free."""
+    def _free_factor(self, axis: str, states: list[State]) -> str | None:
+        """Returns the factor that rule free shards; None: the rule does not apply."""
         if any(isinstance(s, Partial) for s in states):
             return None
         factors = {factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)}
@@ -225,8 +225,8 @@ class _Planner:
             return factor
         return None
 
-    def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
-        """Returns the factor with the fewest bytes of reshards: rule bytes."""
+    def _cheapest_factor(self, axis: str, states: list[State]) -> str | None:
+        """Returns the factor that rule bytes shards; None: the rule shards no factor."""
         i = self.mesh.axis_index[axis]
         preferred_states = [placement[i] for placement in self.preferred]
         preferred_factors = [s.dim for s in preferred_states if isinstance(s, Sharded)]
@@ -246,7 +246,7 @@ class _Planner:
 
     def _unsharded_factor(self, axis: str) -> str | None:
         """Returns a factor that no axis shards yet, for `axis` to shard while the factors
-        that must not be sharded are gathered; None: to shard none sends fewer bytes.
+        that must not be sharded are gathered; None: fewer bytes are sent without it.
         """
         sharded = set()
         for placement in (*self.placements, *self.preferred):
@@ -261,7 +261,7 @@ class _Planner:
         return min(choices, key=lambda factor: self._num_received(factor, axis))
 
     def _can_shard(self, factor: str, axis: str) -> bool:
-        """Whether an axis may shard a factor, given what the axes before it shard."""
+        """Whether an axis may shard a factor, given the factors that earlier axes shard."""
         if factor not in self.sizes or self.op.role(factor) is Role.UNSHARDED:
             return False
         axes = [a for a, f in self.sharded_factors.items() if f == factor]
@@ -382,7 +382,7 @@ def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) ->
     )
 
 
-def final(result: Placement, preferred: Placement) -> Placement:
+def final_placement(result: Placement, preferred: Placement) -> Placement:
     """Returns the placement that an output keeps until an op needs another one.
 
     It is the preferred placement. But along an axis where the preferred state is

@@ -1,9 +1,9 @@
 """The placement that an output should have, and the pipeline stage on which an op runs.
 
-The preferred placement of an output is the one that the layout gives it; that of a
-cotangent is the placement of its primal, so that the steps after it need no reshard. An
-op runs on the stage of the `mtf.stage` region where it was recorded or, outside of such
-regions, on the stage of its inputs.
+The preferred placement of an output is the one that the layout gives it. For a cotangent
+it is the placement of its primal, which is the forward tensor that the cotangent belongs to,
+so that later steps need no reshard. An op runs on the stage of the `with mtf.stage(...)` block
+where it was recorded or, outside of such blocks, on the stage of its inputs.
 """
 
 from __future__ import annotations
@@ -11,11 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from meshtf.graph import (
-    Node,
-    ReshardOp,
-    Tensor,
-)
+from meshtf.graph import Node, ReshardOp, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded, State
 from meshtf.mesh.mesh import Conflict
 
@@ -38,8 +34,8 @@ class PreferredPlacement:
     Args:
       mesh: the mesh of the program.
       tensors: the builder, which knows the placements of tensors.
-      notes: the keys are remarks for the user; remarks on dimensions that cannot be
-        sharded as the layout says are added.
+      notes: remarks for the user, as the keys of a dict; remarks on dimensions that cannot
+        be sharded as the layout says are added here.
     """
 
     def __init__(
@@ -52,16 +48,17 @@ class PreferredPlacement:
     def placement(self, node: Node, y: Tensor) -> Placement:
         """Returns the placement that an output `y` of a node should have.
 
-        For a cotangent, that is the placement of its primal: the first primal of the node
-        with the same dimension names or, without one, the first that has further names.
+        If the node has primals, its outputs are cotangents. The primal of `y` is then the
+        first one with the same dimension names or, without one, the first with these names
+        and others.
         """
         primals = node.primals
         if isinstance(node.op, ReshardOp):
             primals = ()
         names = set(y.shape.names)
         equal_names = [x for x in primals if set(x.shape.names) == names]
-        more_names = [x for x in primals if set(x.shape.names) > names]
-        candidates = equal_names + more_names
+        superset_names = [x for x in primals if set(x.shape.names) > names]
+        candidates = equal_names + superset_names
         if candidates:
             return self._as_primal(candidates[0], y)
         placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
@@ -72,10 +69,10 @@ class PreferredPlacement:
     def stage(self, node: Node) -> int | None:
         """Returns the stage on which a node runs; None: on all stages.
 
-        That is the stage of the node's region. For a node outside of regions, if an input
-        is on a stage, it is the stage of the largest primal, so that cotangents are added
-        up on the stage that needs the sum. For a node without primals, it is the stage of
-        the largest input. Of equally large tensors, the one on the latest stage decides.
+        In a `with mtf.stage(...)` block, that is the stage of the block. Elsewhere, if an
+        input is on a stage, it is the stage of the largest primal, so that cotangents are
+        added up on the stage that needs the sum; without primals, the stage of the largest
+        input. Of equally large tensors, the one on the last stage decides.
         """
         if self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return None
@@ -89,7 +86,7 @@ class PreferredPlacement:
         )
         if not inputs:
             return None
-        _, stage = max(primals or inputs)
+        _size, stage = max(primals) if primals else max(inputs)
         return stage
 
     def _primal_placement(self, primal: Tensor) -> Placement:
@@ -110,6 +107,7 @@ class PreferredPlacement:
         """
 
         def state_of_y(axis: str, primal_state: State) -> State:
+            """Returns the state of y along an axis, from the state of the primal."""
             if isinstance(primal_state, OnStage):
                 return primal_state
             if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:

@@ -1,5 +1,5 @@
 """The table of reshards: how a tensor gets from one placement to another, by collectives
-and local slices. Rows are the state along a mesh axis before, columns the state after.
+and local slices. Each line is the state along a mesh axis before, each column the state after.
 
     before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
     Replicated      -            slice (free)             never     drop (free)
@@ -7,13 +7,13 @@ and local slices. Rows are the state along a mesh axis before, columns the state
     Partial         all_reduce   reduce_scatter           -         never
     OnStage(j)      broadcast    never                    never     send
 
-Where two axes of equal size exchange their states, and nothing else changes, only the
-order of the devices changes: that is one collective_permute.
+A slice or drop is free: it sends nothing. If two axes of equal size exchange their states,
+and nothing else changes, only the order of the devices changes: one collective_permute.
 
-Where several axes shard one dimension, the axis that varies fastest (the last one) is
-gathered first and sliced last, and the leading axes that both placements share are not
-resharded. Slices of dimensions that no all_gather changes come before all gathers, since
-they make the gathered tensors smaller.
+If several axes shard one dimension, the axis that varies fastest (the last one) is gathered
+first and sliced last, and the leading axes that both placements share are not resharded.
+Slices of dimensions that no all_gather changes come before all gathers, since they make the
+gathered tensors smaller.
 
 >>> from meshtf.mesh import OnStage, Partial, Sharded, Replicated
 >>> mesh = {"data": 4, "model": 4}
@@ -53,6 +53,16 @@ class Reshard(NamedTuple):
     other_axis: str = ""
 
 
+def creates_partial(old: Placement, new: Placement) -> bool:
+    """Returns whether `new` is a partial sum along an axis where `old` is not the same
+    partial sum: no reshard does that.
+    """
+    for old_state, new_state in zip(old, new):
+        if isinstance(new_state, Partial) and new_state != old_state:
+            return True
+    return False
+
+
 def placement_after(
     axes: Iterable[str], placement: Placement, reshard: Reshard
 ) -> Placement:
@@ -79,17 +89,19 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     """
     if old == new:
         return []
-    if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
+    if creates_partial(old, new):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
     permute = _permute(axes, old, new)
     if permute is None:
         return _in_order(tuple(axes), old, new)
     remaining_reshards = reshards(axes, placement_after(axes, old, permute), new)
-    # Reshards that make the tensor smaller run before the permute, which then sends less.
-    shrinking = itertools.takewhile(
-        lambda r: r.kind in ("slice", "reduce_scatter"), remaining_reshards
-    )
-    num_shrinking = len(list(shrinking))
+    # Leading reshards that make the tensor smaller run before the permute, which then sends
+    # less.
+    num_shrinking = 0
+    for reshard in remaining_reshards:
+        if reshard.kind not in ("slice", "reduce_scatter"):
+            break
+        num_shrinking += 1
     return [
         *remaining_reshards[:num_shrinking],
         permute,
@@ -148,11 +160,16 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
     result += _between_stages(axes, before, after)
     for axis in gather_order:
         if axis not in all_to_all:
-            result.append(Reshard("all_gather", axis, before[axis], Replicated))
+            result.append(
+                Reshard("all_gather", axis, before=before[axis], after=Replicated)
+            )
     for axis in all_to_all:
-        result.append(Reshard("all_to_all", axis, before[axis], after[axis]))
+        result.append(
+            Reshard("all_to_all", axis, before=before[axis], after=after[axis])
+        )
     for axis in late:
         if axis not in all_to_all:
+            # An axis in `old_dims` was gathered above.
             state = Replicated if axis in old_dims else before[axis]
             result.append(_shard(axis, state, after[axis]))
     return result
@@ -193,9 +210,9 @@ def _drops(
 ) -> list[Reshard]:
     """Returns the drops: all stages but one free their copy of a tensor."""
     return [
-        Reshard("drop", a, Replicated, after[a])
-        for a in axes
-        if isinstance(after[a], OnStage) and before[a] == Replicated
+        Reshard("drop", axis, before=Replicated, after=after[axis])
+        for axis in axes
+        if isinstance(after[axis], OnStage) and before[axis] == Replicated
     ]
 
 
@@ -204,9 +221,9 @@ def _all_reduces(
 ) -> list[Reshard]:
     """Returns the reductions whose result is replicated."""
     return [
-        Reshard("all_reduce", a, before[a], Replicated)
-        for a in axes
-        if isinstance(before[a], Partial) and after[a] == Replicated
+        Reshard("all_reduce", axis, before=before[axis], after=Replicated)
+        for axis in axes
+        if isinstance(before[axis], Partial) and after[axis] == Replicated
     ]
 
 
@@ -220,7 +237,7 @@ def _between_stages(
         new = after[axis]
         if isinstance(old, OnStage) and old != new:
             kind = "send" if isinstance(new, OnStage) else "broadcast"
-            transfers.append(Reshard(kind, axis, old, new))
+            transfers.append(Reshard(kind, axis, before=old, after=new))
     return transfers
 
 
@@ -229,7 +246,7 @@ def _shard(axis: str, before: State, after: State) -> Reshard:
     kind = "slice"
     if isinstance(before, Partial):
         kind = "reduce_scatter"
-    return Reshard(kind, axis, before, after)
+    return Reshard(kind, axis, before=before, after=after)
 
 
 def _changed_dims(

@@ -6,16 +6,19 @@ computation starts a new segment only if it needs a reshard of a value that the 
 segment computes. Reads and reshards run as early as they can, so independent reshards are
 next to each other.
 
+For that, each step gets a *level*. The reads and reshards of a level run first, then its
+segments:
+
     level 0   ReadStep x, w     segment: all computations up to the first reshard
     level 1   reshards          segment: the computations that need these reshards
 
-Where several mesh positions share one device (`split_by_axes=True`), computations that
-vary along different axes of the mesh are in different segments. A runtime can then run a
-segment once for all positions that compute equal values.
+If several mesh positions share one device (`split_by_axes=True`), computations that vary
+along different axes of the mesh are in different segments of a level. A runtime can then run
+a segment once for all positions that compute equal values.
 
-Where devices have separate memories (`bucket_bytes=`), a segment also ends once it has
-computed `bucket_bytes` bytes of partial sums. Their reduction then overlaps with the rest
-of the backward pass.
+If devices have separate memories (`bucket_bytes=`), a segment also ends once it has computed
+`bucket_bytes` bytes of partial sums. Their reduction then overlaps with the rest of the
+backward pass.
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ class Segment:
         """Returns a key that is equal for segments that one traced function can run:
         equal ops and plans, connected in the same way.
         """
+        # Value -> its index among the values of the segment: inputs, then computed values.
         index = {value: i for i, value in enumerate(self.ins)}
         computes = []
         for compute in self.computes:
@@ -81,7 +85,8 @@ def _compute_key(compute: Compute, index: dict[Value, int]) -> Hashable:
     wait_for = compute.wait_for
     wait_for_key = None
     if wait_for is not None:
-        # The op and the plan do not determine its shape, unlike those of the inputs.
+        # The op and the plan do not determine the shape of this value, unlike the shapes of
+        # the inputs.
         wait_for_key = (wait_for.spec, wait_for.placement)
     return (
         compute.node.op,
@@ -139,7 +144,8 @@ class _Group:
 
 @dataclasses.dataclass(eq=False)
 class _PartialSumCounter:
-    """Counts the bytes of partial sums that the current level computes.
+    """Counts the bytes of partial sums that the current level computes, so that a new level
+    starts when there are enough for a bucket.
 
     Attributes:
       mesh: the mesh of the program.
@@ -168,10 +174,16 @@ class _PartialSumCounter:
 
 
 class _Levels:
-    """Assigns each step to a level.
+    """Assigns each step of a program to a level.
+
+    Args:
+      mesh: the mesh of the program.
+      split_by_axes: whether computations that vary along different axes of the mesh are in
+        different segments.
+      counter: decides when partial sums start a new level.
 
     Attributes:
-      before: for each level, the steps that run before its segments.
+      before: for each level, the reads, writes and reshards that run before its segments.
       groups: for each level, its computations; each group becomes a segment.
       group_of: {value: the group that computes it}.
       available_from: {value: the first level before whose segments it exists}, for values
@@ -241,6 +253,7 @@ class _Levels:
         """
         groups = self.groups[level]
         axes = self._varying_axes(step)
+        # The index of the last group that computes an input; -1: there is none.
         last_needed = -1
         for value in step.inputs:
             if self.computed_at.get(value) == level:
@@ -252,7 +265,7 @@ class _Levels:
         index = last_needed + 1
         while index < len(groups) and len(groups[index].axes) <= len(axes):
             index += 1
-        groups.insert(index, _Group(step.plan.stage, axes, []))
+        groups.insert(index, _Group(stage=step.plan.stage, axes=axes, computes=[]))
         return groups[index]
 
     def _varying_axes(self, step: Compute) -> tuple[str, ...]:
@@ -270,13 +283,15 @@ class _Levels:
         return tuple(varying)
 
     def _level_after(self, value: Value) -> int:
-        """Returns the first level before whose segments a step can use a value."""
+        """Returns the first level at which a read, write or reshard can use a value: these
+        run before the segments of a level.
+        """
         if value in self.computed_at:
             return self.computed_at[value] + 1
         return self.available_from.get(value, 0)
 
     def _level_with(self, value: Value) -> int:
-        """Returns the first level whose segments can use a value."""
+        """Returns the first level at which a computation of a segment can use a value."""
         if value in self.computed_at:
             return self.computed_at[value]
         return self.available_from.get(value, 0)
@@ -292,10 +307,17 @@ class _Levels:
             self.groups.append([])
         segments: list[Segment] = []
         for before, groups in zip(self.before, self.groups):
-            for group in groups or [_Group(stage=None, axes=(), computes=[])]:
-                computes = tuple(group.computes)
-                segments.append(Segment(tuple(before), computes, group.stage))
-                # The steps before a level run before its first segment only.
+            if not groups:
+                groups = [_Group(stage=None, axes=(), computes=[])]
+            for group in groups:
+                segments.append(
+                    Segment(
+                        before=tuple(before),
+                        computes=tuple(group.computes),
+                        stage=group.stage,
+                    )
+                )
+                # The reads and reshards of a level run before its first segment only.
                 before = []
         return segments
 
@@ -310,7 +332,7 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
         before = tuple(buckets.add(segment.before, needed))
         bucketed.append(dataclasses.replace(segment, before=before))
     open_buckets = tuple(buckets.close_all())
-    bucketed.append(Segment(open_buckets, ()))
+    bucketed.append(Segment(before=open_buckets, computes=()))
     return bucketed
 
 

@@ -1,4 +1,5 @@
-"""The steps of a program. All devices run the same steps, whatever their number.
+"""The steps of a program: what devices compute, and the collectives in between. All devices
+run the same steps, and the number of devices does not change them.
 
     ReadStep      w, x
     Compute       einsum(w, x) -> h            each device on its shards
@@ -7,8 +8,8 @@
     WriteStep     y
 
 The inputs and outputs of a step are `Value`s. A value is a tensor in one placement: each
-device holds its shard. A step with a `wait_for` does not run before this value exists,
-even though it does not compute on it.
+device holds its shard. `wait_for` is a control dependency: a value that must exist before
+the step runs, although the step does not read it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,7 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadStep:
-    """Reads a store, such as a variable, an argument or a constant, as the value
-    `out`.
-    """
+    """Reads a store (a variable, an argument or a constant) as the value `out`."""
 
     store: Store
     out: Value
@@ -95,9 +94,7 @@ class WriteStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReshardStep:
-    """One reshard along one axis of the mesh, such as an all_reduce: `src` becomes
-    `out`.
-    """
+    """A reshard along one axis of the mesh, such as an all_reduce, of `src` to `out`."""
 
     reshard: Reshard
     src: Value
@@ -228,7 +225,7 @@ class Program:
 class LoopStep:
     """A program that runs once for each iteration of a loop; see `graph.Loop`.
 
-    The arguments of the body are `iteration`, `carries` and `elements`. Its results are
+    The arguments of the body are `iteration`, `carries` and `entries`. Its results are
     the next carries, terms of sums, and outputs to be stacked.
 
     Attributes:
@@ -238,9 +235,10 @@ class LoopStep:
         number of iterations is known.
       iteration: the argument of the body that is the index of the iteration.
       carries: the arguments of the body that each iteration passes to the next one.
-      elements: the arguments of the body that are one element of each scanned input.
+      entries: the arguments of the body that are one entry of each scanned input (a slice
+        without the scanned dimension).
       initial_values: the values of `carries` in the first iteration.
-      scanned_inputs: the tensors from which `elements` are taken.
+      scanned_inputs: the tensors from which `entries` are taken.
       captured_values: the values of the surrounding program that the body and the test
         use.
       outs: the last carries, the sums, and the stacked outputs.
@@ -251,7 +249,7 @@ class LoopStep:
     test: Program | None
     iteration: Value
     carries: tuple[Value, ...]
-    elements: tuple[Value, ...]
+    entries: tuple[Value, ...]
     initial_values: tuple[Value, ...]
     scanned_inputs: tuple[Value, ...]
     captured_values: tuple[Value, ...]
@@ -266,7 +264,7 @@ class LoopStep:
 
     @property
     def inputs(self) -> list[Value]:
-        """The values that it depends on, `wait_for` included."""
+        """The values that the step depends on, `wait_for` included."""
         inputs = [*self.initial_values, *self.scanned_inputs, *self.captured_values]
         if self.wait_for is None:
             return inputs
@@ -294,7 +292,7 @@ class BranchStep:
 
     @property
     def inputs(self) -> list[Value]:
-        """The values that it depends on, `wait_for` included."""
+        """The values that the step depends on, `wait_for` included."""
         inputs = [self.predicate, *self.captured_values]
         if self.wait_for is None:
             return inputs
@@ -331,7 +329,7 @@ class CallStep:
 
     @property
     def inputs(self) -> list[Value]:
-        """The values that it depends on, `wait_for` included."""
+        """The values that the step depends on, `wait_for` included."""
         return [*self.arguments, *self.captured_values, *self.wait_for]
 
 

@@ -9,8 +9,6 @@ Example:
 
 from __future__ import annotations
 
-import functools
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,11 +26,15 @@ from meshtf.graph import (
 )
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
-from meshtf.names.arguments import as_float, as_sequence
+from meshtf.names.arguments import as_float, as_sequence, check_floats
 from meshtf.ops.control.seeds import seed
+from meshtf.pipeline.layer_variables import layer_name, num_parameters
 from meshtf.pipeline.partition import Layer
 
-ROUNDS = 6  # runs of a layer that is measured; the first one traces, and is left out
+# Runs of a layer that is measured. The first one compiles the layer, and is left out.
+ROUNDS = 6
+# A change of layout: no dimension is sharded, so that no layout refuses the example.
+_SHARDS_NOTHING = Layout.changes("*:")
 
 
 def layer_costs(
@@ -53,11 +55,11 @@ def layer_costs(
       PlanError: there are not as many costs as layers, or no example to measure on.
     """
     if isinstance(cost, str):
-        cost = _measured(cost, layers, inputs)
+        cost = _measure_seconds(cost, layers, inputs)
     if inputs is not None:
-        records = _counted(layers, inputs)
+        records = _count_costs(layers, inputs)
     else:
-        records = _uncounted(layers, 1.0)
+        records = _equal_costs(layers, cost=1.0)
     if cost is None:
         return records
     if callable(cost):
@@ -66,8 +68,8 @@ def layer_costs(
         costs = as_sequence(
             "cost", cost, "a list of numbers, a function of a layer, or a name"
         )
-    for layer_cost in costs:
-        as_float("cost", layer_cost)
+    for one_cost in costs:
+        check_floats(cost=one_cost)
     if len(costs) != len(layers):
         raise PlanError(
             explain_error(
@@ -75,7 +77,7 @@ def layer_costs(
                 way_out="Give one for each layer.",
             )
         )
-    return [record._replace(cost=c) for record, c in zip(records, costs)]
+    return [record._replace(cost=one_cost) for record, one_cost in zip(records, costs)]
 
 
 def cost_unit(cost: object, inputs: object) -> str:
@@ -87,15 +89,15 @@ def cost_unit(cost: object, inputs: object) -> str:
     return "layers" if inputs is None else "FLOP"
 
 
-def _uncounted(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
+def _equal_costs(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
     """Returns records of layers that all have the same cost, and no activations."""
     return [
-        Layer(name=layer_name(layer, i), cost=cost, parameters=_num_parameters(layer))
+        Layer(name=layer_name(layer, i), cost=cost, parameters=num_parameters(layer))
         for i, layer in enumerate(layers)
     ]
 
 
-def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
+def _count_costs(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     """Returns records of layers: the FLOPs of the forward pass, and the bytes of the
     activations, counted by recording the layers on an example; nothing runs.
     """
@@ -104,8 +106,8 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     records = []
     with (
         executing(graph),
-        # "*:" shards no dimension, so that no layout refuses the example.
-        context(seeds=(0,), random_paths=set(), region=Layout.changes("*:")),
+        # Seeds are for random ops of the layers, such as dropout.
+        context(seeds=(0,), random_paths=set(), region=_SHARDS_NOTHING),
     ):
         for i, layer in enumerate(layers):
             start = len(graph.nodes)
@@ -115,7 +117,7 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
             record = Layer(
                 name=layer_name(layer, i),
                 cost=flops,
-                parameters=_num_parameters(layer),
+                parameters=num_parameters(layer),
                 activations=sum(map(_activation_bytes, nodes)),
             )
             records.append(record)
@@ -129,7 +131,9 @@ def _activation_bytes(node: Node) -> int:
     return sum(y.shape.size * dtype_bytes(y.dtype) for y in node.outputs)
 
 
-def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
+def _measure_seconds(
+    method: str, layers: Sequence[Callable[..., Any]], x: Any
+) -> list[float]:
     """Returns the seconds that a forward pass of each layer takes, the least of several
     runs. Raises PlanError for an unknown method or without an example.
     """
@@ -146,8 +150,8 @@ def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list
         )
     seconds = []
     for layer in layers:
-        with context(seeds=None, region=Layout.changes("*:")):
-            program = function(lambda x, layer=layer: _seeded(layer, x))
+        with context(seeds=None, region=_SHARDS_NOTHING):
+            program = function(lambda x, layer=layer: _call_with_seed(layer, x))
             times = []
             for _ in range(ROUNDS):
                 start = time.perf_counter()
@@ -160,34 +164,7 @@ def _measured(method: str, layers: Sequence[Callable[..., Any]], x: Any) -> list
     return seconds
 
 
-def _seeded(layer: Callable[..., Any], x: Any) -> Any:
+def _call_with_seed(layer: Callable[..., Any], x: Any) -> Any:
     """Returns layer(x), with a seed for the random numbers that the layer draws."""
     with seed(0):
         return layer(x)
-
-
-def owner(layer: Any) -> Any:
-    """Returns the object that has a layer's variables: the layer itself, or the object
-    whose partial or method the layer is.
-    """
-    while isinstance(layer, functools.partial):
-        layer = layer.func
-    if inspect.ismethod(layer):
-        return layer.__self__
-    return layer
-
-
-def layer_name(layer: Any, i: int) -> str:
-    """Returns the name of a layer: its path, or the name of a function, or "layer_" and
-    its index.
-    """
-    layer = owner(layer)
-    if hasattr(layer, "path"):
-        return "/".join(layer.path)
-    return getattr(layer, "__name__", f"layer_{i}")
-
-
-def _num_parameters(layer: Any) -> int:
-    """Returns the number of elements of a layer's trainable variables."""
-    variables = getattr(owner(layer), "trainable_variables", ())
-    return sum(variable.shape.size for variable in variables)

@@ -7,7 +7,8 @@ stage 1      F0--F1--B1======B0======
 time 9 units of cost; idle 33.3 %; 1.33 times as fast as one stage; holds at most 2, 2
 
 Several time lines in one picture have the same scale, so that predicted and measured
-times can be compared:
+times can be compared. A span is the time in which a stage works on a task, the forward or
+backward pass of one microbatch through one chunk of layers:
 
     timeline_svg("GPipe", {"predicted": simulate(schedule, costs), "measured": measured})
 """
@@ -25,26 +26,28 @@ from meshtf.names.arguments import (
     as_mapping,
     as_sequence,
     as_text,
+    check_ints,
     check_record,
 )
 from meshtf.pipeline.partition import Layer
 from meshtf.pipeline.simulator import Span, Timeline
 
-FILL = {"forward": "-", "recompute": "~", "backward": "="}
-COLOUR = {"forward": "p0", "recompute": "p3", "backward": "p1"}
+# By kind of span: the character that fills a span of text, and the CSS class of its colour.
+FILL_CHARACTERS = {"forward": "-", "recompute": "~", "backward": "="}
+COLOUR_CLASSES = {"forward": "p0", "recompute": "p3", "backward": "p1"}
 UNITS = "units of cost"  # the unit of times, where it is not known
 # The sizes of pictures, in pixels.
 WIDTH = 1000
-LEFT = 96  # where bars start
-MIDDLE = 810  # where the column of parameters ends
-RIGHT = WIDTH - MARGIN  # where time lines and the last column end
+BARS_LEFT = 96  # the x at which bars start
+PARAMETERS_RIGHT = 810  # the x at which the column of parameters ends
+RIGHT = WIDTH - MARGIN  # the x at which time lines and the last column end
 LONGEST_BAR = 420  # the bar of the chunk that costs most
-ROW = 28  # the distance of rows
-BAR_HEIGHT = ROW - 4
+ROW_HEIGHT = 28  # the distance from one row to the next
+BAR_HEIGHT = ROW_HEIGHT - 4
 BASELINE = 16  # the distance from the top of a row to the baseline of its text
-HEAD = 60  # the height of the title
+TITLE_HEIGHT = 60  # the height of the title
 # The length of the longest bar in `split_text`, in characters.
-BAR = 20
+LONGEST_TEXT_BAR = 20
 STYLE = """\
     .idle { fill: #7b8794; fill-opacity: .12 } .bar { stroke-width: .6 }
     .inside { fill: #ffffff; font-size: 11px }
@@ -65,8 +68,8 @@ def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> st
       unit: the unit of times: "FLOP", "s", or any other text.
     """
     check_record(Timeline, timeline=timeline)
-    as_int("width", width)
-    as_text("unit", unit)
+    check_ints(width=width)
+    unit = as_text("unit", unit)
     heads = [f"stage {stage}  " for stage in range(timeline.stages)]
     head_width = len(heads[-1])
     scale = (width - head_width) / timeline.time
@@ -91,7 +94,7 @@ def _label(span: Span, width: int) -> str:
     label = letter + span.task.label[1:]
     if len(label) > width:
         label = letter
-    filled = label.ljust(width, FILL[span.kind])
+    filled = label.ljust(width, FILL_CHARACTERS[span.kind])
     return filled[:width]
 
 
@@ -124,52 +127,53 @@ def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
       title: the title of the picture.
       timelines: {name: time line}.
     """
-    as_text("title", title)
-    for line in as_mapping("timelines", timelines, "timelines by name").values():
-        check_record(Timeline, timelines=line)
-    longest = max(line.time for line in timelines.values())
-    scale = (RIGHT - LEFT) / longest
+    title = as_text("title", title)
+    timelines = as_mapping("timelines", timelines, "timelines by name")
+    for timeline in timelines.values():
+        check_record(Timeline, timelines=timeline)
+    longest = max(timeline.time for timeline in timelines.values())
+    scale = (RIGHT - BARS_LEFT) / longest
     body = []
     spans: list[Span] = []
-    y = HEAD
-    for name, line in timelines.items():
+    y = TITLE_HEIGHT
+    for name, timeline in timelines.items():
         body.append(text(MARGIN, y + 14, "name", name))
         y += 26
-        body.extend(_lanes(line, y, scale))
-        y += ROW * line.stages + 34
-        spans.extend(line.spans)
+        body.extend(_lanes(timeline, y, scale))
+        y += ROW_HEIGHT * timeline.stages + 34
+        spans.extend(timeline.spans)
     body.extend(_legend(y + 8, spans))
     return document(title, WIDTH, y + 28, body, STYLE)
 
 
-def _lanes(line: Timeline, y: float, scale: float) -> Iterator[str]:
+def _lanes(timeline: Timeline, y: float, scale: float) -> Iterator[str]:
     """Yields the elements of a time line whose first lane is at height `y`: a lane of bars
     for each stage, and a summary below. `scale` is the number of pixels for a unit of time.
     """
-    total_width = float(line.time) * scale
-    for stage in range(line.stages):
-        top = y + ROW * stage
+    total_width = float(timeline.time) * scale
+    for stage in range(timeline.stages):
+        top = y + ROW_HEIGHT * stage
         yield text(MARGIN, top + BASELINE, "code", f"stage {stage}")
-        yield _rect("idle", LEFT, top, total_width, BAR_HEIGHT)
-    last_chunk = max(span.task.chunk for span in line.spans)
-    for span in _in_time_order(line):
+        yield _rect("idle", BARS_LEFT, top, total_width, BAR_HEIGHT)
+    last_chunk = max(span.task.chunk for span in timeline.spans)
+    for span in _in_time_order(timeline):
         task = span.task
-        x = LEFT + (span.start - line.start) * scale
+        x = BARS_LEFT + (span.start - timeline.start) * scale
         width = (span.end - span.start) * scale
-        top = y + ROW * task.stage
+        top = y + ROW_HEIGHT * task.stage
         # The later chunks of a stage are fainter, down to 0.55.
         opacity = 1.0
         if last_chunk:
             opacity -= 0.45 * task.chunk / last_chunk
-        style = f"bar {COLOUR[span.kind]}"
+        style = f"bar {COLOUR_CLASSES[span.kind]}"
         yield _rect(style, x, top, width, BAR_HEIGHT, opacity)
         label = str(task.microbatch)
         label_width = 7 * len(label) + 3
         if width > label_width:
             middle = round(x + width / 2, 1)
-            yield text(middle, top + BASELINE, "inside", label, "middle")
-    bottom = y + ROW * line.stages
-    yield text(LEFT, bottom + 13, "note", _summary(line))
+            yield text(middle, top + BASELINE, "inside", label, anchor="middle")
+    bottom = y + ROW_HEIGHT * timeline.stages
+    yield text(BARS_LEFT, bottom + 13, "note", _summary(timeline))
 
 
 def _rect(
@@ -188,12 +192,12 @@ def _rect(
 
 def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
     """Yields the colours of the kinds of spans, and a note on the numbers in bars."""
-    x = LEFT
+    x = BARS_LEFT
     kinds = {span.kind for span in spans}
-    for kind in COLOUR:
+    for kind in COLOUR_CLASSES:
         if kind not in kinds:
             continue
-        yield _rect(f"bar {COLOUR[kind]}", x, y - 11, 14, 14)
+        yield _rect(f"bar {COLOUR_CLASSES[kind]}", x, y - 11, width=14, height=14)
         yield text(x + 20, y, "note", kind)
         x += 110
     chunks = ""
@@ -237,17 +241,17 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
     largest_fraction = max(chunk.cost_fraction for chunk in chunks) or 1
     rows = [["chunk", "", "layers", "cost", "", "parameters", "activations"]]
     for i, chunk in enumerate(chunks):
-        bar_length = round(BAR * chunk.cost_fraction / largest_fraction)
+        bar_length = round(LONGEST_TEXT_BAR * chunk.cost_fraction / largest_fraction)
         row = [
             str(i),
             str(len(chunk.layers)),
             chunk.names,
             _percent(chunk.cost_fraction),
             "#" * bar_length,
-            *_memory(chunk.layers),
+            *_memory_texts(chunk.layers),
         ]
         rows.append(row)
-    rows.append(["all", str(len(layers)), "", "", "", *_memory(layers)])
+    rows.append(["all", str(len(layers)), "", "", "", *_memory_texts(layers)])
     widths = []
     for column in zip(*rows):
         widths.append(max(len(entry) for entry in column))
@@ -280,6 +284,7 @@ def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
 def _chunks(layers: Sequence[Layer], sizes: Sequence[int]) -> Iterator[_Chunk]:
     """Yields the chunks of a split."""
     total = sum(layer.cost for layer in layers) or 1
+    # Chunk i has the layers [borders[i], borders[i + 1]).
     borders = [0, *itertools.accumulate(sizes)]
     for start, end in itertools.pairwise(borders):
         chunk_layers = layers[start:end]
@@ -287,7 +292,7 @@ def _chunks(layers: Sequence[Layer], sizes: Sequence[int]) -> Iterator[_Chunk]:
         yield _Chunk(chunk_layers, cost / total)
 
 
-def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
+def _memory_texts(layers: Sequence[Layer]) -> tuple[str, str]:
     """Returns the parameters and the activations of layers, as text."""
     parameters = sum(layer.parameters for layer in layers)
     activations = sum(layer.activations for layer in layers)
@@ -303,30 +308,30 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
       layers: the layers of the model, in order.
       sizes: the number of layers of each chunk.
     """
-    as_text("title", title)
+    title = as_text("title", title)
     layers, sizes = _as_split(layers, sizes)
     chunks = [*_chunks(layers, sizes)]
     largest_cost = max(chunk.cost for chunk in chunks) or 1
     scale = LONGEST_BAR / largest_cost
-    y = HEAD + 8
+    y = TITLE_HEIGHT + 8
     body = [
-        text(LEFT, y, "note", "cost, layer by layer", "start"),
-        text(MIDDLE, y, "note", "parameters", "end"),
-        text(RIGHT, y, "note", "activations", "end"),
+        text(BARS_LEFT, y, "note", "cost, layer by layer"),
+        text(PARAMETERS_RIGHT, y, "note", "parameters", anchor="end"),
+        text(RIGHT, y, "note", "activations", anchor="end"),
     ]
-    y = HEAD + 18
+    y = TITLE_HEIGHT + 18
     for i, chunk in enumerate(chunks):
         body.append(text(MARGIN, y + BASELINE, "code", f"chunk {i}"))
-        body.extend(_bar(chunk, y, f"bar p{i % 4}", scale))
-        y += ROW
+        body.extend(_chunk_bar(chunk, y, f"bar p{i % 4}", scale))
+        y += ROW_HEIGHT
     return document(title, WIDTH, y + 16, body, STYLE)
 
 
-def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
+def _chunk_bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
     """Yields the layers of a chunk side by side, and to their right the fraction of the
     cost, the number of layers, the parameters and the activations of the chunk.
     """
-    x = float(LEFT)
+    x = float(BARS_LEFT)
     for layer in chunk.layers:
         width = layer.cost * scale
         yield _rect(style, x, y, width, BAR_HEIGHT)
@@ -334,8 +339,8 @@ def _bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
     num_layers = len(chunk.layers)
     count = f"{num_layers} layer{'s' * (num_layers > 1)}"
     label = f"{_percent(chunk.cost_fraction)}, {count}"
-    parameters, activations = _memory(chunk.layers)
+    parameters, activations = _memory_texts(chunk.layers)
     baseline = y + BASELINE
     yield text(round(x + 8, 1), baseline, "note", label)
-    yield text(MIDDLE, baseline, "code", parameters, "end")
-    yield text(RIGHT, baseline, "code", activations, "end")
+    yield text(PARAMETERS_RIGHT, baseline, "code", parameters, anchor="end")
+    yield text(RIGHT, baseline, "code", activations, anchor="end")

@@ -8,8 +8,9 @@ microbatches at the same time.
     grads = mtf.gradients([loss], pipe.trainable_variables)
     y = pipe(x)                                    # without a loss, for evaluation
 
-The loss and its gradients do not depend on the number of stages, the number of
-microbatches or the schedule. (Huang et al. 2019, arXiv:1811.06965; schedules:
+A stage is a group of devices that has one chunk of the model, or several. A chunk consists of
+consecutive layers. The loss and its gradients do not depend on the number of stages, the
+number of microbatches or the schedule. (Huang et al. 2019, arXiv:1811.06965; schedules:
 `meshtf.pipeline.schedule`.)
 """
 
@@ -47,15 +48,15 @@ from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.pipeline.costs import cost_unit, layer_costs, owner
+from meshtf.pipeline.costs import cost_unit, layer_costs
 from meshtf.pipeline.drawing import split_text, timeline_text
+from meshtf.pipeline.layer_variables import meshes_of, owner, variables_of
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
 from meshtf.pipeline.recorded_chunks import RecordedChunks
 from meshtf.pipeline.run_chunk import run_chunk
 from meshtf.pipeline.schedule import schedule_called
 from meshtf.pipeline.simulator import Timeline, simulate
-from meshtf.runtime.variable import Variable
 
 
 class GPipe(Module):
@@ -116,7 +117,7 @@ class GPipe(Module):
         check_bools(recompute=recompute, pad=pad)
         layers = as_sequence("layers", layers, "a list of layers")
         for layer in layers:
-            as_callable("layers", layer)
+            as_callable("layers", layer)  # raises ArgumentError
         super().__init__(name)
         self.layers = list(layers)
         self.stages = stages
@@ -126,7 +127,7 @@ class GPipe(Module):
         self.recompute = recompute
         self.dim = as_dim("dim", dim)
         self.pad = pad
-        for mesh in _meshes(self.layers, inputs):
+        for mesh in meshes_of(self.layers, inputs):
             self._check_mesh(mesh)
         self.schedule = schedule_called(
             schedule, stages=stages, microbatches=microbatches, chunks=chunks
@@ -142,11 +143,18 @@ class GPipe(Module):
             memory=memory,
             limit=limit,
         )
-        ends = itertools.accumulate(self.sizes)
-        self.model_chunks = [
-            self.layers[end - size : end] for end, size in zip(ends, self.sizes)
-        ]
-        self._place_variables()
+        self.model_chunks = self._in_chunks(self.layers)
+        self._move_variables()
+
+    def _in_chunks(self, items: list[Any]) -> list[list[Any]]:
+        """Returns a list with one item for each layer, divided into the model's chunks."""
+        chunks = []
+        start = 0
+        for size in self.sizes:
+            end = start + size
+            chunks.append(items[start:end])
+            start = end
+        return chunks
 
     def timeline(self, backward: float = 2.0) -> Timeline:
         """Returns the predicted time line of a batch, from the layers' costs.
@@ -156,8 +164,7 @@ class GPipe(Module):
         """
         check_floats(backward=backward)
         costs = []
-        for end, size in zip(itertools.accumulate(self.sizes), self.sizes):
-            chunk_layers = self.costs[end - size : end]
+        for chunk_layers in self._in_chunks(self.costs):
             costs.append(sum(layer.cost for layer in chunk_layers))
         return simulate(
             self.schedule,
@@ -188,7 +195,7 @@ class GPipe(Module):
                 pipe=self, example=microbatches[0], loss_of=None, loss_inputs=()
             )
             ys = [recorded_chunks.forward(m, xs) for m, xs in enumerate(microbatches)]
-            recorded_chunks.finish()
+            recorded_chunks.make_deferred_calls()
         else:
             ys = self._run_eagerly(microbatches)
         first_input, *_ = tf.nest.flatten(x)
@@ -216,15 +223,16 @@ class GPipe(Module):
             loss is no scalar.
           MeshError: the mesh's axis for stages has another size.
         """
-        as_callable("loss_of", loss_of)
+        loss_of = as_callable("loss_of", loss_of)
         if self.pad:
             first_input, *_ = tf.nest.flatten(x)
             weights = batch_weights(first_input, self.dim, self.microbatches)
             loss_inputs = (*loss_inputs, weights)
         microbatches = self._split((x, loss_inputs))
-        if not isinstance(current_executor(), Graph):
+        is_recorded = isinstance(current_executor(), Graph)
+        if not is_recorded:
             inputs, split_loss_inputs = zip(*microbatches)
-            losses = self._run_eagerly(inputs, loss_of, split_loss_inputs)
+            losses = self._run_eagerly(inputs, loss_of, loss_inputs=split_loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
         example, example_loss_inputs = microbatches[0]
         recorded_chunks = RecordedChunks(
@@ -234,8 +242,10 @@ class GPipe(Module):
             loss_inputs=example_loss_inputs,
         )
 
+        # The gradients are computed together with the loss: the rule only scales them by dy.
         @custom_gradient
         def run(tensors: Any, captures: Any) -> Any:
+            # The captures are tensors that layers read in addition: parameters.
             loss, input_gradients, capture_gradients = recorded_chunks.run(
                 tensors, self.schedule
             )
@@ -243,10 +253,10 @@ class GPipe(Module):
             xs = tf.nest.flatten([tensors, captures])
 
             def backward(dy: Tensor) -> list[Tensor | None]:
-                dxs = []
-                for gradient, x in zip(gradients, xs, strict=True):
-                    dxs.append(_times(gradient, dy, x))
-                return dxs
+                return [
+                    _scaled_gradient(g, dy, x)
+                    for g, x in zip(gradients, xs, strict=True)
+                ]
 
             return loss, backward
 
@@ -275,11 +285,20 @@ class GPipe(Module):
             # paths each time: no path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
                 for k in range(last_chunk):
-                    x = run_chunk(self, k, m, x, derived_dims)
-                y = run_chunk(self, last_chunk, m, x, derived_dims, loss_of, labels)
+                    x = run_chunk(self, k, index=m, x=x, derived_dims=derived_dims)
+                y = run_chunk(
+                    self,
+                    last_chunk,
+                    index=m,
+                    x=x,
+                    derived_dims=derived_dims,
+                    loss_of=loss_of,
+                    loss_inputs=labels,
+                )
             ys.append(y)
             deferred_tensors.append([t for entry in deferred for t in entry.tensors])
         sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
+        # Each microbatch has deferred the same calls: those of the last one are made.
         call_with_means(deferred, sums, self.microbatches)
         return ys
 
@@ -303,10 +322,11 @@ class GPipe(Module):
             unstack(split_into_microbatches(y, self.dim, self.microbatches), MICROBATCH)
             for y in flat
         ]
-        return [
-            tf.nest.pack_sequence_as(x, [tensors[m] for tensors in unstacked])
-            for m in range(self.microbatches)
-        ]
+        microbatches = []
+        for m in range(self.microbatches):
+            tensors = [all_microbatches[m] for all_microbatches in unstacked]
+            microbatches.append(tf.nest.pack_sequence_as(x, tensors))
+        return microbatches
 
     def _merge(self, outputs: list[Tensor], size: int) -> Tensor:
         """Returns an output for the batch, merged from the outputs for its microbatches;
@@ -327,7 +347,7 @@ class GPipe(Module):
         y = merge_microbatches(stacked, self.dim)
         if y.shape[self.dim] == size:
             return y
-        return take_elements(y, self.dim, 0, size)
+        return take_elements(y, self.dim, begin=0, size=size)
 
     def _check_mesh(self, mesh: Mesh | None) -> None:
         """Raises an error for a mesh that is unknown or has another number of stages."""
@@ -354,46 +374,24 @@ class GPipe(Module):
                 )
             )
 
-    def _place_variables(self) -> None:
+    def _move_variables(self) -> None:
         """Moves the variables of each layer to the layer's stage. A variable that several
         layers share is moved to the stage of the first of them.
         """
         placed: set[int] = set()
         for k, chunk in enumerate(self.model_chunks):
             for layer in chunk:
-                for variable in _variables(layer):
+                for variable in variables_of(layer):
                     if id(variable) not in placed:
                         placed.add(id(variable))
                         variable.move_to_stage(self.stage_of(k))
 
 
-def _times(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
+def _scaled_gradient(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
     """Returns gradient * dy as the cotangent of x, with the placement of x; None if the
     gradient is None.
     """
     if gradient is None:
         return None
-    with context(primals=(x,)):
+    with context(primals=(x,)):  # the result is placed as x
         return gradient * cast(dy, gradient.dtype)
-
-
-def _variables(layer: Any) -> Sequence[Variable]:
-    """Returns the variables of a layer's module; () for a plain function."""
-    module = owner(layer)
-    if isinstance(module, Module):
-        return module.variables
-    return ()
-
-
-def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
-    """Returns the meshes of the layers' variables and of an example."""
-    tensors: list[Any] = []
-    for layer in layers:
-        tensors.extend(_variables(layer))
-    tensors.extend(tf.nest.flatten(inputs))
-    meshes: list[Mesh] = []
-    for x in tensors:
-        mesh = getattr(x, "mesh", None)
-        if isinstance(mesh, Mesh) and mesh not in meshes:
-            meshes.append(mesh)
-    return meshes

@@ -24,7 +24,13 @@ from numbers import Integral
 from typing import NamedTuple, NoReturn
 
 from meshtf.errors import PlanError, explain_error, near_misses
-from meshtf.names.arguments import as_float, as_int, as_numbers, as_sequence
+from meshtf.names.arguments import (
+    as_int,
+    as_numbers,
+    as_sequence,
+    check_floats,
+    check_ints,
+)
 from meshtf.pipeline.split_search import ChunkRange, Memory, SplitSearch, least_integer
 
 
@@ -67,43 +73,47 @@ def split(
     Raises:
       PlanError: there are fewer layers than stages, or no split keeps to the limit.
     """
-    _check(costs, stages, memory, limit)
-    if not any(costs) or isinstance(method, str) and method == "uniform":
+    _check_arguments(costs, stages, memory, limit)
+    all_free = not any(costs)
+    is_uniform = isinstance(method, str) and method == "uniform"
+    if all_free or is_uniform:
         costs = [1] * len(costs)
     search = SplitSearch(_as_integers(costs), stages, memory, limit)
     if not isinstance(method, str):
         sizes = as_sequence(
             "method", method, "a name of a method, or numbers of layers"
         )
-        return _explicit(search, tuple(as_int("method", size) for size in sizes))
+        return _user_split(search, tuple(as_int("method", size) for size in sizes))
     if method not in ("min_max", "uniform", "least_variance"):
         methods = ("min_max", "least_variance", "uniform")
+        similar = near_misses(method, methods)
         raise PlanError(
             explain_error(
                 f"there is no method to split layers called {method!r}.",
                 methods=", ".join(methods),
-                way_out=f"Did you mean {near_misses(method, methods)}?"
-                if near_misses(method, methods)
-                else "",
+                way_out=f"Did you mean {similar}?" if similar else "",
             )
         )
     if not search.possible_starts(search.sums[-1]):
-        _refuse(search)
-    sizes = search.least_squares(0, search.least_maximum())
+        _raise_over_limit(search)
+    sizes = search.least_squares(min_cost=0, max_cost=search.least_maximum())
     if method != "least_variance":
         return sizes
+    # The split with the least variance may have a larger chunk: search again, among all
+    # splits whose variance can be as low as the one just found.
     min_cost, max_cost = search.bounds(sizes)
     return search.least_squares(min_cost, max_cost)
 
 
-def _check(
+def _check_arguments(
     costs: Sequence[float], stages: int, memory: Memory | None, limit: float | None
 ) -> None:
     """Raises an error for arguments that no split fits."""
-    as_int("stages", stages)
+    check_ints(stages=stages)
+    # `as_numbers` raises ArgumentError unless all elements are numbers.
     as_numbers("costs", costs, "a list of numbers")
     if limit is not None:
-        as_float("limit", limit)
+        check_floats(limit=limit)
     if memory is not None and not callable(memory):
         as_numbers("memory", memory, "bytes of each layer, or a function")
     if not 1 <= stages <= len(costs):
@@ -137,7 +147,7 @@ def _as_integers(costs: Sequence[float]) -> list[int]:
     return [int(c * denominator) for c in fractions]
 
 
-def _explicit(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _user_split(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the numbers of layers that the user gives. Raises PlanError if they do not
     add up to all layers, or exceed the memory limit.
     """
@@ -164,7 +174,7 @@ def _explicit(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
-def _refuse(search: SplitSearch) -> NoReturn:
+def _raise_over_limit(search: SplitSearch) -> NoReturn:
     """Raises the error for a memory limit that every split exceeds. The message names a
     chunk that is too large.
     """
@@ -192,8 +202,10 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
         """Returns the chunk of one layer, at the stage where it has the fewest bytes."""
         chunks = []
         for stage in range(num_stages):
-            num_bytes = search.bytes(stage, layer, layer + 1)
-            chunks.append(ChunkRange(stage, layer, layer + 1, num_bytes))
+            start = layer
+            end = layer + 1
+            num_bytes = search.bytes(stage, start, end)
+            chunks.append(ChunkRange(stage, start, end, num_bytes))
         return min(chunks, key=lambda chunk: chunk.bytes)
 
     single_layers = [smallest_chunk(layer) for layer in range(search.layers)]
@@ -203,15 +215,18 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
     costs = [end - start for start, end in itertools.pairwise(search.sums)]
 
     def search_with(limit: int) -> SplitSearch:
+        """Returns the same search with another memory limit."""
         return SplitSearch(costs, num_stages, memory=search.memory, limit=limit)
 
     def fits(limit: int) -> bool:
+        """Returns whether any split keeps to a memory limit."""
         return bool(search_with(limit).possible_starts(total_cost))
 
     # The least limit is at most the memory that an arbitrary split needs.
-    any_split = [1] * (num_stages - 1) + [search.layers - num_stages + 1]
+    num_small = num_stages - 1
+    any_split = [*[1] * num_small, search.layers - num_small]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(any_split).bytes)
     least_limit = least_integer(low, high, fits)
-    sizes = search_with(least_limit).least_squares(0, total_cost)
+    sizes = search_with(least_limit).least_squares(min_cost=0, max_cost=total_cost)
     return search.largest(sizes)

@@ -2,8 +2,11 @@
 called for each microbatch.
 
 The calls of a stage form a chain: each call waits for the previous call on its stage, so
-they run in the order of the schedule. The sums of the captures' gradients are passed from
-call to call, so that each sum is only one tensor at any time.
+they run in the order of the schedule. The captures of a body are the outer tensors that it
+reads, such as parameters. The sums of their gradients are passed from call to call, so that
+each sum is only one tensor at any time. The residuals are the tensors of a forward pass that
+its backward pass reads. Deferred calls, such as updates of running means, are made once for
+each batch, with the means of their tensors over the microbatches.
 """
 
 from __future__ import annotations
@@ -18,11 +21,7 @@ from meshtf.graph import Body, Spec, Tensor, context, record_body
 from meshtf.graph.control_flow.call import BackwardBody, CallId, backward_body, call
 from meshtf.names import Shape, accumulation_dtype, has_gradient
 from meshtf.ops.control.layout_region import stage
-from meshtf.ops.control.microbatch import (
-    DeferredCall,
-    call_with_means,
-    deferred_calls,
-)
+from meshtf.ops.control.microbatch import DeferredCall, call_with_means, deferred_calls
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -135,7 +134,7 @@ class RecordedChunks:
         self.chunks: list[_Chunk] = []
         for k in range(len(pipe.model_chunks)):
             # The output of a chunk is the example on which the next chunk is recorded.
-            example = self._record(k, example)
+            example = self._record_forward_body(k, example)
         self.last_chunk = self.chunks[-1]
         # {stage: results of its latest call}, for which the stage's next call waits.
         self.latest_results: dict[int, tuple[Tensor, ...]] = {}
@@ -153,14 +152,14 @@ class RecordedChunks:
         flat = tf.nest.flatten(x)
         for chunk in self.chunks:
             arguments = [self._index_tensor(index), *flat]
-            call_id = CallId(chunk.index, index)
+            call_id = CallId(chunk.index, microbatch=index)
             results = self._call(chunk, call_id, chunk.body, arguments)
             # Only a backward pass, as in `run`, needs the arguments of a forward pass.
             chunk.forward_passes[index] = _ForwardPass((), results)
             flat = chunk.outputs_of(index)
         return tf.nest.pack_sequence_as(self.last_chunk.structure, flat)
 
-    def finish(self) -> None:
+    def make_deferred_calls(self) -> None:
         """Makes the deferred calls of all chunks, after the last microbatch."""
         num_microbatches = self.pipe.microbatches
         for chunk in self.chunks:
@@ -182,15 +181,15 @@ class RecordedChunks:
           (mean loss, cotangents of `inputs`, cotangents of `captures`); None for a tensor
           on which the loss does not depend.
         """
-        self._record_backwards()
+        self._record_backward_bodies()
         for task in schedule.order():
             chunk = self.chunks[schedule.model_chunk(task)]
             m = task.microbatch
             if task.kind == "forward":
-                self._forward(chunk, m, inputs[m])
+                self._run_forward(chunk, m, inputs[m])
             else:
-                self._backward(chunk, m)
-        self.finish()
+                self._run_backward(chunk, m)
+        self.make_deferred_calls()
         microbatches = range(len(inputs))
         losses = []
         for m in microbatches:
@@ -199,7 +198,7 @@ class RecordedChunks:
         input_cotangents = [self._input_cotangents(m) for m in microbatches]
         return mean_loss, input_cotangents, self._capture_cotangents()
 
-    def _record(self, k: int, example: Any) -> Any:
+    def _record_forward_body(self, k: int, example: Any) -> Any:
         """Records chunk k on an example of its input.
 
         Returns:
@@ -208,7 +207,8 @@ class RecordedChunks:
         """
         pipe = self.pipe
         stage_index = pipe.stage_of(k)
-        flat = tf.nest.flatten(example)
+        layer_inputs = tf.nest.flatten(example)
+        num_layer_inputs = len(layer_inputs)
         loss_of = None
         loss_inputs = []
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
@@ -218,17 +218,17 @@ class RecordedChunks:
         output_and_deferred: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
+            """Returns the outputs of the chunk, then the tensors of deferred calls."""
+
             def run_layers(*xs: Tensor) -> Any:
-                flat_layer_inputs = list(xs[: len(flat)])
-                x = tf.nest.pack_sequence_as(example, flat_layer_inputs)
-                if loss_of is None:
-                    return run_chunk(pipe, k, index, x, self.derived_dims)
-                flat_loss_inputs = list(xs[len(flat) :])
-                labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_loss_inputs)
-                with stage(stage_index):
-                    return run_chunk(
-                        pipe, k, index, x, self.derived_dims, loss_of, labels
-                    )
+                x = tf.nest.pack_sequence_as(example, list(xs[:num_layer_inputs]))
+                labels: Any = ()
+                if loss_of is not None:
+                    flat_labels = list(xs[num_layer_inputs:])
+                    labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_labels)
+                return run_chunk(
+                    pipe, k, index, x, self.derived_dims, loss_of, loss_inputs=labels
+                )
 
             if pipe.recompute:
                 run_layers = recompute(run_layers)
@@ -239,7 +239,7 @@ class RecordedChunks:
             return [*tf.nest.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
-            specs = [x.spec for x in (*flat, *loss_inputs)]
+            specs = [x.spec for x in (*layer_inputs, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
         output, deferred = output_and_deferred
         num_outputs = len(tf.nest.flatten(output))
@@ -249,13 +249,13 @@ class RecordedChunks:
             stage=stage_index,
             body=body,
             outputs=outputs,
-            structure=tf.nest.map_structure(lambda x: 0, output),
+            structure=tf.nest.map_structure(lambda x: 0, output),  # without tensors
             deferred=deferred,
         )
         self.chunks.append(chunk)
         return tf.nest.pack_sequence_as(output, list(outputs))
 
-    def _record_backwards(self) -> None:
+    def _record_backward_bodies(self) -> None:
         """Records the backward bodies, from the last chunk to the first one, and the
         initial gradient sums.
 
@@ -287,7 +287,7 @@ class RecordedChunks:
     def _index_tensor(self, index: int) -> Tensor:
         """Returns the index of a microbatch as an int32 scalar."""
         with context(stage=None):
-            return full(self.mesh, "", index, "int32")
+            return full(self.mesh, shape="", value=index, dtype="int32")
 
     def _call(
         self, chunk: _Chunk, call_id: CallId, body: Body, arguments: Sequence[Tensor]
@@ -295,7 +295,7 @@ class RecordedChunks:
         """Calls a body at the stage of its chunk, after this stage's previous call."""
         previous = self.latest_results.get(chunk.stage, ())
         with stage(chunk.stage):
-            results = call(body, arguments, previous, call_id=call_id)
+            results = call(body, arguments, wait_for=previous, call_id=call_id)
         self.latest_results[chunk.stage] = results
         return results
 
@@ -308,7 +308,7 @@ class RecordedChunks:
                 sums.append(zeros(self.mesh, x.shape, dtype))
         return sums
 
-    def _forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
+    def _run_forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
         """Runs the forward pass of microbatch m through a chunk; `inputs` are the flat
         inputs of the pipeline for this microbatch.
         """
@@ -320,11 +320,11 @@ class RecordedChunks:
         if chunk is self.last_chunk:
             xs += inputs[num_layer_inputs:]
         arguments = (self._index_tensor(m), *xs)
-        call_id = CallId(chunk.index, m)
+        call_id = CallId(chunk.index, microbatch=m)
         results = self._call(chunk, call_id, chunk.body_with_residuals, arguments)
         chunk.forward_passes[m] = _ForwardPass(arguments, results)
 
-    def _backward(self, chunk: _Chunk, m: int) -> None:
+    def _run_backward(self, chunk: _Chunk, m: int) -> None:
         """Calls the backward body of a chunk on microbatch m.
 
         Its results are the cotangents of those arguments that have one, followed by the
@@ -340,7 +340,7 @@ class RecordedChunks:
             *self._output_cotangents(chunk, m),
             *chunk.gradient_sums,
         ]
-        call_id = CallId(chunk.index, m, backward=True)
+        call_id = CallId(chunk.index, microbatch=m, backward=True)
         results = iter(self._call(chunk, call_id, backward.body, arguments))
         with_cotangents = set(backward.arguments)
         for x in chunk.body.arguments:
@@ -358,7 +358,7 @@ class RecordedChunks:
             weight = 1.0 / self.pipe.microbatches
             dtypes = [chunk.outputs[i].dtype for i in indices]
             with stage(chunk.stage):
-                return [full(self.mesh, "", weight, dtype) for dtype in dtypes]
+                return [full(self.mesh, "", weight, dtype=dtype) for dtype in dtypes]
         cotangents = self._next_chunk(chunk).cotangents[m]
         next_arguments = self._next_arguments(chunk)
         return [cotangents[next_arguments[i]] for i in indices]
@@ -389,12 +389,9 @@ class RecordedChunks:
                 if x not in totals:
                     totals[x] = gradient
                     continue
-                with context(primals=(x,)):
+                with context(primals=(x,)):  # the sum is placed as x
                     totals[x] = totals[x] + gradient
         cotangents: list[Tensor | None] = []
         for x in self.captures:
-            if x in totals:
-                cotangents.append(cast(totals[x], x.dtype))
-            else:
-                cotangents.append(None)
+            cotangents.append(cast(totals[x], x.dtype) if x in totals else None)
         return cotangents

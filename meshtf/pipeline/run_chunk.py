@@ -13,7 +13,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_scalar, as_tensor
 from meshtf.ops.control.layout_region import stage
 from meshtf.ops.control.microbatch import microbatch
-from meshtf.pipeline.costs import layer_name
+from meshtf.pipeline.layer_variables import layer_name
 
 
 class Pipeline(Protocol):
@@ -54,8 +54,9 @@ def run_chunk(
       chunk: the index of the chunk in the model.
       index: the index of the microbatch: an int, or an int32 tensor.
       x: the input of the chunk's first layer.
-      derived_dims: the dimensions that earlier chunks have made of `pipe.dim` for this
-        microbatch, see `microbatch.digits_by_dim`; those of this chunk are added.
+      derived_dims: the dimensions that earlier chunks have made of `pipe.dim` in this
+        microbatch by flattening and unflattening, as `microbatch` records them; those of
+        this chunk are added.
       loss_of: the function that computes the loss from the output; None: the output is
         returned.
       loss_inputs: the further arguments of `loss_of`.

@@ -24,10 +24,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.names.arguments import (
-    as_int,
     as_numbers,
     as_sequence,
     as_text,
+    check_ints,
     check_record,
 )
 
@@ -81,6 +81,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         for stage_tasks in as_sequence("tasks", self.tasks, "the tasks of each stage"):
+            # Raises ArgumentError unless all elements are tasks.
             as_tasks("tasks", stage_tasks)
         missing_tasks = {
             Task(stage, microbatch, kind, chunk)
@@ -197,12 +198,12 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
     A stage stores the activations of all microbatches at once. (Huang et al. 2019,
     arXiv:1811.06965, figure 2.)
     """
-    _check(stages, microbatches)
+    _check_counts(stages, microbatches)
 
     def tasks(stage: int) -> tuple[Task, ...]:
         forward = [Task(stage, m, "forward") for m in range(microbatches)]
         backward = [Task(stage, m, "backward") for m in reversed(range(microbatches))]
-        return _alternate(forward, backward, microbatches)
+        return _alternate(forward, backward, warmup=microbatches)
 
     return Schedule(tuple(map(tasks, range(stages))))
 
@@ -213,12 +214,13 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
     Stage k of K stages stores the activations of at most K - k microbatches at once.
     (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.)
     """
-    _check(stages, microbatches)
+    _check_counts(stages, microbatches)
 
     def tasks(stage: int) -> tuple[Task, ...]:
         forward = [Task(stage, m, "forward") for m in range(microbatches)]
         backward = [Task(stage, m, "backward") for m in range(microbatches)]
-        return _alternate(forward, backward, stages - 1 - stage)
+        # Until the first microbatch has gone through the stages after this one.
+        return _alternate(forward, backward, warmup=stages - 1 - stage)
 
     return Schedule(tuple(map(tasks, range(stages))))
 
@@ -232,7 +234,7 @@ def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
     Raises:
       PlanError: the number of microbatches is no multiple of the number of stages.
     """
-    _check(stages, microbatches, chunks)
+    _check_counts(stages, microbatches, chunks)
     if chunks == 1:
         return one_f_one_b(stages, microbatches)
     if microbatches % stages:
@@ -273,7 +275,7 @@ def schedule_called(name: str, stages: int, microbatches: int, chunks: int) -> S
     Raises:
       PlanError: there is no such schedule, or no such schedule with several chunks.
     """
-    as_text("schedule", name)
+    name = as_text("schedule", name)
     if name not in _SCHEDULES or (chunks > 1 and name != "1f1b"):
         raise PlanError(
             explain_error(
@@ -299,11 +301,9 @@ def _alternate(
     return *forward[:warmup], *steady, *cooldown
 
 
-def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
-    """Raises an error for numbers that are not integers or less than 1."""
-    as_int("stages", stages)
-    as_int("microbatches", microbatches)
-    as_int("chunks", chunks)
+def _check_counts(stages: int, microbatches: int, chunks: int = 1) -> None:
+    """Raises an error for counts that are no integers or less than 1."""
+    check_ints(stages=stages, microbatches=microbatches, chunks=chunks)
     if min(stages, microbatches, chunks) < 1:
         raise PlanError(
             f"there is no schedule of {stages} stages, {microbatches} microbatches and "

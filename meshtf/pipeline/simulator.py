@@ -1,12 +1,13 @@
 """Simulates a schedule: when each stage runs which task, and how long it is idle.
 
 >>> from meshtf.pipeline import gpipe
->>> line = simulate(gpipe(stages=4, microbatches=8))
->>> line.time, line.busy
+>>> timeline = simulate(gpipe(stages=4, microbatches=8))
+>>> timeline.time, timeline.busy
 (33, (24, 24, 24, 24))
->>> line.bubble == 3 / (8 + 4 - 1), line.speed_up == ideal_speed_up(4, 8)
+>>> timeline.bubble == 3 / (8 + 4 - 1), timeline.speed_up == ideal_speed_up(4, 8)
 (True, True)
 
+A task is the forward or the backward pass of one microbatch through one chunk of layers.
 Times have the unit of the costs. They are exact if the costs are integers or fractions.
 """
 
@@ -18,11 +19,11 @@ from typing import Literal, NamedTuple
 
 from meshtf.errors import PlanError
 from meshtf.names.arguments import (
-    as_bool,
     as_float,
     as_int,
     as_numbers,
     as_sequence,
+    check_bools,
     check_floats,
     check_record,
 )
@@ -124,9 +125,9 @@ def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:
     microbatches and v chunks of each stage, if chunks cost the same and sending takes no
     time.
     """
-    as_int("stages", stages, least=1)
-    as_int("microbatches", microbatches, least=1)
-    as_int("chunks", chunks, least=1)
+    stages = as_int("stages", stages, least=1)
+    microbatches = as_int("microbatches", microbatches, least=1)
+    chunks = as_int("chunks", chunks, least=1)
     chunk_tasks = microbatches * chunks
     return stages * chunk_tasks / (chunk_tasks + stages - 1)
 
@@ -159,7 +160,7 @@ def simulate(
     """
     check_record(Schedule, schedule=schedule)
     check_floats(send=send)
-    as_bool("early", early)
+    check_bools(early=early)
     num_chunks = schedule.stages * schedule.chunks
     forward_costs = _chunk_costs(forward, num_chunks)
     recompute_costs = _chunk_costs(recompute, num_chunks)
@@ -172,13 +173,15 @@ def simulate(
     spans = []
     for task in schedule.order():
         chunk = schedule.model_chunk(task)
-        source_task = schedule.before(task)
+        source_task = schedule.before(task)  # the task whose result this task needs
         ready_time = task_ends[source_task]
         if source_task is not None and source_task.stage != task.stage:
             ready_time += send
         start = stage_ends[task.stage]
         if not early:
             start = max(start, ready_time)
+        # With `early`, recomputation does not wait for the result of the source task: it
+        # needs only the input that the stage has stored.
         if task.kind == "backward" and recompute_costs[chunk]:
             end = start + recompute_costs[chunk]
             spans.append(Span(task, "recompute", start, end))
@@ -201,6 +204,7 @@ def _chunk_costs(cost: Cost, num_chunks: int) -> Sequence[float]:
     else:
         costs = [cost] * num_chunks
     for chunk_cost in costs:
+        # Raises ArgumentError unless it is a number.
         as_float("cost", chunk_cost, "a number, or one for each chunk")
     if len(costs) != num_chunks:
         raise PlanError(

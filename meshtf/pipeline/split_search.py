@@ -88,10 +88,13 @@ class SplitSearch:
         limit.
         """
         if self.limit == math.inf:
+            # Every chunk may end after the last layer.
             return [[self.layers] * self.layers] * self.stages
 
         def largest_end(stage: int, start: int) -> int:
             ends = range(start + 1, self.layers + 1)
+            # The bytes do not decrease with the end, so bisection finds the first end that
+            # exceeds the limit.
             num_possible = bisect.bisect_right(
                 ends, self.limit, key=lambda end: self.bytes(stage, start, end)
             )
@@ -102,12 +105,14 @@ class SplitSearch:
 
         if callable(self.memory):
             return [largest_ends(stage) for stage in range(self.stages)]
-        return [largest_ends(0)] * self.stages
+        # The bytes of layers do not depend on the stage.
+        return [largest_ends(stage=0)] * self.stages
 
     def ends(self, max_cost: int) -> Iterator[list[int]]:
         """Yields for each stage a list: for each start, the largest end of a chunk within
         the memory limit that costs at most `max_cost`.
         """
+        # For each start, the last end with sums[end] - sums[start] <= max_cost.
         cost_ends = [
             bisect.bisect_right(self.sums, cost + max_cost, start) - 1
             for start, cost in enumerate(self.sums[:-1])
@@ -162,8 +167,8 @@ class SplitSearch:
         squares = {self.layers: 0}
         # For each stage, from the last to the first: {start: end of the best chunk}.
         best_ends: list[dict[int, int]] = []
-        stages = [*zip(self.possible_starts(max_cost), self.ends(max_cost))]
-        for starts, largest_ends in reversed(stages):
+        ranges = [*zip(self.possible_starts(max_cost), self.ends(max_cost))]
+        for starts, largest_ends in reversed(ranges):
             squares, ends = self._best_chunks(starts, largest_ends, min_cost, squares)
             best_ends.append(ends)
         sizes = []

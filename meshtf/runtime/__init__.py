@@ -1,11 +1,14 @@
 """The runtime: executes programs with TensorFlow.
 
+A *mesh position* is one element of the grid of a `Mesh`; each runs on a device. A *slot* is
+the storage of one shard on one device.
+
 Contents:
 
     tf_internals/         private symbols of TensorFlow
-    devices/              the devices, hosts and threads of mesh positions
+    devices/              the devices, hosts, processes and threads of mesh positions
     storage/              shards of variables and arguments, files
-    lowering/             turns a step of a program into TensorFlow ops on one device
+    lowering/             runs a step of a program as TensorFlow ops on one device
     placed/               one TensorFlow program drives all devices
     spmd/                 each replica runs the same program, with XLA's collectives
     runtimes              runtimes by name, and their common protocols

@@ -4,9 +4,9 @@
 
 A program writes a heartbeat, a count and its activity, before and after each call of a
 `mtf.function`. A call that hangs inside TensorFlow writes none. From the first heartbeat
-on, a thread touches the file `/tmp/beats.pulse` every second. So a monitor can distinguish
-a process that waits, whose file is touched, from a stopped process. Without the
-environment variable nothing is written, and there is no thread.
+on, a thread touches the *pulse file* `/tmp/beats.pulse` every second. So a monitor can
+distinguish a process that waits, whose pulse file is touched, from a stopped process.
+Without the environment variable nothing is written, and there is no thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import threading
 import time
 from pathlib import Path
 
-VARIABLE = "MESHTF_BEATS"
-PULSE = 1.0  # seconds between two touches of the file
+VARIABLE = (
+    "MESHTF_BEATS"  # the environment variable with the path of the heartbeat file
+)
+PULSE = 1.0  # seconds between two touches of the pulse file
 _counts = itertools.count(1)
 _lock = threading.Lock()
 _pulsing_paths: set[str] = set()  # heartbeat files whose threads have started
@@ -39,18 +41,18 @@ def beat(activity: str) -> None:
 
 
 def pulse_file(path: str | Path) -> Path:
-    """Returns the file that the thread of a heartbeat file touches."""
+    """Returns the pulse file of a heartbeat file: the file that a thread touches."""
     return Path(f"{path}.pulse")
 
 
 def _start_pulse(path: Path) -> None:
-    """Starts the thread that touches a file."""
+    """Starts the thread that touches a pulse file."""
     thread = threading.Thread(target=_pulse, args=[path], daemon=True, name="pulse")
     thread.start()
 
 
 def _pulse(path: Path) -> None:
-    """Touches a file every second, as long as its folder exists."""
+    """Touches a pulse file every second, as long as its folder exists."""
     while path.parent.exists():  # the monitor removes its folder when it ends
         path.touch()
         time.sleep(PULSE)

@@ -5,11 +5,12 @@ drives the hosts.
                         open_section=open_section)
     batch = next(reader)          # {"tokens": a Tensor whose shards are on their hosts}
 
-`open_section(k, n)` returns a dataset with section k of n of each batch: 64 / n examples,
-from example k * 64 / n on. It is called with the CPU of a host as TensorFlow's current
-device, so that the ops of the dataset run on the host. A batch is read by one call of one
-function, so each host is contacted once, not for each shard. Shards of int32 are in host
-memory, where TensorFlow puts all int32 results of functions.
+A batch is split into n equal sections. `open_section(k, n)` returns a dataset with section
+k of each batch: 64 / n examples, from example k * 64 / n on. It is called with the CPU of a
+host (a process with devices) as TensorFlow's current device, so that the ops of the dataset
+run on the host. A batch is read by one call of one function, so each host is contacted
+once, not for each shard. Shards of int32 are in host memory, where TensorFlow puts all
+int32 results of functions.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ class _Feature(NamedTuple):
 
     Attributes:
       spec: the global shape and data type.
-      placement: the placement.
-      outputs: for each position, the index of its shard among the outputs of `_read`.
+      placement: the placement: along which mesh axes each dimension is sharded.
+      output_indices: for each mesh position, the index of its shard among the outputs of
+        `_read`.
     """
 
     spec: Spec
     placement: Placement
-    outputs: tuple[int, ...]
+    output_indices: tuple[int, ...]
 
 
 class HostReader:
@@ -93,19 +95,23 @@ class HostReader:
         self._mesh = mesh
         self._dims = dims
         self._devices = devices_of(mesh)
+        # All tensors of a batch have the same first dimension.
         any_dims = next(iter(dims.values()))
-        (batch_name, _), *_ = parse_pairs(any_dims, kind="shape", values=False)
-        self._batch = Dimension(batch_name, batch_size)
+        pairs = parse_pairs(any_dims, kind="shape", values=False)
+        examples_name, _size = pairs[0]
+        self._examples_dim = Dimension(examples_name, batch_size)
         self._sections = {
             host: self._open(host, ranges, open_section)
-            for host, ranges in self._ranges_of_hosts().items()
+            for host, ranges in self._example_ranges().items()
         }
         # The first batch traces `_read`, which fills `_features`.
         self._features: dict[str, _Feature] = {}
         self._function: Any = None
 
     def __repr__(self) -> str:
-        return f"<mtf.HostReader of {self._batch!r} on {self._mesh}: {self._dims}>"
+        return (
+            f"<mtf.HostReader of {self._examples_dim!r} on {self._mesh}: {self._dims}>"
+        )
 
     def __iter__(self) -> HostReader:
         return self
@@ -115,42 +121,46 @@ class HostReader:
             function = tf.function(self._read, autograph=False)
             self._function = function.get_concrete_function()
         try:
-            outputs = call_with(PLAIN_CONFIG, self._function, ())
+            outputs = call_with(config=PLAIN_CONFIG, function=self._function, args=())
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
         batch = {}
         for name, feature in self._features.items():
-            shards = [outputs[k] for k in feature.outputs]
+            shards = [outputs[k] for k in feature.output_indices]
             value = ShardedValue(feature.placement, shards)
             batch[name] = tensor_of_value(feature.spec, value, self._mesh)
         return batch
 
     def _read(self) -> list[Any]:
-        """Returns the distinct shards of all tensors of a batch, and stores their indices
-        in `_features`.
+        """Returns the distinct shards of all tensors of a batch. Stores in `_features` which
+        of them each position has.
         """
-        section_of_host = {}
+        # {host: {key of a tensor: the examples that the host reads}}
+        tensors_of_hosts = {}
         for host, section in self._sections.items():
             with tf.device(host):
-                section_of_host[host] = section.batches.get_next()
+                tensors_of_hosts[host] = section.batches.get_next()
         outputs: list[Any] = []
-        any_section = next(iter(section_of_host.values()))
-        for name in any_section:
-            examples = {host: x[name] for host, x in section_of_host.items()}
-            spec = self._spec(any_section[name], name)
+        any_tensors = next(iter(tensors_of_hosts.values()))
+        for name in any_tensors:
+            examples = {
+                host: tensors[name] for host, tensors in tensors_of_hosts.items()
+            }
+            spec = self._spec(any_tensors[name], name)
             placement, _conflicts = self._mesh.place(spec.shape)
             shards = self._shards(examples, spec, placement)
-            tensors, indices = distinct(shards)
+            # `indices`: for each position, the index of its shard among distinct shards.
+            distinct_shards, indices = distinct(shards)
             output_indices = tuple(len(outputs) + k for k in indices)
             self._features[name] = _Feature(spec, placement, output_indices)
-            outputs += tensors
+            outputs += distinct_shards
         return outputs
 
-    def _ranges_of_hosts(self) -> dict[str, list[tuple[int, int]]]:
-        """Returns for each host the ranges [start, stop) of examples that its positions
-        have. Raises LayoutError if the layout cannot shard the examples.
+    def _example_ranges(self) -> dict[str, list[tuple[int, int]]]:
+        """Returns {host: the ranges [start, stop) of examples that its positions have}.
+        Raises LayoutError if the layout cannot shard the examples.
         """
-        spec = Spec(Shape([self._batch]), "int32")
+        spec = Spec(Shape([self._examples_dim]), "int32")
         placement, conflicts = self._mesh.place(spec.shape)
         if conflicts:
             raise LayoutError(
@@ -162,8 +172,8 @@ class HostReader:
                 )
             )
         ranges: dict[str, list[tuple[int, int]]] = {}
-        for device, key in zip(self._devices, shard_keys(placement, self._mesh)):
-            (examples,) = region(spec.shape, placement, key, self._mesh)
+        for device, shard_key in zip(self._devices, shard_keys(placement, self._mesh)):
+            (examples,) = region(spec.shape, placement, shard_key, self._mesh)
             ranges_of_host = ranges.setdefault(host_cpu(device), [])
             ranges_of_host.append((examples.start, examples.stop))
         return ranges
@@ -181,20 +191,20 @@ class HostReader:
         stop = max(high for _, high in ranges)
         size = stop - start
         # Increases the size until it divides the batch, and the first and the last example
-        # are in the same section.
-        while self._batch.size % size or start // size != (stop - 1) // size:
+        # of `ranges` are in the same section.
+        while self._examples_dim.size % size or start // size != (stop - 1) // size:
             size += 1
         index = start // size
-        num_sections = self._batch.size // size
+        num_sections = self._examples_dim.size // size
         with tf.device(host):
             dataset = without_autotuning(open_section(index, num_sections))
             return _Section(host=host, start=index * size, batches=iter(dataset))
 
     def _spec(self, examples: Any, name: str) -> Spec:
-        """Returns the global spec of tensor `name` of a batch, from the examples of a host,
-        which have the same sizes but that of the batch.
+        """Returns the global spec of tensor `name` of a batch, given the examples of one
+        host. Only the size of their first dimension differs from the global size.
         """
-        sizes = [self._batch.size, *examples.shape[1:]]
+        sizes = [self._examples_dim.size, *examples.shape[1:]]
         tensor_spec = tf.TensorSpec(sizes, examples.dtype)
         shape = named_shape(tensor_spec, self._dims[name], "a batch")
         return Spec(shape, examples.dtype.name)
@@ -212,14 +222,15 @@ class HostReader:
           spec: the global spec of the tensor.
           placement: the placement of the tensor.
         """
-        # Positions of one device with equal shard keys share a shard.
+        # Positions of one device with equal shard keys (which shard a position has) share a
+        # tensor.
         keys = list(zip(self._devices, shard_keys(placement, self._mesh)))
         shard_of: dict[Any, Any] = {}
-        for device, key in keys:
-            if (device, key) not in shard_of:
+        for device, shard_key in keys:
+            if (device, shard_key) not in shard_of:
                 host = host_cpu(device)
-                shard_region = region(spec.shape, placement, key, self._mesh)
-                shard_of[device, key] = _shard(
+                shard_region = region(spec.shape, placement, shard_key, self._mesh)
+                shard_of[device, shard_key] = _shard(
                     examples[host], self._sections[host], shard_region, device
                 )
         return [shard_of[key] for key in keys]
@@ -243,9 +254,11 @@ def _shard(
     local_examples = slice(
         examples.start - section.start, examples.stop - section.start
     )
+    # The same region, in indices of x.
     local_region = (local_examples, *other_slices)
     covers_x = all(
-        (s.start, s.stop) == (0, size) for s, size in zip(local_region, x.shape)
+        (bounds.start, bounds.stop) == (0, size)
+        for bounds, size in zip(local_region, x.shape)
     )
     if not covers_x:
         with tf.device(section.host):

@@ -1,5 +1,6 @@
 """Initial values of variables. An initializer is a function (mesh, shape, name) -> Tensor;
-some initializers have names.
+some initializers have names. A shard is the part of a tensor that one mesh position (an
+element of the mesh's grid) stores.
 
 Example:
 
@@ -79,10 +80,15 @@ def initial_shards(
     if not mesh.abstract and share_memory(devices_of(mesh)):
         one_position = Mesh("", seed=mesh.seed)
         with executing():
-            value = _initial_value(initializer, variable, one_position, NO_CHANGES)
+            value = _initial_value(
+                initializer, variable, mesh=one_position, layout_changes=NO_CHANGES
+            )
         return shards_on_source(export(value), variable.spec, variable.placement, mesh)
     with executing():
-        value = _initial_value(initializer, variable, mesh, _region_of(variable))
+        layout_changes = _layout_changes_of(variable)
+        value = _initial_value(
+            initializer, variable, mesh=mesh, layout_changes=layout_changes
+        )
     if mesh.abstract:
         return []
     return reshard_to(value, variable.placement)
@@ -95,18 +101,23 @@ def recorded_initial_value(
     that computes it on the devices. Raises as `initial_shards` does.
     """
     graph = Graph(variable.mesh)
-    region = _region_of(variable)
+    layout_changes = _layout_changes_of(variable)
     # The stage may be another one than where the variable was made: see `move_to_stage`.
     with executing(graph), context(stage=variable.stage):
-        value = _initial_value(initializer, variable, variable.mesh, region)
-        with context(region=region):
+        value = _initial_value(
+            initializer, variable, mesh=variable.mesh, layout_changes=layout_changes
+        )
+        # `Relayout` is the identity; its output is sharded by the changed layout.
+        with context(region=layout_changes):
             value = apply(Relayout(), value)
     return Recorded(graph.nodes, [value], variable.mesh)
 
 
-def _region_of(variable: VariableDescription) -> Layout:
-    """Returns the changes of the mesh's rules by which tensors are sharded as a variable."""
-    # The rules of the variable alone: "*:" removes all other rules.
+def _layout_changes_of(variable: VariableDescription) -> Layout:
+    """Returns changes of the mesh's layout that make tensors sharded like a variable.
+    `context(region=...)` applies them to the ops within, like a `mtf.layout` block.
+    """
+    # Only the rules of the variable remain: "*:" removes all other rules.
     return Layout.changes("*:").then(variable.layout)
 
 
@@ -114,7 +125,7 @@ def _initial_value(
     initializer: Initializer,
     variable: VariableDescription,
     mesh: Mesh,
-    region: Layout,
+    layout_changes: Layout,
 ) -> Tensor:
     """Returns the initial value of a variable as a tensor on a mesh.
 
@@ -122,13 +133,13 @@ def _initial_value(
       initializer: the initializer.
       variable: the variable.
       mesh: the mesh on which the initializer runs.
-      region: the changes of the mesh's rules while it runs.
+      layout_changes: the changes of the mesh's layout while it runs.
 
     Raises:
       ShapeError: the initializer returned another shape or data type.
     """
     spec = variable.spec
-    with context(region=region, path=(), iterations=()):
+    with context(region=layout_changes, path=(), iterations=()):
         value = initializer(mesh, spec.shape, variable.name)
         if value.dtype != spec.dtype:
             value = cast_initial_value(value, spec.dtype, variable.name)

@@ -105,9 +105,9 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
     if name is not None:
         return (*outer, name)
     if construction is not None:
-        pending = PendingName()
-        construction.pending.append(pending)
-        return (*outer, pending)
+        pending_name = PendingName()
+        construction.pending.append(pending_name)
+        return (*outer, pending_name)
     if default is None:
         return None
     return (*outer, default)
@@ -119,7 +119,7 @@ def module_path(module: object, name: str | None, default: str) -> Path:
     From now on, modules and variables that the constructor creates belong to the module.
     """
     path = new_path(name, default)
-    assert path is not None
+    assert path is not None  # since there is a default
     construction = _state.construction
     if construction is not None and construction.module is module:
         construction.path = path
@@ -153,8 +153,11 @@ def complete_path(path: Path) -> tuple[str, ...]:
 
 def path_text(path: Path) -> str:
     """Returns a path as text for messages, such as "mlp/w", with "?" for a pending name."""
-    names = (name if isinstance(name, str) else name.name for name in path)
-    return "/".join(name or "?" for name in names)
+    names = []
+    for name in path:
+        text = name.name if isinstance(name, PendingName) else name
+        names.append(text or "?")
+    return "/".join(names)
 
 
 @contextlib.contextmanager
@@ -163,6 +166,7 @@ def scope_of(path: Path) -> Iterator[None]:
     block, modules without a name get their default name, and variables must have a name.
     """
     construction = _state.construction
+    # In the block no constructor runs, as far as `new_path` is concerned.
     _state.construction = None
     names: list[str | PendingName] = []
     for name in path:
@@ -219,14 +223,14 @@ def _name_by_attributes(construction: Construction) -> None:
             *_, last_name = path
             if id(last_name) in pending_ids and last_name.name is None:
                 last_name.name = name
-    for unnamed in construction.pending:
-        if unnamed.name is None:
+    for pending_name in construction.pending:
+        if pending_name.name is None:
             raise PlanError(
                 explain_error(
                     "a module or variable is in no attribute of its module, so it has no "
                     "name.",
                     module=type(construction.module).__name__,
-                    **{"made by": unnamed.source},
+                    **{"made by": pending_name.source},
                     way_out='Assign it to an attribute, or pass name="...".',
                 )
             )

@@ -26,6 +26,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.runtime.devices import threads as device_threads
 
+# Environment variables of TensorFlow: whether CPUs use the BFC allocator, and its limit.
 ALLOCATOR = "TF_CPU_ALLOCATOR_USE_BFC"
 LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
@@ -89,29 +90,31 @@ def _keep_freed_memory() -> str:
     setting as text for the log, as the functions below do.
     """
     if ALLOCATOR not in os.environ:
-        _refuse_if_started("keep_freed_memory", f"{ALLOCATOR}=1")
+        _refuse_if_started(name="keep_freed_memory", variable=f"{ALLOCATOR}=1")
         os.environ[ALLOCATOR] = "1"
         if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            os.environ.setdefault(LIMIT, str(size >> 20))
+            memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            memory_mib = memory_bytes // 2**20
+            os.environ.setdefault(LIMIT, str(memory_mib))
     value = os.environ[ALLOCATOR]
-    does = "keep" if value.lower() in ("1", "true") else "do not keep"
-    return f"CPUs {does} freed memory ({ALLOCATOR}={value})"
+    verb = "keep" if value.lower() in ("1", "true") else "do not keep"
+    return f"CPUs {verb} freed memory ({ALLOCATOR}={value})"
 
 
 def _share_threads() -> str:
     """Makes the first mesh divide the cores among its positions."""
-    fixed = device_threads.fixed_by_user()
-    if fixed:
-        return f"threads of an op as {fixed} says"
+    user_setting = device_threads.fixed_by_user()
+    if user_setting:
+        return f"threads of an op as {user_setting} says"
     if not device_threads.sharing():
-        _refuse_if_started("threads", "TF_NUM_INTRAOP_THREADS=NUMBER")
+        _refuse_if_started(name="threads", variable="TF_NUM_INTRAOP_THREADS=NUMBER")
         device_threads.enable_sharing()
     return "positions of a mesh share the cores"
 
 
 def _freeze_imports() -> str:
     """Makes the garbage collector ignore all objects that exist, at the first call."""
+    # A second `gc.freeze` would also freeze objects that the program has made since.
     if gc.get_freeze_count() == 0:
         gc.freeze()
     return "imports are not collected"
@@ -136,9 +139,7 @@ def _refuse_if_started(name: str, variable: str) -> None:
 
 
 def tensorflow_has_started() -> bool:
-    """Returns whether TensorFlow has created its devices, after which it cannot be
-    configured.
-    """
+    """Returns whether TensorFlow has created its devices; it cannot be configured then."""
     # No public function answers this, so a setting is changed and changed back:
     # TensorFlow raises RuntimeError once it has started.
     threading = tf.config.threading

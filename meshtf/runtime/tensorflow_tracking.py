@@ -1,5 +1,5 @@
-"""Errors when `tf.train.Checkpoint` or `tf.saved_model.save` is used on meshtf's variables,
-which these cannot save.
+"""Errors for uses of `tf.train.Checkpoint` or `tf.saved_model.save` on meshtf's variables,
+which TensorFlow cannot save.
 
 TensorFlow traverses the attributes of objects and saves the tf.Variables that it finds.
 It would find none in a meshtf module, and would silently write a checkpoint or a model

@@ -1,7 +1,9 @@
 """Variables: tensors that keep their values between calls, stored as shards on devices.
 
-Each distinct shard has one slot on each device. Mesh positions of one device that have
-the same shard share a slot, which is updated once.
+A *slot* stores one shard on one device. Mesh positions (elements of the mesh's grid) that
+are on the same device and have the same shard share a slot, which is updated once. On a
+*live* mesh, on whose devices jax runs programs, initial values are computed at the first use
+of a variable.
 
     w = Variable(mesh, "d_model:512;d_ff:2048", initializer, name="w")
     w.assign(w - 0.1 * dw)
@@ -64,7 +66,7 @@ class Variable(Operators[Tensor], Untracked):
     """A named tensor that keeps its value between calls.
 
     Args:
-      mesh: the mesh on whose devices the shards are.
+      mesh: the mesh, whose devices store the shards.
       shape: the named shape, such as "d_model:512;d_ff:2048".
       initializer: a function (mesh, shape, name) -> initial value. For a variable of
         floats, it may return floats of any type. Or the name of an initializer without
@@ -102,14 +104,16 @@ class Variable(Operators[Tensor], Untracked):
             refuse("layout", layout, "a layout", 'Write mtf.Layout("d_model:data").')
         _check_outside_functions(name)
         context = current()
+        # The changes of the mesh's layout by enclosing `mtf.layout` regions.
         self.changes = context.region
+        # The pipeline stage that has the variable; None: all stages.
         self.stage = context.stage
         if layout is None:
             layout = mesh.layout_in(context.region, "variable")
         self.layout = layout
         self.mesh = mesh
-        # A variable of a layer in `layers.Repeat` has further dimensions: one for the
-        # index of the layer.
+        # A variable of a layer in `layers.Repeat` has a further dimension, for the index of
+        # the layer; in nested `Repeat`s, one for each.
         self.stack = context.stacked_dims
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
         self._path = _path_of(name)
@@ -119,9 +123,10 @@ class Variable(Operators[Tensor], Untracked):
             [self.spec],
             mesh,
             self.layout,
-            f"{path_text(self._path)!r}, {Source.of_caller()}",
+            source=f"{path_text(self._path)!r}, {Source.of_caller()}",
             kind="variable",
         )
+        # For the report of rules that match no dimension.
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement
         self.placement, _conflicts = mesh.place(
@@ -142,12 +147,14 @@ class Variable(Operators[Tensor], Untracked):
         The value depends on the name, which may be known only after the constructor: see
         `module_paths`.
         """
-        if self._initializer is not None:
-            initializer = self._initializer
-            if self.mesh.live:
-                defer(self, functools.partial(recorded_initial_value, initializer))
-                self._initializer = None
-                return
+        initializer = self._initializer
+        if initializer is None:
+            return
+        if self.mesh.live:
+            # The devices compute all initial values of the mesh together.
+            defer(self, functools.partial(recorded_initial_value, initializer))
+            self._initializer = None
+        else:
             shards = initial_shards(initializer, self)
             self._initializer = None
             self._slots = self._slots_with(shards)
@@ -181,7 +188,9 @@ class Variable(Operators[Tensor], Untracked):
 
     @property
     def slot_layout(self) -> Layout:
-        """The layout of the variable's optimizer slots."""
+        """The layout of the variable's optimizer slots: the variables that an optimizer
+        stores for it, such as its momentum.
+        """
         return self.mesh.layout_in(self.changes, "slot")
 
     def tensor(self) -> Tensor:
@@ -270,7 +279,7 @@ class Variable(Operators[Tensor], Untracked):
           MeshError: the mesh is abstract.
           PlanError: the variable has neither a name nor an initial value yet.
         """
-        # Both calls raise these errors; their results are not needed.
+        # Both calls are checks, which raise these errors.
         devices_of(self.mesh)
         if self._initializer is not None:
             complete_path(self._path)  # says that it has no name yet
@@ -293,10 +302,11 @@ class Variable(Operators[Tensor], Untracked):
         """Moves the variable to a stage of a pipeline; None: to all stages.
 
         It must be called before an optimizer is created, since the optimizer places its
-        slots like the variable.
+        optimizer slots like the variable.
         """
         if stage is not None:
             as_int("stage", stage)
+        # `mesh.stages` is the mesh axis of pipeline stages.
         if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return
         value = None
@@ -322,6 +332,7 @@ class Variable(Operators[Tensor], Untracked):
           slots: the slot of each position, the same object for positions that share a
             slot; None: the position has no shard.
         """
+        # Runtimes have different classes of slots; all have a method `snapshot`.
         are_slots = isinstance(slots, Sequence) and all(
             slot is None or hasattr(slot, "snapshot") for slot in slots
         )
@@ -338,7 +349,7 @@ class Variable(Operators[Tensor], Untracked):
         return slots_with(shards, self.placement, self.mesh, self.trainable)
 
     def _repr_html_(self) -> str:
-        """Returns the mesh, coloured by the shard that each position holds."""
+        """Returns the mesh as HTML, coloured by the shard that each position holds."""
         title = f"{path_text(self._path)} {self.dtype} {self.spec.shape!r}"
         sizes = dict(zip(self.spec.shape.names, self.spec.shape.sizes))
         states = self.mesh.states(self.placement)

@@ -6,8 +6,12 @@ the variables are on.
     # In a process without meshtf:
     tf.saved_model.load("served").signatures["serving_default"](x=array)
 
-The function is recorded again, for a mesh of one position. The SavedModel has no meshes,
-layouts, regions or stages: it is a graph of TensorFlow's ops on unsharded tensors.
+The function is called again, to record its program for a mesh of one position. The SavedModel
+has no meshes, layouts or pipeline stages: it is a graph of TensorFlow's ops on unsharded
+tensors.
+
+A store is anything that a program reads: a variable, an argument of the function, a tensor that
+the function captures, or a Python number.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from meshtf.runtime.storage.argument_storage import unique_names
 from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value
 
-_DIMS_FILE = "dims.json"
+_DIMS_FILE = "dims.json"  # the names and sizes of dimensions
 _TENSORFLOW_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 
 
@@ -80,18 +84,19 @@ class _Signature(NamedTuple):
         """Returns the stores that the program reads, such as variables, without the inputs
         and the stores of Python numbers.
         """
-        read_stores = dict.fromkeys(
-            step.store for step, _ in walk(self.program) if isinstance(step, ReadStep)
-        )
         input_stores = set(self.inputs.values())
-        return [s for s in read_stores if s.kind != "number" and s not in input_stores]
+        read_stores: dict[Store, None] = {}  # a set in the order of reading
+        for step, _num_runs in walk(self.program):
+            if isinstance(step, ReadStep) and step.store.kind != "number":
+                read_stores[step.store] = None
+        return [store for store in read_stores if store not in input_stores]
 
     def function(self, values: dict[Store, Any]) -> Any:
         """Returns a concrete function of TensorFlow that takes the inputs as keyword
         arguments.
 
         Args:
-          values: the value of each store in `stores`.
+          values: the value of each store in `stores`: a tf.Variable or an array.
         """
 
         def run(**inputs: Any) -> dict[str, Any]:
@@ -113,8 +118,8 @@ class _Signature(NamedTuple):
 
 
 class _Root(tf.Module):
-    """The object that `tf.saved_model.load` returns, with the variables as attributes, as
-    those of TensorFlow's models.
+    """The object that `tf.saved_model.load` returns. It has the attributes for variables that
+    TensorFlow's models have.
     """
 
     variables: Any = None
@@ -155,13 +160,13 @@ class SavedModel:
         Raises:
           PlanError: the function writes a variable, prints, or writes a summary.
         """
-        as_text("signature", signature)
+        signature = as_text("signature", signature)
         function, args = as_function(fn, args)
-        mesh = Mesh("")
+        mesh = Mesh("")  # without axes: one position
         recording = function.record_on(mesh, args, kwargs)
-        recorded = recording.recorded
-        _refuse_writes(recorded.nodes)
-        program = build(recorded.nodes, recorded.results, mesh)
+        recorded_graph = recording.recorded
+        _refuse_writes(recorded_graph.nodes)
+        program = build(recorded_graph.nodes, recorded_graph.results, mesh)
         refuse_effects(program)
         input_names = _identifiers(store.name for store in recording.arguments)
         output_names = _identifiers(name for name, _ in recording.named_results)
@@ -186,8 +191,12 @@ class SavedModel:
           FileExistsError: the folder exists, and is not an earlier SavedModel of meshtf.
           MeshError: the variables are on an abstract mesh, and have no values.
         """
-        with atomic_folder(folder, _DIMS_FILE, _TENSORFLOW_FILES) as unfinished:
-            values: dict[Store, Any] = {}
+        # An existing folder is replaced only if it is empty, or has `dims.json` and
+        # otherwise only files of TensorFlow.
+        with atomic_folder(
+            folder, marker=_DIMS_FILE, other_files=_TENSORFLOW_FILES
+        ) as unfinished_folder:
+            values: dict[Store, Any] = {}  # signatures may share stores
             for signature in self._signatures.values():
                 for store in signature.stores():
                     if store not in values:
@@ -199,14 +208,17 @@ class SavedModel:
                 name: signature.function(values)
                 for name, signature in self._signatures.items()
             }
-            tf.saved_model.save(root, unfinished, functions)
+            tf.saved_model.save(root, unfinished_folder, signatures=functions)
             variables = [s for s, x in values.items() if isinstance(x, tf.Variable)]
-            with open(os.path.join(unfinished, _DIMS_FILE), "w") as file:
+            with open(os.path.join(unfinished_folder, _DIMS_FILE), "w") as file:
                 json.dump(self._dims(variables), file, indent=1)
 
     def _dims(self, variables: Sequence[Store]) -> dict[str, Any]:
         """Returns the contents of `dims.json`: the named shapes of inputs, outputs and
         variables.
+
+        Args:
+          variables: the variables that the signatures read.
         """
         names = unique_names(store.name for store in variables)
         specs = [store.spec for store in variables]
@@ -223,7 +235,7 @@ def _shape_data(spec: Spec) -> dict[str, Any]:
 
 
 def _identifiers(names: Iterable[str]) -> list[str]:
-    """Returns the names as distinct identifiers of letters, digits and underscores."""
+    """Returns the names as unique identifiers of letters, digits and underscores."""
     return unique_names(re.sub(r"\W", "_", name) for name in names)
 
 

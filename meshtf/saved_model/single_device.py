@@ -1,7 +1,7 @@
 """Runs a program on a single device, as ops of a graph that TensorFlow can run without
 meshtf.
 
-    # While a tf.function is traced:
+    # While a tf.function is traced; w and x are stores, objects that the program reads from:
     results = SingleDevice(program, {w: variable, x: tensor}).run()
 
 All tensors are unsharded, so there is no communication, and no op names a device.
@@ -35,12 +35,15 @@ class SingleDevice(SingleReplica):
     """
 
     def __init__(self, program: Program, values: Mapping[Store, Any]) -> None:
-        super().__init__(program, MeshCoordinates({}), jit=False)
+        no_axes = MeshCoordinates({})  # the coordinates of the only position
+        super().__init__(program, no_axes, jit=False)
         self.store_values = values
 
     def _read(self, store: Store) -> Any:
+        """Returns the value of a store as a tensor; the base class calls it for each read."""
         if store.kind == "number":
-            return store.read()[0]
+            (value,) = store.read()  # a tensor for each position of the mesh
+            return value
         return tf.convert_to_tensor(self.store_values[store])
 
 
@@ -54,11 +57,14 @@ def unsharded_value(store: Store) -> Any:
         if not isinstance(store, Variable):
             assert store.mesh is not None
             shards = ShardedValue(store.placement, store.read())
-            return export(tensor_of_value(store.spec, shards, store.mesh)).numpy()
+            tensor = tensor_of_value(store.spec, shards, store.mesh)
+            return export(tensor).numpy()
+        # Pairs of a region, the elements of a shard, and the slot that stores the shard.
         regions = store.regions()
         if len(regions) == 1:
-            _, slot = regions[0]
-            value = slot.value_on(LOCAL_CPU)  # may share the variable's memory
+            # Replicated. The value may share the slot's memory, which saves a copy.
+            ((_region, slot),) = regions
+            value = slot.value_on(LOCAL_CPU)
         else:
             value = store.numpy()
         return tf.Variable(value, trainable=store.trainable, name=store.name)

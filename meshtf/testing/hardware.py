@@ -79,17 +79,17 @@ def check_placement(devices: Sequence[str]) -> Report:
     """Multiplies matrices on each device, and returns a report whose failures are results
     that are wrong or on another device.
     """
-    report = Report("placement", 0)
+    report = Report("placement", seed=0)  # nothing is random
     x = np.arange(6, dtype="float32").reshape(2, 3)
     for device in devices:
         report.cases += 1
-        mesh = mesh_on("", devices=[device])
+        mesh = mesh_on(axes="", devices=[device])  # one position
         y = einsum(
             [asarray(mesh, x, "a:2;b:3"), asarray(mesh, x.T, "b:3;c:2")],
             "a;c",
         )
         assert y.sharded_value is not None
-        value = y.sharded_value.values[0]
+        (value,) = y.sharded_value.values  # one device has one shard
         if not value.device.upper().endswith(device.upper()):
             report.failures.append(f"work for {device} was done on {value.device}")
         elif not np.allclose(value.numpy(), x @ x.T):

@@ -39,10 +39,12 @@ from meshtf.testing.hardware import (
 from meshtf.testing.progress import Progress, duration_text
 
 Check: TypeAlias = Callable[[], Report]
-EAGER = ("x:2;y:2", "x:4")  # the axes of the meshes of eager ops
-RECORDED = ("x:2;y:2",)  # the axes of the meshes of ops in a mtf.function
-LIVE = ("", "x:2", "x:2;y:2")  # the axes of live meshes; the largest that fits is taken
-QUICK_EAGER = ("x:2",)  # the axes of the meshes of a quick check
+# The axes of the meshes: of eager ops, of ops in a mtf.function, of eager ops in a quick
+# check, and of live meshes (run by jax), of which the largest that fits is taken.
+EAGER_MESHES = ("x:2;y:2", "x:4")
+RECORDED_MESHES = ("x:2;y:2",)
+QUICK_EAGER_MESHES = ("x:2",)
+LIVE_MESHES = ("", "x:2", "x:2;y:2")
 _MAX_SHOWN = 5  # the count of failures that are printed for one row
 _COLUMNS = ("eager", "refused", "recorded", "left out", "failures")
 # Training takes about as long as this many samples of ops.
@@ -84,7 +86,8 @@ class Row(NamedTuple):
             self.eager.left_out + self.recorded.left_out,
             len(self.failures),
         )
-        return f"{self.name:<24}" + "".join(f"{count:>10,}" for count in counts)
+        aligned = "".join(f"{count:>10,}" for count in counts)
+        return f"{self.name:<24}{aligned}"
 
 
 def choose(names: Sequence[str]) -> list[type[Op]]:
@@ -197,30 +200,31 @@ def check_kind(
       quick: whether to check less, as in `selfcheck`.
       seed: the seed of the random values and layouts.
     """
-    eager_meshes = QUICK_EAGER if quick else EAGER
-    recorded_meshes = () if quick else RECORDED
+    eager_meshes = QUICK_EAGER_MESHES if quick else EAGER_MESHES
+    recorded_meshes = () if quick else RECORDED_MESHES
     layouts = small_training.QUICK_LAYOUTS if quick else small_training.LAYOUTS
     print(
         f"\n{kind}: {len(ops)} ops; eager on meshes {', '.join(eager_meshes)}; "
         f"recorded on {', '.join(recorded_meshes) or 'none'}; training under "
         f"{len(layouts)} layouts\n"
     )
-    print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
+    _print_titles()
     num_samples = sum(len(op.conformance_samples) for op in ops)
     progress = Progress(num_samples + _TRAINING_SAMPLES)
     rows: list[Row] = []
+    num_checks = len(ops) + 2  # with placement and training
 
     def check(
         name: str, check_eager: Check | None, check_recorded: Check | None
     ) -> None:
-        """Runs the eager and the recorded check, and prints their row."""
-        progress.begin(f"{len(rows)}/{len(ops) + 2} done, {name}")
+        """Runs the eager and the recorded check, and prints their row; None: no check."""
+        progress.begin(f"{len(rows)}/{num_checks} done, {name}")
         row = Row(name, _run_check(name, check_eager), _run_check(name, check_recorded))
         progress.clear()
         print(row, flush=True)
         rows.append(row)
 
-    check("placement", partial(check_placement, devices), None)
+    check("placement", partial(check_placement, devices), check_recorded=None)
     for op in ops:
         check_eager = partial(check_op, op, seed, eager_meshes, devices=devices)
         check_recorded = None
@@ -231,14 +235,15 @@ def check_kind(
         check(label(op), check_eager, check_recorded)
         progress.done(len(op.conformance_samples))
     check_training = partial(small_training.check_training, seed, layouts, devices)
-    check("training", None, check_training)
+    check("training", check_eager=None, check_recorded=check_training)
     return rows
 
 
 def check_live_devices(
     devices: str, ops: Sequence[type[Op]], quick: bool, seed: int
 ) -> list[Row]:
-    """Checks ops and training on live meshes, prints a row for each, and returns the rows.
+    """Checks ops and training on live meshes, whose programs jax compiles and runs; prints a
+    row for each, and returns the rows.
 
     Args:
       devices: the devices of the meshes, such as "spmd:cuda".
@@ -248,29 +253,33 @@ def check_live_devices(
     """
     count, description = describe_live(devices)
     print(f"{devices}  {count} ({description})", flush=True)
-    fitting = [axes for axes in LIVE if Mesh(axes).size <= (2 if quick else count)]
-    meshes = fitting[-1:]
+    max_positions = 2 if quick else count
+    fitting_meshes = [axes for axes in LIVE_MESHES if Mesh(axes).size <= max_positions]
+    largest_axes = fitting_meshes[-1]
     layouts = [
         layout
         for layout in small_training.LAYOUTS
-        if Mesh(layout.axes).size <= Mesh(meshes[0]).size
-    ] or [small_training.MeshLayout("", "")]
+        if Mesh(layout.axes).size <= Mesh(largest_axes).size
+    ]
+    if not layouts:
+        layouts = [small_training.MeshLayout(axes="", layout="")]
     print(
-        f"\n{devices}: {len(ops)} ops in programs on the mesh {meshes[0] or 'of one'}; "
+        f"\n{devices}: {len(ops)} ops in programs on the mesh {largest_axes or 'of one'}; "
         f"training under {len(layouts)} layouts\n"
     )
-    print(f"{'':<24}" + "".join(f"{column:>10}" for column in _COLUMNS))
-    progress = Progress(
-        sum(len(op.conformance_samples) for op in ops) + _TRAINING_SAMPLES
-    )
-    checks = {
-        label(op): partial(check_live, op, seed, meshes, devices=devices) for op in ops
-    }
+    _print_titles()
+    checks: dict[str, Check] = {}
+    for op in ops:
+        checks[label(op)] = partial(
+            check_live, op, seed, [largest_axes], devices=devices
+        )
     checks["training"] = partial(small_training.check_training, seed, layouts, devices)
+    progress = Progress(len(checks))
     rows: list[Row] = []
     for name, check in checks.items():
         progress.begin(f"{len(rows)}/{len(checks)} done, {name}")
-        row = Row(name, Report(name, seed), _run_check(name, check))
+        no_eager_calls = Report(name, seed)
+        row = Row(name, eager=no_eager_calls, recorded=_run_check(name, check))
         progress.clear()
         print(row, flush=True)
         rows.append(row)
@@ -278,17 +287,23 @@ def check_live_devices(
     return rows
 
 
+def _print_titles() -> None:
+    """Prints the titles of the columns of `Row`."""
+    titles = "".join(f"{column:>10}" for column in _COLUMNS)
+    print(f"{'':<24}{titles}")
+
+
 def _run_check(name: str, check: Check | None) -> Report:
     """Returns the report of a check, empty if there is no check in this mode. An exception
     is a failure.
     """
     if check is None:
-        return Report(name, 0)
+        return Report(name, seed=0)
     try:
         return check()
     except Exception as error:  # a failure; the remaining ops are checked anyway
         failure = f"{name}: {type(error).__name__}: {str(error)[:600]}"
-        return Report(name, 0, failures=[failure])
+        return Report(name, seed=0, failures=[failure])
 
 
 def _print_failures(kind: str, rows: Sequence[Row]) -> None:

@@ -71,7 +71,7 @@ class _Block(mtf.Module):
         bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
         x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
         h = mtf.gelu(self.inner(x))
-        x = x + self.outer(mtf.dropout(h, 0.25))
+        x = x + self.outer(mtf.dropout(h, rate=0.25))
         logits = self.embed.attend(x)
         losses = mtf.cross_entropy(logits, labels, "vocab")
         return mtf.reduce_mean(losses)
@@ -92,7 +92,7 @@ def check_training(
         in one string; empty: all devices of the local machine.
     """
     report = Report("training", seed)
-    expected = _train(mesh_on("", devices=devices), seed)
+    expected = _train(mesh_on(axes="", devices=devices), seed)
     for axes, layout in layouts:
         mesh = mesh_on(axes, layout, devices)
         report.cases += 1
@@ -113,7 +113,7 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
     mesh.seed = seed
     model = _Block(mesh)
     variables = model.trainable_variables
-    optimizer = mtf.optimizers.Adam(variables, 0.01)
+    optimizer = mtf.optimizers.Adam(variables, learning_rate=0.01)
 
     @mtf.function(
         mesh=mesh,
@@ -127,9 +127,12 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
         optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
-    # [batch:8, length:4] each
-    ids, labels = np.random.default_rng(seed).integers(0, 16, (2, 8, 4)).astype("int32")
-    losses = [float(train_step(ids, labels, np.int32(step))) for step in range(STEPS)]
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 16, size=(2, 8, 4)).astype("int32")
+    ids, labels = data  # [batch:8, length:4] each
+    losses = []
+    for step in range(STEPS):
+        losses.append(float(train_step(ids, labels, np.int32(step))))
     results = {"losses": np.array(losses, "float32")}
     for variable in model.variables:
         results[variable.name] = variable.numpy()

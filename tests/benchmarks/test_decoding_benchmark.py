@@ -18,11 +18,13 @@ def test_both_decoders_return_the_same_and_are_timed(monkeypatch):
 
 
 def test_a_ratio_is_the_median_over_rounds():
+    hand_written = [(1.0, 3.0), (2.0, 3.0), (4.0, 3.0)]
+    meshtf = [(2.0, 6.0), (3.0, 9.0), (4.4, 3.0)]
     result = decoding.Result(
-        "small",
-        1,
-        10,
-        [(1.0, 3.0), (2.0, 3.0), (4.0, 3.0)],
-        [(2.0, 6.0), (3.0, 9.0), (4.4, 3.0)],
+        size="small",
+        batch=1,
+        tokens=10,
+        hand_written=[decoding.Seconds(*seconds) for seconds in hand_written],
+        meshtf=[decoding.Seconds(*seconds) for seconds in meshtf],
     )
-    assert (result.ratio(0), result.ratio(1)) == (1.5, 2.0)
+    assert (result.wall_ratio(), result.processor_ratio()) == (1.5, 2.0)

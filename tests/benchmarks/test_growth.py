@@ -53,7 +53,7 @@ def tiny(monkeypatch):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("panel", TWO)
 def test_a_panel_is_measured_described_and_drawn(panel, tiny):
-    rows = measure.measured(panel, TWO[panel], rounds=1, starts=1)
+    rows = measure.measure_panel(panel, TWO[panel], rounds=1, starts=1)
     for size in TWO[panel]:
         by_series = {row["series"]: row for row in rows if row["size"] == size}
         assert len(by_series) == len([row for row in rows if row["size"] == size]) >= 3
@@ -73,10 +73,10 @@ def test_a_panel_is_measured_described_and_drawn(panel, tiny):
             len({row["traced"] for row in rows if row["series"] == "one by one"}) == 2
         )
     assert f"{max(TWO[panel])}  {PLAIN}" in measure.table(panel, rows)
-    laws = [theory.lines(panel, column, rows) for column in theory.LAWS[panel]]
+    laws = [theory.fit_series(panel, column, rows) for column in theory.LAWS[panel]]
     assert theory.describe(panel, rows).count("off it by") == sum(map(len, laws))
     drawn = picture(panel, rows)
-    points = sum(len(p) for f in laws for p, _ in f.values())
+    points = sum(len(fit.points) for fits in laws for fit in fits.values())
     assert drawn.count("<circle") == points + len(
         {row["series"] for row in rows}
     )  # the legend
@@ -104,7 +104,7 @@ def test_of_several_starts_the_fastest_counts(monkeypatch):
 
     monkeypatch.setattr(measure, "Process", Told)
     ((case, *_),) = GROUPS["tokens"]([128], TINY)
-    (row,) = measure.measure([case], rounds=1, starts=3)
+    (row,) = measure.measure_group([case], rounds=1, starts=3)
     assert (row["first"], row["first_cpu"], row["outer"]) == (1.0, 2.0, 7)
 
 
@@ -133,7 +133,9 @@ def test_planning_does_not_grow_with_positions():
 
 
 def test_curves_are_fitted_with_no_negative_factor():
-    curve = theory.fitted([(n, 3.0 + 2 * n * n) for n in (1, 2, 4, 8)], theory.SQUARE)
+    curve = theory.fit_curve(
+        [(n, 3.0 + 2 * n * n) for n in (1, 2, 4, 8)], theory.SQUARE
+    )
     assert curve.factors == pytest.approx((3, 0, 2), abs=1e-9)
-    falling = theory.fitted([(1, 4.0), (2, 2.0), (4, 1.0)], theory.LINEAR)
+    falling = theory.fit_curve([(1, 4.0), (2, 2.0), (4, 1.0)], theory.LINEAR)
     assert falling.factors[1] == 0 and falling.max_ratio([(4, 1.0)]) > 1

@@ -35,4 +35,4 @@ def test_ways_that_disagree_are_refused():
         moe.dispatch_run(moe.Size(**TINY), experts, moe.by_index) for experts in (4, 2)
     ]
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        moe._check(runs)
+        moe._check_equal(runs)

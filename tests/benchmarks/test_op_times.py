@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.step.cases.cases import Case, sized
-from benchmarks.step.op_times import measured, table
+from benchmarks.step.cases.cases import Case, make_config
+from benchmarks.step.op_times import measure, table
 
 
 @pytest.mark.slow
 def test_both_sides_of_a_small_model():
-    config = sized("lm", "tiny")
+    config = make_config("lm", "tiny")
     cases = [Case(config, ""), Case(config, "1x1")]
-    found = measured(cases, rounds=1)
+    found = measure(cases, rounds=1)
     variables = 2 + 1 + 8 * config.layers  # tables, the last norm, and blocks
     for times in found:
         assert times["ResourceApplyAdam"][0] == variables

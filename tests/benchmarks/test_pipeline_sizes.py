@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.pipeline import largest_model
-from benchmarks.pipeline.largest_model import Sizes, explained, largest, search
+from benchmarks.pipeline.largest_model import Sizes, forecast_step, largest, search
 
 SMALL = Sizes(
     vocab=64, d_model=16, d_ff=32, heads=2, d_kv=8, length=8, batch=4, microbatches=4
@@ -37,13 +37,15 @@ def test_search_finds_the_most_blocks_although_peaks_are_not_linear(stages):
 def test_found_model_fits_and_one_more_block_does_not(stages, schedule):
     limit = 160e3
     found, row = search(SMALL, stages, limit, schedule)
-    forecast = explained(SMALL, found, schedule)
+    forecast = forecast_step(SMALL, found, schedule)
     assert (
         row.peak == forecast.memory.peak <= limit
         and row.blocks == sum(found) > 2 * stages
     )
     for k in range(stages):
-        larger = explained(SMALL, [n + (k == i) for i, n in enumerate(found)], schedule)
+        larger = forecast_step(
+            SMALL, [n + (k == i) for i, n in enumerate(found)], schedule
+        )
         assert larger.memory.peak > limit
     width = SMALL.d_model
     norms = 4 * SMALL.d_model

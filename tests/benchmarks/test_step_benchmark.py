@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.harness.report import Row, agreement, memory_table, table
 from benchmarks.harness.rounds import WorkerError, measure
-from benchmarks.step.cases.cases import PEERS, Case, cases, sized
+from benchmarks.step.cases.cases import PEERS, Case, cases, make_config
 from benchmarks.step.cases.feeds import batches, fixed_values
 from benchmarks.step.cases.sizes import MODELS, Config
 from benchmarks.step.cases.worker import Runner
@@ -52,7 +52,7 @@ def test_losses_that_disagree_are_reported():
 
 
 def test_cases_go_to_processes_and_back():
-    (group,) = cases(sized("moe", "quick"), ["xla"], [0.1])
+    (group,) = cases(make_config("moe", "quick"), ["xla"], [0.1])
     assert group[0].name == "plain TensorFlow" and group[0].jit
     assert len({case.name for case in group}) == len(group)
     assert [Case.load(case.dump()) for case in group] == group
@@ -61,7 +61,7 @@ def test_cases_go_to_processes_and_back():
 
 def test_peers_come_where_they_know_the_model():
     def runtimes(model, mode):
-        (group,) = cases(sized(model, "quick"), [mode], [0.0], peers=PEERS)
+        (group,) = cases(make_config(model, "quick"), [mode], [0.0], peers=PEERS)
         return {case.runtime for case in group}
 
     assert runtimes("lm", "graph") == {"placed", *PEERS}
@@ -71,7 +71,7 @@ def test_peers_come_where_they_know_the_model():
 
 def test_what_is_tensorflows_is_compared_with_onednn_as_well():
     (group,) = cases(
-        sized("lm", "quick"), ["graph"], [0.0], ["8x1"], PEERS, onednn=True
+        make_config("lm", "quick"), ["graph"], [0.0], ["8x1"], PEERS, onednn=True
     )
     names = {case.name: case.environment for case in group if case.onednn}
     assert names.keys() == {

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from meshtf.checkpoints.tensor_slices import (
+    contiguous_runs,
     full_box,
     num_elements,
     overlap,
-    read_spec,
-    runs,
+    parse_spans,
+    slice_spec,
     slices_in,
     spans,
-    spec,
     split,
 )
 
@@ -39,13 +39,13 @@ def test_boxes_are_parts_of_arrays(rank, rng):
         values = array[slices_in(outer, full_box(sizes))]
         expected = array[slices_in(box, full_box(sizes))]
         np.testing.assert_array_equal(values[slices_in(box, outer)], expected)
-        length, rows = runs(box, outer)
+        length, rows = contiguous_runs(box, outer)
         np.testing.assert_array_equal(
             values.reshape(-1, length)[rows].ravel(), expected.ravel()
         )
         assert overlap(box, outer) == overlap(outer, box) == box
-        assert read_spec(spans(box)) == box
-        assert spec(sizes, full_box(sizes)) == ""
+        assert parse_spans(spans(box)) == box
+        assert slice_spec(sizes, full_box(sizes)) == ""
 
 
 @pytest.mark.parametrize("max_elements", [1, 3, 7, 100])

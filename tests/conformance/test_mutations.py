@@ -208,7 +208,8 @@ MUTANTS = {
     "role: top_k is cut along its dim": mutant(TopK, role=lambda self, f: Role.MAP),
     "role: sort is cut along its dim": role(Sort, Role.MAP),
     "role: segment_max is a sum": mutant(
-        SegmentExtreme, role=lambda self, f: Role.MAP if f in (self.like) else Role.SUM
+        SegmentExtreme,
+        role=lambda self, f: Role.MAP if f in (self.output_shape) else Role.SUM,
     ),
     "factor: rename forgets the new name": mutant(Rename, factor=lambda self, dim: dim),
     "factor: reshape forgets to be fresh": mutant(

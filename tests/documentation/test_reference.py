@@ -46,7 +46,8 @@ def test_flags_are_read_from_the_source():
         if flag.name == "restarts"
     ]
     assert steps.default == "`0`" and steps.help
-    assert "transformer.cli.command_line" in commands.adopted("transformer.train")
+    modules = commands.adopted_modules("transformer.train")
+    assert "transformer.cli.command_line" in modules
 
 
 def test_every_error_has_an_example():

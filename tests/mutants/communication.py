@@ -116,7 +116,7 @@ COMMUNICATION = (
     Mutant(
         "the ring goes the other way",
         RING,
-        "share_chunks",
+        "gather_chunks",
         "(j + step + 1) % num_devices",
         "(j - step - 1) % num_devices",
         TEST_COLLECTIVES,

@@ -67,8 +67,8 @@ NUMBERS = (
         "recorded words without their salt",
         BITS,
         "_tensor_words",
-        "hashed + tf.reverse(key, [0]) + _SALT",
-        "hashed + tf.reverse(key, [0])",
+        "hashes + tf.reverse(key, [0]) + _SALT",
+        "hashes + tf.reverse(key, [0])",
         TEST_RANDOM,
     ),
     Mutant(

@@ -14,7 +14,7 @@ OBJECTS = (
     Mutant(
         "negative indices do not count from the end",
         BY_NAME,
-        "_check_index",
+        "_as_dim_index",
         "integer % size",
         "max(integer, 0)",
         TEST_BY_NAME,

@@ -97,8 +97,8 @@ def test_an_op_that_raises_and_one_without_samples_fail(
 
 
 def test_both_ways_of_running_are_checked(capsys, one_layout, monkeypatch):
-    monkeypatch.setattr(selfcheck, "EAGER", ("x:2",))
-    monkeypatch.setattr(selfcheck, "RECORDED", ("x:2",))
+    monkeypatch.setattr(selfcheck, "EAGER_MESHES", ("x:2",))
+    monkeypatch.setattr(selfcheck, "RECORDED_MESHES", ("x:2",))
     monkeypatch.setattr(small_training, "LAYOUTS", small_training.LAYOUTS[:1])
     rows = selfcheck.check_kind("CPU", ["/device:CPU:1"], [Deaf], False, 0)
     assert rows[1].eager.failures and rows[1].recorded.failures

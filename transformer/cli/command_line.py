@@ -44,7 +44,7 @@ GIN_IMPORT = flags.DEFINE_multi_string(
 )
 _ALWAYS_ALLOWED = ("transformer", "meshtf")
 
-# `python -m meshtf supervise` has a flag of this name as well.
+# `allow_override`: `python -m meshtf supervise` has a flag of this name as well.
 CLUSTER = flags.DEFINE_string(
     "cluster",
     None,
@@ -58,7 +58,7 @@ WAIT = flags.DEFINE_float(
     "The maximum time to wait for workers, in seconds.",
     lower_bound=0.0,
 )
-__all__ = ["ConfigError"]
+__all__ = ["ConfigError"]  # other modules import it from here
 
 
 def configure(
@@ -107,10 +107,11 @@ def _restricted_imports(allowed: Sequence[str]) -> Iterator[None]:
     It replaces the method of gin's parser that imports modules: gin has no setting for
     this.
     """
-    context = gin.config.ParseContext
-    original = context.process_import
+    parse_context = gin.config.ParseContext
+    original = parse_context.process_import
 
     def process_import(self: Any, statement: Any) -> None:
+        """Runs the import statement of a gin file, if its module is allowed."""
         name = statement.module
         is_allowed = any(
             name == module or name.startswith(f"{module}.") for module in allowed
@@ -124,11 +125,11 @@ def _restricted_imports(allowed: Sequence[str]) -> Iterator[None]:
             )
         original(self, statement)
 
-    context.process_import = process_import
+    parse_context.process_import = process_import
     try:
         yield
     finally:
-        context.process_import = original
+        parse_context.process_import = original
 
 
 def configure_by_flags(
@@ -158,7 +159,11 @@ def configure_by_flags(
             gin_files = [str(run_config)]
         elif files is not None:
             gin_files = files
-    configure(gin_files, [*GIN_PARAM.value, *extra_params], GIN_IMPORT.value)
+    configure(
+        gin_files,
+        params=[*GIN_PARAM.value, *extra_params],
+        allowed=GIN_IMPORT.value,
+    )
 
 
 def usage_error(argv: Sequence[str]) -> str:
@@ -181,8 +186,9 @@ def flag_error(error: flags.Error) -> str:
     message = str(error)
     if not isinstance(error, flags.UnrecognizedFlagError) or "Did you mean" in message:
         return message
-    _, has_value, value = str(error.flagvalue).partition("=")
-    settings = settings_like(error.flagname, value if has_value else None)
+    # absl's `flagvalue` is the entire argument, such as "--steps=10".
+    _, equals_sign, value = str(error.flagvalue).partition("=")
+    settings = settings_like(error.flagname, value if equals_sign else None)
     lines = [f'  --gin_param="{setting}"' for setting in settings]
     if lines:
         lines.insert(0, "  This is a setting of gin, not a flag. Did you mean:")
@@ -190,8 +196,9 @@ def flag_error(error: flags.Error) -> str:
 
 
 def refuse_gin(argv: Sequence[str]) -> None:
-    """Raises ConfigError if the command line has flags of gin or positional arguments; for
-    programs that do not use gin.
+    """Raises ConfigError if the command line has flags of gin or positional arguments.
+
+    It is for programs that do not use gin.
     """
     _check_no_arguments(argv)
     for flag in (GIN_FILE, GIN_PARAM, GIN_IMPORT):
@@ -217,8 +224,10 @@ def default_model_dir() -> str:
 
 
 def connect_by_flags() -> int:
-    """Connects to the workers of --cluster, or meets the other processes of a live mesh, of
-    which only the first one prints; returns the count of workers, 1 without a cluster.
+    """Connects to the workers of --cluster; returns their count, 1 without a cluster.
+
+    If several processes run this program on one mesh, it first waits for all of them. Only
+    the first process prints to standard output.
 
     Raises:
       ParseError, ClusterError: the flag is malformed, or a worker or process does not
@@ -227,12 +236,13 @@ def connect_by_flags() -> int:
     import meshtf as mtf
 
     detect = CLUSTER.value == "auto"
-    group = mtf.cluster.join_processes(detect=detect)
-    if not group.is_first:
+    processes = mtf.cluster.join_processes(detect=detect)
+    if not processes.is_first:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     if detect or not CLUSTER.value:
         return 1
-    # Without `resolve_references=False`, gin would create the data set and the model.
+    # Without `resolve_references=False`, gin would create the data set and the model, to
+    # which the bindings of `train` refer.
     bindings = gin.get_bindings("train", resolve_references=False)
     deterministic = gin_settings.resolve_macros(bindings.get("deterministic", False))
     mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
@@ -254,7 +264,7 @@ def exit_on_user_errors() -> Iterator[None]:
 
 
 def _user_message(error: Exception) -> str:
-    """Returns the message for an error that the user can fix, "" for other errors."""
+    """Returns the message for an error that the user can fix; "" for other errors."""
     import meshtf as mtf
     from transformer import data
 

@@ -31,9 +31,13 @@ from gin.config import ConfigurableReference
 
 from transformer.cli import value_types
 
-Key = tuple[str, str, str]  # scope, selector, parameter
-_MACRO = "gin.macro"  # gin's selector of macros; a macro's name is in the scope
-_MISSPELT = 0.75  # names of at least this similarity count as misspelt
+Key = tuple[str, str, str]  # names a setting: scope, selector, parameter
+# Gin's selector of macros. `norm = "rms"` has the key ("norm", _MACRO, "value").
+_MACRO = "gin.macro"
+# The minimum similarity of two names, from 0 to 1, at which one counts as the other misspelt.
+_MIN_SIMILARITY = 0.75
+# The minimum similarity at which a message suggests one name in place of the other.
+_MIN_SUGGESTED_SIMILARITY = 0.5
 _RUN_CONFIG = "config.gin"  # runs write it: it has all bindings, used or not
 # File and line of each setting. `record_statements` fills it.
 _locations: dict[Key, config_parser.Location] = {}
@@ -95,6 +99,7 @@ def locations_in_message(text: str) -> str:
         return ""
     locations = []
     for (scope, selector, parameter), location in _locations.items():
+        # `_CONFIG` has gin's bindings: (scope, selector) -> {parameter: value}.
         is_bound = parameter in gin_config._CONFIG.get((scope, selector), {})
         name = rf"\b{re.escape(_short_name(selector))}\.{parameter}\b"
         if is_bound and re.search(name, text):
@@ -134,32 +139,39 @@ def check_statements(statements: Sequence[config_parser.BindingStatement]) -> No
         else:
             used_scopes.update(_nested_scopes(reference.scopes))
     for statement in statements:
-        scope, selector, _ = _key_of(statement)
+        scope, selector, _parameter = _key_of(statement)
         if selector == _MACRO:
-            if scope not in used_macros:
-                _check_unused_macro(statement, scope, used_macros)
+            macro = scope  # the key of a macro has its name there
+            if macro not in used_macros:
+                _check_unused_macro(statement, macro, used_macros)
         elif scope and scope not in used_scopes:
             _check_unused_scope(statement, scope, used_scopes)
         _check_type(statement)
 
 
 def _check_unused_macro(
-    statement: config_parser.BindingStatement, name: str, used: Iterable[str]
+    statement: config_parser.BindingStatement, name: str, used_names: Iterable[str]
 ) -> None:
-    """Raises ConfigError for the binding of an unused macro, unless it is accepted."""
+    """Raises ConfigError for the binding of an unused macro, unless `_check_unused` accepts
+    it.
+    """
     _check_unused(
-        statement, name, used, description=f"{name} is a name", reference=f"%{name}"
+        statement,
+        name,
+        used_names,
+        description=f"{name} is a name",
+        reference=f"%{name}",
     )
 
 
 def _check_unused_scope(
-    statement: config_parser.BindingStatement, scope: str, used: Iterable[str]
+    statement: config_parser.BindingStatement, scope: str, used_names: Iterable[str]
 ) -> None:
-    """Raises ConfigError for a binding in an unused scope, unless it is accepted."""
+    """Raises ConfigError for a binding in an unused scope, unless `_check_unused` accepts it."""
     _check_unused(
         statement,
         scope,
-        used,
+        used_names,
         description=f"{scope}/ is a scope",
         reference=f"@{scope}/{statement.selector}",
     )
@@ -168,11 +180,11 @@ def _check_unused_scope(
 def _check_unused(
     statement: config_parser.BindingStatement,
     name: str,
-    used: Iterable[str],
+    used_names: Iterable[str],
     description: str,
     reference: str,
 ) -> None:
-    """Raises ConfigError for an unused name that --gin_param gives, or that resembles a
+    """Raises ConfigError for an unused name that is given by --gin_param, or that resembles a
     used name.
 
     Other unused names in files are accepted: several configurations share a file, and
@@ -181,13 +193,13 @@ def _check_unused(
     Args:
       statement: the binding of the name.
       name: the name of an unused macro or scope.
-      used: the names of used macros or scopes.
+      used_names: the names of used macros or scopes.
       description: the start of the message, such as "norm is a name".
       reference: the form of a reference to the name, such as "%norm".
     """
     filename = statement.location.filename
-    cutoff = _MISSPELT if filename else 0.5
-    similar = difflib.get_close_matches(name, sorted(used), n=3, cutoff=cutoff)
+    cutoff = _MIN_SIMILARITY if filename else _MIN_SUGGESTED_SIMILARITY
+    similar = difflib.get_close_matches(name, sorted(used_names), n=3, cutoff=cutoff)
     is_misspelt = bool(similar) and Path(filename or "").name != _RUN_CONFIG
     if not filename or is_misspelt:
         suggestion = f"Did you mean {', '.join(similar)}? " if similar else ""
@@ -210,6 +222,7 @@ def _check_type(statement: config_parser.BindingStatement) -> None:
     """Raises ConfigError if a value does not fit the annotation of its parameter."""
     key = _key_of(statement)
     scope, selector, parameter = key
+    # `_CONFIG` has gin's bindings: (scope, selector) -> {parameter: value}.
     bound_value = gin_config._CONFIG.get((scope, selector), {}).get(parameter)
     if bound_value is not statement.value:
         return  # a later setting replaced it
@@ -234,7 +247,13 @@ def _check_is_field(
     hints: dict[str, Any],
 ) -> None:
     """Raises ConfigError if a configurable takes the fields of a dataclass as `**`
-    arguments, and the parameter is none of them. Gin accepts any name there.
+    arguments, and the parameter is none of them. Gin accepts any name for `**` arguments.
+
+    Args:
+      statement: the binding of the parameter.
+      selector: the full name of the configurable.
+      parameter: the name of the parameter.
+      hints: the annotations of the configurable's parameters, by name.
     """
     wrapped = gin_config._REGISTRY[selector].wrapped
     gin_accepts = gin_config._might_have_parameter(wrapped, parameter)
@@ -263,6 +282,7 @@ def hints_of(selector: str) -> dict[str, Any]:
     """Returns the annotations of a configurable's parameters, by name; {} if they cannot be
     resolved.
     """
+    # The class or function that was registered with gin.
     wrapped = gin_config._REGISTRY[selector].wrapped
     function = wrapped.__init__ if inspect.isclass(wrapped) else wrapped
     try:
@@ -307,8 +327,8 @@ def _short_name(selector: str) -> str:
 
 
 def add_suggestions(message: str) -> str:
-    """Returns gin's message about an unknown name, with suggestions; another message as it
-    is.
+    """Returns gin's message with suggestions, if it is about an unknown name; else the
+    message unchanged.
     """
     match = re.search(
         r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", message
@@ -316,10 +336,11 @@ def add_suggestions(message: str) -> str:
     if match is not None:
         configurable, parameter = match.groups()
         selector = gin_config._REGISTRY.get_match(configurable).selector
-        known = list(hints_of(selector))
-        if not known:
+        known_parameters = list(hints_of(selector))
+        if not known_parameters:
             return message
-        return f"{message}\n  {_suggestion(parameter, configurable, known)}"
+        suggestion = _suggestion(parameter, configurable, known_parameters)
+        return f"{message}\n  {suggestion}"
     match = re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message)
     if match is not None:
         name = match[1].rpartition(".")[2]
@@ -333,7 +354,9 @@ def add_suggestions(message: str) -> str:
 
 
 def _suggestion(parameter: str, configurable: str, known: Iterable[str]) -> str:
-    """Returns a sentence with parameters that resemble a name, and all that there are."""
+    """Returns a sentence with the parameters that resemble an unknown one, and a sentence with
+    all known parameters of the configurable.
+    """
     similar = _similar_names(parameter, known)
     question = f"Did you mean {similar}? " if similar else ""
     return f"{question}{configurable} takes {', '.join(known)}."
@@ -341,4 +364,7 @@ def _suggestion(parameter: str, configurable: str, known: Iterable[str]) -> str:
 
 def _similar_names(name: str, known: Iterable[str]) -> str:
     """Returns the known names that resemble a name, as "a, b"; "" if none does."""
-    return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5))
+    similar = difflib.get_close_matches(
+        name, sorted(known), n=3, cutoff=_MIN_SUGGESTED_SIMILARITY
+    )
+    return ", ".join(similar)

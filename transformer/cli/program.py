@@ -13,28 +13,29 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from transformer.cli import command_line
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
-    """Parses the flags, configures the process, calls `main` with the remaining command
-    line, and exits. --verbosity=0 logs the configuration of the process.
+    """Parses the flags, configures the process, calls `main` with [the name of the program],
+    as arguments that are no flags are refused, and exits with the code that `main` returns.
+    --verbosity=0 logs the configuration of the process.
     """
 
     def configure_and_run(argv: list[str]) -> Any:
         _exit_on_usage_error(argv)
-        # TensorFlow imports JAX if it is there, a fifth of its time, and goes on without
-        # it: Python raises ImportError for a module that is None.
-        without_jax = sys.modules.setdefault("jax", None) is None  # type: ignore[arg-type]
+        # TensorFlow imports JAX if it is installed, which takes a fifth of the time of its
+        # import, and works without it. A module that is None in `sys.modules` raises
+        # ImportError, so TensorFlow does not find JAX.
+        hides_jax = sys.modules.setdefault("jax", None) is None  # type: ignore[arg-type]
         import meshtf as mtf
 
-        if without_jax:
+        if hides_jax:
             del sys.modules["jax"]
-        from meshtf.command_line import log_warnings_only
-
-        log_warnings_only()
+        if not flags.FLAGS["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # `app.run` has set it to INFO
         mtf.configure_process()
         return main(argv)
 
@@ -42,13 +43,15 @@ def run_main(main: Callable[[list[str]], Any]) -> None:
 
 
 def answer_usage() -> None:
-    """Prints help or an error of usage and exits, if the command line needs nothing else.
+    """Prints help and exits if the command line has --help; prints an error and exits if it
+    has wrong flags or arguments.
 
-    For a program whose module imports TensorFlow: it calls this once its flags are
-    defined, before that import. The flags keep their defaults.
+    A program whose module imports TensorFlow calls it after it has defined its flags, and
+    before that import. If it returns, `run_main` parses the flags again.
     """
     app.define_help_flags()
     _exit_on_usage_error(_parse_flags(sys.argv))
+    # Back to the defaults, as if the flags had not been parsed.
     for name in flags.FLAGS:
         flags.FLAGS[name].unparse()
     flags.FLAGS.unparse_flags()
@@ -62,6 +65,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         remaining: list[str] = flags.FLAGS(argv)
     except flags.Error as error:
         message = str(error)
+        # Suggestions of gin settings are for programs with gin flags only.
         key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
         if command_line.GIN_PARAM.name in {flag.name for flag in key_flags}:
             message = command_line.flag_error(error)
@@ -70,6 +74,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _exit_on_usage_error(argv: Sequence[str]) -> None:
+    """Exits with a message if an argument is not a flag, or a gin file does not exist."""
     message = command_line.usage_error(argv)
     if message:
         command_line.exit_with_message(message)

@@ -26,7 +26,8 @@ _SETTINGS_OF_FLAGS = {
     "seed": "train.seed",
     "train_batch_size": "train.batch_size",
 }
-_STATEMENT = re.compile(r"^([A-Za-z_][\w./]*)\s*=\s*\S", re.MULTILINE)
+# The name of a setting at the start of a line, such as "Mesh.axes" of 'Mesh.axes = "data:8"'.
+_SETTING_NAME = re.compile(r"^([A-Za-z_][\w./]*)\s*=\s*\S", re.MULTILINE)
 _MAX_SUGGESTIONS = 3
 _MIN_SIMILARITY = 0.75
 
@@ -44,24 +45,26 @@ def settings_like(flag: str, value: str | None) -> list[str]:
     if flag in _SETTINGS_OF_FLAGS:
         settings = [_SETTINGS_OF_FLAGS[flag]]
     else:
-        known = _known_settings()
-        names = {_parameter(setting) for setting in known}
+        known_settings = _known_settings()
+        parameters = {_parameter(setting) for setting in known_settings}
         similar = difflib.get_close_matches(
-            flag, sorted(names), n=1, cutoff=_MIN_SIMILARITY
+            flag, sorted(parameters), n=1, cutoff=_MIN_SIMILARITY
         )
-        settings = [s for s in known if _parameter(s) in similar]
-    text = "..." if value is None else _gin_value(value)
-    return [f"{setting} = {text}" for setting in settings[:_MAX_SUGGESTIONS]]
+        settings = [
+            setting for setting in known_settings if _parameter(setting) in similar
+        ]
+    value_text = "..." if value is None else _gin_value(value)
+    return [f"{setting} = {value_text}" for setting in settings[:_MAX_SUGGESTIONS]]
 
 
 def _known_settings() -> list[str]:
     """Returns the settings in the package's gin files, those of the default file first."""
-    default = find_config(_DEFAULT_CONFIG)
-    rest = sorted(str(path) for path in Path(config_folder()).rglob("*.gin"))
+    default_path = find_config(_DEFAULT_CONFIG)
+    all_paths = sorted(str(path) for path in Path(config_folder()).rglob("*.gin"))
     settings: dict[str, None] = {}  # an ordered set
-    for path in (default, *rest):
+    for path in (default_path, *all_paths):
         text = Path(path).read_text(encoding="utf-8")
-        settings.update(dict.fromkeys(_STATEMENT.findall(text)))
+        settings.update(dict.fromkeys(_SETTING_NAME.findall(text)))
     return list(settings)
 
 

@@ -18,20 +18,22 @@ from typing import Any
 
 from gin.config import ConfigurableReference
 
-# Annotation -> the types of values that fit it.
-_SIMPLE: dict[Any, tuple[type, ...]] = {
+# Annotation of a plain value -> the types of values that fit it.
+_PLAIN_TYPES: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
     int: (int,),
     float: (int, float),
     str: (str,),
 }
-_WORDS: dict[Any, str] = {
+# Annotation -> its description in messages.
+_DESCRIPTIONS: dict[Any, str] = {
     bool: "True or False",
     int: "an integer",
     float: "a number",
     str: "a string",
     types.NoneType: "None",
 }
+# The origins of `Union[int, str]` and of `int | str`.
 _UNIONS = (typing.Union, types.UnionType)
 
 
@@ -51,9 +53,9 @@ def fits(value: Any, hint: Any) -> bool:
         return any(fits(value, alternative) for alternative in arguments)
     if hint is bool:
         return isinstance(value, (bool, int)) and value in (0, 1)
-    if hint in _SIMPLE:
+    if hint in _PLAIN_TYPES:
         # In Python a bool is an integer, too.
-        return isinstance(value, _SIMPLE[hint]) and not isinstance(value, bool)
+        return isinstance(value, _PLAIN_TYPES[hint]) and not isinstance(value, bool)
     if hint in (None, types.NoneType):
         return value is None
     if origin is tuple and arguments and arguments[-1] is not Ellipsis:
@@ -72,8 +74,8 @@ def describe(hint: Any) -> str:
     arguments = typing.get_args(hint)
     if origin in _UNIONS:
         return " or ".join(map(describe, arguments))
-    if hint in _WORDS:
-        return _WORDS[hint]
+    if hint in _DESCRIPTIONS:
+        return _DESCRIPTIONS[hint]
     if origin is collections.abc.Callable:
         return "a function or class, as in @name without brackets,"
     if origin is tuple and arguments[-1] is not Ellipsis:
@@ -93,7 +95,7 @@ def _reference_fits(reference: ConfigurableReference, hint: Any) -> bool:
     if not reference.evaluate:
         # `@name`: a function or class. It does not fit where only values or objects do.
         return not all(
-            alternative in _SIMPLE or _is_class(alternative)
+            alternative in _PLAIN_TYPES or _is_class(alternative)
             for alternative in alternatives
         )
     # `@name()`: the result of a call.
@@ -102,16 +104,20 @@ def _reference_fits(reference: ConfigurableReference, hint: Any) -> bool:
         result_type = target
     else:
         result_type = return_annotation(target)
-    if all(alternative in _SIMPLE for alternative in alternatives):
-        is_object = inspect.isclass(result_type) and result_type not in _SIMPLE
+    if all(alternative in _PLAIN_TYPES for alternative in alternatives):
+        is_object = inspect.isclass(result_type) and result_type not in _PLAIN_TYPES
         is_function = typing.get_origin(result_type) is collections.abc.Callable
         return not is_object and not is_function
     return not _has_extra_call(result_type, alternatives)
 
 
 def _has_extra_call(result_type: Any, alternatives: list[Any]) -> bool:
-    """Returns whether `@name()` is an object where `@name` is expected: a function or class
-    that returns such objects.
+    """Returns whether `@name()` is an object, but the annotation expects `@name`, a function
+    or class that returns such objects: the brackets are a mistake.
+
+    Args:
+      result_type: the type of the object.
+      alternatives: the members of the annotation, a union, without None.
     """
     callables = [
         alternative

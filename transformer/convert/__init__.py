@@ -4,10 +4,10 @@
     convert.write_model(model, "out")
     convert.write_run(model, "runs/bert")                       # a checkpoint and config.gin
 
-In this package, a *tensor* is Hugging Face's, a *variable* is ours.
+In this package, a *tensor* belongs to Hugging Face's model, and a *variable* to ours.
 
     rules                tables of rules: tensor, variable, and axes of the tensor
-    families/            the rules, and the settings of config.json, of each kind of model
+    families/            the rules and the settings of config.json of each kind of model
     canonical_names      names of tensors in files of older versions
     config_settings      the settings of a config.json
     safetensors_files    safetensors files and their index
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformer.convert.training_runs import read_run, write_run
 
 __all__ = ["read_model", "read_run", "write_model", "write_run"]
+# Public function -> the module of this package that defines it.
 _MODULES = {
     "read_model": "hugging_face",
     "write_model": "hugging_face",

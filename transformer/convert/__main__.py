@@ -48,11 +48,12 @@ def main(argv: Sequence[str]) -> None:
     """Reads the model in a folder, and writes it to another one in the other format."""
     if (_FROM.value is None) == (_TO.value is None):
         command_line.exit_with_message("Give either --from=hf or --to=hf.")
+    # Imports of TensorFlow are in functions, so that --help is fast.
     import meshtf as mtf
     from transformer.convert import hugging_face, training_runs
     from transformer.data.atomic_files import check_writable
 
-    mesh = mtf.Mesh("")
+    mesh = mtf.Mesh("")  # one device
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, "--output", folder=True)
@@ -67,7 +68,7 @@ def main(argv: Sequence[str]) -> None:
         else:
             model = training_runs.read_run(_MODEL_DIR.value, mesh)
             hugging_face.write_model(model, _OUTPUT.value)
-    num_parameters = sum(v.shape.size for v in model.variables)
+    num_parameters = sum(variable.shape.size for variable in model.variables)
     print(
         f"{_OUTPUT.value}: {type(model).__name__}, {num_parameters:,} parameters in "
         f"{len(model.variables)} variables\n{model.architecture}"

@@ -1,12 +1,14 @@
 """Tensors in files of older versions of a library, by their current names.
 
-Some files also repeat a tensor, as tied weights under both names: such copies are left out.
+Some files also repeat a tensor: tied weights have a copy under each name. Copies are left
+out.
 
 Example:
 
     tensors = CanonicalTensors(TensorFiles("gpt2"), renames=[("^h", "transformer.h")],
                                ignored_names=r"attn\\.bias$",
                                copies={"lm_head.weight": "wte.weight"})
+    tensors["transformer.h.0.ln_1.weight"]     # in the file: "h.0.ln_1.weight"
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class CanonicalTensors:
         self._tensors = tensors
         self._names: dict[str, str] = {}  # current name -> name in the file
         for name in tensors:
-            if not ignored_names or not re.search(ignored_names, name):
+            # The empty expression would match every name.
+            is_ignored = ignored_names != "" and re.search(ignored_names, name)
+            if not is_ignored:
                 self._names[_current_name(name, renames)] = name
         for copy, original in (copies or {}).items():
             if copy in self._names and original in self._names:

@@ -1,5 +1,5 @@
-"""The settings of Hugging Face's config.json: reads them, and checks settings of which our
-models support one value only.
+"""The settings of Hugging Face's config.json: reads them, and checks that settings have the
+one value that our models support.
 
 Example:
 
@@ -54,29 +54,29 @@ class Settings:
         return default if value is None else value
 
     def require(self, **supported: Any) -> None:
-        """Checks settings of which our models support one value only.
+        """Checks that settings have the one value that our models support.
 
         Args:
-          **supported: the supported value of each setting. An absent setting counts as
-            having this value.
+          **supported: the supported value of each setting. A setting that is absent or null
+            counts as having this value.
 
         Raises:
           CheckpointError: a setting has another value.
         """
-        wrong = {
+        unsupported = {
             name: self._values[name]
             for name, value in supported.items()
             if self._values.get(name, value) not in (value, None)
         }
-        if wrong:
+        if unsupported:
             raise mtf.CheckpointError(
                 mtf.errors.explain_error(
                     "config.json has settings that are not supported.",
                     config="\n".join(
-                        f"{name}: {value!r}" for name, value in wrong.items()
+                        f"{name}: {value!r}" for name, value in unsupported.items()
                     ),
                     supported="\n".join(
-                        f"{name}: {supported[name]!r}" for name in wrong
+                        f"{name}: {supported[name]!r}" for name in unsupported
                     ),
                 )
             )
@@ -103,9 +103,9 @@ def hugging_face_activation(name: str) -> str:
     """Returns the name that config.json uses for one of our activations.
 
     Raises:
-      CheckpointError: there is none.
+      CheckpointError: config.json has no name for the activation.
     """
-    names = [key for key, value in ACTIVATIONS.items() if value == name]
+    names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
     if not names:
         raise mtf.CheckpointError(
             f"Hugging Face has no name for the activation {name!r}; it has names for "

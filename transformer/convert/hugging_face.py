@@ -31,6 +31,7 @@ from transformer.convert.safetensors_files import TensorFiles, new_folder, write
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 
+# A family converts one class of Hugging Face's models to one of our classes, and back.
 ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 # Hugging Face's name of a class of models -> the family.
 _FAMILY_BY_CLASS = {name: family for family in ALL for name in family.class_names}
@@ -67,7 +68,7 @@ def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
     """
     config = read_config(folder)
     tensors = TensorFiles(folder)
-    family, model_arguments = family_and_arguments(config, list(tensors))
+    family, model_arguments = family_and_arguments(config, names=list(tensors))
     for name in ("architecture", "decoder"):
         architecture = model_arguments.get(name)
         if architecture is not None:
@@ -75,6 +76,7 @@ def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
     model = family.model_class(mesh, **model_arguments)
     arrays = variable_arrays(family, model, tensors)
     for variable in model.variables:
+        # `load` calls the function with the slices of each shard.
         variable.load(arrays[variable.name].__getitem__)
     return model
 
@@ -90,11 +92,12 @@ def write_model(model: Model, folder: str | Path) -> None:
       CheckpointError: the folder exists, or Hugging Face has no such model.
     """
     family = family_of(model)
-    with new_folder(folder) as unfinished:
+    with new_folder(folder) as temporary_folder:
         config = json.dumps(family.config(model), indent=2, sort_keys=True)
-        (unfinished / "config.json").write_text(config + "\n", encoding="utf-8")
-        arrays = {v.name: v.numpy() for v in model.variables}
-        write_tensors(unfinished, tensor_arrays(family, model, arrays))
+        config_path = temporary_folder / "config.json"
+        config_path.write_text(config + "\n", encoding="utf-8")
+        arrays = {variable.name: variable.numpy() for variable in model.variables}
+        write_tensors(temporary_folder, tensor_arrays(family, model, arrays))
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -114,7 +117,7 @@ def family_and_arguments(
     config: Mapping[str, Any], names: Collection[str]
 ) -> tuple[Family, dict[str, Any]]:
     """Returns the family of a config.json, and the arguments of our model class by name,
-    without the mesh.
+    except the mesh.
 
     Args:
       config: the settings of config.json.
@@ -194,10 +197,10 @@ def family_of(model: Model) -> Family:
 
 
 def _difference(family: Family, model: Model) -> str | None:
-    """Returns the settings in which a model differs from the model that is read from its
-    config.json, as text; None: they do not differ.
+    """Returns the settings of a model that config.json cannot describe, as text; None: there
+    are none.
 
-    A difference means that config.json cannot describe the model.
+    The config.json of the model is read again, and the settings are compared.
     """
     names = [rule.tensor for rule in family.rules(model)]
     try:
@@ -205,18 +208,19 @@ def _difference(family: Family, model: Model) -> str | None:
     except mtf.CheckpointError as error:
         return str(error).partition("\n")[0]
     encoder = arguments["architecture"]
+    # (the architecture of the model, the architecture that config.json describes)
     pairs = [(model.architecture, encoder)]
     if hasattr(model, "decoder"):
         decoder = arguments.get("decoder") or encoder
         pairs.append((model.decoder.architecture, decoder))
     differences = []
-    for architecture, expected in pairs:
+    for architecture, described_architecture in pairs:
         values = _result_settings(architecture)
-        expected_values = _result_settings(expected)
+        described_values = _result_settings(described_architecture)
         for name, value in values.items():
-            expected_value = expected_values.get(name, value)
-            if value != expected_value:
-                differences.append(f"{name} is {value!r}, not {expected_value!r}")
+            described_value = described_values.get(name, value)
+            if value != described_value:
+                differences.append(f"{name} is {value!r}, not {described_value!r}")
     # Encoder and decoder often have the same differences: each is named once.
     return "; ".join(dict.fromkeys(differences)) or None
 
@@ -230,7 +234,7 @@ def _result_settings(a: Architecture) -> dict[str, Any]:
         if a.positions != kind:
             for name in names:
                 del settings[name]
-    # Values of these three settings with the same results become one value.
+    # Values of these settings that have the same results are replaced by one of them.
     return settings | {
         "kv_heads": a.kv_heads or a.heads,
         "scaled_logits": a.tied and a.scaled_logits,
@@ -244,5 +248,5 @@ def _shapes(model: Model) -> dict[str, mtf.Shape]:
 
 
 def _sizes(model: Model) -> dict[str, int]:
-    """Returns the sizes in tensors of dimensions that are padded in our variables."""
+    """Returns the size in the tensors of each dimension that is padded in our variables."""
     return {"vocab": model.architecture.vocab}

@@ -8,7 +8,8 @@ names of dimensions:
       attn.c_attn.weight   attention/[query,key,value]/kernel   d_model (* heads d_kv)
       attn.c_proj.weight   attention/output/kernel              (heads d_kv) d_model
     '''
-    rules = each_layer(12, table(BLOCK, "h.{layer}.", "block_{layer}/"))
+    rules = each_layer(12, table(BLOCK, tensor_prefix="h.{layer}.",
+                                 variable_prefix="block_{layer}/"))
     arrays = to_variables(rules, shapes, tensors, sizes)     # by names of variables
     tensors = to_tensors(rules, shapes, arrays, sizes)       # by names of tensors
 
@@ -35,19 +36,19 @@ import numpy as np
 
 import meshtf as mtf
 
-Shapes = Mapping[str, mtf.Shape]
-Sizes = Mapping[str, int]
+Shapes = Mapping[str, mtf.Shape]  # of variables, by their names
+Sizes = Mapping[str, int]  # of dimensions in the tensors, by their names; see above
 _MAX_NAMES = 6  # of each list in an error
 
 
 class Tensors(Protocol):
-    """Another library's tensors by name. `shape` does not read the tensor."""
+    """Another library's tensors by name."""
 
     def __iter__(self) -> Iterator[str]: ...
     def __getitem__(self, name: str) -> np.ndarray: ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor."""
+        """Returns the shape of a tensor, without reading it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,8 @@ class Rule:
         variables.
       axes: for each axis of the tensor, one of our dimensions, or several merged
         dimensions in brackets; `*` is the index of the variable.
-      layer: the index of the tensor along the first dimension of the variable, which is
-        the layer; None: the tensor is the complete variable.
+      layer: the index of the tensor along the first dimension of the variable, the
+        dimension of stacked layers; None: the tensor is the complete variable.
     """
 
     tensor: str
@@ -91,10 +92,10 @@ def table(text: str, tensor_prefix: str = "", variable_prefix: str = "") -> list
       tensor_prefix: the start of the names of all tensors.
       variable_prefix: the start of the names of all variables.
     """
-    lines = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
+    rows = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
     return [
         Rule(tensor_prefix + tensor, variable_prefix + variables, axes)
-        for tensor, variables, axes in lines
+        for tensor, variables, axes in rows
     ]
 
 
@@ -142,7 +143,9 @@ def to_variables(
     for rule in rules:
         tensor = tensors[rule.tensor]
         shape = _unpadded_shape(rule, shapes, sizes)
-        for index, variable_view in enumerate(_variable_views(rule, shape, arrays)):
+        variable_views = _variable_views(rule, shape, arrays)
+        for index, variable_view in enumerate(variable_views):
+            # A view of the variable's array: the assignment writes into `arrays`.
             variable_view[...] = _tensor_view(rule, shape, tensor, index)
     return arrays
 
@@ -165,8 +168,9 @@ def to_tensors(
     for rule in rules:
         shape = _unpadded_shape(rule, shapes, sizes)
         tensor = np.empty(_tensor_shape(rule, shape), np.float32)
-        for index, variable_view in enumerate(_variable_views(rule, shape, arrays)):
-            # Written through the view, into `tensor`.
+        variable_views = _variable_views(rule, shape, arrays)
+        for index, variable_view in enumerate(variable_views):
+            # A view of `tensor`: the assignment writes into `tensor`.
             tensor_view = _tensor_view(rule, shape, tensor, index)
             tensor_view[...] = variable_view
         tensors[rule.tensor] = tensor
@@ -190,7 +194,7 @@ def check(
     """
     rules = list(rules)
     variables = {name for rule in rules for name in rule.names()}
-    unmatched = sorted(variables ^ set(shapes))
+    unmatched = sorted(variables ^ set(shapes))  # names in only one of the two sets
     if unmatched:
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
@@ -200,26 +204,26 @@ def check(
                 way_out="Use a configuration that `transformer.convert` wrote.",
             )
         )
-    expected = {}
+    expected_shapes = {}
     for rule in rules:
         shape = _unpadded_shape(rule, shapes, sizes)
-        expected[rule.tensor] = _tensor_shape(rule, shape)
-    missing = sorted(set(expected) - set(tensor_shapes))
-    unknown = sorted(set(tensor_shapes) - set(expected))
-    reshaped = [
+        expected_shapes[rule.tensor] = _tensor_shape(rule, shape)
+    missing = sorted(set(expected_shapes) - set(tensor_shapes))
+    unknown = sorted(set(tensor_shapes) - set(expected_shapes))
+    other_shapes = [
         f"{name}: {tensor_shapes[name]}, expected {expected_shape}"
-        for name, expected_shape in sorted(expected.items())
+        for name, expected_shape in sorted(expected_shapes.items())
         if tensor_shapes.get(name, expected_shape) != expected_shape
     ]
-    if missing or unknown or reshaped:
-        # Only the names that are shown get suggestions.
-        suggestions = [_with_suggestion(name, unknown) for name in missing[:_MAX_NAMES]]
+    if missing or unknown or other_shapes:
+        # Only the names that the message shows get suggestions.
+        shown_names = [_with_suggestion(name, unknown) for name in missing[:_MAX_NAMES]]
         raise mtf.CheckpointError(
             mtf.errors.explain_error(
                 "names or shapes are not those of the configuration.",
-                missing=_abridge(suggestions + missing[_MAX_NAMES:]),
+                missing=_abridge(shown_names + missing[_MAX_NAMES:]),
                 unknown=_abridge(unknown),
-                other_shape=_abridge(reshaped),
+                other_shape=_abridge(other_shapes),
                 way_out="config.json and the tensors must be of one model.",
             )
         )
@@ -229,8 +233,8 @@ def _unpadded_shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
     """Returns the shape of the section of a variable that is in the tensor: without padding,
     and without the dimension of layers.
     """
-    name, *_ = rule.names()  # all variables of a rule have the same shape
-    dims = list(shapes[name])
+    first_name = rule.names()[0]  # all variables of a rule have the same shape
+    dims = list(shapes[first_name])
     if rule.layer is not None:
         del dims[0]
     return mtf.Shape([(dim.name, sizes.get(dim.name, dim.size)) for dim in dims])

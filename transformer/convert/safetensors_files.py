@@ -28,7 +28,8 @@ import meshtf as mtf
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
-_FLOATS = ("F32", "F16", "BF16")  # float32 represents them exactly
+# Data types, as safetensors names them, that float32 represents exactly.
+_FLOATS = ("F32", "F16", "BF16")
 
 
 class _Entry(NamedTuple):
@@ -60,12 +61,12 @@ class TensorFiles(Mapping[str, np.ndarray]):
         self._entries: dict[str, _Entry] = {}
         with _read_errors(folder):
             for path, indexed_names in _files(Path(folder)):
-                file = safe_open(str(path), "np")
+                file = safe_open(str(path), framework="np")
                 names = file.keys() if indexed_names is None else indexed_names
                 for name in names:
-                    tensor = file.get_slice(name)
-                    shape = tuple(tensor.get_shape())
-                    self._entries[name] = _Entry(file, shape, tensor.get_dtype())
+                    header = file.get_slice(name)  # reads no values
+                    shape = tuple(header.get_shape())
+                    self._entries[name] = _Entry(file, shape, header.get_dtype())
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
@@ -152,8 +153,8 @@ def write_tensors(
     weight_map: dict[str, str] = {}
     for file, shard in zip(files, shards):
         # Hugging Face transformers requires this metadata.
-        save_file(shard, str(Path(folder, file)), {"format": "pt"})
-        weight_map |= dict.fromkeys(shard, file)
+        save_file(shard, str(Path(folder, file)), metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(shard, file)  # name of a tensor -> its file
     if len(shards) > 1:
         total_size = sum(tensor.nbytes for tensor in tensors.values())
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
@@ -190,10 +191,10 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         raise mtf.CheckpointError(
             f"{path} exists already, and is not overwritten: give another path."
         )
-    unfinished = Path(f"{path}.tmp-{os.getpid()}")
-    unfinished.mkdir(parents=True)
+    temporary_folder = Path(f"{path}.tmp-{os.getpid()}")
+    temporary_folder.mkdir(parents=True)
     try:
-        yield unfinished
-        unfinished.rename(path)
+        yield temporary_folder
+        temporary_folder.rename(path)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)

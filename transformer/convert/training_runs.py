@@ -37,16 +37,17 @@ def write_run(model: Model, folder: str | Path) -> None:
     Raises:
       CheckpointError: the folder exists already.
     """
-    with new_folder(folder) as unfinished:
-        mtf.checkpoints.save(str(unfinished), 0, {v.name: v for v in model.variables})
+    variables = {variable.name: variable for variable in model.variables}
+    with new_folder(folder) as temporary_folder:
+        mtf.checkpoints.save(str(temporary_folder), step=0, variables=variables)
         text = "\n".join(_settings(model)) + "\n"
-        (unfinished / _CONFIG).write_text(text, encoding="utf-8")
+        (temporary_folder / _CONFIG).write_text(text, encoding="utf-8")
 
 
 def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
     """Returns the model of a training run, with the variables of the last checkpoint.
 
-    Optimizer slots are not read. Earlier bindings of gin are cleared.
+    The statistics of the optimizer are not read. Earlier bindings of gin are cleared.
 
     Args:
       folder: the folder of the run, with config.gin and checkpoints.
@@ -60,21 +61,23 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
     if checkpoint is None or not Path(folder, _CONFIG).is_file():
         raise mtf.CheckpointError(f"{folder} has no {_CONFIG}, or no checkpoint.")
     gin.clear_config()
-    command_line.configure([str(Path(folder, _CONFIG))], [])
+    command_line.configure(files=[str(Path(folder, _CONFIG))], params=[])
+    # `train.model` is a reference such as @Bert: the function of gin makes the model.
     model = gin.query_parameter("train.model").scoped_configurable_fn(mesh)
     _step, path = checkpoint
-    mtf.checkpoints.restore(path, {v.name: v for v in model.variables}, partly=True)
+    variables = {variable.name: variable for variable in model.variables}
+    mtf.checkpoints.restore(path, variables, partly=True)
     return model
 
 
 def _settings(model: Model) -> Iterator[str]:
     """Yields the lines of config.gin."""
-    kind = type(model).__name__
+    class_name = type(model).__name__
     yield "import transformer.training.training_run"
     yield f"import {type(model).__module__}"
-    yield f"\ntrain.model = @{kind}"
+    yield f"\ntrain.model = @{class_name}"
     if isinstance(model, Classifier):
-        yield f"{kind}.labels = {model.classes.new_dims.size}"
+        yield f"{class_name}.labels = {model.classes.new_dims.size}"
     is_bert = type(model).__module__ == bert_architecture.__module__
     configurable = "bert_architecture" if is_bert else "Architecture"
     settings = _fields(model.architecture)
@@ -85,7 +88,7 @@ def _settings(model: Model) -> Iterator[str]:
     if hasattr(model, "decoder"):
         decoder_settings = _fields(model.decoder.architecture)
     if decoder_settings != settings:
-        yield f"\n{kind}.decoder = @decoder/Architecture()"
+        yield f"\n{class_name}.decoder = @decoder/Architecture()"
         for name, value in decoder_settings.items():
             if settings[name] != value:
                 yield f"decoder/Architecture.{name} = {value!r}"

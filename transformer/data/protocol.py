@@ -44,15 +44,15 @@ class Data(Protocol):
         """Returns an endless dataset of prefetched batches: dicts with a tensor for each of
         `features(batch_size)`.
 
-        The dataset should be made by `mtf.cluster.without_autotuning`: TensorFlow's autotuner
-        may delay the end of a run.
+        The dataset should be made by `mtf.cluster.without_autotuning`: otherwise TensorFlow's
+        autotuner may delay the end of a run.
 
         Args:
           batch_size: the count of examples of a batch, of all workers together.
           start: the count of examples consumed before. This is the only state to save: a
             run that resumes with it gets the batches of an uninterrupted run.
-          worker: (w, n): worker w of n reads the examples from w * batch_size / n to
-            (w + 1) * batch_size / n of each batch.
+          worker: the index w of a worker, and the count n of workers: the worker reads the
+            examples from w * batch_size / n to (w + 1) * batch_size / n of each batch.
         """
 
     def held_out(

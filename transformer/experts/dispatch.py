@@ -3,7 +3,8 @@
     slots = by_index.take(x, routing)             # [*groups experts_all capacity d_model]
     y = by_index.combine(results, routing, x)     # [*groups length d_model]
 
-A *slot* is a place for one token at one expert: an element of [experts_all, capacity].
+A *slot* is the storage of one token at one expert: an element of [experts_all, capacity].
+`routing` assigns tokens to slots: see `transformer.experts.routing`.
 
 `by_index` gathers vectors of d_model elements, at a cost of tokens * d_model. If tokens
 choose experts, there is no scatter, not even in the backward pass: the gradient of `take`
@@ -27,7 +28,7 @@ from transformer.experts.routing import (
     gather_choices,
 )
 
-_SLOT = "slot"
+_SLOT = "slot"  # the dimensions of slots, experts_all and capacity, flattened into one
 
 
 class Dispatch(NamedTuple):
@@ -37,7 +38,7 @@ class Dispatch(NamedTuple):
       take: (x, routing) -> the token in each slot, [*groups, experts_all, capacity,
         d_model]; 0 in empty slots.
       combine: (results, routing, x) -> for each token the weighted sum of the experts'
-        results, shaped as x. Of x, only the shape and dtype are used.
+        results, shaped as x. Only the shape and dtype of x are used.
     """
 
     take: Callable[[mtf.Tensor, Routing], mtf.Tensor]
@@ -56,11 +57,13 @@ def _combine_by_gather(
 ) -> mtf.Tensor:
     """Returns the weighted sum of the results of each token: `Dispatch.combine`."""
     if routing.choices is None:
-        # Experts chose tokens: any number of slots may have results for a token.
+        # Experts chose tokens: any count of slots may have results for a token.
         slot_dims = (EXPERTS, CAPACITY)
         groups = [name for name in routing.tokens.shape.names if name not in slot_dims]
-        weighted = results * mtf.cast(routing.weights, results.dtype)
-        y = mtf.segment_sum(weighted, routing.tokens, x.shape.dim(TOKENS), groups)
+        weighted_results = results * mtf.cast(routing.weights, results.dtype)
+        y = mtf.segment_sum(
+            weighted_results, routing.tokens, x.shape.dim(TOKENS), groups
+        )
     else:
         # [*groups, choice, length, d_model]
         results_of_choices = _gather_results(
@@ -86,6 +89,7 @@ def _gather_tokens(
     """
 
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
+        """Returns the gradients of x, tokens and slots; None for integers."""
         dy_slots = mtf.flatten(dy, [EXPERTS, CAPACITY], _SLOT)
         dx_of_choices = _gather(dy_slots, slots, _SLOT)
         return [mtf.reduce_sum(dx_of_choices, CHOICE), None, None]
@@ -107,6 +111,7 @@ def _gather_results(
     """
 
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
+        """Returns the gradients of results, slots and sources; None for integers."""
         return [gather_choices(dy, sources), None, None]
 
     result_slots = mtf.flatten(results, [EXPERTS, CAPACITY], _SLOT)
@@ -121,8 +126,8 @@ def _gather(x: mtf.Tensor, indices: mtf.Tensor, dim: str) -> mtf.Tensor:
 def _take_by_matmul(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
     """Returns the token in each slot: `Dispatch.take`."""
     one_hot = _one_hot(x, routing)
-    features = x.shape.without(*one_hot.shape.names)
-    return mtf.einsum([one_hot, x], one_hot.shape.without(TOKENS) + features)
+    feature_dims = x.shape.without(*one_hot.shape.names)
+    return mtf.einsum([one_hot, x], one_hot.shape.without(TOKENS) + feature_dims)
 
 
 def _combine_by_matmul(

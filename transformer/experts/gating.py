@@ -7,11 +7,12 @@ expert.
     loss = loss + 1e-2 * routing.losses["balance"]
 
 A gating is a function of logits [*groups, length, experts_all]. Each group, here an example
-of the batch, is routed independently. The choices of a group are queued: first choices of
-all tokens, in the order of tokens, then all second choices, and so on; an expert takes the
-first `capacity` choices of its queue. So if slots run out, first choices of later tokens
-come before a second choice, which may be dropped. A first choice depends only on earlier
-tokens.
+of the batch, is routed independently. A *choice* is an expert that a token would like to go
+through, a *slot* the storage of one token at one expert, and a *gate* the weight of the
+expert's result. The choices of a group are queued: first choices of all tokens, in the order
+of tokens, then all second choices, and so on; an expert takes the first `capacity` choices of
+its queue. So if slots run out, second choices are dropped before first choices. Whether a
+first choice gets a slot depends only on earlier tokens.
 
     top_2           GShard (Lepikhin et al. 2020, arXiv 2006.16668), as in its code or its paper
     switch          Switch Transformer (Fedus et al. 2021, arXiv 2101.03961)
@@ -91,17 +92,17 @@ def top_2(
     else:
         _check_one_of(normalize, "before", "after")
     num_experts = logits.shape[EXPERTS]
-    candidates = top_candidates(logits, min(2, num_experts), nonpadding)
+    candidates = top_candidates(logits, k=min(2, num_experts), nonpadding=nonpadding)
     normalized_gates = candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
     if normalize == "before":
         candidates = candidates._replace(gates=normalized_gates)
     may_have_slot = None
     if training:
-        sampled = _sample_choices(normalized_gates, threshold)
+        is_sampled = _sample_choices(normalized_gates, threshold)
         if is_published:
-            may_have_slot = sampled
+            may_have_slot = is_sampled
         else:
-            candidates = candidates._replace(valid=candidates.valid & sampled)
+            candidates = candidates._replace(valid=candidates.valid & is_sampled)
     routing = _route_choices(
         candidates,
         capacity,
@@ -131,7 +132,8 @@ def switch(
       training: whether the capacity for training is used.
       capacity: the capacity of experts; None: `Capacity()`.
     """
-    return _route_choices(top_candidates(logits, 1, nonpadding), capacity, training)
+    candidates = top_candidates(logits, k=1, nonpadding=nonpadding)
+    return _route_choices(candidates, capacity, training)
 
 
 @gin.configurable
@@ -161,7 +163,7 @@ def top_k(
       ShapeError: there are fewer than k experts.
     """
     _check_one_of(normalize, "before", "after", "never")
-    _check_k(k, logits, f"top_k.k is {k}")
+    _check_k(k, logits, setting="top_k.k")
     candidates = top_candidates(logits, k, nonpadding)
     if normalize == "before":
         candidates = candidates._replace(
@@ -198,20 +200,22 @@ def expert_choice(
     Raises:
       ShapeError: there are fewer than k experts.
     """
-    _check_k(k, logits, f"expert_choice.k is {k}")
-    candidates = top_candidates(logits, 1, nonpadding)
+    _check_k(k, logits, setting="expert_choice.k")
+    # Experts choose among all tokens: only the probabilities of the candidates are used.
+    candidates = top_candidates(logits, k=1, nonpadding=nonpadding)
     token_dim = logits.shape.dim(TOKENS)
     num_slots = _num_slots(candidates, capacity, training, choices=k)
     score = candidates.probabilities
     if nonpadding is not None:
-        # Lower than any probability: padding comes last, and is recognized below.
+        # Lower than any probability: padding comes last.
         score = mtf.where(nonpadding, score, -1.0)
     weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, num_slots))
+    # A negative score is that of padding: the slot stays empty.
     is_filled = mtf.cast(weights >= 0.0, "float32")
     tokens = mtf.where(weights >= 0.0, tokens, -1)
-    experts_of_token = mtf.segment_sum(is_filled, tokens, token_dim, candidates.groups)
+    experts_per_token = mtf.segment_sum(is_filled, tokens, token_dim, candidates.groups)
     # A count in float32: less than 0.5 is 0.
-    is_dropped = mtf.cast(experts_of_token < 0.5, "float32")
+    is_dropped = mtf.cast(experts_per_token < 0.5, "float32")
     return Routing(
         tokens=tokens,
         weights=weights * is_filled,
@@ -260,13 +264,14 @@ def _route_choices(
         candidates.experts, candidates.valid, candidates.logits.shape.dim(EXPERTS)
     )
     num_choices = candidates.gates.shape[CHOICE]
-    num_slots = _num_slots(candidates, capacity, training, num_choices)
+    num_slots = _num_slots(candidates, capacity, training, choices=num_choices)
     positions = mtf.where(candidates.valid, queues.positions, -1)
     has_slot = candidates.valid & (positions < num_slots)
-    sources = queues.heads(num_slots)
+    # The choice in each slot, as the integer choice * tokens + token.
+    sources = queues.front(num_slots)
     if may_have_slot is not None:
         has_slot = has_slot & may_have_slot
-        # The slots of the other choices stay empty.
+        # The slots of choices that may have none stay empty.
         is_filled = gather_choices(has_slot, sources) & (sources >= 0)
         sources = mtf.where(is_filled, sources, -1)
     gates = mtf.where(has_slot, candidates.gates, 0.0)
@@ -279,13 +284,14 @@ def _route_choices(
         has_slot=has_slot,
         slots=mtf.where(has_slot, candidates.experts * num_slots + positions, -1),
     )
-    # A source is choice * tokens + token.
+    # The token in each slot: `sources` without the choice.
     num_tokens = candidates.logits.shape[TOKENS]
     tokens = mtf.where(sources >= 0, mtf.math.floormod(sources, num_tokens), -1)
     weights = gather_choices(gates, sources)
     if num_counted is None:
         num_counted = num_choices
-    balance = balance_loss(candidates, queues.count(num_counted), num_counted)
+    counts = queues.count(num_counted)
+    balance = balance_loss(candidates, counts, num_counted=num_counted)
     dropped = 1.0 - mtf.reduce_mean(mtf.cast(has_slot, "float32"), CHOICE)
     return Routing(
         tokens=tokens,
@@ -302,8 +308,13 @@ def _route_choices(
 def _num_slots(
     candidates: Candidates, capacity: Capacity | None, training: bool, choices: int
 ) -> int:
-    """Returns the count of slots of an expert in a group, for this count of choices of a
-    token.
+    """Returns the count of slots of an expert in a group.
+
+    Args:
+      candidates: the candidates, whose shape has the counts of tokens and experts.
+      capacity: the capacity of experts; None: `Capacity()`.
+      training: whether the capacity for training is used.
+      choices: the count of choices of a token.
     """
     if capacity is None:
         capacity = Capacity()
@@ -316,11 +327,11 @@ def _num_slots(
     )
 
 
-def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:
-    """Raises ShapeError unless k is from 1 to the count of experts."""
+def _check_k(k: int, logits: mtf.Tensor, setting: str) -> None:
+    """Raises ShapeError unless k, the value of a setting, is from 1 to the count of experts."""
     if not 1 <= k <= logits.shape[EXPERTS]:
         raise mtf.ShapeError(
-            f"{message}, but there are {logits.shape[EXPERTS]} experts: a token goes "
+            f"{setting} is {k}, but there are {logits.shape[EXPERTS]} experts: a token goes "
             "through 1 to all of them.\n  Use a smaller k, or more "
             "MixtureOfExperts.experts."
         )

@@ -21,10 +21,10 @@ tensor has both `batch` and `experts`, so both may be sharded along one mesh axi
 `batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
 `d_model`, so `d_model` may be sharded along `data`, too (FSDP).
 
-Tokens are routed in *groups*: an expert has slots for each group. By default a group is an
-example; with `group_size` it is a section of an example, or several examples. Microbatches
-split a batch by examples, so they do not split a group within an example; if they would
-split a group of several examples, that is an error.
+Tokens are routed in *groups*: an expert has `capacity` slots for each group, and a slot
+stores one token. By default a group is an example; with `group_size` it is a section of an
+example, or several examples. Microbatches split a batch by examples, so they do not split a
+group within an example; if they would split a group of several examples, that is an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from transformer.experts.gating import top_2
 from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
 
 # Names of dimensions.
-_EXPERTS_SHARDED = "experts"  # layouts shard this one
+_EXPERTS_SHARDED = "experts"  # of experts' variables and inputs; layouts shard this one
 _GROUP = "group"  # the groups of an example
 _MEMBER = "member"  # the examples of a group
 _DISPATCH = {"index": by_index, "one_hot": by_one_hot}
@@ -88,7 +88,7 @@ def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
     """
     metrics: dict[str, float] = {}
     for name, report in reports.items():
-        load = report.load.numpy()
+        load = report.load.numpy()  # sums to 1, so the mean load is 1 / len(load)
         metrics |= {
             f"{name}/dropped": float(report.dropped),
             f"{name}/entropy": float(report.entropy),
@@ -107,17 +107,17 @@ def experts_text(reports: dict[str, Report], metrics: dict[str, float]) -> str:
       metrics: the metrics of these reports, from `report_metrics`.
     """
 
-    def values(name: str) -> list[float]:
-        """Returns a metric of each layer."""
-        return [metrics[f"{layer}/{name}"] for layer in reports]
+    def layer_values(metric: str) -> list[float]:
+        """Returns the value of a metric for each layer."""
+        return [metrics[f"{block}/{metric}"] for block in reports]
 
     expert_counts = sorted({report.load.shape.size for report in reports.values()})
-    mean_dropped = sum(values("dropped")) / len(reports)
+    mean_dropped = sum(layer_values("dropped")) / len(reports)
     return (
         f"{' or '.join(map(str, expert_counts))} experts: "
         f"{mean_dropped:.1%} of choices dropped, "
-        f"the busiest has {max(values('most_loaded')):.1f} times the mean load, "
-        f"router loss {sum(values('router_loss')):.4f}"
+        f"the busiest has {max(layer_values('most_loaded')):.1f} times the mean load, "
+        f"router loss {sum(layer_values('router_loss')):.4f}"
     )
 
 
@@ -139,8 +139,8 @@ class MixtureOfExperts(mtf.Module):
         there are fewer tokens, they are one group. None: a group is an example.
       shared_experts: the count of experts that every token goes through in addition (Dai et
         al. 2024, arXiv 2401.06066).
-      jitter: in training, the inputs of the router are multiplied by random numbers from
-        1 - jitter to 1 + jitter.
+      jitter: the range of random factors: in training, the inputs of the router are
+        multiplied by numbers from 1 - jitter to 1 + jitter.
       balance_weight: the weight of the balance loss, which evens the load of experts.
       z_weight: the weight of the z loss, which keeps logits small.
       dispatch: "index" gathers tokens by index; "one_hot" multiplies by one-hot tensors
@@ -179,6 +179,7 @@ class MixtureOfExperts(mtf.Module):
         super().__init__(name)
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
+        # `Shape` parses texts such as "d_model:512"; each has one dimension.
         (self.model_dim,) = mtf.Shape(model_dim)
         (d_hidden,) = mtf.Shape(hidden_dim)
         self._expert_model_name = f"{self.model_dim.name}_expert"
@@ -186,7 +187,8 @@ class MixtureOfExperts(mtf.Module):
         self.group_size = group_size
         self.jitter = jitter
         self.dispatch = _DISPATCH[dispatch]
-        self.weights = {"balance": balance_weight, "z": z_weight}
+        self.loss_weights = {"balance": balance_weight, "z": z_weight}
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.router = mtf.layers.Dense(
                 mesh,
@@ -206,7 +208,8 @@ class MixtureOfExperts(mtf.Module):
             )
             self.shared = None
             if shared_experts:
-                # Several shared experts compute the same as one that is as wide as all.
+                # One layer with the hidden sizes of all shared experts together computes
+                # the sum of their outputs.
                 self.shared = mtf.layers.FeedForward(
                     mesh,
                     self.model_dim,
@@ -238,23 +241,26 @@ class MixtureOfExperts(mtf.Module):
           PlanError: experts choose among tokens in a causal model.
         """
         outer_names = x.shape.without(TOKENS, self.model_dim.name).names
-        # x with the dimensions in this order: [*outer, length, d_model].
+        num_outer = len(outer_names)
+        # The order of the dimensions of x: [*outer, length, d_model]; in decoding there is no
+        # `length`.
         order = [*outer_names, *x.shape.only([TOKENS]).names, self.model_dim.name]
-        grouped = self._split_into_groups(mtf.transpose(x, order), len(outer_names))
+        grouped_x = self._split_into_groups(mtf.transpose(x, order), num_outer)
         if nonpadding is not None:
-            nonpadding = mtf.transpose(nonpadding, order[:-1])
-            nonpadding = self._split_into_groups(nonpadding, len(outer_names))
-        logits = self._router_logits(grouped, training)
+            nonpadding = mtf.transpose(nonpadding, order[:-1])  # without d_model
+            nonpadding = self._split_into_groups(nonpadding, num_outer)
+        logits = self._router_logits(grouped_x, training)
         routing = self.gating(logits, nonpadding=nonpadding, training=training)
         if routing.choices is None:
             self._check_experts_may_choose(x.shape)
-        y = self._apply_experts(grouped, routing)
+        y = self._apply_experts(grouped_x, routing)
+        # From groups back to the dimensions of x, in their order.
         y = mtf.reshape(y, [x.shape.dim(name) for name in order])
         y = mtf.transpose(y, x.shape.names)
         if self.shared is not None:
             y = y + self.shared(x)
         loss = mtf.add_n(
-            [value * self.weights[kind] for kind, value in routing.losses.items()]
+            [value * self.loss_weights[name] for name, value in routing.losses.items()]
         )
         report = Report(
             loss=loss,
@@ -309,8 +315,8 @@ class MixtureOfExperts(mtf.Module):
         groups = [name for name in x.shape.names if name not in (TOKENS, d_model)]
         tokens = self.dispatch.take(x, routing)
         tokens = mtf.transpose(tokens, [EXPERTS, *groups, CAPACITY, d_model])
-        # In the new names `experts` is sharded in place of the groups: an all-to-all. The
-        # way back is another one.
+        # With the new names, the layout shards `experts` instead of the groups: an
+        # all-to-all. Renaming back is another one.
         to_experts = {name: f"{name}_all" for name in groups}
         to_experts[EXPERTS] = _EXPERTS_SHARDED
         to_experts[d_model] = self._expert_model_name
@@ -342,38 +348,41 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
         return x
     if length % size == 0:
         return mtf.unflatten(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
-    examples = mtf.Dimension("example", 1) if is_single_example else outer_dims[-1]
-    num_examples = _examples_per_group(examples.size, length, size)
-    if num_examples is None:
+    example_dim = mtf.Dimension("example", 1)
+    if not is_single_example:
+        example_dim = outer_dims[-1]
+    examples_per_group = _examples_per_group(example_dim.size, length, size)
+    if examples_per_group is None:
         raise mtf.ShapeError(
             f"groups of {size} tokens do not fit {x.shape!r}.\n  Take a divisor of "
-            f'"{TOKENS}", or a multiple by a divisor of "{examples.name}".'
+            f'"{TOKENS}", or a multiple by a divisor of "{example_dim.name}".'
         )
-    if num_examples > 1 and mtf.microbatches_of(examples.name) > 1:
+    if examples_per_group > 1 and mtf.microbatches_of(example_dim.name) > 1:
         raise mtf.ShapeError(
             f"microbatches would split groups of {size} tokens: a group is "
-            f'{num_examples} neighbouring elements of "{examples.name}", and a microbatch '
+            f'{examples_per_group} neighbouring elements of "{example_dim.name}", and a microbatch '
             "takes elements at a stride.\n"
             f"  Take groups of at most {length} tokens, which microbatches do not split."
         )
-    groups = (examples.name, examples.size // num_examples)
-    x = mtf.unflatten(x, examples.name, [groups, (_MEMBER, num_examples)])
+    # [..., examples, length] -> [..., groups, members, length] -> [..., groups, length]
+    group_dim = (example_dim.name, example_dim.size // examples_per_group)
+    x = mtf.unflatten(x, example_dim.name, [group_dim, (_MEMBER, examples_per_group)])
     return mtf.flatten(x, [_MEMBER, TOKENS], TOKENS)
 
 
-def _examples_per_group(total: int, length: int, size: int) -> int | None:
+def _examples_per_group(num_examples: int, length: int, size: int) -> int | None:
     """Returns the count of examples in a group; None: such groups do not fit.
 
     If all examples together have at most `size` tokens, they are one group.
 
     Args:
-      total: the count of all examples.
+      num_examples: the count of all examples.
       length: the count of tokens of an example.
       size: the count of tokens of a group.
     """
-    if size >= total * length:
-        return total
+    if size >= num_examples * length:
+        return num_examples
     count, remainder = divmod(size, length)
-    if count == 0 or remainder or total % count:
+    if count == 0 or remainder or num_examples % count:
         return None
     return count

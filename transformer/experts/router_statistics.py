@@ -1,13 +1,12 @@
-"""The losses and statistics of a router: a mean over tokens, and over groups.
+"""The losses and statistics of a router: means over the tokens of a group, then over groups.
 
     candidates = top_candidates(logits, k=2, nonpadding=None)
-    z_loss(candidates)                              # a scalar
-    balance_loss(candidates, counts, num_counted=1)
+    z_loss(candidates)                                # a scalar
+    balance_loss(candidates, counts, num_counted=1)   # counts [*groups, experts_all]
 
 A gating function takes the likeliest experts of each token, the *candidates*, gives slots
-to some candidates, and computes auxiliary losses from all. The formulae are in
-`transformer.experts.gating`. All means are over the tokens of a group that are not
-padding, then over groups.
+(the storage of one token at one expert) to some candidates, and computes auxiliary losses
+from all. The formulae are in `transformer.experts.gating`. Padding does not count in means.
 """
 
 from __future__ import annotations

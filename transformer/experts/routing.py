@@ -2,7 +2,7 @@
 
     queues = ExpertQueues(experts, valid, mtf.Dimension("experts_all", 3))
     queues.positions           # [batch choice length]: from 0, in the queue of the expert
-    queues.heads(capacity)     # [batch experts_all capacity]: the start of each queue
+    queues.front(capacity)     # [batch experts_all capacity]: the start of each queue
 
 `experts` and `valid` are [batch choice length]. A token has one or more *choices*: experts
 in order of preference. The choices of a group of tokens are one sequence: the first choices
@@ -25,19 +25,20 @@ import gin
 
 import meshtf as mtf
 
-# Names of dimensions. The experts of gates: variables of experts have "experts", which
-# layouts shard.
+# Names of dimensions. Logits and gates have the dimension "experts_all", which is not sharded;
+# the variables of experts have the dimension "experts", which layouts shard.
 EXPERTS = "experts_all"
 TOKENS = "length"
 CHOICE = "choice"
 CAPACITY = "capacity"
-_SEQUENCE = "line"  # choices and tokens, flattened into one dimension
+_SEQUENCE = "choice_sequence"  # choices and tokens, flattened into one dimension
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """The count of slots of an expert in a group: factor * choices * tokens / experts.
+    """The count of slots of an expert in a group: factor * choices * tokens / experts. A slot
+    is the storage of one token at one expert.
 
     Attributes:
       train: the factor in training. None: an expert has a slot for each token of a group,
@@ -122,6 +123,10 @@ class ExpertQueues:
       experts: the expert of each choice, int32 [*groups, choice, length].
       valid: whether each choice is queued, bool [*groups, choice, length].
       dim: the dimension of experts, such as `experts_all:8`.
+
+    Attributes:
+      groups: the names of the dimensions of groups.
+      counts: the length of each expert's queue, int32 [*groups, experts_all].
     """
 
     def __init__(
@@ -135,16 +140,17 @@ class ExpertQueues:
         self.valid = valid
         # Choices that are not queued get an expert after the last, so they sort last.
         sequence = flatten_choices(mtf.where(valid, experts, dim.size))
+        # All queues, one after the other, and the index at which each expert's queue starts.
         self._order = mtf.argsort(sequence, _SEQUENCE)
         self.counts = self.count(experts.shape[CHOICE])
         self._starts = mtf.cumsum(self.counts, dim.name, exclusive=True)
 
-    def count(self, choices: int) -> mtf.Tensor:
-        """Returns the count of choices of each expert, int32 [*groups, experts]; only the
-        first `choices` choices of a token are counted.
+    def count(self, num_counted: int) -> mtf.Tensor:
+        """Returns the count of choices of each expert, int32 [*groups, experts_all]; only
+        the first `num_counted` choices of a token are counted.
         """
         choice_index = mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE))
-        is_counted = choice_index < choices
+        is_counted = choice_index < num_counted
         ones = mtf.where(self.valid & is_counted, mtf.ones_like(self.experts), 0)
         return mtf.segment_sum(ones, self.experts, self.dim, self.groups)
 
@@ -153,7 +159,7 @@ class ExpertQueues:
         """The position of each choice in its expert's queue, from 0: [*groups, choice,
         length].
         """
-        # The inverse of the permutation: the index of each choice in the sorted sequence.
+        # Sorting a permutation inverts it: the index of each choice in the sorted sequence.
         rank = mtf.argsort(self._order, _SEQUENCE)
         start = mtf.gather(self._starts, flatten_choices(self.experts), self.dim.name)
         shape = self.experts.shape.only([CHOICE, TOKENS])
@@ -161,17 +167,17 @@ class ExpertQueues:
             rank - start, _SEQUENCE, [shape.dim(CHOICE), shape.dim(TOKENS)]
         )
 
-    def heads(self, capacity: int) -> mtf.Tensor:
-        """Returns the first `capacity` entries of each queue, [*groups, experts, capacity];
-        -1 after the end of the queue.
+    def front(self, capacity: int) -> mtf.Tensor:
+        """Returns the first `capacity` entries of each queue, int32 [*groups, experts_all,
+        capacity]; -1 after the end of the queue.
 
         An entry is choice * tokens + token: an index into `flatten_choices`.
         """
         position = mtf.range(self.experts.mesh, mtf.Dimension(CAPACITY, capacity))
-        exists = mtf.outer(self.counts, position, mtf.greater)
-        rank = mtf.where(exists, mtf.outer(self._starts, position, mtf.add), -1)
+        is_in_queue = mtf.outer(self.counts, position, mtf.greater)
+        rank = mtf.where(is_in_queue, mtf.outer(self._starts, position, mtf.add), -1)
         entry = mtf.gather(self._order, rank, _SEQUENCE, zero_negative=True)
-        return mtf.where(exists, entry, -1)
+        return mtf.where(is_in_queue, entry, -1)
 
 
 def flatten_choices(x: mtf.Tensor) -> mtf.Tensor:
@@ -182,7 +188,7 @@ def flatten_choices(x: mtf.Tensor) -> mtf.Tensor:
 
 
 def gather_choices(x: mtf.Tensor, entries: mtf.Tensor) -> mtf.Tensor:
-    """Returns the elements of x [*groups, choice, length, ...] at entries choice * tokens
-    + token; 0 where an entry is negative.
+    """Returns the elements of x [*groups, choice, length, ...] at `entries`, integers choice
+    * tokens + token; 0 where an entry is negative.
     """
     return mtf.gather(flatten_choices(x), entries, _SEQUENCE, zero_negative=True)

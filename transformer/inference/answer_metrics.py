@@ -39,8 +39,7 @@ def normalize_answer(text: str) -> str:
 
 def exact_match(text: str, answers: Sequence[str]) -> float:
     """Returns 1.0 if a text equals one of the answers, all normalized; else 0.0."""
-    normalized = normalize_answer(text)
-    return float(any(normalized == x for x in _normalized_answers(answers)))
+    return float(normalize_answer(text) in _normalized_answers(answers))
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
@@ -86,7 +85,8 @@ def evaluate_answers(
     f1_scores: list[float] = []
     for batch in trained.data.held_out(batch_size, num_examples):
         inputs, answers = zip(*_inputs_and_answers(batch, vocabulary))
-        for completion, answer in zip(decoder([*inputs]), answers):
+        completions = decoder(list(inputs))
+        for completion, answer in zip(completions, answers):
             text = vocabulary.decode(np.array(completion.ids, np.int32))
             exact_matches.append(exact_match(text, [answer]))
             f1_scores.append(f1(text, [answer]))
@@ -110,6 +110,7 @@ def _inputs_and_answers(
     counts = np.asarray(batch["counts"])  # 0 for examples that pad the last batch
     for inputs, targets, count in zip(all_inputs, all_targets, counts):
         if count:
+            # Padding, the id 0, follows the last id of the input.
             length = np.flatnonzero(inputs)[-1] + 1
             yield inputs[:length].tolist(), vocabulary.decode(targets)
 

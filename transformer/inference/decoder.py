@@ -7,10 +7,9 @@
     decoder = Decoder(model, max_new_tokens=64, num_beams=4, eos_id=1)    # EncoderDecoder too
 
 A language model continues its prompts; for an encoder-decoder, prompts are the encoder's
-inputs. Prompts are processed in one pass (prefill), and their keys and values are cached,
-so each new id computes one position. Prompts of a batch are padded to one length, a power
-of two; for each padded length there is one traced program. Every layout generates the same
-ids.
+inputs. A prompt is processed in one pass (prefill), and the keys and values of its positions
+are cached, so each new id computes one position. Prompts of a batch are padded to one length,
+a power of two; a program is traced for each. Every layout generates the same ids.
 """
 
 from __future__ import annotations
@@ -61,16 +60,16 @@ class Decoder:
       eos_id: the id that ends a sequence, or several such ids; None: there is none.
       bos_id: the id before a language model's prompts (None: none), or the initial id of
         an encoder-decoder's decoder (None: 0).
-      temperature: divides logits before sampling; 0 takes the likeliest id.
-      top_k: sample from the k likeliest ids; None: from all.
-      top_p: sample from the fewest ids whose probabilities sum to this; None: from all.
+      temperature: the divisor of logits before sampling; 0: the likeliest id is taken.
+      top_k: the count of the likeliest ids that are sampled from; None: all.
+      top_p: the probability, in total, of the likeliest ids that are sampled from; None: 1.
       num_beams: the count of sequences that a beam search extends; 0: no beam search.
       alpha: the exponent of the length penalty of a beam search; larger values prefer
         longer sequences.
       window: the count of the last positions that a position attends to; None: all.
       truncate: whether longer prompts are truncated, at the start for a language model, at
         the end for an encoder; if not, they raise an error.
-      vocab_size: only ids below this are generated; None: all ids of the model.
+      vocab_size: the bound of generated ids, which are below it; None: that of the model.
       prefix_lm: whether the ids of a prompt also attend to later ids of the prompt, as in
         a model trained as a prefix language model.
 
@@ -153,7 +152,7 @@ class Decoder:
             model has no encoder.
         """
         if self.has_encoder:
-            assert inputs is not None, "an encoder has inputs"
+            assert inputs is not None, "an encoder-decoder needs inputs"
             return self._generate(tokens, inputs)
         return self._generate_after_prompts(tokens)
 
@@ -165,9 +164,8 @@ class Decoder:
         positions = mtf.range(self.mesh, tokens.shape.dim("length"))
         prompt_lengths = mtf.reduce_sum(mtf.cast(tokens >= 0, "int32"), "length")
         num_new = length - prompt_lengths
-        # `_generate` starts all sequences at position 0. For prompts of different lengths
-        # they are shifted: the last id of the prompt, a negative element for each new id,
-        # then 0.
+        # `_generate` starts all sequences at position 0, so they are shifted by their
+        # prompts: the last id of the prompt, a negative element for each new id, then 0.
         last_ids = mtf.gather(tokens, prompt_lengths - 1, "length")
         is_new = mtf.outer(positions, num_new, mtf.less_equal)
         new_or_zero = mtf.where(is_new, -1, 0)
@@ -180,7 +178,7 @@ class Decoder:
             max_length=mtf.reduce_max(num_new) + 1,
             cache_length=length,
         )
-        # Shifted back: position p of a sequence is position p - prompt length + 1 in `ids`.
+        # Shifted back: position p of a sequence is position p - prompt_length + 1 in `ids`.
         source = mtf.outer(positions, prompt_lengths, mtf.subtract) + 1
         ids = mtf.take_along_axis(ids, mtf.maximum(source, 0), "length")
         return mtf.where(tokens < 0, ids, tokens), scores
@@ -224,9 +222,9 @@ class Decoder:
             "max_length": max_length,
         }
         if self.num_beams:
-            beam = mtf.Dimension(_BEAM, self.num_beams)
+            beam_dim = mtf.Dimension(_BEAM, self.num_beams)
             ids, scores = mtf.decoding.beam_search(
-                step, tokens, beam, cache, alpha=self.alpha, **settings
+                step, tokens, beam_dim, cache, alpha=self.alpha, **settings
             )
             # Beams are ordered by score: the best one has index 0.
             best = mtf.zeros(self.mesh, "", "int32")
@@ -251,8 +249,8 @@ class Decoder:
         prompt_lengths: mtf.Tensor | None,
         cache_length: int | None,
     ) -> tuple[mtf.decoding.Step, Any]:
-        """Returns a function that decodes one position after the inputs, and the cache that
-        the inputs have filled.
+        """Returns a function that decodes one position after the inputs, and the cache of
+        keys and values that the inputs have filled.
 
         Args:
           shape: the shape of the initial and new ids, [batch, length].
@@ -262,19 +260,21 @@ class Decoder:
         """
         model = self.model
         new_length = shape["length"]
-        batch = shape.without("length")
+        batch_dims = shape.without("length")
         if self.num_beams:
-            batch = batch + [(_BEAM, self.num_beams)]
+            batch_dims = batch_dims + [(_BEAM, self.num_beams)]
         if isinstance(model, EncoderDecoder):
-            encoded, _ = model.encode({"inputs": inputs})
-            cache = model.init_cache(batch, new_length, encoded, window=self.window)
+            encoded, _reports = model.encode({"inputs": inputs})
+            cache = model.init_cache(
+                batch_dims, new_length, encoded, window=self.window
+            )
             return model.decode_step, cache
-        assert prompt_lengths is not None, "prompts have lengths"
+        assert prompt_lengths is not None, "a language model needs prompt_lengths"
         prompts = mtf.rename(inputs, "inputs_length", "length")
         padded_length = prompts.shape["length"]
         if cache_length is None:
             cache_length = self._lengths.of_cache(padded_length, new_length)
-        cache = model.init_cache(batch, cache_length, self.window)
+        cache = model.init_cache(batch_dims, cache_length, window=self.window)
         cache = model.prefill(prompts, cache, prompt_lengths, prefix_lm=self.prefix_lm)
 
         def step(
@@ -330,15 +330,14 @@ class Decoder:
         if not self.has_encoder:
             self.model.embeddings.check_length(self._lengths.max_cache)
         all_prompts = []
-        for i, prompt in enumerate(prompts):
-            ids = [int(x) for x in prompt]
-            self._check_prompt(i, ids)
+        for index, prompt in enumerate(prompts):
+            ids = [int(token_id) for token_id in prompt]
+            self._check_prompt(index, ids)
             all_prompts.append(self._truncate(ids))
         for start in range(0, len(all_prompts), self.batch_size):
             batch = all_prompts[start : start + self.batch_size]
-            batch_index = start // self.batch_size
             yield self._complete(
-                batch, max_new_tokens, seed=seed, batch_index=batch_index
+                batch, max_new_tokens, seed=seed, batch_index=start // self.batch_size
             )
 
     def _complete(
@@ -349,30 +348,31 @@ class Decoder:
         batch_index: int,
     ) -> list[Completion]:
         """Returns the completions of at most `batch_size` prompts."""
-        # The last prompt pads a batch, so that all batches have the same size.
+        # Copies of the last prompt pad a batch, so that all batches have the same size.
         num_missing = self.batch_size - len(prompts)
-        padded = [*prompts, *[prompts[-1]] * num_missing]
+        padded_batch = [*prompts, *[prompts[-1]] * num_missing]
         if self.has_encoder:
-            assert self.bos_id is not None, "a decoder after an encoder has a bos_id"
-            all_inputs = padded
+            assert self.bos_id is not None, "the decoder of an encoder-decoder needs it"
+            all_inputs = padded_batch
             initial_ids = [self.bos_id] * self.batch_size
         else:
-            bos = [] if self.bos_id is None else [self.bos_id]
-            all_inputs = [bos + ids for ids in padded]
+            bos_ids = [] if self.bos_id is None else [self.bos_id]
+            all_inputs = [bos_ids + ids for ids in padded_batch]
             initial_ids = [ids[-1] for ids in all_inputs]
-        lengths = np.array([len(ids) for ids in all_inputs], np.int32)
-        inputs = pad(all_inputs, self._lengths.of_inputs(int(lengths.max())))
+        input_lengths = np.array([len(ids) for ids in all_inputs], np.int32)
+        inputs = pad(all_inputs, self._lengths.of_inputs(int(input_lengths.max())))
+        # The initial id, then -1 where ids are to be generated.
         tokens = np.full((self.batch_size, self._lengths.generated), -1, np.int32)
         tokens[:, 0] = initial_ids
-        ids, scores = self._generate_batch(
+        sequences, scores = self._generate_batch(
             tokens,
             inputs,
-            None if self.has_encoder else lengths,
-            np.int32(1 + max_new_tokens),
-            np.int32(seed),
-            np.int32(batch_index),
+            prompt_lengths=None if self.has_encoder else input_lengths,
+            max_length=np.int32(1 + max_new_tokens),
+            seed=np.int32(seed),
+            batch_index=np.int32(batch_index),
         )
-        new_ids = ids.numpy()[: len(prompts), 1 : 1 + max_new_tokens].tolist()
+        new_ids = sequences.numpy()[: len(prompts), 1 : 1 + max_new_tokens].tolist()
         # Scores of the prompts that pad the batch come last, and are left out by `zip`.
         return [
             Completion(until_eos(ids, self.eos_id), float(score))

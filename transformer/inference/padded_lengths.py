@@ -1,5 +1,5 @@
-"""The padded lengths of a decoder's arrays: sizes that the layout can shard, and that few
-different programs need.
+"""The padded lengths of a decoder's arrays. The layout can shard them, and they are few: a
+program is traced for each.
 
     lengths = PaddedLengths(mesh, architecture, max_input_length=64, max_new_tokens=200)
     lengths.of_inputs(37)                    # 64: the next power of two
@@ -18,9 +18,13 @@ _MIN_LENGTH = 16
 
 
 def round_up(size: int, mesh: mtf.Mesh, *dims: str) -> int:
-    """Returns the next size that a mesh's layout can shard along each of these dimensions.
+    """Returns the smallest size, at least `size`, that the layout can shard evenly.
 
-    An axis that a rule of the layout names, and that the mesh lacks, counts as size 1.
+    Args:
+      size: the minimum size.
+      mesh: the mesh with the layout. An axis in the layout that the mesh lacks counts as an
+        axis of size 1.
+      *dims: the names of dimensions of this size.
     """
     shard_counts = []
     for dim in dims:
@@ -35,12 +39,14 @@ class PaddedLengths:
 
     Args:
       mesh: the mesh, whose layout shards lengths.
-      architecture: the architecture, whose attention may need a multiple of blocks.
+      architecture: the architecture, whose attention may need a multiple of its
+        `block_length`.
       max_input_length: the maximum count of ids of an input.
       max_new_tokens: the maximum count of generated ids.
 
     Attributes:
-      generated: the length of what is generated: the last id of the prompt, then new ids.
+      generated: the length of a generated sequence: the last id of the prompt, then new
+        ids.
       max_cache: the count of positions of the longest prompt and the most new ids.
     """
 
@@ -64,22 +70,25 @@ class PaddedLengths:
         a multiple of the blocks of attention; but not more than the longest input needs.
         """
         a = self._architecture
-        padded = max(_MIN_LENGTH, 1 << (length - 1).bit_length())
-        if a.attention != "full" and length <= a.block_length:
-            padded = min(padded, a.block_length)
-        elif a.attention != "full":
-            padded = -(-padded // a.block_length) * a.block_length
-        padded = min(padded, self._max_input_length)
-        return round_up(padded, self._mesh, "inputs_length", *_POSITION_DIMS)
+        power_of_two = 1 << (length - 1).bit_length()  # the next one
+        padded_length = max(_MIN_LENGTH, power_of_two)
+        if a.attention != "full":
+            if length <= a.block_length:
+                padded_length = min(padded_length, a.block_length)
+            else:
+                num_blocks = -(-padded_length // a.block_length)
+                padded_length = num_blocks * a.block_length
+        padded_length = min(padded_length, self._max_input_length)
+        return round_up(padded_length, self._mesh, "inputs_length", *_POSITION_DIMS)
 
     def of_cache(self, input_length: int, new_length: int) -> int:
         """Returns the count of positions of a cache.
 
         Args:
           input_length: the padded length of the prompts.
-          new_length: the length of what is generated, whose initial id is the last id of
-            the prompt.
+          new_length: the length of the generated sequence, whose initial id is the last id
+            of the prompt.
         """
         num_positions = input_length + new_length - 1
-        padded = round_up(num_positions, self._mesh, *_POSITION_DIMS)
-        return min(padded, self.max_cache)
+        padded_length = round_up(num_positions, self._mesh, *_POSITION_DIMS)
+        return min(padded_length, self.max_cache)

@@ -37,7 +37,7 @@ def sample(
       prompt: the text to complete.
       max_new_tokens: the maximum count of generated ids; learned positions may allow
         fewer.
-      temperature: divides logits before sampling; 0 takes the likeliest id.
+      temperature: the divisor of logits before sampling; 0: the likeliest id is taken.
       seed: the seed of random draws.
       vocabulary: encodes the prompt and decodes ids; None: bytes.
       bos_id: the id before the prompt; see `Decoder`.
@@ -46,8 +46,8 @@ def sample(
     ids = vocabulary.encode(prompt).tolist()
     if model.architecture.positions == "learned":
         # One position is for `bos_id`.
-        num_free = model.architecture.max_length - len(ids) - 1
-        max_new_tokens = max(min(max_new_tokens, num_free), 1)
+        num_free_positions = model.architecture.max_length - len(ids) - 1
+        max_new_tokens = max(min(max_new_tokens, num_free_positions), 1)
     decoder = Decoder(
         model,
         max_new_tokens=max_new_tokens,
@@ -60,7 +60,7 @@ def sample(
         vocab_size=vocabulary.size,
     )
     (completion,) = decoder([ids], seed=seed)
-    text_ids = completion.ids
+    output_ids = completion.ids
     if not decoder.has_encoder:
-        text_ids = [*ids, *completion.ids]
-    return vocabulary.decode(np.array(text_ids, np.int32))
+        output_ids = [*ids, *completion.ids]
+    return vocabulary.decode(np.array(output_ids, np.int32))

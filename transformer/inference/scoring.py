@@ -1,4 +1,4 @@
-"""Scores of texts: the log-probability that a model gives them.
+"""Scores of texts: the log-probabilities that a model gives them.
 
     scorer = Scorer(model, vocabulary, length=128)
     for score in scorer(["def f(x):", "def f(x)):"]):
@@ -38,7 +38,7 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """Scores texts in batches, by one program.
+    """Scores texts in batches of one size, so that one program is traced.
 
     Args:
       model: a language model or an encoder-decoder.
@@ -83,9 +83,10 @@ class Scorer:
           DataError: a text is too long, or has no token to score.
         """
         for start in range(0, len(texts), self.batch_size):
+            batch_texts = texts[start : start + self.batch_size]
             examples = [
-                self._example(start + i, text)
-                for i, text in enumerate(texts[start : start + self.batch_size])
+                self._example(index, text)
+                for index, text in enumerate(batch_texts, start)
             ]
             log_probs = self._log_probs(_stack(examples, self.batch_size)).numpy()
             for example, log_prob in zip(examples, log_probs):
@@ -94,9 +95,14 @@ class Scorer:
     def _example(self, index: int, text: Text) -> dict[str, np.ndarray]:
         """Returns the features of a text, each [length].
 
+        Args:
+          index: the index of the text, from 0, for messages.
+          text: the text, or the input and the target of an encoder-decoder.
+
         Raises:
           DataError: the text is too long, or has no token to score.
         """
+        # A text of a language model is a target without an input.
         source, target = text if isinstance(text, tuple) else ("", text)
         target_ids = self.vocabulary.encode(target)
         if self.score_eos:
@@ -141,6 +147,7 @@ def _stack(
     """Returns a batch, each feature as [batch_size, length], with zeros after the last
     example.
     """
+    # Before and after each dimension: only the end of the batch is padded.
     padding = ((0, batch_size - len(examples)), (0, 0))
     return {
         name: np.pad(np.stack([example[name] for example in examples]), padding)

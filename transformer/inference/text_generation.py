@@ -68,7 +68,8 @@ def generate_texts(
     vocabulary = trained.data.vocabulary
     has_encoder = isinstance(trained.model, EncoderDecoder)
     prompt_ids = [
-        _encode(vocabulary, i, prompt, has_encoder) for i, prompt in enumerate(prompts)
+        _encode(vocabulary, index, prompt, has_encoder=has_encoder)
+        for index, prompt in enumerate(prompts)
     ]
     longest = max(map(len, prompt_ids), default=1)
     decoder = make_decoder(
@@ -112,18 +113,21 @@ def make_decoder(
             f"{type(model).__name__} does not generate text.\n"
             "  Use a language model or an encoder-decoder."
         )
+    features = data.features(batch_size=1)
     if "window" not in gin.get_bindings(Decoder):
-        settings["window"] = data.features(1)["tokens"].shape[1]
+        settings["window"] = features["tokens"].shape[1]
     # A stop string of one id ends a sequence, as `eos_id` does. The decoder does not know
-    # longer ones: `generate_texts` searches for them in the text.
-    stop_ids = [vocabulary.encode(text).tolist() for text in stop]
-    single_ids = [ids[0] for ids in stop_ids if len(ids) == 1]
+    # stop strings of several ids: `generate_texts` searches for them in the text.
+    ids_of_stops = [vocabulary.encode(text).tolist() for text in stop]
+    stop_ids = [ids[0] for ids in ids_of_stops if len(ids) == 1]
     return Decoder(
         model,
-        eos_id=[vocabulary.eos_id, *single_ids],
+        eos_id=[vocabulary.eos_id, *stop_ids],
         vocab_size=vocabulary.size,
+        # Training examples start with the id 0, except windows of raw bytes.
         bos_id=None if isinstance(data, ByteText) else 0,
-        prefix_lm="prefix" in data.features(1),
+        # Data for a prefix language model mark the prefix of each example.
+        prefix_lm="prefix" in features,
         **settings,
     )
 

@@ -56,8 +56,8 @@ class Architecture:
 
     Attributes:
       vocab: the size of the vocabulary.
-      vocab_multiple: the dimension `vocab` is padded to a multiple of this, so that
-        it can be sharded; the ids that pad it are never predicted.
+      vocab_multiple: an integer; the dimension `vocab` is padded to a multiple of it, so
+        that it can be sharded. The ids that pad it are never predicted.
       d_model: the size of the residual stream that runs through all blocks.
       d_ff: the hidden size of feed-forward sublayers.
       heads: the count of attention heads.
@@ -80,7 +80,8 @@ class Architecture:
       rope_theta: the base of rotary positions; the longest period is about 2 * pi *
         rope_theta positions.
       buckets: the count of buckets of distances, for relative positions.
-      max_distance: larger distances share a bucket, for relative positions.
+      max_distance: the distance from which on all distances share a bucket, for relative
+        positions.
       token_types: the count of token types, each with a learned embedding; 0: none.
       embedding_size: the size of token embeddings, which a dense layer projects to
         d_model; None: d_model, without a projection.
@@ -142,9 +143,10 @@ class Architecture:
         self._check_integers()
         self._check_fractions()
         self._check_kinds()
-        if self.heads % (self.kv_heads or 1):
+        kv_heads = self.kv_heads or self.heads
+        if self.heads % kv_heads:
             raise mtf.ShapeError(
-                f"{self.heads} heads cannot share {self.kv_heads} heads of keys and "
+                f"{self.heads} heads cannot share {kv_heads} heads of keys and "
                 "values equally.\n  Take an Architecture.kv_heads that divides heads."
             )
         self._check_combinations()
@@ -193,7 +195,7 @@ class Architecture:
                 )
 
     def _check_fractions(self) -> None:
-        """Raises ParseError for a rate that is not in [0, 1)."""
+        """Raises ParseError for a fraction that is not in [0, 1)."""
         for name in ("dropout", "epsilon"):
             value = getattr(self, name)
             if not isinstance(value, Real) or not 0 <= float(value) < 1:
@@ -220,7 +222,8 @@ class Architecture:
         """
         size = getattr(self, name)
         if name == "vocab":
-            size += -size % self.vocab_multiple
+            num_padding = -size % self.vocab_multiple
+            size += num_padding
         return mtf.Dimension(name, size)
 
     @property
@@ -229,8 +232,9 @@ class Architecture:
         heads], where `heads` counts the query heads that share one head of keys and
         values.
         """
-        kv_heads = self.kv_heads or 1
-        if kv_heads in (1, self.heads):
+        # None: a head of keys and values for each query head. 1: all query heads share one.
+        kv_heads = self.kv_heads
+        if kv_heads is None or kv_heads in (1, self.heads):
             return mtf.Shape([self.dim("heads")])
         return mtf.Shape([("kv_heads", kv_heads), ("heads", self.heads // kv_heads)])
 

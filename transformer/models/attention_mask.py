@@ -30,7 +30,7 @@ class TokenInfo(NamedTuple):
         length].
       segments: the segment of each token, integers [batch, length]; 0 is padding. Tokens
         attend within their segment. None: one segment without padding.
-      prefix: bool [batch, length]: True for tokens that earlier tokens attend to, too.
+      prefix: bool [batch, length], True for tokens that earlier tokens attend to, too;
         None: there are no such tokens.
     """
 
@@ -46,8 +46,14 @@ class TokenInfo(NamedTuple):
         segments: mtf.Tensor | None = None,
         prefix: mtf.Tensor | None = None,
     ) -> TokenInfo:
-        """Returns the information about tokens [batch, length]; by default, positions
-        count from 0, and each example is one segment without padding.
+        """Returns the information about tokens.
+
+        Args:
+          tokens: the token ids, integers [batch, length].
+          positions: the attribute `positions`; None: from 0 on in each example.
+          segments: the attribute `segments`; None: each example is one segment without
+            padding.
+          prefix: the attribute `prefix`, as integers or bool.
         """
         if positions is None:
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
@@ -86,10 +92,10 @@ def visible(
       queries: the tokens that attend.
       context: the tokens that are attended to, from `TokenInfo.as_context`.
       causal: whether a query attends only to itself and to earlier tokens.
-      window: the count of the last positions that a query attends to, its own included;
-        None: all.
+      window: the count of the last positions that a query attends to, including its
+        own; None: all.
     """
-    conditions = []
+    conditions = []  # a query attends where all of them are True
     if causal:
         conditions.append(_causal_condition(queries, context))
     if window is not None:
@@ -99,6 +105,7 @@ def visible(
         conditions.append(_segment_condition(queries, context.segments))
     if not conditions:
         return None
+    # `outer` aligns dimensions by name: the conditions have different ones.
     return functools.reduce(lambda x, y: mtf.outer(x, y, mtf.logical_and), conditions)
 
 
@@ -136,8 +143,8 @@ class AttentionMask:
         architecture has no such bias.
       context: positions and segments of the tokens that are attended to; None: the
         queries (self-attention).
-      window: the count of the last positions that a query attends to, its own included;
-        None: all.
+      window: the count of the last positions that a query attends to, including its
+        own; None: all.
     """
 
     def __init__(
@@ -162,8 +169,8 @@ class AttentionMask:
         if self.is_self_attention and architecture.positions == "rotary":
             self.rope = mtf.layers.rope(
                 queries.positions,
-                architecture.dim("d_kv"),
-                architecture.rope_theta,
+                key_dim=architecture.dim("d_kv"),
+                theta=architecture.rope_theta,
             )
 
     @functools.cached_property
@@ -220,25 +227,26 @@ def make_attention(
       is_cross_attention: whether keys and values come from an encoder; such attention
         is never local.
     """
+    reduced_dims = ";".join([*a.head_dims.names, "d_kv"])  # by the output's matmul
     settings: dict[str, Any] = {
         "dropout_rate": a.dropout,
         "use_bias": a.use_bias,
         "name": name,
-        "output_initializer": residual_initializer(
-            ";".join([*a.head_dims.names, "d_kv"]), a
-        ),
+        "output_initializer": residual_initializer(reduced_dims, a),
         "kv_heads_dim": a.kv_head_dims,
         "scale": None if a.scaled_attention else 1.0,
     }
-    sizes = (mesh, a.dim("d_model"), a.head_dims, a.dim("d_kv"))
-    block = mtf.Dimension(LENGTH, a.block_length)  # a block of positions, not of layers
+    # The dimensions of the inputs, of the heads, and of the elements of a head.
+    dims = (a.dim("d_model"), a.head_dims, a.dim("d_kv"))
+    # A block of successive positions; it has nothing to do with the blocks of a stack.
+    block = mtf.Dimension(LENGTH, a.block_length)
     if a.attention == "blockwise":
-        return mtf.layers.BlockwiseAttention(*sizes, block=block, **settings)
+        return mtf.layers.BlockwiseAttention(mesh, *dims, block=block, **settings)
     if a.attention == "local" and not is_cross_attention:
         return mtf.layers.LocalAttention(
-            *sizes, blocks=block, radius=block, causal=causal, **settings
+            mesh, *dims, blocks=block, radius=block, causal=causal, **settings
         )
-    return mtf.layers.MultiHeadAttention(*sizes, **settings)
+    return mtf.layers.MultiHeadAttention(mesh, *dims, **settings)
 
 
 def attend(
@@ -287,7 +295,7 @@ def pad_to_blocks(x: mtf.Tensor, a: Architecture) -> mtf.Tensor:
     num_padding = 0
     if a.attention != "full" and length > a.block_length:
         num_padding = -length % a.block_length
-    return mtf.pad(x, LENGTH, 0, num_padding)
+    return mtf.pad(x, LENGTH, before=0, after=num_padding)
 
 
 def residual_initializer(

@@ -29,7 +29,7 @@ class Model(mtf.Module):
       name: the first component of the paths of the variables.
     """
 
-    # Name of each tensor that a batch may have -> dimensions, such as "batch; length".
+    # Name of each tensor that a batch may have -> its dimensions, such as "batch; length".
     features: Mapping[str, str] = {}
 
     def __init__(
@@ -55,14 +55,22 @@ class Model(mtf.Module):
         raise NotImplementedError
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns sums over a batch by name, as `metric_sums` does: float32 scalars."""
+        """Returns sums over a batch by name, float32 scalars, such as those of `metric_sums`:
+        divided by a count of tokens, they are the metrics of an evaluation.
+        """
         raise NotImplementedError
 
 
 def add_auxiliary_losses(
     loss: mtf.Tensor, reports: Mapping[str, Report], training: bool
 ) -> mtf.Tensor:
-    """Returns the loss; in training, plus the auxiliary losses of mixtures of experts."""
+    """Returns the loss; in training, plus the auxiliary losses of mixtures of experts.
+
+    Args:
+      loss: the loss of a batch, a scalar.
+      reports: the reports of mixtures of experts by block name, with their losses.
+      training: whether the losses are added.
+    """
     if not training or not reports:
         return loss
     return mtf.add_n([loss, *(report.loss for report in reports.values())])
@@ -98,9 +106,9 @@ def metric_sums(
 def target_weights(batch: Batch) -> mtf.Tensor | None:
     """Returns the weight of each target, [batch, length] or [batch]; None: all are 1.
 
-    It is the product of two tensors that a batch may have: "weights", one for each
-    target, and "counts", one for each example: 1, or 0 if the example only pads the last
-    batch.
+    The weight is the product of two tensors that a batch may have: "weights", one for
+    each target, and "counts", one for each example: 1, or 0 if the example only pads the
+    last batch.
     """
     weights = batch.get("weights")
     counts = batch.get("counts")

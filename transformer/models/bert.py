@@ -11,7 +11,8 @@ fine-tuned from it.
 Here x is the output of each token, [batch, length, d_model], and `pooled` one vector for
 each example, [batch, d_pooled]: tanh of a dense layer of the first token's output.
 
-Devlin et al., 2018, arXiv 1810.04805. Tokens with id 0 are padding.
+Devlin et al., 2018, arXiv 1810.04805. Tokens with id 0 are padding. In a batch, `counts` is 1
+for each example, or 0 if the example only pads the last batch.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from transformer.models.stack import Stack
 
 _TOKENS = "batch; length"
 _MASKED = "batch; masked"
+# Names of dimensions that have the size of d_model. A dense layer from d_model to d_model needs
+# two names, one for its inputs and one for its outputs.
 _POOLED = "d_pooled"
 _TRANSFORM = "d_transform"
 
@@ -78,6 +81,7 @@ class BertEncoder(mtf.Module):
         super().__init__("bert")
         self.architecture = architecture
         a = architecture
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
@@ -99,7 +103,7 @@ class BertEncoder(mtf.Module):
     ) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
         """Returns the output of each token [batch, length, d_model], the output of the
         pooler [batch, d_pooled] (None without a pooler), and a dict of block name ->
-        report of the block's mixture of experts.
+        report (losses and statistics) of the block's mixture of experts.
 
         Args:
           tokens: token ids, integers [batch, length].
@@ -108,9 +112,8 @@ class BertEncoder(mtf.Module):
           training: whether dropout is applied.
         """
         token_info = TokenInfo.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
-        x = self.dropout(
-            self.embeddings(tokens, token_info.positions, token_types), training
-        )
+        x = self.embeddings(tokens, token_info.positions, token_types)
+        x = self.dropout(x, training)
         x, reports = self.stack(x, token_info, training)
         if self.pooler is None:
             return x, None, reports
@@ -121,6 +124,12 @@ class BertEncoder(mtf.Module):
 class _BertModel(Model):
     """A model with a BERT encoder. The encoder's variables have the same paths in all
     subclasses, so that a fine-tuned model can read them from a pretraining checkpoint.
+
+    Args:
+      mesh: the mesh of the variables.
+      architecture: sizes and kinds of layers; None: `bert_architecture()`.
+      name: the first component of the paths of the variables after the encoder.
+      has_pooler: whether the encoder has a pooler.
     """
 
     def __init__(
@@ -144,9 +153,7 @@ class _BertModel(Model):
         """Returns the results of `BertEncoder` for the batch's `tokens` and `token_types`,
         each [batch, length].
         """
-        tokens = batch["tokens"]
-        token_types = batch.get("token_types")
-        return self.encoder(tokens, token_types, training)
+        return self.encoder(batch["tokens"], batch.get("token_types"), training)
 
 
 @gin.configurable
@@ -173,15 +180,16 @@ class Bert(_BertModel):
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None = None
     ) -> None:
-        super().__init__(mesh, architecture, "pretraining")
+        super().__init__(mesh, architecture, name="pretraining")
         a = self.architecture
         d_model = a.dim("d_model")
         d_transform = mtf.Dimension(_TRANSFORM, a.d_model)
         with self.scope():
+            # With one activation, this is a dense layer followed by the activation.
             self.transform = mtf.layers.DenseProduct(
-                mesh, d_model, d_transform, [a.activation], name="transform"
+                mesh, d_model, d_transform, activations=[a.activation], name="transform"
             )
-            self.transform_norm = a.make_norm(mesh, "transform_norm", d_transform)
+            self.transform_norm = a.make_norm(mesh, "transform_norm", dim=d_transform)
             self.logits_bias = mtf.Variable(
                 mesh,
                 [a.dim("vocab")],
@@ -212,9 +220,7 @@ class Bert(_BertModel):
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns logits [..., vocab] for outputs of the encoder, [..., d_model]."""
-        # "d_transform" has the size of d_model, and another name: a matmul of d_model with
-        # d_model needs two names.
-        x = self.transform_norm(self.transform(x))
+        x = self.transform_norm(self.transform(x))  # [..., d_transform]
         logits = self.encoder.embeddings.attend(mtf.rename(x, _TRANSFORM, "d_model"))
         logits = logits + mtf.cast(self.logits_bias.tensor(), logits.dtype)
         return mask_padded_vocab(logits, self.architecture)
@@ -277,6 +283,7 @@ class Classifier(_BertModel):
       labels: the count of classes.
     """
 
+    # `labels` is the class of each example.
     features = {
         "tokens": _TOKENS,
         "token_types": _TOKENS,
@@ -287,7 +294,7 @@ class Classifier(_BertModel):
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None = None, labels: int = 2
     ) -> None:
-        super().__init__(mesh, architecture, "classifier")
+        super().__init__(mesh, architecture, name="classifier")
         with self.scope():
             self.classes = mtf.layers.Dense(
                 mesh,
@@ -334,6 +341,7 @@ class SpanExtractor(_BertModel):
         configures it.
     """
 
+    # `start` and `end` are the positions of an answer's first and last token.
     features = {
         "tokens": _TOKENS,
         "token_types": _TOKENS,
@@ -345,8 +353,9 @@ class SpanExtractor(_BertModel):
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None = None
     ) -> None:
-        super().__init__(mesh, architecture, "span_extractor", has_pooler=False)
+        super().__init__(mesh, architecture, name="span_extractor", has_pooler=False)
         with self.scope():
+            # The two ends of an answer: index 0 is its start, index 1 its end.
             self.ends = mtf.layers.Dense(
                 mesh,
                 self.architecture.dim("d_model"),
@@ -383,9 +392,7 @@ class SpanExtractor(_BertModel):
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns the sums of `metric_sums`, over the first and the last tokens of answers
-        together.
-        """
+        """Returns the sums of `metric_sums` over the first and the last tokens of answers."""
         start_logits, end_logits, _ = self(batch)
         counts = batch.get("counts")
         start_sums = metric_sums(start_logits, batch["start"], counts, dim=LENGTH)

@@ -6,7 +6,8 @@ feed-forward.
 
 The *residual stream* x runs through all blocks. Each of the two or three *sublayers* f of a
 block is added to it: x + f(norm(x)) in a pre-norm architecture, norm(x + f(x)) in a
-post-norm one.
+post-norm one. A mixture of experts also returns a `Report`: its auxiliary losses and its
+statistics.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Block(mtf.Module):
         self.architecture = architecture
         a = architecture
         dropout = mtf.layers.Dropout
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.attention_norm = a.make_norm(mesh, "attention_norm")
             self.attention = make_attention(mesh, a, causal, name="attention")
@@ -150,10 +152,10 @@ class Block(mtf.Module):
         """Returns the cache before the first decoding step.
 
         Args:
-          x: a residual stream at one position, [batch, d_model], of which only shape and
-            dtype are used.
-          num_slots: the count of positions that the cache can store; local attention
-            ignores it, and has slots for its window.
+          x: a residual stream at one position, [batch, d_model]; only its shape and dtype
+            are used.
+          num_slots: the count of positions whose keys and values the cache can store;
+            local attention ignores it, and stores those of its window.
           context: an encoder's output, [batch, length, d_model]; None: no encoder.
         """
         if isinstance(self.attention, mtf.layers.LocalAttention):
@@ -185,7 +187,7 @@ class Block(mtf.Module):
             x,
             cache,
             context_bias,
-            lambda h: self.attention.decode_prepared_step(
+            cached_attention=lambda h: self.attention.decode_prepared_step(
                 h, cache.self_attention, decode_step
             ),
         )
@@ -282,6 +284,13 @@ class Block(mtf.Module):
     ) -> mtf.Tensor:
         """Returns x + dropout(sublayer(norm(x))) in a pre-norm architecture, and
         norm(x + dropout(sublayer(x))) in a post-norm one.
+
+        Args:
+          x: the residual stream, [batch, length, d_model] or [batch, d_model].
+          norm: the norm layer of the sublayer.
+          dropout: the dropout layer of the sublayer.
+          training: whether dropout is applied.
+          sublayer: a function of a tensor that returns one of the same shape.
         """
         if self.architecture.norm_place == "before":
             return x + dropout(sublayer(norm(x)), training)
@@ -319,9 +328,8 @@ class Block(mtf.Module):
             if drop_free and LENGTH in h.shape.names:
                 new_names = {LENGTH: f"{LENGTH}_ungrouped"}
             original_names = {new: old for old, new in new_names.items()}
-            y, report = self.feed_forward(
-                mtf.rename(h, new_names), training, nonpadding
-            )
+            renamed = mtf.rename(h, new_names)
+            y, report = self.feed_forward(renamed, training, nonpadding)
             reports.append(report)
             return mtf.rename(y, original_names)
 
@@ -338,14 +346,22 @@ class Block(mtf.Module):
 def _make_feed_forward(
     mesh: mtf.Mesh, a: Architecture, has_experts: bool, causal: bool
 ) -> Any:
-    """Returns a mixture of experts if `has_experts`, else a feed-forward layer."""
+    """Returns the layer of the feed-forward sublayer.
+
+    Args:
+      mesh: the mesh of the variables.
+      a: the architecture.
+      has_experts: whether the layer is a mixture of experts.
+      causal: whether a token must not depend on later tokens.
+    """
     settings: dict[str, Any] = {
         "activation": a.activation,
         "output_initializer": residual_initializer("d_ff", a),
     }
     if has_experts:
         mixture = a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
-        # The layer raises if its gating would show a decoder later tokens.
+        # If it is causal, the layer raises an error for a gating in which the experts of a
+        # token depend on later tokens.
         mixture.causal = causal
         return mixture
     return mtf.layers.FeedForward(

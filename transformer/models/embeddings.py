@@ -14,8 +14,8 @@ import math
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 
-# The dimension of the table's entries, if `Architecture.embedding_size` gives them a size of
-# their own (as in ALBERT); otherwise their dimension is d_model.
+# The dimension of token embeddings, if `Architecture.embedding_size` differs from d_model, as
+# in ALBERT; otherwise their dimension is d_model.
 _EMBEDDING = "d_embedding"
 
 
@@ -29,7 +29,8 @@ class Embeddings(mtf.Module):
 
     Attributes:
       tokens: the embedding of token ids, whose table `attend` shares.
-      project: the projection from d_embedding to d_model; None: the table has d_model.
+      project: the projection from d_embedding to d_model; None: token embeddings have the
+        dimension d_model.
       positions: the embedding of positions; None: positions are not learned.
       types: the embedding of token types; None: the architecture has none.
       norm: the norm of the sum of the embeddings (post-norm); None: blocks normalize
@@ -119,12 +120,12 @@ class Embeddings(mtf.Module):
             return x
         return self.norm(x)
 
-    def check_length(self, positions: int) -> None:
-        """Raises ShapeError if there are fewer learned positions than `positions`, a count."""
+    def check_length(self, num_positions: int) -> None:
+        """Raises ShapeError if there are fewer than `num_positions` learned positions."""
         max_length = self.architecture.max_length
-        if self.positions is not None and positions > max_length:
+        if self.positions is not None and num_positions > max_length:
             raise mtf.ShapeError(
-                f"{positions} tokens have more positions than the {max_length} learned "
+                f"{num_positions} tokens have more positions than the {max_length} learned "
                 "ones.\n  Raise Architecture.max_length, or take shorter texts."
             )
 
@@ -133,13 +134,14 @@ class Embeddings(mtf.Module):
         with the embedding table (tied weights).
         """
         if self.architecture.scaled_logits:
-            # So logits start with the same variance for any d_model.
+            # With this, initial logits have the same variance for any d_model.
             x = x * (1 / math.sqrt(self.architecture.d_model))
         if self.project is not None:
             # The transpose of the projection: from d_model back to d_embedding.
             kernel = mtf.cast(self.project.kernel.tensor(), x.dtype)
             leading_dims = x.shape.without("d_model")
             embedding_dim = kernel.shape.only([_EMBEDDING])
+            # Sums over d_model, the dimension that the result lacks.
             x = mtf.einsum([x, kernel], leading_dims + embedding_dim)
         return self.tokens.attend(x)
 
@@ -165,4 +167,6 @@ def _make_embedding(
     this standard deviation.
     """
     initializer = mtf.layers.initializers.normal(stddev)
-    return mtf.layers.Embedding(mesh, vocab_dim, output_dim, initializer, name=name)
+    return mtf.layers.Embedding(
+        mesh, vocab_dim, output_dim, initializer=initializer, name=name
+    )

@@ -63,6 +63,7 @@ class EncoderDecoder(Model):
         smoothed over a padded vocabulary.
     """
 
+    # `counts` is 1 for each example, or 0 if it only pads the last batch.
     features = {
         "inputs": _INPUTS,
         "input_segments": _INPUTS,
@@ -83,12 +84,13 @@ class EncoderDecoder(Model):
         z_loss: float = 1e-4,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(mesh, architecture, "encoder_decoder")
+        super().__init__(mesh, architecture, name="encoder_decoder")
         self.z_loss = z_loss
         self.label_smoothing = label_smoothing
         a = self.architecture
         decoder = decoder or a
         _check_architectures(a, decoder, label_smoothing)
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.input_dropout = mtf.layers.Dropout(a.dropout, name="input_dropout")
@@ -127,7 +129,8 @@ class EncoderDecoder(Model):
         self, batch: Batch, training: bool = False
     ) -> tuple[Encoded, dict[str, Report]]:
         """Returns the encoder's output for `inputs` [batch, inputs_length], and a dict of
-        block name -> report of the block's mixture of experts.
+        block name -> report of the block's mixture of experts: its auxiliary losses and
+        statistics.
 
         Inputs are padding where `input_segments` is 0; without segments, where the id is
         0.
@@ -138,10 +141,12 @@ class EncoderDecoder(Model):
         if segments is None:
             segments = mtf.cast(inputs != 0, "int32")
         token_info = TokenInfo.of(inputs, positions=positions, segments=segments)
-        x = self.input_dropout(self.embeddings(inputs, token_info.positions), training)
-        x, reports = self.encoder(x, token_info, training)
-        encoded = Encoded(self.encoder_dropout(x, training), token_info)
-        return encoded, {f"encoder/{name}": report for name, report in reports.items()}
+        x = self.embeddings(inputs, token_info.positions)
+        x = self.input_dropout(x, training)
+        x, block_reports = self.encoder(x, token_info, training)
+        x = self.encoder_dropout(x, training)
+        reports = {f"encoder/{name}": report for name, report in block_reports.items()}
+        return Encoded(x, token_info), reports
 
     def logits_and_reports(
         self, batch: Batch, training: bool = False
@@ -156,7 +161,8 @@ class EncoderDecoder(Model):
             positions=batch.get("positions"),
             segments=batch.get("segments"),
         )
-        x = self.dropout(self.embeddings(tokens, token_info.positions), training)
+        x = self.embeddings(tokens, token_info.positions)
+        x = self.dropout(x, training)
         x, decoder_reports = self.decoder(
             x,
             token_info,
@@ -209,29 +215,30 @@ class EncoderDecoder(Model):
 
     def init_cache(
         self,
-        batch: mtf.Shape,
-        positions: int,
+        batch_dims: mtf.Shape,
+        num_positions: int,
         encoded: Encoded,
         window: int | None = None,
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
         Args:
-          batch: the dimensions of the batch, such as "batch:8".
-          positions: the maximum count of positions that are decoded.
+          batch_dims: the dimensions of the batch, such as [batch:8].
+          num_positions: the maximum count of positions that are decoded.
           encoded: the encoder's output, from `encode`.
           window: the count of the last positions that a token of the decoder attends to,
-            its own included; None: all.
+            including its own; None: all.
 
         Raises:
           ShapeError: there are more positions than learned positions.
         """
         a = self.decoder.architecture
-        self.embeddings.check_length(positions)
-        x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
+        self.embeddings.check_length(num_positions)
+        # A residual stream at one position; only its shape and data type are used.
+        x = mtf.zeros(self.mesh, batch_dims + a.dim("d_model"), a.dtype)
         return self.decoder.init_cache(
             x,
-            positions,
+            num_positions,
             window=window,
             context=encoded.x,
             context_info=encoded.token_info,

@@ -2,7 +2,7 @@
 
 Example:
 
-    cache = stack.init_cache(x, positions=128)
+    cache = stack.init_cache(x, num_positions=128)       # x [batch, d_model]
     x, cache = stack.decode_step(x, cache, position)
 """
 
@@ -17,8 +17,8 @@ class KeyValueCache(NamedTuple):
     """The tensors that a stack stores between decoding steps.
 
     Attributes:
-      blocks: a list with the `BlockCache` of each block; for scanned blocks one
-        `BlockCache`, whose tensors are stacked along `layers`.
+      blocks: a list with the `BlockCache` of each block: its keys and values. For scanned
+        blocks, one `BlockCache` whose tensors are stacked along `layers`.
       slots: the indices of the slots of a block's cache, int32 [kv_length]. A slot stores
         the keys and values of one position.
       rope: the rotary embedding of all positions, [length, d_kv]; None: the architecture
@@ -26,8 +26,8 @@ class KeyValueCache(NamedTuple):
       context_bias: the bias of cross-attention scores, [batch, kv_length]; None: no
         encoder, or an encoder's output without padding.
       padding: the count of padding tokens of each example's prompt, int32, a scalar or
-        [batch]: an example's position is the position of the step minus this. None: no
-        prompt was padded.
+        [batch]; None: no prompt was padded. All examples are decoded at the same step;
+        the true position of an example is the position of the step minus its padding.
     """
 
     blocks: Any

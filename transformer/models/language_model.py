@@ -45,7 +45,8 @@ class LanguageModel(Model):
       z_loss: the weight of the mean squared logsumexp of logits in the training loss.
     """
 
-    # `counts` is 1 for each example, or 0 if it only pads the last batch.
+    # The inputs that a batch may have, with their dimensions. `counts` is 1 for each example,
+    # or 0 if it only pads the last batch.
     features = {
         "tokens": _TOKENS,
         "targets": _TOKENS,
@@ -62,9 +63,10 @@ class LanguageModel(Model):
         architecture: Architecture | None = None,
         z_loss: float = 1e-4,
     ) -> None:
-        super().__init__(mesh, architecture, "language_model")
+        super().__init__(mesh, architecture, name="language_model")
         self.z_loss = z_loss
         a = self.architecture
+        # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
@@ -110,9 +112,10 @@ class LanguageModel(Model):
         self, tokens: mtf.Tensor, token_info: TokenInfo, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns logits [batch, length, vocab], and a dict of block name -> report of
-        the block's mixture of experts.
+        the block's mixture of experts: its auxiliary losses and statistics.
         """
-        x = self.dropout(self.embeddings(tokens, token_info.positions), training)
+        x = self.embeddings(tokens, token_info.positions)
+        x = self.dropout(x, training)
         x, reports = self.decoder(x, token_info, training)
         return self.predict(x), reports
 
@@ -152,30 +155,31 @@ class LanguageModel(Model):
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
         """Returns weighted sums over the targets, float32 scalars: "nats", the cross
-        entropy; "correct", the count of correct predictions; "tokens", that of targets.
+        entropy; "correct", the count of correct predictions; "tokens", the count of
+        targets.
         """
         logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
         return metric_sums(logits, batch["targets"], target_weights(batch))
 
     def init_cache(
-        self, batch: mtf.Shape, positions: int, window: int | None = None
+        self, batch_dims: mtf.Shape, num_positions: int, window: int | None = None
     ) -> KeyValueCache:
         """Returns the cache before the first decoding step.
 
         Args:
-          batch: the dimensions of the batch, such as "batch:8".
-          positions: the maximum count of positions, of prompts and new tokens together.
-          window: the count of the last positions that a token attends to, its own
-            included; None: all.
+          batch_dims: the dimensions of the batch, such as [batch:8].
+          num_positions: the maximum count of positions, of a prompt and its new tokens.
+          window: the count of the last positions that a token attends to, including
+            its own; None: all.
 
         Raises:
           ShapeError: there are more positions than learned positions.
         """
         a = self.architecture
-        self.embeddings.check_length(positions)
-        # Only the shape and data type of x are read.
-        x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
-        return self.decoder.init_cache(x, positions, window)
+        self.embeddings.check_length(num_positions)
+        # A residual stream at one position; only its shape and data type are used.
+        x = mtf.zeros(self.mesh, batch_dims + a.dim("d_model"), a.dtype)
+        return self.decoder.init_cache(x, num_positions, window=window)
 
     def prefill(
         self,
@@ -188,10 +192,11 @@ class LanguageModel(Model):
 
         Without `prefix_lm`, decoding the prompts step by step returns the same cache.
 
-        After this, `decode_step` counts positions from the padded length, in all
-        examples. Position `length` is that of the first new token. A step at `length - 1`
-        may come before it: it decodes the last token of each prompt again, and so returns
-        the logits of the first new token.
+        All examples go on at one position, whatever their prompts' lengths. For prompts
+        padded to `length` 5:
+
+            decode_step(4, the last token of each prompt)    # logits of the first new token
+            decode_step(5, the first new token)              # logits of the second one
 
         Args:
           tokens: the ids of the prompts, integers [batch, length], padded at the end.
@@ -215,7 +220,7 @@ class LanguageModel(Model):
           tokens: the token id of each example at this position, integers [batch].
           cache: the cache from `init_cache`, `prefill` or the previous step.
         """
-        # Without the padding of each prompt, for embeddings, rotations and masks.
+        # The position of each example without the padding of its prompt.
         example_positions = self.decoder.example_positions(position, cache)
         x = self.embeddings(tokens, example_positions)
         x, cache = self.decoder.decode_step(x, cache, position, example_positions)

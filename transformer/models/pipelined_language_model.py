@@ -5,9 +5,10 @@ different microbatches at the same time.
     Mesh.axes = "stage:2;data:2;model:2"         # 2 stages, each of 2 * 2 devices
     PipelinedLanguageModel.microbatches = 8
 
+A *stage* is a group of devices that runs some of the layers and has their variables.
 Embedding, blocks and logits are the layers of `mtf.pipeline.GPipe`, which assigns them to
 stages by their FLOPs. Only training is pipelined; without `training`, the layers run one
-after the other, each on the stage that has its variables.
+after the other, each on its stage.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch
 from transformer.models.language_model import LanguageModel
 
-# The residual stream, followed by the auxiliary loss of each mixture of experts so far.
+# What a layer passes to the next one: the residual stream [batch, length, d_model], followed
+# by the auxiliary loss of each mixture of experts so far.
 Activations: TypeAlias = tuple[mtf.Tensor, ...]
 
 
@@ -59,7 +61,8 @@ class PipelinedLanguageModel(LanguageModel):
       architecture: sizes and kinds of layers; None: `Architecture()`, as gin configures
         it.
       microbatches: the count of microbatches that a batch is split into.
-      schedule: the order of forward and backward passes, "1f1b" or "gpipe".
+      schedule: the order of the passes of microbatches on a stage. "gpipe": all forward
+        passes, then all backward passes; "1f1b": one forward, one backward, in turn.
       chunks: the count of chunks of consecutive layers on each stage.
       partition: the assignment of layers to stages: see `mtf.pipeline.split`.
       recompute: whether the backward pass recomputes the activations of each chunk.
@@ -88,7 +91,8 @@ class PipelinedLanguageModel(LanguageModel):
                 "scanned blocks are one body, and stages have different ones.\n  Take "
                 "Architecture.scanned = False for a pipeline."
             )
-        # "*:" shards no dimension: one example could not be sharded along a batch axis.
+        # An input for counting FLOPs. The layout "*:" shards no dimension: a batch of one
+        # example could not be sharded along a mesh axis.
         with mtf.layout("*:"):
             example = mtf.zeros(mesh, f"batch:1;length:{length}", "int32")
         # In the outer scope, a plan prints "block_0", not "language_model/block_0".
@@ -122,13 +126,15 @@ class PipelinedLanguageModel(LanguageModel):
             )
 
         def loss_of(activations: Activations, targets: mtf.Tensor) -> mtf.Tensor:
+            # The last layer returns logits in place of the residual stream.
             logits, *mixture_losses = activations
             loss = mtf.layers.softmax_cross_entropy(
                 logits, targets, "vocab", z_loss=self.z_loss
             )
             return mtf.add_n([loss, *mixture_losses])
 
-        return self.pipe.loss(loss_of, batch["tokens"], batch["targets"]), {}
+        loss = self.pipe.loss(loss_of, batch["tokens"], batch["targets"])
+        return loss, {}
 
     def _pipeline_layers(self) -> list[PipelineLayer]:
         """Returns embedding, blocks and logits as functions of `Activations`."""
@@ -139,13 +145,13 @@ class PipelinedLanguageModel(LanguageModel):
             return (self.dropout(x, training=True),)
 
         def predict(activations: Activations) -> Activations:
-            x, *losses = activations
-            return self.predict(self.decoder.final_norm(x)), *losses
+            x, *mixture_losses = activations
+            return self.predict(self.decoder.final_norm(x)), *mixture_losses
 
-        # Modules that are None are absent from the architecture. The bias of relative
-        # positions is shared by all blocks.
         layers = [PipelineLayer("embed", embed, self.embeddings)]
         for block in self.decoder.blocks:
+            # All blocks share `relative`, the bias of relative positions. It is None, as are
+            # `norm` and `logits`, in an architecture without such a module.
             modules = _without_none(block, self.decoder.relative)
             run_block = self._block_function(block)
             layers.append(PipelineLayer(block.path[-1], run_block, *modules))
@@ -159,12 +165,12 @@ class PipelinedLanguageModel(LanguageModel):
         """
 
         def run(activations: Activations) -> Activations:
-            x, *losses = activations
+            x, *mixture_losses = activations
             attention_mask = self.decoder.attention_mask(self._token_info(x))
             x, report = block(x, attention_mask, training=True)
             if report is None:
-                return x, *losses
-            return x, *losses, report.loss
+                return x, *mixture_losses
+            return x, *mixture_losses, report.loss
 
         return run
 

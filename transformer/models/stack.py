@@ -1,12 +1,10 @@
 """A stack of blocks: an encoder, a decoder, or a language model without embedding and
 logits.
 
-Example:
-
     stack = Stack(mesh, architecture, causal=True, name="decoder")
     x, reports = stack(x, TokenInfo.of(tokens), training=True)
 
-    cache = stack.init_cache(x, positions=128)         # x [batch, d_model], one position
+    cache = stack.init_cache(x, num_positions=128)     # x [batch, d_model], one position
     cache = stack.prefill(prompt, cache, lengths)      # [batch, length, d_model], all at once
     x, cache = stack.decode_step(x, cache, position)   # position: length, length + 1, ...
 
@@ -33,10 +31,11 @@ from transformer.models.attention_mask import (
 from transformer.models.block import Block, BlockCache, Context
 from transformer.models.key_value_cache import KeyValueCache
 
+# Runs one block on a cache: (block, x, cache) -> (x, updated cache).
 BlockStep: TypeAlias = Callable[
     [Block, mtf.Tensor, BlockCache], tuple[mtf.Tensor, BlockCache]
 ]
-_LAYERS = "layers"
+_LAYERS = "layers"  # the dimension along which variables of scanned blocks are stacked
 
 
 class Stack(mtf.Module):
@@ -48,6 +47,10 @@ class Stack(mtf.Module):
       causal: whether a token attends only to itself and to earlier tokens.
       has_cross_attention: whether blocks have cross-attention to an encoder's output.
       name: the last component of the path of the stack's variables.
+
+    Attributes:
+      blocks: the list of blocks. If the architecture is scanned, one `Repeat` instead: it
+        runs one block in a loop over layers, with variables stacked along `layers`.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Stack(mtf.Module):
             return Block(
                 self.mesh,
                 a,
-                self.causal,
+                causal=self.causal,
                 has_cross_attention=has_cross_attention,
                 has_experts=has_experts,
                 name=name,
@@ -138,7 +141,7 @@ class Stack(mtf.Module):
     def attention_mask(self, token_info: TokenInfo) -> AttentionMask:
         """Returns the self-attention mask of tokens."""
         return AttentionMask(
-            self.architecture, token_info, self.causal, relative=self.relative
+            self.architecture, token_info, causal=self.causal, relative=self.relative
         )
 
     def context_mask(
@@ -187,7 +190,8 @@ class Stack(mtf.Module):
         training: bool,
         context: Context | None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the same as `run_blocks`, for scanned blocks."""
+        """Returns the results of `run_blocks`, for scanned blocks."""
+        # As in `lax.scan`: (block, carry, inputs of the layer) -> (next carry, outputs).
         x, stacked_report = self.blocks.each(
             lambda block, h, _: block(h, attention_mask, training, context), x
         )
@@ -202,7 +206,7 @@ class Stack(mtf.Module):
     def init_cache(
         self,
         x: mtf.Tensor,
-        positions: int,
+        num_positions: int,
         window: int | None = None,
         context: mtf.Tensor | None = None,
         context_info: TokenInfo | None = None,
@@ -210,19 +214,17 @@ class Stack(mtf.Module):
         """Returns the cache before the first decoding step.
 
         Args:
-          x: a residual stream at one position, [batch, d_model], of which only shape and
-            dtype are used.
-          positions: the maximum count of positions, of prompts and new tokens together.
-          window: the count of the last positions that a token attends to, its own
-            included; None: all.
+          x: a residual stream at one position, [batch, d_model]; only its shape and dtype
+            are used.
+          num_positions: the maximum count of positions, of a prompt and its new tokens.
+          window: the count of the last positions that a token attends to, including
+            its own; None: all.
           context: an encoder's output, [batch, length, d_model]; None: no encoder.
           context_info: positions and segments of the encoder's tokens.
         """
-        all_positions = TokenInfo(
-            mtf.range(self.mesh, mtf.Dimension(LENGTH, positions))
-        )
-        rope = AttentionMask(self.architecture, all_positions, self.causal).rope
-        num_slots = min(window or positions, positions)
+        all_positions = mtf.range(self.mesh, mtf.Dimension(LENGTH, num_positions))
+        rope = self.attention_mask(TokenInfo(all_positions)).rope
+        num_slots = min(window or num_positions, num_positions)
         context_bias = None
         if context is not None:
             # The mask of cross-attention depends only on padding of the context, not on
@@ -230,6 +232,7 @@ class Stack(mtf.Module):
             one_position = TokenInfo(mtf.zeros(self.mesh, "", "int32"))
             context_bias = self.context_mask(one_position, context_info).bias
         if self.architecture.scanned:
+            # The carry x passes unchanged; the outputs, the caches, are stacked.
             _, block_caches = self.blocks.each(
                 lambda block, h, _: (h, block.init_cache(h, num_slots, context)), x
             )
@@ -250,8 +253,7 @@ class Stack(mtf.Module):
         """Returns the cache after the prompts; all their positions are processed at once.
 
         The next step is at position `length`, the padded length of the prompts, for all
-        examples. The true position of an example is the position of the step minus the
-        padding of the example's prompt.
+        examples: see `KeyValueCache.padding`.
 
         Args:
           x: the embedded prompts, [batch, length, d_model], padded at the end.
@@ -260,7 +262,7 @@ class Stack(mtf.Module):
             [batch].
           prefix_lm: whether tokens of a prompt also attend to later tokens of the prompt.
         """
-        last_step = x.shape[LENGTH] - 1
+        padded_length = x.shape[LENGTH]
         x = pad_to_blocks(x, self.architecture)
         attention_mask = self._prompt_mask(x, cache, lengths if prefix_lm else None)
         self._prepare_bias(attention_mask)
@@ -272,13 +274,13 @@ class Stack(mtf.Module):
                 h,
                 block_cache,
                 last=lengths - 1,
-                step_index=last_step,
+                step_index=padded_length - 1,
                 attention_mask=attention_mask,
                 context_bias=cache.context_bias,
             )
 
         _, block_caches = self._run_cached(block_step, x, cache.blocks)
-        return cache._replace(blocks=block_caches, padding=last_step + 1 - lengths)
+        return cache._replace(blocks=block_caches, padding=padded_length - lengths)
 
     def _prompt_mask(
         self, x: mtf.Tensor, cache: KeyValueCache, prefix_lengths: mtf.Tensor | None
@@ -287,9 +289,9 @@ class Stack(mtf.Module):
 
         Args:
           x: the embedded prompts, [batch, length, d_model].
-          cache: a cache; with fewer slots than positions, it limits the window.
-          prefix_lengths: int32, a scalar or [batch]: positions before this one are
-            visible to all positions; None: only to themselves and later positions.
+          cache: a cache; its count of slots is the window of attention in long prompts.
+          prefix_lengths: the count of the first positions that all positions attend to,
+            int32, a scalar or [batch]; None: attention is causal everywhere.
         """
         dim = x.shape.dim(LENGTH)
         num_slots = cache.slots.shape.size
@@ -300,8 +302,8 @@ class Stack(mtf.Module):
         return AttentionMask(
             self.architecture,
             TokenInfo(positions, prefix=prefix),
-            self.causal,
-            self.relative,
+            causal=self.causal,
+            relative=self.relative,
             window=num_slots if num_slots < dim.size else None,
         )
 
@@ -382,9 +384,8 @@ class Stack(mtf.Module):
     def _distance_bias(
         self, slots: mtf.Tensor, position: mtf.Tensor
     ) -> mtf.Tensor | None:
-        """Returns the bias by the distance between a step's position and the position
-        that each slot stores, [kv_length, *heads]; None: the architecture has no such
-        bias.
+        """Returns the bias by the distance between a step's position and the position in
+        each slot, [kv_length, *heads]; None: the architecture has no such bias.
         """
         # A ring buffer: slot s stores the latest position p with p % num_slots == s.
         age = (position - slots) % slots.shape.size
@@ -392,8 +393,8 @@ class Stack(mtf.Module):
         attention_mask = AttentionMask(
             self.architecture,
             TokenInfo(position),
-            self.causal,
-            self.relative,
+            causal=self.causal,
+            relative=self.relative,
             context=slot_positions,
         )
         return attention_mask.distance_bias(attention_mask.queries)

@@ -38,8 +38,8 @@ class Evaluation:
         self, model: Model, data: Data, batch_size: int, num_examples: int | None = 256
     ) -> None:
         self.num_examples = num_examples
-        # A token of RawBytes is a byte, so the loss has a unit that people know.
-        self._has_bytes = isinstance(data.vocabulary, RawBytes)
+        # A token of RawBytes is a byte, so the loss is also reported in bits per byte.
+        self._tokens_are_bytes = isinstance(data.vocabulary, RawBytes)
         self._batches = data.held_out(batch_size, num_examples)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
@@ -50,18 +50,23 @@ class Evaluation:
 
     def __call__(self) -> dict[str, float]:
         """Returns the metrics of the model with its current variables, by name."""
-        totals: Counter[str] = Counter()
+        totals: Counter[str] = Counter()  # its `update` adds values by name
         for batch in self._batches:
             sums = self._measure(dict(batch))
             totals.update({name: float(x) for name, x in sums.items()})
         return self._mean_metrics(totals)
 
     def _mean_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns metrics per token from the sums of `Model.measure` over all batches."""
+        """Returns metrics per token.
+
+        Args:
+          sums: the sums of `Model.measure` over all batches: "nats", "correct", "tokens";
+            for BERT also "next_sentence_correct" and "next_sentences".
+        """
         num_tokens = max(sums["tokens"], 1.0)
         loss = sums["nats"] / num_tokens
         metrics: dict[str, Any] = {"loss": loss}
-        if self._has_bytes:
+        if self._tokens_are_bytes:
             metrics["bits_per_byte"] = loss / math.log(2.0)
         elif loss < _MAX_PERPLEXITY_LOSS:
             metrics["perplexity"] = math.exp(loss)

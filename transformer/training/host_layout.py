@@ -25,8 +25,8 @@ def keep_within_hosts(workers: int) -> None:
       workers: the count of workers, each on a host.
     """
     bindings = gin.get_bindings("Mesh")
-    is_placed = bindings.get("devices") is not None or "within_host" in bindings
-    if workers == 1 or is_placed:
+    has_devices = bindings.get("devices") is not None
+    if workers == 1 or has_devices or "within_host" in bindings:
         return
     with gin.unlock_config():
         # An abstract mesh has no devices: the run makes a forecast, and cannot train.
@@ -45,8 +45,9 @@ def axes_within_host(
 ) -> tuple[str, ...]:
     """Returns the axes to keep within a worker, by decreasing bytes moved.
 
-    An axis is selected if the product of its size and the sizes of the axes selected
-    before it divides the count of mesh positions of one worker.
+    A mesh position is one coordinate of each axis; each worker has the same count of them.
+    An axis is selected if the product of its size and the sizes of the axes selected before
+    it divides this count.
 
     Args:
       forecast: the forecast of a step.
@@ -59,7 +60,7 @@ def axes_within_host(
     bytes_moved = {axis: forecast.bytes_moved(axis=axis) for axis in mesh.axes}
     selected: list[str] = []
     for axis in sorted(mesh.axes, key=lambda name: -bytes_moved[name]):
-        size = math.prod([mesh.axes[name] for name in (*selected, axis)])
+        size = math.prod(mesh.axes[name] for name in (*selected, axis))
         if bytes_moved[axis] and positions_per_worker % size == 0:
             selected.append(axis)
     return tuple(selected)

@@ -1,6 +1,6 @@
 """Input batches of a training loop.
 
-    for batch in batches(model, data, 16, start_example=800, num_batches=50):
+    for batch in batches(model, data, batch_size=16, start_example=800, num_batches=50):
       ...
 
 On a cluster (`mtf.connect`), each worker reads its slice of every batch on its own CPU, so
@@ -34,11 +34,13 @@ def batches(
       num_batches: the count of batches.
     """
     if not mtf.connected() or not getattr(data, "uses_only_tf_ops", False):
-        return data.batches(batch_size, start_example).take(num_batches)
+        return data.batches(batch_size, start=start_example).take(num_batches)
 
     def worker_batches(worker: int, num_workers: int) -> Any:
         """Returns the batches of one worker: its slice of every batch."""
-        return data.batches(batch_size, start_example, (worker, num_workers))
+        return data.batches(
+            batch_size, start=start_example, worker=(worker, num_workers)
+        )
 
     reader = mtf.HostReader(model.mesh, model.features, batch_size, worker_batches)
     return itertools.islice(reader, num_batches)

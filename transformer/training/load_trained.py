@@ -56,13 +56,14 @@ class Trained(NamedTuple):
         checkpoint = mtf.checkpoints.newest_complete(
             model_dir, lambda path: restore(path, run.model)
         )
-        assert checkpoint is not None
+        assert checkpoint is not None, "there is one: see above"
         check_vocabulary(checkpoint.extra, run.data.vocabulary, checkpoint.path)
         return cls(run.model, run.data, checkpoint.step)
 
 
 def restore(path: str, model: Model) -> dict[str, Any]:
-    """Reads the variables of a model from a checkpoint; returns the checkpoint's `extra`.
+    """Reads the variables of a model from a checkpoint; returns the checkpoint's `extra`, a
+    dict with the record of the run (see `run_record`).
 
     Args:
       path: the folder of the checkpoint.
@@ -85,6 +86,7 @@ def restore(path: str, model: Model) -> dict[str, Any]:
             + "  Use the configuration that it was trained with: the config.gin in "
             "its folder."
         )
+    # `partly`: the checkpoint also has variables of the optimizer, which are not read.
     return mtf.checkpoints.restore(path, variables, partly=True)
 
 
@@ -96,7 +98,8 @@ def _differences(
     """
     tensors = mtf.checkpoints.Manifest.read(path).tensors
     saved_shapes = {name: list(spec.sizes) for name, spec in tensors.items()}
-    # The slots of an optimizer, such as "decoder/w/m", are named after their variable.
+    # The slots of an optimizer are its statistics of each variable, such as the moments of
+    # Adam. A slot is named after its variable: "decoder/w/m".
     slots = {name for name in saved_shapes if name.rpartition("/")[0] in variables}
     expected = set(variables) | slots
     # Tensors of other modules, such as the optimizer's step, are not the model's.
@@ -107,22 +110,23 @@ def _differences(
         if name not in expected and name.partition("/")[0] in top_scopes
     ]
     missing = []
-    reshaped = []
-    for name, v in variables.items():
+    other_shapes = []
+    for name, variable in variables.items():
+        shape = variable.shape
         if name not in saved_shapes:
-            missing.append(f"{name} {v.shape!r}")
-        elif tuple(saved_shapes[name]) != v.shape.sizes:
-            reshaped.append(f"{name}: {saved_shapes[name]} saved, {v.shape!r} now")
+            missing.append(f"{name} {shape!r}")
+        elif tuple(saved_shapes[name]) != shape.sizes:
+            other_shapes.append(f"{name}: {saved_shapes[name]} saved, {shape!r} now")
     return {
         "only in the checkpoint": unexpected,
         "only in the model": missing,
-        "of another shape": reshaped,
+        "of another shape": other_shapes,
     }
 
 
 def _abridge(lines: Sequence[str]) -> str:
     """Returns indented lines: at most `_MAX_LINES`, and the count of the rest."""
-    abridged = list(lines[:_MAX_LINES])
+    shown_lines = list(lines[:_MAX_LINES])
     if len(lines) > _MAX_LINES:
-        abridged.append(f"and {len(lines) - _MAX_LINES} more")
-    return "".join(f"    {line}\n" for line in abridged)
+        shown_lines.append(f"and {len(lines) - _MAX_LINES} more")
+    return "".join(f"    {line}\n" for line in shown_lines)

@@ -25,7 +25,8 @@ from transformer.training.reporting import metrics
 from transformer.training.reporting.monitor import Monitor, op_seconds, profiler_trace
 from transformer.training.trainer import Trainer
 
-# Processes that agree wait for each other, which costs as much as reading a loss.
+# Several processes agree on stopping only now and then: they wait for each other, which costs
+# as much as reading a loss.
 _STEPS_BETWEEN_AGREEMENTS = 5
 
 
@@ -33,12 +34,12 @@ class _StepResult(NamedTuple):
     """The results of a step on the devices, before the host reads them.
 
     Attributes:
-      step: the index of the step, from 0.
+      step_index: the index of the step, from 0.
       loss: the loss, a scalar.
       norm: the global norm of the gradients, a scalar.
     """
 
-    step: int
+    step_index: int
     loss: mtf.Tensor
     norm: mtf.Tensor
 
@@ -57,8 +58,9 @@ class Loop:
       evaluate: a function that returns metrics on held-out examples, by name; None: no
         evaluation during training.
       evaluate_every: the count of steps between two evaluations; 0: none.
-      keep: the count of the newest checkpoints that are kept.
-      keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
+      keep: the count of newest checkpoints to keep.
+      keep_every: an interval of steps: checkpoints of its multiples are kept, too; 0:
+        none.
       async_save: whether checkpoints are written in the background, during the next steps.
       monitor: times the loop and writes status.json; None: neither.
       profile: the first and the last step that TensorFlow's profiler traces; None: none.
@@ -102,23 +104,26 @@ class Loop:
         trainer = self.trainer
         start_step = trainer.steps_done
         saver = mtf.checkpoints.Saver(
-            folder, self.keep, self.keep_every, asynchronous=self.async_save
+            folder,
+            keep=self.keep,
+            keep_every=self.keep_every,
+            asynchronous=self.async_save,
         )
         if saver.empty:
             trainer.save(saver)  # so that any step can be repeated
         num_remaining = max(self.steps - start_step, 0)
         progress = metrics.Progress(
-            self.steps, self._tokens_per_step(), self.print_line
+            self.steps, self._tokens_per_step(), print_line=self.print_line
         )
         # Reading a result waits for the device, so it is put off until the next report.
         unread: list[_StepResult] = []
         with saver, interrupts_between_steps() as requested_stop:
             for batch in self._batches(trainer.examples_done, num_remaining):
-                step_index = trainer.steps_done
+                step_index = trainer.steps_done  # before the step: from 0
                 with self._profiling(folder, log):
                     loss, norm = trainer.step(batch)
                 unread.append(_StepResult(step_index, loss, norm))
-                step = trainer.steps_done
+                step = trainer.steps_done  # after the step: from 1
                 trainer.examples_done += self.batch_size
                 stop = _agreed_stop(requested_stop(), step)
                 is_first = step == start_step + 1
@@ -135,7 +140,8 @@ class Loop:
                     saver.finish()
                     raise stop
             saver.finish()
-            # A signal may have come after the last step.
+            # A signal may have come after the last step. Several processes ignore it: they
+            # would not agree.
             stop = requested_stop()
             if stop is not None and mtf.cluster.processes().count == 1:
                 raise stop
@@ -162,7 +168,7 @@ class Loop:
         values = {"loss": loss, "gradient_norm": norm}
         if speed is not None:
             values["tokens_per_second"] = speed.tokens_per_second
-        shares = {}
+        shares = {}  # the fractions of the time and of the FLOPs that are used
         if self.monitor is not None:
             shares = self.monitor.report(step, **values)
         reports = self.trainer.reports
@@ -206,12 +212,12 @@ class Loop:
             self._profiler.close()
             seconds = op_seconds(folder)
             log.write(
-                step, **{f"profiled_{name}_seconds": x for name, x in seconds.items()}
+                step, **{f"profiled_{kind}_seconds": x for kind, x in seconds.items()}
             )
+            times = ", ".join(f"{kind} {x:.3f} s" for kind, x in seconds.items())
             self.print_line(
-                f"profile of steps {first_step} to {last_step}: "
-                + ", ".join(f"{name} {x:.3f} s" for name, x in seconds.items())
-                + f"; tensorboard --logdir={folder}"
+                f"profile of steps {first_step} to {last_step}: {times}; "
+                f"tensorboard --logdir={folder}"
             )
 
     def _evaluates_after(self, step: int) -> bool:
@@ -225,9 +231,8 @@ class Loop:
         assert self.evaluate is not None
         scores = {f"held_out_{name}": x for name, x in self.evaluate().items()}
         log.write(step, **scores)
-        self.print_line(
-            "          " + "  ".join(f"{name} {x:.4f}" for name, x in scores.items())
-        )
+        columns = [f"{name} {x:.4f}" for name, x in scores.items()]
+        self.print_line("          " + "  ".join(columns))
 
     def _read(
         self,
@@ -246,60 +251,62 @@ class Loop:
             if math.isfinite(loss) and math.isfinite(norm):
                 continue
             if not self.trainer.skip_nonfinite_steps:
-                self._raise_cause(result.step, loss, norm, saver)
+                self._raise_cause(result.step_index, loss, norm, saver)
             self.print_line(
-                f"{self._step_text(result.step)}: loss {loss}, gradient norm {norm}: "
+                f"{self._step_text(result.step_index)}: loss {loss}, gradient norm {norm}: "
                 f"skipped; {self.trainer.skipped_steps} skipped steps in this run."
             )
         unread.clear()
         return loss, norm
 
     def _raise_cause(
-        self, step: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
+        self, step_index: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
     ) -> NoReturn:
         """Repeats the steps since the last checkpoint, and raises a NumericsError that names
         the first tensor that is not finite.
 
         Args:
-          step: the index of the step, from 0, whose loss or norm is not finite.
+          step_index: the index of the step, from 0, whose loss or norm is not finite.
           loss: the loss of the step.
           norm: the gradient norm of the step.
           saver: the saver of checkpoints.
         """
         trainer = self.trainer
-        where = self._step_text(step)
+        step_text = self._step_text(step_index)
         saver.wait()
         trainer.restore(saver.directory)
         self.print_line(
-            f"{where}: loss {loss}, gradient norm {norm}. Repeating the steps since "
+            f"{step_text}: loss {loss}, gradient norm {norm}. Repeating the steps since "
             f"the checkpoint of step {trainer.steps_done}, to find the first tensor "
             "that is not finite."
         )
-        num_batches = step - trainer.steps_done + 1
-        dataset = self.data.batches(self.batch_size, trainer.examples_done)
+        num_batches = step_index - trainer.steps_done + 1
+        dataset = self.data.batches(self.batch_size, start=trainer.examples_done)
         for batch in dataset.take(num_batches):
-            if trainer.steps_done == step:
-                trainer.find_nonfinite(batch, step)
+            if trainer.steps_done == step_index:
+                trainer.find_nonfinite(batch, step_index)
             else:
                 trainer.step(batch)
         raise mtf.NumericsError(
-            f"{where} had loss {loss} and gradient norm {norm}, and when repeated they "
+            f"{step_text} had loss {loss} and gradient norm {norm}, and when repeated they "
             "are finite.\n"
             "  Run it with train.deterministic = True; if it recurs, report it."
         )
 
-    def _step_text(self, step: int) -> str:
+    def _step_text(self, step_index: int) -> str:
         """Returns a step, counted from 1, and the index of its first example, as text.
 
         Args:
-          step: the index of the step, from 0.
+          step_index: the index of the step, from 0.
         """
-        later_steps = self.trainer.steps_done - step
-        first_example = self.trainer.examples_done - later_steps * self.batch_size
-        return f"step {step + 1} (from example {first_example:,})"
+        num_steps_since = self.trainer.steps_done - step_index
+        first_example = self.trainer.examples_done - num_steps_since * self.batch_size
+        return f"step {step_index + 1} (from example {first_example:,})"
 
     def _tokens_per_step(self) -> int:
-        """Returns the count of tokens of a batch; of examples, if it has no tokens."""
+        """Returns the count of tokens of a batch; the count of examples, if the data have no
+        tokens.
+        """
         features: dict[str, Any] = self.data.features(self.batch_size)
         spec = features.get("targets", features.get("tokens"))
         if spec is None:
@@ -310,11 +317,13 @@ class Loop:
 def _agreed_stop(
     stop: type[KeyboardInterrupt] | None, step: int
 ) -> type[KeyboardInterrupt] | None:
-    """Returns why the run stops after a step, or None. Several processes stop after the same
-    step, which they agree on after every few steps.
+    """Returns the exception to raise after a step; None: the run continues.
+
+    If several processes train together, they stop after the same step: after every few steps
+    they exchange whether one of them was asked to stop.
 
     Args:
-      stop: why this process was asked to stop, or None.
+      stop: the exception to raise since this process was asked to stop; None: it was not.
       step: the count of steps done.
     """
     if mtf.cluster.processes().count == 1:

@@ -7,7 +7,8 @@ its results depend on.
     differences(trainer.restored_extra, record)   # ["AdamW.beta_2: 0.98 before, 0.9 now"]
 
 Results do not depend on mesh and layout, nor on when a run reports or saves. So these
-settings are not recorded: a run may resume with other ones, and prints no difference.
+settings are not recorded: a run may resume with other values of them, and no difference is
+printed.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def make_record(
     for field in dataclasses.fields(model.architecture):
         settings[f"Architecture.{field.name}"] = getattr(model.architecture, field.name)
     for name, value in vars(optimizer).items():
+        # The attribute `name` is the prefix of the names of slots, not a setting.
         if isinstance(value, _SETTING_TYPES) and name != "name":
             settings[f"{type(optimizer).__name__}.{name}"] = value
     settings |= _gin_settings()
@@ -81,14 +83,15 @@ def check_vocabulary(
     """Raises CheckpointError if a checkpoint was trained with another vocabulary.
 
     Args:
-      restored: the `extra` of the checkpoint.
+      restored: the `extra` of the checkpoint, a dict with the record of its run.
       vocabulary: the vocabulary to use with the checkpoint.
       source: the checkpoint or the run, as the message names it.
     """
+    # A fingerprint is a text that two vocabularies share only if they have the same ids.
     before = restored.get(VOCABULARY)
     now = vocabulary.fingerprint()
-    has_both = before not in (None, _NO_VOCABULARY) and now != _NO_VOCABULARY
-    if has_both and before != now:
+    both_known = before not in (None, _NO_VOCABULARY) and now != _NO_VOCABULARY
+    if both_known and before != now:
         raise mtf.CheckpointError(
             f"{source} was trained with another vocabulary: its ids have other "
             "meanings.\n"
@@ -102,7 +105,7 @@ def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[
     """Returns a line for each setting that has changed since a checkpoint was written.
 
     Args:
-      restored: the `extra` of the checkpoint.
+      restored: the `extra` of the checkpoint, a dict with the record of its run.
       record: the record of the present run, from `make_record`.
     """
     before = restored.get(SETTINGS)
@@ -136,7 +139,8 @@ def _gin_settings() -> dict[str, Any]:
 def _shapes(data: Data) -> str:
     """Returns the shape of each feature of an example, as text."""
     return ", ".join(
-        f"{name} {spec.shape[1:]}" for name, spec in sorted(data.features(1).items())
+        f"{name} {spec.shape[1:]}"  # without the dimension of the batch
+        for name, spec in sorted(data.features(batch_size=1).items())
     )
 
 

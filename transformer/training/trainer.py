@@ -47,7 +47,8 @@ class Trainer:
       reports: the reports of mixtures of experts in the last step, by block name.
       record: vocabulary and settings of the run, which are saved with checkpoints: see
         `run_record`. Set by the caller.
-      restored_extra: the `extra` of the checkpoint that was restored; empty without one.
+      restored_extra: the `extra` of the checkpoint that was restored, a dict of steps and
+        examples done, seed and record; empty if none was restored.
     """
 
     def __init__(
@@ -126,14 +127,15 @@ class Trainer:
         """Trains on one batch of arrays by name; returns the loss and the global norm of
         the gradients before clipping.
         """
-        step = np.int32(self.steps_done)
+        step_index = np.int32(self.steps_done)
         self.steps_done += 1
+        arrays = dict(batch)
         if not self.skip_nonfinite_steps:
-            loss, norm, self.reports = self._step(dict(batch), step)
+            loss, norm, self.reports = self._step(arrays, step_index)
             return loss, norm
-        loss, norm, self.reports, grads = self._compute_gradients(dict(batch), step)
+        loss, norm, self.reports, grads = self._compute_gradients(arrays, step_index)
         if np.isfinite(float(norm)):
-            self._update(grads, step)
+            self._update(grads, step_index)
         else:
             self.skipped_steps += 1
         return loss, norm
@@ -143,7 +145,7 @@ class Trainer:
 
         Args:
           batch: the arrays of the step, by feature.
-          step: the index of the step, from 0.
+          step: the index of the step, from 0; random numbers depend on it.
 
         Raises:
           NumericsError: a tensor is not finite. The message names the first such tensor,
@@ -167,10 +169,11 @@ class Trainer:
         Args:
           batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
           device_memory: the memory of one device in bytes, or as text such as "40GiB": the
-            forecast then says whether the step fits. None: it does not.
+            forecast then says whether the step fits. None: it does not say so.
         """
+        step_index = np.int32(0)
         return mtf.explain(
-            self._step, dict(batch), np.int32(0), device_memory=device_memory
+            self._step, dict(batch), step_index, device_memory=device_memory
         )
 
     def export(self, batch: Mapping[str, Any]) -> mtf.Export:
@@ -179,19 +182,28 @@ class Trainer:
         Args:
           batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
         """
-        return mtf.export(self._step, dict(batch), np.int32(0))
+        step_index = np.int32(0)
+        return mtf.export(self._step, dict(batch), step_index)
 
     def compile_for(
         self, batch: Mapping[str, Any], topology: str
     ) -> mtf.CompiledForecast:
-        """Returns what XLA makes of a step on such arrays: see `mtf.compile_for`."""
-        step = np.int32(0)
-        return mtf.compile_for(self._step, dict(batch), step, topology=topology)
+        """Returns the memory and communication of a step as XLA compiles it, compared with
+        the forecast: see `mtf.compile_for`.
+
+        Args:
+          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+          topology: the kind and the count of the devices, such as "h100:8". This process
+            need not have them.
+        """
+        step_index = np.int32(0)
+        return mtf.compile_for(self._step, dict(batch), step_index, topology=topology)
 
     @property
     def variables(self) -> dict[str, mtf.Variable]:
         """The variables of model and optimizer, which a checkpoint stores, by name."""
-        return {v.name: v for v in (*self.model.variables, *self.optimizer.variables)}
+        all_variables = (*self.model.variables, *self.optimizer.variables)
+        return {variable.name: variable for variable in all_variables}
 
     def save(self, saver: mtf.checkpoints.Saver) -> None:
         """Saves the variables, and the steps and examples done. With an asynchronous saver,

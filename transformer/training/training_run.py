@@ -36,6 +36,7 @@ from transformer.training.reporting import metrics, run_report
 from transformer.training.reporting.monitor import Monitor
 from transformer.training.trainer import Trainer
 
+# `gin_configurables` is imported to register meshtf's classes with gin.
 __all__ = ["Run", "gin_configurables", "train"]
 # Files that a run writes to its folder.
 FILES = (
@@ -94,10 +95,11 @@ class Run:
       save_every: the count of steps between two checkpoints.
       evaluate_every: the count of steps between two evaluations on held-out examples; 0:
         only before and after training.
-      keep: the count of the newest checkpoints that are kept.
-      keep_every: checkpoints of steps that are multiples of this are kept, too; 0: none.
+      keep: the count of newest checkpoints to keep.
+      keep_every: an interval of steps: checkpoints of its multiples are kept, too; 0:
+        none.
       async_save: whether checkpoints are written in the background, during the next steps.
-      deterministic: whether TensorFlow uses only deterministic ops from here on, in the
+      deterministic: whether TensorFlow uses only deterministic ops from now on, in the
         entire process. A run that was killed and resumed then has the losses of an
         uninterrupted one, bit for bit.
       profile: the first and the last step that TensorFlow's profiler traces, such as
@@ -152,6 +154,7 @@ class Run:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
+        # Called by the property `trainer`.
         self._make_trainer = functools.partial(
             Trainer,
             self.model,
@@ -165,6 +168,7 @@ class Run:
         self.data = data
         self.batch_size = batch_size
         self.steps = steps
+        # Saved with checkpoints: see `run_record`.
         self._recorded_settings = {
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
@@ -172,6 +176,7 @@ class Run:
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
+        # Arguments of `Loop`.
         self._loop_settings: dict[str, Any] = {
             "report_every": report_every,
             "save_every": save_every,
@@ -198,7 +203,7 @@ class Run:
 
         Args:
           device_memory: the memory of a device in bytes, or as text such as "40GiB": the
-            forecast then says whether the step fits. None: it does not.
+            forecast then says whether the step fits. None: it does not say so.
         """
         return self.trainer.explain(self.features(), device_memory)
 
@@ -207,7 +212,13 @@ class Run:
         return self.trainer.export(self.features())
 
     def compile_for(self, topology: str) -> mtf.CompiledForecast:
-        """Returns what XLA makes of a step on devices that need not be there."""
+        """Returns the memory and communication of a step as XLA compiles it, compared with
+        the forecast.
+
+        Args:
+          topology: the kind and the count of the devices, such as "h100:8". This process
+            need not have them.
+        """
         return self.trainer.compile_for(self.features(), topology)
 
     def train(self, model_dir: str) -> None:
@@ -221,6 +232,7 @@ class Run:
             nothing was read or written.
         """
         check_folder(model_dir, "model_dir", FILES)
+        # An error of the step is raised before any file is written.
         forecast = self.explain()
         if forecast.error is not None:
             # The error is text, such as "PlanError: ...": raise the class that it names.
@@ -266,6 +278,7 @@ class Run:
         monitor = Monitor(
             model_dir,
             self.steps,
+            # The forecast is for one position of the mesh.
             flops=forecast.flops() * trainer.model.mesh.size,
             peak_flops=self.peak_flops,
         )
@@ -285,7 +298,7 @@ class Run:
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
         self._print_sample()
         if not is_finished:
-            # Again: training has used settings that gin did not have in use before.
+            # Again: training has used further settings, which gin has recorded by now.
             run_report.write_config(model_dir)
         run_report.print_summary(
             self.data,
@@ -299,9 +312,8 @@ class Run:
     def _print_sample(self) -> None:
         """Prints a text that the model generates, if it is a language model of bytes."""
         model = self.trainer.model
-        if isinstance(model, LanguageModel) and isinstance(
-            self.data.vocabulary, RawBytes
-        ):
+        has_byte_tokens = isinstance(self.data.vocabulary, RawBytes)
+        if isinstance(model, LanguageModel) and has_byte_tokens:
             length = self.features()["tokens"].shape[1]
             print(f"\n{sample(model, length)}\n")
 
@@ -329,7 +341,10 @@ def _check_microbatches(microbatches: int, batch_size: int) -> None:
 
 def _check_profile(profile: tuple[int, int] | None) -> None:
     """Raises ParseError if `profile` is not the first and the last step of a range."""
-    if profile is not None and not 1 <= profile[0] <= profile[1]:
+    if profile is None:
+        return
+    first_step, last_step = profile
+    if not 1 <= first_step <= last_step:
         raise mtf.ParseError(
             f"train.profile is {profile!r}: it is the first step and the last one, "
             "counted from 1."
@@ -345,9 +360,9 @@ def check_fit(data: Data, model: Model) -> None:
             f"the vocabulary has {vocabulary_size:,} ids, and the model {model_vocab:,}.\n"
             f"  Bind Architecture.vocab = {vocabulary_size}, or use another vocabulary."
         )
-    missing = set(data.features(1)) - set(model.features)
-    if missing:
+    unexpected = set(data.features(batch_size=1)) - set(model.features)
+    if unexpected:
         raise DataError(
-            f"{type(model).__name__} does not take {', '.join(sorted(missing))}: it takes "
+            f"{type(model).__name__} does not take {', '.join(sorted(unexpected))}: it takes "
             f"{', '.join(model.features)}.\n  Use data with these features."
         )

@@ -7,7 +7,6 @@ Contents:
     sizes                 sizes, and the shapes of all variables
     feeds                 batches and fixed values of the variables
     meshtf_model          the models in meshtf
-    exported              the module that meshtf exports, on a PJRT client
     jax_language_model    the language model in JAX
     dtensor               the models in DTensor
     data_parallel_tf      hand-written data parallelism in TensorFlow

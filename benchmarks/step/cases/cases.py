@@ -3,7 +3,7 @@ separate process.
 
 Example:
 
-    for group in cases(sized("bert", "quick"), modes=["graph"], dropouts=[0.0]):
+    for group in cases(make_config("bert", "quick"), modes=["graph"], dropouts=[0.0]):
       print([case.name for case in group])
 """
 
@@ -35,25 +35,32 @@ SIZES = {
     "full": {},
 }
 
-# Axes and layout of the mesh, by data x model.
-_LAYOUTS = {
-    "1x1": ("", ""),
-    "8x1": ("data:8", "batch:data; experts:data"),
-    "4x2": (
-        "data:4;model:2",
-        "batch:data; experts:data; heads:model; d_ff:model; vocab:model",
+
+class Grid(NamedTuple):
+    """A mesh of data x model positions: the arguments `axes` and `layout` of `mtf.Mesh`."""
+
+    axes: str
+    layout: str
+
+
+GRIDS = {
+    "1x1": Grid(axes="", layout=""),
+    "8x1": Grid(axes="data:8", layout="batch:data; experts:data"),
+    "4x2": Grid(
+        axes="data:4;model:2",
+        layout="batch:data; experts:data; heads:model; d_ff:model; vocab:model",
     ),
-    "1x8": ("model:8", "heads:model; d_ff:model; vocab:model"),
+    "1x8": Grid(axes="model:8", layout="heads:model; d_ff:model; vocab:model"),
 }
-_SHARDED_OVER_DATA = "d_model:data"
-_EIGHT = ("8x1", "4x2", "1x8")
+_SHARDED_OVER_DATA = "d_model:data"  # a rule for variables or the optimizer's state
+_GRIDS_OF_EIGHT = ("8x1", "4x2", "1x8")
 
 
 class Peer(NamedTuple):
     """A program, other than meshtf's placed runtime, that trains the model on eight devices.
 
     Attributes:
-      name: the name of its cases; {} is the grid.
+      name: the name of its cases, in which {} is the grid.
       grids: the grids on which it is measured.
     """
 
@@ -64,9 +71,9 @@ class Peer(NamedTuple):
 PEERS = {
     "towers": Peer("by hand {}, towers", ["8x1"]),
     "mirrored": Peer("by hand {}, mirrored", ["8x1"]),
-    "dtensor": Peer("DTensor {}", _EIGHT),
-    "jax": Peer("JAX {}, NamedSharding", _EIGHT),
-    "spmd": Peer("meshtf {}, live SPMD", _EIGHT),
+    "dtensor": Peer("DTensor {}", _GRIDS_OF_EIGHT),
+    "jax": Peer("JAX {}, NamedSharding", _GRIDS_OF_EIGHT),
+    "spmd": Peer("meshtf {}, live SPMD", _GRIDS_OF_EIGHT),
 }
 # Peers of other libraries, which may not support a model.
 FOREIGN = ("dtensor", "jax")
@@ -76,14 +83,15 @@ _BY_TENSORFLOW = ("towers", "mirrored", "dtensor")
 
 @dataclasses.dataclass(frozen=True)
 class Case(JsonCase):
-    """One row of the table.
+    """A training step of a model, which is one row of the table.
 
     Attributes:
       config: the sizes of the model.
-      grid: "" for plain TensorFlow, otherwise data x model, such as "4x2".
-      devices: None: one device for all positions; or "logical:8".
+      grid: a key of `GRIDS`, data x model; "": no mesh, plain TensorFlow.
+      devices: the devices of the mesh, "logical:8"; None: one device for all positions.
       jit: whether XLA compiles the step.
-      runtime: "placed" for meshtf, or one of PEERS.
+      runtime: the program that runs the step: "placed" for meshtf's placed runtime and for
+        plain TensorFlow, or a key of `PEERS`.
       sharded_over_data: what is sharded along the data axis as well: "state" of the
         optimizer (ZeRO-1), "variables" (FSDP), or "".
       recompute: whether the backward pass recomputes each block.
@@ -102,12 +110,12 @@ class Case(JsonCase):
     @property
     def mesh(self) -> str:
         """The axes of the mesh."""
-        return _LAYOUTS[self.grid][0]
+        return GRIDS[self.grid].axes
 
     @property
     def layout(self) -> str:
         """The layout of the mesh."""
-        return _LAYOUTS[self.grid][1]
+        return GRIDS[self.grid].layout
 
     @property
     def variable_layout(self) -> str:
@@ -122,15 +130,17 @@ class Case(JsonCase):
     @property
     def name(self) -> str:
         """The name of the row."""
-        if self.runtime in PEERS or not self.grid:
-            name = PEERS[self.runtime].name if self.grid else "plain TensorFlow"
-            return name.format(self.grid) + (", oneDNN" if self.onednn else "")
+        onednn_suffix = ", oneDNN" if self.onednn else ""
+        if not self.grid:
+            return f"plain TensorFlow{onednn_suffix}"
+        if self.runtime in PEERS:
+            return PEERS[self.runtime].name.format(self.grid) + onednn_suffix
         suffixes = {"": "", "state": " ZeRO-1", "variables": " FSDP"}
         suffix = suffixes[self.sharded_over_data]
         if self.recompute:
             suffix += " recompute"
-        where = "8 logical devices" if self.devices else "one device"
-        return f"meshtf {self.grid}{suffix}, {where}"
+        devices_text = "8 logical devices" if self.devices else "one device"
+        return f"meshtf {self.grid}{suffix}, {devices_text}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -149,7 +159,7 @@ class Case(JsonCase):
         return self.runtime == "placed" and (self.grid == "1x1" or bool(self.devices))
 
 
-def sized(model: str, size: str) -> Config:
+def make_config(model: str, size: str) -> Config:
     """Returns the config of a model, one of `MODELS`, of a size, one of `SIZES`."""
     return Config(model, **SIZES[size])
 
@@ -159,17 +169,18 @@ def spmd_cases(config: Config, grids: Iterable[str]) -> Iterator[list[Case]]:
     runtime.
     """
     for grid in grids:
-        group = [
-            Case(config, grid, jit=True, runtime=runtime) for runtime in ("jax", "spmd")
+        yield [
+            Case(config, grid, jit=True, runtime="jax"),
+            Case(config, grid, jit=True, runtime="spmd"),
+            Case(config, grid, devices="logical:8"),
         ]
-        yield [*group, Case(config, grid, devices="logical:8")]
 
 
 def cases(
     config: Config,
     modes: Iterable[str],
     dropouts: Iterable[float],
-    names: Iterable[str] = ("",),
+    words: Iterable[str] = ("",),
     peers: Iterable[str] = (),
     onednn: bool = False,
 ) -> Iterator[list[Case]]:
@@ -179,7 +190,7 @@ def cases(
       config: the config of all cases, except for the dropout rate.
       modes: "graph", "xla" or both.
       dropouts: the dropout rates; peers are only compared without dropout.
-      names: words; except for plain TensorFlow, the name of a case must contain one of them.
+      words: the name of a case must contain one of them, except for plain TensorFlow.
       peers: the names of the `PEERS` that are compared as well.
       onednn: whether the cases of TensorFlow without meshtf are also run with oneDNN.
     """
@@ -198,7 +209,7 @@ def cases(
             yield [
                 case
                 for case in group
-                if not case.grid or any(word in case.name for word in names)
+                if not case.grid or any(word in case.name for word in words)
             ]
 
 
@@ -232,7 +243,8 @@ def _placed_cases(plain: Case) -> Iterator[Case]:
 def _peer_cases(plain: Case, peers: Iterable[str]) -> Iterator[Case]:
     """Yields the cases of peers that have the model and the mode of `plain`."""
     for peer in peers:
-        is_compiled = peer in ("jax", "spmd")  # in both modes
+        # JAX and live meshes always compile by XLA, also if the mode is "graph".
+        is_compiled = peer in ("jax", "spmd")
         has_model = peer != "jax" or plain.config.model == "lm"
         if has_model and (is_compiled or not plain.jit):
             for grid in PEERS[peer].grids:

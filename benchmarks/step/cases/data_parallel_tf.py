@@ -3,7 +3,7 @@
 Written as usual without a library: one tf.function, `tf.device` for each device's shard of
 the batch, and gradients summed by `tf.add_n` on the first device.
 
-    step = ByHand(case).train_step()
+    step = DataParallelModel(case).train_step()
     loss = step(batch)
 
 The case's runtime says where variables are: "towers" has them, and their update, on the
@@ -22,11 +22,12 @@ import tensorflow as tf
 from benchmarks.ops import hand_written_kernels
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.plain_tf.models import plain_model
+from benchmarks.step.plain_tf.training_step import no_dropout
 
-_DEVICES = 8
+_NUM_DEVICES = 8
 
 
-class ByHand:
+class DataParallelModel:
     """The model on one device, or a copy of it on each device, and the training step. Without
     dropout.
 
@@ -40,14 +41,14 @@ class ByHand:
 
     def __init__(self, case: Case):
         (cpu,) = tf.config.list_physical_devices("CPU")
-        # Unless an earlier model of this process has made the logical devices.
+        # An earlier model of this process may have made the logical devices.
         if not tf.config.get_logical_device_configuration(cpu):
-            threads = max(1, (os.cpu_count() or 1) // _DEVICES)
+            threads = max(1, (os.cpu_count() or 1) // _NUM_DEVICES)
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.set_logical_device_configuration(
-                cpu, [tf.config.LogicalDeviceConfiguration()] * _DEVICES
+                cpu, [tf.config.LogicalDeviceConfiguration()] * _NUM_DEVICES
             )
-        self.devices = [f"CPU:{i}" for i in range(_DEVICES)]
+        self.devices = [f"CPU:{i}" for i in range(_NUM_DEVICES)]
         is_mirrored = case.runtime == "mirrored"
         self.models = []
         for device in self.devices if is_mirrored else self.devices[:1]:
@@ -75,10 +76,10 @@ class ByHand:
             losses, gradients = zip(*results)
             with tf.device(self.devices[0]):
                 mean_gradients = {
-                    name: tf.add_n([g[name] for g in gradients]) / _DEVICES
+                    name: tf.add_n([g[name] for g in gradients]) / _NUM_DEVICES
                     for name in gradients[0]
                 }
-                loss = tf.add_n(losses) / _DEVICES
+                loss = tf.add_n(losses) / _NUM_DEVICES
             for device, model in zip(self.devices, self.models):
                 with tf.device(device):
                     model.update(mean_gradients)
@@ -89,7 +90,12 @@ class ByHand:
     def _loss_and_gradients(
         self, i: int, batch: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the loss and the gradients of device i for its shard of the batch."""
+        """Returns the loss and the gradients of device i.
+
+        Args:
+          i: the index of the device.
+          batch: the shard of the batch on this device.
+        """
         model = self.models[i % len(self.models)]
 
         def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -107,8 +113,8 @@ class ByHand:
                 loss = model.loss(
                     weights,
                     batch,
-                    lambda x, path: x,
-                    cross_entropy,
+                    drop=no_dropout,
+                    cross_entropy=cross_entropy,
                 )
             gradients = tape.gradient(loss, weights)
             return loss, {
@@ -120,14 +126,14 @@ def _shards(batch: dict[str, tf.Tensor]) -> list[dict[str, tf.Tensor]]:
     """Returns the shard of a batch for each device. The mean of the losses of all shards is
     the loss of the batch.
     """
-    shards = {name: tf.split(x, _DEVICES) for name, x in batch.items()}
+    shards = {name: tf.split(x, _NUM_DEVICES) for name, x in batch.items()}
     shared_inputs = {}
     if "masked_weights" in batch:
         # Shards may have different numbers of masked tokens.
         shared_inputs["masked_count"] = (
-            tf.reduce_sum(batch["masked_weights"]) / _DEVICES
+            tf.reduce_sum(batch["masked_weights"]) / _NUM_DEVICES
         )
     return [
-        {name: values[i] for name, values in shards.items()} | shared_inputs
-        for i in range(_DEVICES)
+        {name: xs[i] for name, xs in shards.items()} | shared_inputs
+        for i in range(_NUM_DEVICES)
     ]

@@ -21,8 +21,11 @@ from tensorflow.experimental import dtensor
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import Batch
 from benchmarks.step.plain_tf.models import PLAIN
+from benchmarks.step.plain_tf.training_step import no_dropout
 
-# Ends of the names of variables that are sharded along the axis `model`.
+_NUM_DEVICES = 8
+# Ends of the names of variables whose first (or second) dimension is sharded along the axis
+# `model`.
 _SHARDED_ALONG_FIRST_DIMENSION = (
     "/embedding/table",
     "output/kernel",
@@ -48,17 +51,16 @@ class DTensorModel:
     """
 
     def __init__(self, case: Case):
-        tf.config.threading.set_intra_op_parallelism_threads(
-            max(1, (os.cpu_count() or 1) // 8)
-        )
+        threads = max(1, (os.cpu_count() or 1) // _NUM_DEVICES)
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * 8
+            cpu, [tf.config.LogicalDeviceConfiguration()] * _NUM_DEVICES
         )
         data_size, self.model_size = (int(n) for n in case.grid.split("x"))
         self.mesh = dtensor.create_mesh(
             [("data", data_size), ("model", self.model_size)],
-            devices=[f"CPU:{i}" for i in range(8)],
+            devices=[f"CPU:{i}" for i in range(_NUM_DEVICES)],
         )
         self.config = case.config
         # The hand-written program, without the variables that its __init__ would make.
@@ -107,8 +109,8 @@ class DTensorModel:
                 loss = self.model.loss(
                     weights,
                     batch,
-                    lambda x, path: x,
-                    _cross_entropy,
+                    drop=no_dropout,
+                    cross_entropy=_cross_entropy,
                 )
             gradients = tape.gradient(loss, weights)
             self._update(
@@ -126,11 +128,14 @@ class DTensorModel:
         return step
 
     def _update(self, gradients: dict[str, tf.Tensor]) -> None:
-        """Takes one step of Adam."""
+        """Takes one step of Adam: by the fused kernel, or by separate ops if variables are
+        sharded.
+        """
         c = self.config
         t = self.step.assign_add(1.0)
         beta1_power = tf.pow(c.beta1, t)
         beta2_power = tf.pow(c.beta2, t)
+        # The bias-corrected learning rate.
         rate = c.learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
         for name, gradient in gradients.items():
             weight = self.weights[name]
@@ -149,15 +154,18 @@ class DTensorModel:
                     grad=gradient,
                 )
                 continue
-            mean = m + (1 - c.beta1) * (gradient - m)
-            squares = v + (1 - c.beta2) * (gradient * gradient - v)
-            m.assign(mean)
-            v.assign(squares)
-            weight.assign_sub(rate * mean / (tf.sqrt(squares) + c.epsilon))
+            new_m = m + (1 - c.beta1) * (gradient - m)
+            new_v = v + (1 - c.beta2) * (gradient * gradient - v)
+            m.assign(new_m)
+            v.assign(new_v)
+            weight.assign_sub(rate * new_m / (tf.sqrt(new_v) + c.epsilon))
 
     def _put(self, x: np.ndarray, spec: list[str]) -> Any:
-        """Returns an array on all devices, sharded as `spec` says: for each dimension, a mesh
-        axis or UNSHARDED.
+        """Returns an array on all devices.
+
+        Args:
+          x: the array.
+          spec: the sharding: for each dimension, a mesh axis or UNSHARDED.
         """
         replicated = dtensor.Layout.replicated(self.mesh, len(spec))
         copies = dtensor.copy_to_mesh(tf.constant(x), replicated)
@@ -168,12 +176,12 @@ class DTensorModel:
         spec = [dtensor.UNSHARDED] * len(self.config.shapes()[name])
         if self.model_size == 1:
             return spec
-        # The kernels of experts have a dimension more, the first one.
-        first = 1 if "/experts/" in name else 0
+        # The kernels of experts have one more dimension, before the others.
+        first_dimension = 1 if "/experts/" in name else 0
         if name.endswith(_SHARDED_ALONG_FIRST_DIMENSION):
-            spec[first] = "model"
+            spec[first_dimension] = "model"
         elif name.endswith(_SHARDED_ALONG_SECOND_DIMENSION):
-            spec[first + 1] = "model"
+            spec[first_dimension + 1] = "model"
         return spec
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.step.cases.sizes import Config
 
 Batch = dict[str, np.ndarray]
-BATCHES = 4  # the number of different batches
+NUM_BATCHES = 4  # the number of different batches
 
 
 def batches(config: Config) -> list[Batch]:
@@ -23,7 +23,7 @@ def batches(config: Config) -> list[Batch]:
     for ids in _tokens(config, rng):
         tokens = np.ascontiguousarray(ids[:, :-1])
         if config.model == "bert":
-            results.append(_masked(config, tokens, rng))
+            results.append(_bert_batch(config, tokens, rng))
         else:
             targets = np.ascontiguousarray(ids[:, 1:])
             results.append({"tokens": tokens, "targets": targets})
@@ -31,11 +31,11 @@ def batches(config: Config) -> list[Batch]:
 
 
 def _tokens(config: Config, rng: np.random.Generator) -> np.ndarray:
-    """Returns tokens `[BATCHES, batch, length + 1]`, of which 90 % are a function of the
+    """Returns tokens `[NUM_BATCHES, batch, length + 1]`, of which 90 % are a function of the
     previous token.
     """
     next_token = rng.permutation(config.vocab)
-    tokens = np.empty([BATCHES, config.batch, config.length + 1], np.int32)
+    tokens = np.empty([NUM_BATCHES, config.batch, config.length + 1], np.int32)
     tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
     for i in range(config.length):
         is_regular = rng.random(tokens.shape[:2]) < 0.9
@@ -45,7 +45,7 @@ def _tokens(config: Config, rng: np.random.Generator) -> np.ndarray:
     return tokens
 
 
-def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
+def _bert_batch(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
     """Returns a batch for BERT: pairs of texts, some of them shorter, with masked tokens.
 
     Args:
@@ -56,26 +56,26 @@ def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Bat
     tokens = np.maximum(tokens, 2)  # 0 is padding, 1 the mask token
     batch, length = tokens.shape
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
-    positions = np.sort(
-        [rng.permutation(length)[: config.masked] for _ in range(batch)]
+    masked_positions = np.sort(
+        [rng.permutation(length)[: config.num_masked] for _ in range(batch)]
     )
-    positions = positions.astype(np.int32)
-    ids = np.take_along_axis(tokens, positions, 1)
-    np.put_along_axis(tokens, positions, values=1, axis=1)
+    masked_positions = masked_positions.astype(np.int32)
+    masked_ids = np.take_along_axis(tokens, masked_positions, 1)
+    np.put_along_axis(tokens, masked_positions, values=1, axis=1)
     tokens[np.arange(length) >= ends] = 0
-    types = (np.arange(length) >= length // 2) & (tokens > 0)
+    is_second_text = (np.arange(length) >= length // 2) & (tokens > 0)
     return {
         "tokens": tokens,
-        "token_types": types.astype(np.int32),
-        "masked_positions": positions,
-        "masked_ids": ids,
-        "masked_weights": (positions < ends).astype(np.float32),
+        "token_types": is_second_text.astype(np.int32),
+        "masked_positions": masked_positions,
+        "masked_ids": masked_ids,
+        "masked_weights": (masked_positions < ends).astype(np.float32),
         "next_sentence_labels": rng.integers(0, 2, batch).astype(np.int32),
     }
 
 
 def fixed_values(config: Config) -> dict[str, np.ndarray]:
-    """Returns values of all variables, equal for every case."""
+    """Returns values of all variables by name, equal for every case."""
     rng = np.random.default_rng(1)
     values = {}
     for name, shape in config.shapes().items():

@@ -25,7 +25,7 @@ from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import Batch
 from benchmarks.step.cases.sizes import Config
 
-_MASKED = -1e9
+_MASK_VALUE = -1e9
 
 
 class JaxLM:
@@ -61,12 +61,12 @@ class JaxLM:
         """Returns a function of a batch that updates the weights and returns the loss."""
         by_batch = NamedSharding(self.mesh, P("data"))
         replicated = NamedSharding(self.mesh, P())
-        state = (self.shardings,) * 3
+        state_shardings = (self.shardings,) * 3  # weights, m and v
         train = jax.jit(
             functools.partial(_train, self.config, self.mesh),
             donate_argnums=(0, 1, 2),
-            in_shardings=(*state, replicated, by_batch, by_batch),
-            out_shardings=(*state, replicated),
+            in_shardings=(*state_shardings, replicated, by_batch, by_batch),
+            out_shardings=(*state_shardings, replicated),
         )
 
         def step(batch: Batch) -> Any:
@@ -112,9 +112,21 @@ def _train(
     tokens: Any,
     labels: Any,
 ) -> Any:
-    """Returns the weights and moments after a step of Adam, and the loss."""
+    """Returns the weights and moments after a step of Adam, and the loss.
+
+    Args:
+      c: the sizes and settings.
+      mesh: the mesh.
+      w: the weights, by name.
+      m: the first moments.
+      v: the second moments.
+      step: the number of this step, from 1.
+      tokens: int32 [batch, length].
+      labels: int32 [batch, length].
+    """
     loss_and_gradients = jax.value_and_grad(functools.partial(_loss, c, mesh))
     loss, gradients = loss_and_gradients(w, tokens, labels)
+    # The bias-corrected learning rate.
     rate = c.learning_rate * jnp.sqrt(1 - c.beta2**step) / (1 - c.beta1**step)
 
     def first_moment(m: Any, g: Any) -> Any:
@@ -139,7 +151,10 @@ def _loss(
     tokens: Any,
     labels: Any,
 ) -> Any:
-    """Returns the mean cross entropy over all tokens of ids `[batch, length]`."""
+    """Returns the mean cross entropy over all tokens `[batch, length]`.
+
+    In einsums: b batch, l (or m) length, d d_model, h heads, k d_kv, f d_ff, v vocab.
+    """
 
     def constrain(x: Any, *spec: Any) -> Any:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
@@ -176,16 +191,16 @@ def _attention(c: Config, w: dict[str, Any], x: Any) -> Any:
     query = jnp.einsum("bld,dhk->blhk", x, w["attention/query/kernel"])
     key = jnp.einsum("bld,dhk->blhk", x, w["attention/key/kernel"])
     value = jnp.einsum("bld,dhk->blhk", x, w["attention/value/kernel"])
-    query = _rotate(query) * c.key**-0.5
+    query = _rotate(query) * c.d_kv**-0.5
     scores = jnp.einsum("blhk,bmhk->bhlm", query, _rotate(key))
     is_visible = jnp.tril(jnp.ones([c.length, c.length], bool))
-    weights = jax.nn.softmax(jnp.where(is_visible, scores, _MASKED), axis=-1)
+    weights = jax.nn.softmax(jnp.where(is_visible, scores, _MASK_VALUE), axis=-1)
     y = jnp.einsum("bhlm,bmhk->blhk", weights, value)
     return jnp.einsum("blhk,hkd->bld", y, w["attention/output/kernel"])
 
 
 def _rotate(x: Any) -> Any:
-    """Returns x `[batch, length, heads, key]` with rotary positions."""
+    """Returns x `[batch, length, heads, d_kv]` with rotary positions."""
     num_pairs = x.shape[3] // 2
     frequencies = 10000.0 ** (np.arange(num_pairs) * (-1.0 / num_pairs))
     angles = np.arange(x.shape[1])[:, None, None] * frequencies

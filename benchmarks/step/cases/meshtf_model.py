@@ -30,7 +30,12 @@ from transformer.models.language_model import LanguageModel
 
 
 class MeshModel:
-    """A model on the mesh and layout of a case, with Adam."""
+    """A model on the mesh and layout of a case, with Adam.
+
+    Attributes:
+      step: the number of steps done.
+      train_function: the `mtf.function` of the training step, after `train_step`.
+    """
 
     def __init__(self, case: Case):
         mtf.configure_process()
@@ -39,11 +44,11 @@ class MeshModel:
         warnings.simplefilter("ignore", mtf.LayoutWarning)
         if case.devices:
             mtf.logical_devices(8)
-        live = case.runtime == "spmd"
+        is_live = case.runtime == "spmd"
         self.mesh = mtf.Mesh(
             case.mesh,
             layout=case.layout,
-            devices="spmd:cpu" if live else case.devices,
+            devices="spmd:cpu" if is_live else case.devices,
             variable_layout=case.variable_layout,
             optimizer_layout=case.optimizer_layout,
         )
@@ -62,6 +67,7 @@ class MeshModel:
         self.step = 0
         for variable in self.model.variables:
             variable.assign(values[variable.name])
+        # Slots are the optimizer's variables: m and v of each trainable variable.
         for slots in self.optimizer.slots.values():
             for slot in slots.values():
                 slot.assign(np.zeros(slot.shape.sizes, np.float32))
@@ -70,11 +76,13 @@ class MeshModel:
         """Returns a function of a batch that updates the variables and returns the
         loss.
         """
-        self.train_function = train = self.recorded(jit)
+        train = self.make_train_function(jit)
+        self.train_function = train
 
         def step(batch: Batch) -> Any:
+            step_index = np.int32(self.step)
             self.step += 1
-            return train(batch, np.int32(self.step - 1))
+            return train(batch, step_index)
 
         return step
 
@@ -85,7 +93,7 @@ class MeshModel:
         forecast = self.train_function.explain(batch, np.int32(0))
         return forecast.memory.peak * self.mesh.size
 
-    def recorded(self, jit: bool = False) -> Any:
+    def make_train_function(self, jit: bool = False) -> Any:
         """Returns the `mtf.function` of a batch and the index of the step."""
 
         @mtf.function(
@@ -107,13 +115,19 @@ class MeshModel:
 
 
 def build(mesh: mtf.Mesh, c: Config, recompute: bool = False) -> Model:
-    """Returns the model of a config."""
+    """Returns the model of a config.
+
+    Args:
+      mesh: the mesh of the variables.
+      c: the config.
+      recompute: whether the backward pass recomputes each block.
+    """
     sizes: dict[str, Any] = {
         "vocab": c.vocab,
         "d_model": c.d_model,
         "d_ff": c.d_ff,
         "heads": c.heads,
-        "d_kv": c.key,
+        "d_kv": c.d_kv,
         "blocks": c.layers,
         "dropout": c.dropout,
         "recompute": recompute,

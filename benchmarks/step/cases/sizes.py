@@ -60,18 +60,20 @@ class Config:
     epsilon: float = 1e-8
 
     @property
-    def key(self) -> int:
+    def d_kv(self) -> int:
         """The size of the queries and keys of a head."""
         return self.d_model // self.heads
 
     @property
-    def masked(self) -> int:
+    def num_masked(self) -> int:
         """The number of masked tokens of an example for BERT: 15 %."""
         return max(1, self.length * 3 // 20)
 
     @property
-    def slots(self) -> int:
-        """The number of slots of an expert for the tokens of one example: at least four."""
+    def expert_slots(self) -> int:
+        """The number of slots of an expert, the tokens that it can take, for one example: at
+        least four.
+        """
         slots = int(2 * self.length * self.capacity / self.experts)
         return min(max(slots, 4), self.length)
 
@@ -128,10 +130,10 @@ def _language_model(c: Config) -> Shapes:
 def _attention(c: Config, path: str) -> Shapes:
     """Returns the shapes of an attention layer's kernels."""
     return {
-        f"{path}/query/kernel": (c.d_model, c.heads, c.key),
-        f"{path}/key/kernel": (c.d_model, c.heads, c.key),
-        f"{path}/value/kernel": (c.d_model, c.heads, c.key),
-        f"{path}/output/kernel": (c.heads, c.key, c.d_model),
+        f"{path}/query/kernel": (c.d_model, c.heads, c.d_kv),
+        f"{path}/key/kernel": (c.d_model, c.heads, c.d_kv),
+        f"{path}/value/kernel": (c.d_model, c.heads, c.d_kv),
+        f"{path}/output/kernel": (c.heads, c.d_kv, c.d_model),
     }
 
 
@@ -152,8 +154,8 @@ def _bert(c: Config) -> Shapes:
         shapes |= _norm(f"{path}/feed_forward_norm", d)
         shapes |= _attention(c, f"{path}/attention")
         shapes |= {
-            f"{path}/attention/{n}/bias": (c.heads, c.key)
-            for n in ("query", "key", "value")
+            f"{path}/attention/{projection}/bias": (c.heads, c.d_kv)
+            for projection in ("query", "key", "value")
         }
         shapes |= {f"{path}/attention/output/bias": (d,)}
         shapes |= _dense(f"{path}/feed_forward/wi", d, f)
@@ -191,5 +193,6 @@ class JsonCase:
     @classmethod
     def load(cls, text: str) -> Any:
         """Returns the case that `dump` has written."""
-        values = json.loads(text)
-        return cls(**values | {"config": Config(**values["config"])})
+        fields = json.loads(text)
+        fields["config"] = Config(**fields["config"])
+        return cls(**fields)

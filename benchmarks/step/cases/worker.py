@@ -1,7 +1,8 @@
 """Runs one case of `benchmarks.step` in a separate process.
 
 It is started by `rounds` with a case as JSON. It writes a line of JSON to standard output:
-first the costs of its start, then an answer to each line of standard input:
+first the costs of its start, then an answer to each line of standard input, whose key is the
+name of a method of `Runner`:
 
     {"steps": 3}      ->  seconds of wall and of processor time of each of three more steps
     {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
@@ -23,11 +24,11 @@ from benchmarks.harness.case_server import serve
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import batches, fixed_values
 
-# The module and the class of each runtime's model.
+# The module, and its class or function, that builds the model of each runtime.
 _MODELS = {
     "plain": ("plain_tf.models", "plain_model"),
-    "towers": ("cases.data_parallel_tf", "ByHand"),
-    "mirrored": ("cases.data_parallel_tf", "ByHand"),
+    "towers": ("cases.data_parallel_tf", "DataParallelModel"),
+    "mirrored": ("cases.data_parallel_tf", "DataParallelModel"),
     "dtensor": ("cases.dtensor", "DTensorModel"),
     "jax": ("cases.jax_language_model", "JaxLM"),
     "placed": ("cases.meshtf_model", "MeshModel"),
@@ -38,11 +39,18 @@ _LIBRARIES = {"jax": "jax", "spmd": "jax"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
-    """Returns a model with `assign`, and a function that makes its training step."""
-    module_name, class_name = _MODELS[case.runtime if case.grid else "plain"]
+    """Returns a model with `assign`, and a function that makes its training step.
+
+    Args:
+      case: the case; its `grid` is the mesh as text, "" for plain TensorFlow on one device.
+    """
+    module_name, attribute = _MODELS[case.runtime if case.grid else "plain"]
     module = importlib.import_module(f"benchmarks.step.{module_name}")
-    model = getattr(module, class_name)(case if case.grid else case.config)
-    # Plain TensorFlow and meshtf have both modes; the runtime of plain cases is "placed".
+    build_model = getattr(module, attribute)
+    # Models without a mesh are built from a config only.
+    model = build_model(case if case.grid else case.config)
+    # These have two modes, with and without XLA. Plain TensorFlow is among them: cases
+    # without a grid have the default runtime, "placed".
     if case.runtime == "placed":
         return model, lambda: model.train_step(case.jit)
     return model, model.train_step
@@ -52,9 +60,11 @@ class Runner:
     """Builds a case, takes its first steps, and answers requests: see the module.
 
     Attributes:
-      start: seconds until the first step is done, from the beginning ("first") and from when
-        the model is built ("compile"), both also of processor time ("first_cpu",
-        "compile_cpu"); megabytes ("memory", "forecast").
+      start: the costs of the start, by name:
+        "first", "first_cpu": seconds from the beginning to the end of the first step;
+        "compile", "compile_cpu": the same from when the model is built;
+        "memory": megabytes at the peak of the first three steps;
+        "forecast": the peak that meshtf forecasts, if it is asked for, in megabytes.
     """
 
     def __init__(self, case: Case):
@@ -63,18 +73,19 @@ class Runner:
         self.batches = batches(case.config)
         _reset_peak()
         memory_before = _memory("VmRSS")
+        # The clocks by the suffixes of their keys in `start`.
         clocks = {"": time.perf_counter, "_cpu": time.process_time}
-        start = {suffix: clock() for suffix, clock in clocks.items()}
+        start_times = {suffix: clock() for suffix, clock in clocks.items()}
         self.model, make_step = build(case)
-        built = {suffix: clock() for suffix, clock in clocks.items()}
+        built_times = {suffix: clock() for suffix, clock in clocks.items()}
         self.step = make_step()
-        self.count = 0
+        self.count = 0  # the number of steps done
         self.take_step()
         self.start = {}
         for suffix, clock in clocks.items():
             now = clock()
-            self.start[f"first{suffix}"] = now - start[suffix]
-            self.start[f"compile{suffix}"] = now - built[suffix]
+            self.start[f"first{suffix}"] = now - start_times[suffix]
+            self.start[f"compile{suffix}"] = now - built_times[suffix]
         for _ in range(2):
             self.take_step()
         self.start["memory"] = _memory("VmHWM") - memory_before
@@ -102,7 +113,9 @@ class Runner:
         return {"wall": wall, "cpu": cpu}
 
     def losses(self, num_steps: int) -> dict[str, list[float]]:
-        """Returns the losses of the first steps from fixed values of the variables."""
+        """Returns the losses of the first steps from fixed values of the variables; `assign`
+        also sets the slots of the optimizer to zeros.
+        """
         self.model.assign(fixed_values(self.config))
         timed_step = self.step
         self.count = 0
@@ -130,17 +143,19 @@ def _reset_peak() -> None:
     """Resets the peak of the resident set to its present size."""
     try:
         with open("/proc/self/clear_refs", "w") as clear:
-            clear.write("5")
+            clear.write("5")  # see clear_refs in proc(5)
     except OSError:
         pass  # then the peak of the imports counts too, for all cases
 
 
-def start(text: str) -> Runner:
-    """Returns the runner of a case; its library is imported before the clock starts."""
+def start_runner(text: str) -> Runner:
+    """Returns the runner of a case, given as JSON. Its library is imported before the clock
+    starts.
+    """
     case = Case.load(text)
     importlib.import_module(_LIBRARIES.get(case.runtime, "tensorflow"))
     return Runner(case)
 
 
 if __name__ == "__main__":
-    serve(start)
+    serve(start_runner)

@@ -5,8 +5,6 @@ loss = PlainBert(Config("bert")).train_step()(batch)     # arrays of `feeds.batc
 
 from __future__ import annotations
 
-import functools
-
 import tensorflow as tf
 
 from benchmarks.ops import hand_written_kernels
@@ -15,7 +13,8 @@ from benchmarks.step.plain_tf.training_step import (
     Drop,
     PlainModel,
     Weights,
-    below,
+    weights_below,
+    with_prefix,
 )
 
 _EPSILON = 1e-12  # of layer norms
@@ -33,28 +32,30 @@ class PlainBert(PlainModel):
     ) -> tf.Tensor:
         """Returns the mean cross entropy over masked tokens, plus that over pairs of texts."""
         c = self.config
-        encoder = below(w, "bert/")
+        encoder = weights_below(w, "bert/")
         table = encoder["embedding/table"]
         x = self.encode(encoder, table, batch, drop)
-        heads = below(w, "pretraining/")
+        tasks = weights_below(w, "pretraining/")
         # The index in x of the first token of each example.
         starts = tf.range(x.shape[0] // c.length) * c.length
         indices = tf.reshape(batch["masked_positions"] + starts[:, None], [-1])
-        masked = dense(heads, "transform", tf.gather(x, indices))
-        masked = norm(heads, "transform", hand_written_kernels.gelu_exact(masked))
+        masked = dense(tasks, "transform", tf.gather(x, indices))
+        masked = norm(tasks, "transform", hand_written_kernels.gelu_exact(masked))
         logits = tf.nn.bias_add(
-            tf.matmul(masked, table, transpose_b=True), heads["logits_bias"]
+            tf.matmul(masked, table, transpose_b=True), tasks["logits_bias"]
         )
         losses = cross_entropy(logits, tf.reshape(batch["masked_ids"], [-1]))
-        weights = tf.reshape(batch["masked_weights"], [-1])
+        weights = tf.reshape(batch["masked_weights"], [-1])  # 0 for padding
         pooled = tf.tanh(dense(encoder, "pooler", tf.gather(x, starts)))
         pair_losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            batch["next_sentence_labels"], dense(heads, "next_sentence", pooled)
+            labels=batch["next_sentence_labels"],
+            logits=dense(tasks, "next_sentence", pooled),
         )
         # A shard of a batch has "masked_count": the mean count of masked tokens of all
         # shards, so that the mean of the shards' losses is the loss of the batch.
-        count = batch.get("masked_count", tf.reduce_sum(weights))
-        return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pair_losses)
+        masked_count = batch.get("masked_count", tf.reduce_sum(weights))
+        masked_loss = tf.reduce_sum(losses * weights) / masked_count
+        return masked_loss + tf.reduce_mean(pair_losses)
 
     def encode(
         self,
@@ -74,19 +75,21 @@ class PlainBert(PlainModel):
         c = self.config
         x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
         # With two entries a one-hot matmul is faster than a gather and its gradient.
-        types = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
-        x += tf.matmul(types, w["type_embedding/table"])
+        type_one_hot = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
+        x += tf.matmul(type_one_hot, w["type_embedding/table"])
         x = tf.reshape(x, [-1, c.length, c.d_model]) + w["position_embedding/table"]
         x = norm(w, "embedding", tf.reshape(x, [-1, c.d_model]))
         x = drop(x, "dropout")
         bias = tf.where(batch["tokens"] > 0, 0.0, -1e9)[:, None, None]
         for i in range(c.layers):
             path = f"encoder/block_{i}/"
-            block = below(w, path)
-            attend = functools.partial(
-                self.attention, below(block, "attention/"), bias=bias
+            block = weights_below(w, path)
+            h = self.attention(
+                weights_below(block, "attention/"),
+                x,
+                bias=bias,
+                drop=with_prefix(drop, f"{path}attention/"),
             )
-            h = attend(x, drop=lambda y, p, path=path: drop(y, f"{path}attention/{p}"))
             x = norm(block, "attention", x + drop(h, path + "attention_dropout"))
             h = hand_written_kernels.gelu_exact(dense(block, "feed_forward/wi", x))
             h = dense(block, "feed_forward/wo", h)
@@ -100,11 +103,13 @@ class PlainBert(PlainModel):
         bias: tf.Tensor,
         drop: Drop,
     ) -> tf.Tensor:
-        """Returns self-attention of x `[batch * length, d_model]`; `bias` masks padding."""
+        """Returns self-attention of x `[batch * length, d_model]`; `bias` `[batch, 1, 1,
+        length]` masks padding.
+        """
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
-        query *= self.config.key**-0.5
+        query *= self.config.d_kv**-0.5
         y = self.attend(w, query, key, value, bias, drop)
         return tf.nn.bias_add(y, w["output/bias"])
 
@@ -120,5 +125,5 @@ def norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
         x,
         w[f"{name}_norm/scale"],
         w[f"{name}_norm/bias"],
-        _EPSILON,
+        epsilon=_EPSILON,
     )

@@ -13,7 +13,8 @@ from benchmarks.step.plain_tf.training_step import (
     Drop,
     PlainModel,
     Weights,
-    below,
+    weights_below,
+    with_prefix,
 )
 
 
@@ -31,7 +32,7 @@ class PlainLM(PlainModel):
         sublayers.
         """
         c = self.config
-        w = below(w, f"{c.root}/")
+        w = weights_below(w, f"{c.root}/")
         losses = []
         # Activations stay [batch * length, d_model]: a matmul of a 3-D by a 2-D tensor is
         # lowered to a broadcast batch matmul, which takes twice the time.
@@ -39,18 +40,16 @@ class PlainLM(PlainModel):
         x = drop(x, "dropout")
         for i in range(c.layers):
             path = f"decoder/block_{i}/"
-            block = below(w, path)
+            block = weights_below(w, path)
             h = hand_written_kernels.rms_norm(x, block["attention_norm/scale"])
             h = self.attention(
-                below(block, "attention/"),
+                weights_below(block, "attention/"),
                 h,
-                lambda y, p, path=path: drop(y, f"{path}attention/{p}"),
+                drop=with_prefix(drop, f"{path}attention/"),
             )
             x += drop(h, path + "attention_dropout")
-            h, losses_of_block = self.feed_forward(
-                block,
-                hand_written_kernels.rms_norm(x, block["feed_forward_norm/scale"]),
-            )
+            h = hand_written_kernels.rms_norm(x, block["feed_forward_norm/scale"])
+            h, losses_of_block = self.feed_forward(block, h)
             x += drop(h, path + "feed_forward_dropout")
             losses += losses_of_block
         logits = tf.matmul(
@@ -63,7 +62,13 @@ class PlainLM(PlainModel):
     def feed_forward(
         self, w: Weights, x: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Returns the output of the sublayer, [tokens, d_model], and its losses."""
+        """Returns the output of the sublayer, [tokens, d_model], and its auxiliary losses,
+        here none.
+
+        Args:
+          w: the weights of the block.
+          x: the input, [tokens, d_model].
+        """
         h = hand_written_kernels.gelu(tf.matmul(x, w["feed_forward/wi/kernel"]))
         return tf.matmul(h, w["feed_forward/wo/kernel"]), []
 
@@ -80,9 +85,9 @@ class PlainLM(PlainModel):
         )
         return self.attend(
             w,
-            hand_written_kernels.rotate(query, c.key**-0.5),
-            hand_written_kernels.rotate(key),
-            value,
-            hand_written_kernels.causal_mask(c.length),
-            drop,
+            query=hand_written_kernels.rotate(query, factor=c.d_kv**-0.5),
+            key=hand_written_kernels.rotate(key),
+            value=value,
+            bias=hand_written_kernels.causal_mask(c.length),
+            drop=drop,
         )

@@ -2,7 +2,8 @@
 
 Each token goes to the two likeliest of eight experts. Tokens are dispatched and combined by
 gathers, not by matmuls with one-hot masks. Each example of the batch is a group, in which
-each expert has `slots` slots; first choices take slots before second choices.
+each expert has `expert_slots` slots, room for as many tokens. First choices take slots before
+second choices; choices without a slot are dropped.
 
     loss = PlainMoE(Config("moe")).train_step()(batch)   # tokens, targets: int32 [batch, length]
 """
@@ -19,13 +20,13 @@ from benchmarks.step.plain_tf.language_model import PlainLM
 from benchmarks.step.plain_tf.training_step import Weights
 
 # The weights of the router's losses.
-_BALANCE = 1e-2
-_Z = 1e-3
+_BALANCE_WEIGHT = 1e-2
+_Z_LOSS_WEIGHT = 1e-3
 
 
 class Routes(NamedTuple):
-    """The assignment of tokens to slots. The index of a slot is that of [expert, example,
-    slot of the expert] in a flat array.
+    """The assignment of tokens to slots. The index of a slot is its index in a flattened
+    array [experts, examples, slots of an expert for an example].
 
     Attributes:
       slots: for first and second choices, int32 [tokens]: the slot of each token; 0 for
@@ -62,8 +63,11 @@ class PlainMoE(PlainLM):
 
 
 def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
-    """Returns the routes of tokens, given logits `[tokens, experts]`, and the router's
-    losses.
+    """Returns the routes of tokens, and the router's losses.
+
+    Args:
+      c: the sizes.
+      logits: the logits of the router, `[tokens, experts]`.
     """
     tokens = logits.shape[0]
     batch = tokens // c.length
@@ -75,12 +79,12 @@ def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     one_hot = tf.one_hot(expert, c.experts)  # [batch, 2 * length, experts]
     earlier = tf.cumsum(one_hot, 1, exclusive=True)  # earlier choices of each expert
     slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)
-    is_routed = slot_of_expert < c.slots
-    group = expert * batch + tf.range(batch)[:, None]
-    slot = group * c.slots + tf.cast(slot_of_expert, tf.int32)
+    is_routed = slot_of_expert < c.expert_slots
+    expert_and_example = expert * batch + tf.range(batch)[:, None]
+    slot = expert_and_example * c.expert_slots + tf.cast(slot_of_expert, tf.int32)
     gate = tf.where(is_routed, _choices_of_examples(gates, batch), 0.0)
     # Dropped tokens are scattered to an additional slot, which is removed.
-    num_slots = c.experts * batch * c.slots
+    num_slots = c.experts * batch * c.expert_slots
     target = tf.reshape(tf.where(is_routed, slot, num_slots), [-1, 1])
     token = tf.reshape(tf.range(tokens), [batch, -1])
     token = tf.reshape(tf.tile(token, [1, 2]), [-1])
@@ -122,7 +126,7 @@ def _losses(
     load = tf.reduce_mean(one_hot, 1)
     balance = tf.reduce_mean(tf.reduce_sum(load * importance, -1)) * c.experts
     z = tf.reduce_mean(tf.square(tf.reduce_logsumexp(logits, -1)))
-    return [_BALANCE * balance, _Z * z]
+    return [_BALANCE_WEIGHT * balance, _Z_LOSS_WEIGHT * z]
 
 
 def dispatch(x: tf.Tensor, routes: Routes) -> tf.Tensor:

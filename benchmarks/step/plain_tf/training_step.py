@@ -38,17 +38,35 @@ def initial_value(config: Config, name: str, shape: tuple[int, ...]) -> tf.Tenso
     return tf.random.normal(shape, stddev=stddev)
 
 
-def below(weights: Weights, path: str) -> dict[str, tf.Tensor]:
-    """Returns the weights whose names start with a path, by their names without the path."""
+def no_dropout(x: tf.Tensor, path: str) -> tf.Tensor:
+    """Returns x: the dropout function (see `Drop`) of a model without dropout."""
+    del path
+    return x
+
+
+def with_prefix(drop: Drop, prefix: str) -> Drop:
+    """Returns a dropout function of paths that are relative to a prefix."""
+    return lambda x, path: drop(x, prefix + path)
+
+
+def weights_below(weights: Weights, prefix: str) -> dict[str, tf.Tensor]:
+    """Returns the weights whose names start with a prefix, by their names without it."""
     return {
-        name.removeprefix(path): w
+        name.removeprefix(prefix): w
         for name, w in weights.items()
-        if name.startswith(path)
+        if name.startswith(prefix)
     }
 
 
 class PlainModel(tf.Module):
-    """Variables, optimizer slots and the training step; subclasses add their loss."""
+    """Variables, optimizer slots and the training step; subclasses add their loss.
+
+    Attributes:
+      config: the sizes and settings.
+      step: the number of steps done.
+      weights: the variables, by name.
+      slots: Adam's moments (m, v) of each variable, by the name of the variable.
+    """
 
     def __init__(self, config: Config):
         super().__init__()
@@ -58,10 +76,12 @@ class PlainModel(tf.Module):
             name: tf.Variable(initial_value(config, name, shape), name=name)
             for name, shape in config.shapes().items()
         }
-        self.slots = {
-            name: tuple(tf.Variable(tf.zeros(w.shape), trainable=False) for _ in "mv")
-            for name, w in self.weights.items()
-        }
+        slots = {}
+        for name, w in self.weights.items():
+            m = tf.Variable(tf.zeros(w.shape), trainable=False)
+            v = tf.Variable(tf.zeros(w.shape), trainable=False)
+            slots[name] = (m, v)
+        self.slots = slots
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
         """Assigns all variables, and resets the optimizer."""
@@ -94,7 +114,7 @@ class PlainModel(tf.Module):
         name: str,
         x: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns queries, keys or values `[batch, length, heads, key]` of x
+        """Returns queries, keys or values `[batch, length, heads, d_kv]` of x
         `[batch * length, d_model]`.
 
         Args:
@@ -103,10 +123,11 @@ class PlainModel(tf.Module):
           x: the input of the attention.
         """
         c = self.config
+        # The dimensions heads and key are flattened: one matmul of matrices.
         y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
         if f"{name}/bias" in w:
             y = tf.nn.bias_add(y, tf.reshape(w[f"{name}/bias"], [-1]))
-        return tf.reshape(y, [-1, c.length, c.heads, c.key])
+        return tf.reshape(y, [-1, c.length, c.heads, c.d_kv])
 
     def attend(
         self,
@@ -121,9 +142,9 @@ class PlainModel(tf.Module):
 
         Args:
           w: the weights of the attention.
-          query: `[batch, length, heads, key]`, divided by the square root of the head's size.
-          key: `[batch, length, heads, key]`.
-          value: `[batch, length, heads, key]`.
+          query: `[batch, length, heads, d_kv]`, divided by the square root of the head's size.
+          key: `[batch, length, heads, d_kv]`.
+          value: `[batch, length, heads, d_kv]`.
           bias: what is added to the scores, such as a mask.
           drop: the dropout of the attention weights.
         """
@@ -138,7 +159,7 @@ class PlainModel(tf.Module):
         y = tf.reshape(y, [-1, self.config.d_model])
         return tf.matmul(y, tf.reshape(w["output/kernel"], [self.config.d_model, -1]))
 
-    def dropper(self, seed: tf.Tensor, masks: str) -> Drop:
+    def make_drop(self, seed: tf.Tensor, masks: str) -> Drop:
         """Returns the dropout function of a step.
 
         Args:
@@ -146,19 +167,21 @@ class PlainModel(tf.Module):
           masks: the kind of masks, a key of `MASKS`.
         """
         c = self.config
+        if not c.dropout:
+            return no_dropout
 
         def drop(x: tf.Tensor, path: str) -> tf.Tensor:
             # meshtf's mask is [batch, length, d_model], x is [batch * length, d_model].
             shape = x.shape if x.shape.rank != 2 else [c.batch, c.length, x.shape[1]]
             mask = MASKS[masks](
                 shape,
-                c.dropout,
-                seed,
-                f"{c.root}/{path}/dropout",
+                rate=c.dropout,
+                seed=seed,
+                path=f"{c.root}/{path}/dropout",
             )
             return masked(x, tf.reshape(mask, x.shape))
 
-        return drop if c.dropout else lambda x, path: x
+        return drop
 
     def update(self, gradients: dict[str, tf.Tensor]) -> None:
         """Takes one step of Adam. One fused kernel for each variable is four times as fast as
@@ -199,14 +222,14 @@ class PlainModel(tf.Module):
             return hand_written_kernels.cross_entropy(
                 logits,
                 labels,
-                self.config.z_loss,
-                jit,
+                z_loss=self.config.z_loss,
+                jit=jit,
             )
 
         @tf.function(autograph=False, jit_compile=jit)
         def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
             weights = {name: w.read_value() for name, w in self.weights.items()}
-            drop = self.dropper(self.step.read_value(), masks)
+            drop = self.make_drop(self.step.read_value(), masks)
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(weights.values()))
                 loss = self.loss(weights, batch, drop, cross_entropy)

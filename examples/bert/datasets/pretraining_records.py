@@ -39,28 +39,28 @@ RECORD_KEYS = {
 
 
 def documents(paths: Sequence[str | Path]) -> list[Example]:
-    """Returns the documents of text files. A line is a sentence; an empty line ends a
-    document.
+    """Returns the documents of text files: dicts with `text`, in which a line is a sentence.
+    In a file, an empty line ends a document.
 
     Raises:
       DataError: a file cannot be read, or there is no document.
     """
-    documents: list[list[str]] = [[]]
+    lines_of_documents: list[list[str]] = [[]]
     for path in paths:
         try:
             with open(path, encoding="utf-8") as file:
                 for line in map(str.strip, file):
                     if line:
-                        documents[-1].append(line)
+                        lines_of_documents[-1].append(line)
                     else:
-                        documents.append([])
+                        lines_of_documents.append([])
         except (OSError, UnicodeDecodeError) as error:
             raise data.DataError(f"{path} cannot be read as text: {error}.") from error
-        documents.append([])
-    texts = [{"text": "\n".join(lines)} for lines in documents if lines]
-    if not texts:
+        lines_of_documents.append([])  # the end of a file ends a document as well
+    results = [{"text": "\n".join(lines)} for lines in lines_of_documents if lines]
+    if not results:
         raise data.DataError(f"there is no text in {', '.join(map(str, paths))}.")
-    return texts
+    return results
 
 
 def write(
@@ -72,16 +72,17 @@ def write(
     Args:
       paths: the paths of the files.
       examples: the examples.
-      features: returns the padded arrays of an example.
+      features: the function that returns the padded arrays of an example.
 
     Raises:
       DataError: there is no example.
     """
     count = 0
     with contextlib.ExitStack() as stack:
-        unfinished = [stack.enter_context(atomic_file(path)) for path in paths]
+        temporary_paths = [stack.enter_context(atomic_file(path)) for path in paths]
         writers = [
-            stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in unfinished
+            stack.enter_context(tf.io.TFRecordWriter(str(path)))
+            for path in temporary_paths
         ]
         for count, example in enumerate(examples, 1):
             writers[count % len(writers)].write(_record(features(example)))
@@ -91,7 +92,7 @@ def write(
 
 
 def _record(arrays: dict[str, np.ndarray]) -> bytes:
-    """Returns a serialized tf.train.Example."""
+    """Returns the padded arrays of an example as a serialized tf.train.Example."""
     values = {RECORD_KEYS[name]: value.reshape(-1) for name, value in arrays.items()}
     values["input_mask"] = (values["input_ids"] != 0).astype(np.int32)
     features = {}
@@ -117,7 +118,10 @@ def read(patterns: str, on_bad: str) -> Examples:
       DataError: a file or a record cannot be read.
     """
     return FileExamples(
-        model_setup.files(patterns), TFRecords(), on_bad == "skip", patterns
+        model_setup.files(patterns),
+        TFRecords(),
+        skip=on_bad == "skip",
+        pattern=patterns,
     )
 
 
@@ -126,7 +130,7 @@ def from_record(example: Example, seed: Seed, *, vocab: int) -> Example:
 
     Args:
       example: a record.
-      seed: not used.
+      seed: not used; every preprocessor takes a seed.
       vocab: the size of the model's vocabulary.
 
     Raises:
@@ -146,7 +150,7 @@ def from_record(example: Example, seed: Seed, *, vocab: int) -> Example:
             f"a record has token {highest}, but the model has {vocab:,} tokens.\n  Use "
             "the configuration for the vocabulary that the records were made with."
         )
-    is_real = features.pop("masked_weights") > 0
+    is_real = features.pop("masked_weights") > 0  # others pad to [predictions]
     return {
         **features,
         "masked_positions": features["masked_positions"][is_real],

@@ -24,19 +24,19 @@ _ASSIGNMENT = re.compile(r"([^=#]+) = ([^=#]+)")
 
 
 def sentences(text: str) -> list[str]:
-    """Returns the non-empty lines of a text, stripped."""
-    return [line for line in map(_plain, text.split("\n")) if line]
+    """Returns the non-empty lines of a text, with normalized spaces."""
+    return [line for line in map(_normalize_spaces, text.split("\n")) if line]
 
 
-def _plain(line: str) -> str:
+def _normalize_spaces(line: str) -> str:
     """Returns a line stripped, with runs of spaces replaced by one space."""
     return " ".join(line.split())
 
 
-def exchanged(
+def exchanged_assignments(
     texts: Iterable[str],
     count: int,
-    flipped: float,
+    flipped_fraction: float,
     rng: np.random.Generator,
     excluded: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
@@ -45,22 +45,22 @@ def exchanged(
     Args:
       texts: the source; each distinct line is used once.
       count: maximum number of pairs.
-      flipped: the fraction of labels that are wrong.
+      flipped_fraction: the fraction of labels that are wrong.
       rng: the random generator.
       excluded: lines that are not used.
     """
     excluded_lines = set(excluded)
-    lines: dict[str, None] = {}  # an ordered set
+    assignments: dict[str, None] = {}  # an ordered set
     for text in texts:
         for line in sentences(text):
             if len(line) < 80 and _ASSIGNMENT.fullmatch(line):
-                lines[line] = None
-    chosen = [line for line in lines if line not in excluded_lines]
-    rng.shuffle(chosen)
+                assignments[line] = None
+    candidates = [line for line in assignments if line not in excluded_lines]
+    rng.shuffle(candidates)
     pairs = []
-    for k, line in enumerate(chosen[:count]):
+    for k, line in enumerate(candidates[:count]):
         is_exchanged = k % 2 == 1
-        is_flipped = rng.random() < flipped
+        is_flipped = rng.random() < flipped_fraction
         label = LABELS[int(is_exchanged != is_flipped)]
         pairs.append((label, exchange(line) if is_exchanged else line))
     return pairs
@@ -110,37 +110,54 @@ def questions(
     texts: Sequence[str],
     paragraphs: int,
     functions: int,
-    impossible: float,
+    impossible_fraction: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Returns a task in the format of SQuAD 2.0, or of SQuAD 1.1 if `impossible` is 0.
+    """Returns a task in the format of SQuAD 2.0, or of SQuAD 1.1 if all questions have an
+    answer.
 
     Args:
       texts: the source of modules.
       paragraphs: maximum number of contexts.
       functions: the number of signatures in a context.
-      impossible: the fraction of questions about a function of another context.
+      impossible_fraction: the fraction of questions about a function of another context.
+      rng: the random generator.
+    """
+    groups = _groups(texts, paragraphs, functions, rng)
+    entries = []
+    for k, group in enumerate(groups[:paragraphs]):
+        other_group = groups[k - 1]  # the previous one; for the first, the last of all
+        entries.append(_paragraph(k, group, other_group, impossible_fraction, rng))
+    article = {
+        "title": "Functions of Python's standard library",
+        "paragraphs": entries,
+    }
+    version = "v2.0" if impossible_fraction else "1.1"
+    return {"version": version, "data": [article]}
+
+
+def _groups(
+    texts: Sequence[str], count: int, functions: int, rng: np.random.Generator
+) -> list[list[Signature]]:
+    """Returns groups of signatures, in random order; those of a group are of one module.
+
+    Args:
+      texts: the source of modules.
+      count: the number of groups, at least; there are none if no module is large enough.
+      functions: the number of signatures of a group.
       rng: the random generator.
     """
     modules = [_distinct_signatures(text) for text in texts]
     modules = [module for module in modules if len(module) >= functions]
     groups: list[list[Signature]] = []
-    while len(groups) < paragraphs and modules:  # each pass groups at random again
+    # Each pass over the modules groups the signatures of a module at random again.
+    while len(groups) < count and modules:
         for module in modules:
             order = rng.permutation(len(module))
             for start in range(0, len(module) - functions + 1, functions):
-                group = order[start : start + functions]
-                groups.append([module[k] for k in group])
-    groups = [groups[k] for k in rng.permutation(len(groups))]
-    entries = [
-        _paragraph(k, group, groups[k - 1], impossible, rng)
-        for k, group in enumerate(groups[:paragraphs])
-    ]
-    article = {
-        "title": "Functions of Python's standard library",
-        "paragraphs": entries,
-    }
-    return {"version": "v2.0" if impossible else "1.1", "data": [article]}
+                indices = order[start : start + functions]
+                groups.append([module[k] for k in indices])
+    return [groups[k] for k in rng.permutation(len(groups))]
 
 
 def _distinct_signatures(text: str) -> list[Signature]:
@@ -153,16 +170,16 @@ def _paragraph(
     k: int,
     group: Sequence[Signature],
     other_group: Sequence[Signature],
-    impossible: float,
+    impossible_fraction: float,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Returns a context and its questions, as in SQuAD.
 
     Args:
-      k: the index of the paragraph, a part of the ids of its questions.
+      k: the index of the paragraph; the ids of its questions are "k-0", "k-1", ...
       group: the signatures in the context.
       other_group: signatures of another context, for questions without an answer.
-      impossible: the fraction of questions that are about `other_group`.
+      impossible_fraction: the fraction of questions that are about `other_group`.
       rng: the random generator.
     """
     context = " ".join(signature.text() for signature in group)
@@ -170,10 +187,11 @@ def _paragraph(
     for i, signature in enumerate(group):
         name = other_group[i % len(other_group)].name
         answers = []
-        is_impossible = rng.random() < impossible and name not in context
+        is_impossible = rng.random() < impossible_fraction and name not in context
         if not is_impossible:
             name = signature.name
-            start = context.index(f"def {name}(") + len(f"def {name}(")
+            before_parameters = f"def {name}("
+            start = context.index(before_parameters) + len(before_parameters)
             answers = [{"text": signature.parameters, "answer_start": start}]
         entries.append(
             {

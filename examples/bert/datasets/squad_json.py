@@ -43,8 +43,13 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context, with all right answers; () if the context has no answer,
-    or if answers were not read.
+    """A question about a context.
+
+    Attributes:
+      id: the id of the question, which is unique in a file.
+      text: the question.
+      context: the text that has the answer.
+      answers: all right answers; () if the context has none, or if they were not read.
     """
 
     id: str
@@ -80,8 +85,7 @@ def read(
             if on_bad == "refuse":
                 raise data.DataError(
                     f"{path}: {location} {error}.\n  Correct the file, or leave such "
-                    "questions "
-                    "out: --on_bad=skip."
+                    "questions out: --on_bad=skip."
                 ) from error
             skipped.append(f"{location} {error}")
     if skipped:
@@ -98,7 +102,7 @@ def read(
 
 
 def _entries(path: str) -> Iterator[tuple[str, str, Any]]:
-    """Yields the location of each question in the file, its context, and its entry."""
+    """Yields the location of each question in the file, its context, and its JSON object."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
@@ -126,13 +130,23 @@ def _question(
     negative: bool,
     answered: bool,
 ) -> Question:
-    """Returns the question of an entry. Raises MalformedError."""
+    """Returns the question of a JSON object.
+
+    Args:
+      context: the context of the question.
+      entry: the object.
+      negative: whether questions without an answer are allowed.
+      answered: whether to read the answers.
+
+    Raises:
+      MalformedError: the object does not have the form of SQuAD's.
+    """
     id_ = _get(entry, "id", str)
     text = _get(entry, "question", str)
     if not answered:
         return Question(id_, text, context, ())
     answers = [
-        Answer(_get(answer, "text", str), _get(answer, "answer_start", int))
+        Answer(text=_get(answer, "text", str), start=_get(answer, "answer_start", int))
         for answer in _get(entry, "answers", list)
     ]
     if entry.get("is_impossible"):
@@ -143,7 +157,7 @@ def _question(
                 f"has the answer {answer.text!r:.60}, which is not at {answer.start} "
                 "of the context"
             )
-    answers = [answer for answer in answers if answer.text]
+    answers = [answer for answer in answers if answer.text]  # without empty ones
     if not answers and not negative:
         raise MalformedError(
             "has no answer; give --version_2_with_negative if that is intended"

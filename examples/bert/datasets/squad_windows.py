@@ -100,18 +100,18 @@ def windows(
     Raises:
       DataError: the question leaves no room for the context.
     """
-    query = vocabulary.encode(question.text)[: shape.question]
+    query_ids = vocabulary.encode(question.text)[: shape.question]
     ids, offsets = vocabulary.encode_with_offsets(question.context)
-    room = shape.length - len(query) - 3
+    room = shape.length - len(query_ids) - 3  # [CLS], and [SEP] twice
     if room < 1:
         raise data.DataError(
             f"inputs of {shape.length} tokens have no room for a context after a "
-            f"question of {len(query)}.\n  Raise --max_seq_length, or lower "
+            f"question of {len(query_ids)}.\n  Raise --max_seq_length, or lower "
             "--max_query_length."
         )
     spans = window_spans(len(ids), room, shape.stride)
     max_context = max_context_windows(spans, len(ids))
-    prefix = [vocabulary.bos_id, *query, vocabulary.eos_id]
+    prefix = [vocabulary.bos_id, *query_ids, vocabulary.eos_id]
     results = []
     for k, (start, end) in enumerate(spans):
         tokens = np.array([*prefix, *ids[start:end], vocabulary.eos_id], np.int32)
@@ -151,6 +151,10 @@ def window_spans(tokens: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 def max_context_windows(spans: list[tuple[int, int]], tokens: int) -> np.ndarray:
     """Returns the index of the window in which each token has maximum context: [tokens].
+
+    Args:
+      spans: the first token of each window, and the token after its last one.
+      tokens: the number of tokens of the context.
 
     >>> max_context_windows([(0, 4), (3, 7), (6, 10)], 10).tolist()
     [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]

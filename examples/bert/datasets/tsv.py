@@ -2,7 +2,7 @@
 
     columns = Columns("label", "text_a", "text_b")
     train = read("data/train.tsv", columns, on_bad="refuse")      # {"label": ..., "text_a": ...}
-    read("data/dev.tsv", columns, "skip", classes=labels_of(train, columns))
+    read("data/dev.tsv", columns, on_bad="skip", classes=labels_of(train, columns))
 
 A column is identified by its name in the first line, or by its index, from 0, in files
 without names. A malformed line is an error with file and line, or is skipped.
@@ -89,7 +89,9 @@ def read(
 
 
 def _names(path: Path, columns: Columns) -> tuple[str, ...]:
-    """Returns the names of a file's columns: those in its first line, or indices."""
+    """Returns the names of a file's columns: those in its first line, or their indices "0",
+    "1", ... if it has no names.
+    """
     try:
         with open(path, encoding="utf-8-sig") as file:
             fields = file.readline().rstrip("\r\n").split("\t")
@@ -104,8 +106,8 @@ def labels_of(examples: Examples, columns: Columns) -> tuple[str, ...]:
     """Returns all labels of the examples, sorted.
 
     Args:
-      examples: the examples of a file, of which there is one at least (see `read`).
-      columns: the columns, of which `label` is read.
+      examples: the examples of a file, at least one.
+      columns: the columns of the file.
 
     Raises:
       DataError: all examples have the same label.

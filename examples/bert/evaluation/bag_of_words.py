@@ -39,7 +39,7 @@ class BagOfWords:
         self.class_counts = np.zeros(classes, int)
         for example in examples:
             label = int(example["labels"])
-            np.add.at(word_counts[label], self._words(example), 1)
+            np.add.at(word_counts[label], self._word_ids(example), 1)
             self.class_counts[label] += 1
         # log p(class) up to a constant, and log p(word | class).
         self._log_prior = np.log(self.class_counts + 1.0)
@@ -47,10 +47,10 @@ class BagOfWords:
 
     def __call__(self, example: Mapping[str, np.ndarray]) -> int:
         """Returns the index of the likeliest class of an example."""
-        log_likelihood = self._log_likelihood[:, self._words(example)].sum(1)
+        log_likelihood = self._log_likelihood[:, self._word_ids(example)].sum(1)
         return int(np.argmax(self._log_prior + log_likelihood))
 
-    def _words(self, example: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _word_ids(self, example: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the features of an example: the ids of the word pieces of its first
         text, and those of its second text plus the size of the vocabulary.
         """

@@ -1,6 +1,8 @@
 """From the logits of windows to an answer: the best spans, and whether there is an answer.
 
-    prediction = answer(question, windows, start_logits, end_logits, 20, 30)
+    prediction = answer(
+        question, windows, start_logits, end_logits, num_best=20, max_length=30
+    )
     prediction.best[0].text           # the best non-empty span
     prediction.null_odds              # how much higher the score of "no answer" is
     prediction.text(threshold=0.0)    # "" if the odds are above the threshold
@@ -23,7 +25,8 @@ import numpy as np
 from examples.bert.datasets.squad_json import Question
 from examples.bert.datasets.squad_windows import NO_ANSWER, Window
 
-_NO_SPAN = "empty"  # the answer if no span is possible, but an answer is required
+# The answer if no span is possible, but an answer is required.
+_NO_SPAN_TEXT = "empty"
 
 
 class Span(NamedTuple):
@@ -94,8 +97,8 @@ class Prediction:
 def answer(
     question: Question,
     windows: Sequence[Window],
-    start: Sequence[np.ndarray],
-    end: Sequence[np.ndarray],
+    start_logits: Sequence[np.ndarray],
+    end_logits: Sequence[np.ndarray],
     num_best: int,
     max_length: int,
 ) -> Prediction:
@@ -104,28 +107,29 @@ def answer(
     Args:
       question: the question.
       windows: all windows of the question.
-      start: for each window, logits [length] for the first token of an answer.
-      end: for each window, logits [length] for the last token.
+      start_logits: for each window, logits [length] for the first token of an answer.
+      end_logits: for each window, logits [length] for the last token.
       num_best: how many first and last tokens are combined to spans, those with the
         highest logits; and the maximum number of answers.
       max_length: the maximum number of tokens of an answer.
     """
-    spans: dict[str, Span] = {}  # by text: the best one of all windows
+    best_by_text: dict[str, Span] = {}  # the best span of each text, over all windows
     nulls = []
-    for window, starts, ends in zip(windows, start, end, strict=True):
-        nulls.append(Span("", float(starts[NO_ANSWER]), float(ends[NO_ANSWER])))
-        for i, j in _candidates(window, starts, ends, num_best, max_length):
+    for window, start, end in zip(windows, start_logits, end_logits, strict=True):
+        nulls.append(Span("", float(start[NO_ANSWER]), float(end[NO_ANSWER])))
+        for i, j in _candidates(window, start, end, num_best, max_length):
             first_character = window.offsets[i - window.context_start][0]
             end_character = window.offsets[j - window.context_start][1]
             text = question.context[first_character:end_character]
-            span = Span(text, float(starts[i]), float(ends[j]))
-            if text not in spans or spans[text].score < span.score:
-                spans[text] = span
-    best = sorted(spans.values(), key=lambda span: -span.score)[:num_best]
-    return Prediction(
-        tuple(best) or (Span(_NO_SPAN, 0.0, 0.0),),
-        min(nulls, key=lambda span: span.score, default=Span("", 0.0, 0.0)),
-    )
+            span = Span(text, float(start[i]), float(end[j]))
+            if text not in best_by_text or best_by_text[text].score < span.score:
+                best_by_text[text] = span
+    best = sorted(best_by_text.values(), key=lambda span: -span.score)[:num_best]
+    if not best:
+        best = [Span(_NO_SPAN_TEXT, start_logit=0.0, end_logit=0.0)]
+    no_logits = Span("", start_logit=0.0, end_logit=0.0)  # if there are no windows
+    null = min(nulls, key=lambda span: span.score, default=no_logits)
+    return Prediction(best=tuple(best), null=null)
 
 
 def _candidates(
@@ -135,7 +139,15 @@ def _candidates(
     num_best: int,
     max_length: int,
 ) -> list[tuple[int, int]]:
-    """Returns the indices of first and last tokens of spans that may be answers."""
+    """Returns the indices of first and last tokens of spans that may be answers.
+
+    Args:
+      window: the window of the spans.
+      start_logits: logits [length] for the first token.
+      end_logits: logits [length] for the last token.
+      num_best: the maximum number of first tokens, and of last tokens.
+      max_length: the maximum number of tokens of a span.
+    """
     context = window.context_start + np.arange(len(window.offsets))
     starts = _highest(context[window.is_max_context], start_logits, num_best)
     ends = _highest(context, end_logits, num_best)

@@ -1,6 +1,7 @@
 """Baselines that answer without reading the question.
 
-    rules = fixed_rules(training_questions)       # {"no answer": rule, ...}; rule(context) -> text
+    rules = fixed_rules(training_questions)       # {"no answer": rule, ...}
+    text = rules["no answer"](question.context)   # a rule: context -> text of the answer
 
 One rule never answers. Two are learned from the answers of training questions: always
 the most frequent answer; and the first text of a context between the two words that most
@@ -13,11 +14,12 @@ import collections
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from examples.bert.datasets.squad_json import Question
+from examples.bert.datasets.squad_json import Answer, Question
 from examples.bert.evaluation.squad_metrics import score
 
-Rule = Callable[[str], str]
-_WORD = r"\w+|[^\w\s]"
+Rule = Callable[[str], str]  # context -> text of the answer
+_WORD_OR_SIGN = r"\w+|[^\w\s]"
+_MAX_WORD_LENGTH = 40  # characters before an answer in which its last word is searched
 
 
 def fixed_rules(training_questions: Sequence[Question]) -> dict[str, Rule]:
@@ -27,10 +29,10 @@ def fixed_rules(training_questions: Sequence[Question]) -> dict[str, Rule]:
     text_counts: collections.Counter[str] = collections.Counter()
     enclosing_counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for question in training_questions:
-        for a in question.answers:
-            text_counts[a.text] += 1
-            words = _enclosing_words(question.context, a.start, a.end)
-            enclosing_counts[words] += 1
+        for answer in question.answers:
+            text_counts[answer.text] += 1
+            enclosing_words = _enclosing_words(question.context, answer)
+            enclosing_counts[enclosing_words] += 1
     rules: dict[str, Rule] = {"no answer": lambda context: ""}
     if text_counts:
         [(most_frequent, _)] = text_counts.most_common(1)
@@ -51,7 +53,12 @@ def fixed_rules(training_questions: Sequence[Question]) -> dict[str, Rule]:
 def best_rule(
     training_questions: Sequence[Question], questions: Sequence[Question]
 ) -> tuple[str, Mapping[str, float]]:
-    """Returns the description of the rule with the highest F1, and its scores."""
+    """Returns the description of the rule with the highest F1, and its scores.
+
+    Args:
+      training_questions: the questions from which rules are learned.
+      questions: the questions on which rules are scored.
+    """
     scores = {
         name: score(questions, {q.id: rule(q.context) for q in questions})
         for name, rule in fixed_rules(training_questions).items()
@@ -60,8 +67,13 @@ def best_rule(
     return name, scores[name]
 
 
-def _enclosing_words(context: str, start: int, end: int) -> tuple[str, str]:
-    """Returns the words or signs before and after an answer; "" at the ends."""
-    before = re.findall(_WORD, context[max(start - 40, 0) : start])
-    after = re.search(_WORD, context[end:])
-    return before[-1] if before else "", after.group() if after else ""
+def _enclosing_words(context: str, answer: Answer) -> tuple[str, str]:
+    """Returns the word or sign before an answer and that after it; "" where the context
+    begins or ends.
+    """
+    before_start = max(answer.start - _MAX_WORD_LENGTH, 0)
+    words_before = re.findall(_WORD_OR_SIGN, context[before_start : answer.start])
+    match_after = re.search(_WORD_OR_SIGN, context[answer.end :])
+    left = words_before[-1] if words_before else ""
+    right = match_after.group() if match_after else ""
+    return left, right

@@ -10,11 +10,20 @@ only the empty text is right.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from examples.bert.datasets.squad_json import Question
 from transformer.inference.answer_metrics import exact_match, f1
 
-Metric = Callable[[str, Sequence[str]], float]
+Metric = Callable[[str, Sequence[str]], float]  # (text, right answers) -> 0.0 to 1.0
+
+
+class _Scored(NamedTuple):
+    """The odds of a question, and what its text and the empty text score, 0.0 to 1.0."""
+
+    odds: float
+    score_of_text: float
+    score_if_empty: float
 
 
 def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, float]:
@@ -25,23 +34,22 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
       questions: the questions, with answers.
       texts: predictions by question id; a missing one counts as wrong.
     """
-    kinds = {
-        "": list(questions),
-        "HasAns_": [q for q in questions if q.answers],
-        "NoAns_": [q for q in questions if not q.answers],
-    }
-    if not kinds["HasAns_"] or not kinds["NoAns_"]:
-        kinds = {"": kinds[""]}
+    answerable = [q for q in questions if q.answers]
+    unanswerable = [q for q in questions if not q.answers]
+    # By the prefix of the names of their scores, as in SQuAD's scripts.
+    subsets = {"": list(questions)}
+    if answerable and unanswerable:
+        subsets |= {"HasAns_": answerable, "NoAns_": unanswerable}
     scores = {}
-    for kind, subset in kinds.items():
+    for prefix, subset in subsets.items():
         for name, metric in (("exact", exact_match), ("f1", f1)):
             total = sum(
                 metric(texts[q.id], [a.text for a in q.answers])
                 for q in subset
                 if q.id in texts
             )
-            scores[kind + name] = 100.0 * total / len(subset)
-        scores[f"{kind}total"] = len(subset)
+            scores[prefix + name] = 100.0 * total / len(subset)
+        scores[f"{prefix}total"] = len(subset)
     return scores
 
 
@@ -62,22 +70,23 @@ def best_threshold(
       metric: `exact_match` or `f1`.
     """
     ranked = sorted(
-        (
-            odds[q.id],
-            metric(texts[q.id], [a.text for a in q.answers]),
-            float(not q.answers),
+        _Scored(
+            odds=odds[q.id],
+            score_of_text=metric(texts[q.id], [a.text for a in q.answers]),
+            score_if_empty=float(not q.answers),
         )
         for q in questions
     )
     # Below the lowest odds, all predictions are empty. Raising the threshold replaces
     # empty predictions by texts, one question after another.
-    total = sum(score_if_empty for _, _, score_if_empty in ranked)
+    total = sum(question.score_if_empty for question in ranked)
     best = total
-    threshold = ranked[0][0] - 1.0
-    for k, (question_odds, score_of_text, score_if_empty) in enumerate(ranked):
-        total += score_of_text - score_if_empty
-        is_last_of_equal = k + 1 == len(ranked) or ranked[k + 1][0] > question_odds
+    threshold = ranked[0].odds - 1.0
+    for k, question in enumerate(ranked):
+        total += question.score_of_text - question.score_if_empty
+        # Questions of equal odds change together.
+        is_last_of_equal = k + 1 == len(ranked) or ranked[k + 1].odds > question.odds
         if total > best + 1e-9 and is_last_of_equal:
             best = total
-            threshold = question_odds
+            threshold = question.odds
     return 100.0 * best / len(ranked), threshold

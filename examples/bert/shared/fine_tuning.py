@@ -11,22 +11,19 @@ A program that is started again continues from the last checkpoint in --output_d
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 import meshtf as mtf
-from examples.bert.shared import gin_configuration, model_setup, program_flags
+from examples.bert.shared import gin_configuration, optimizer_setup, program_flags
 from examples.bert.shared.training_flags import (
-    DECAY,
     EPOCHS,
     INIT,
     JIT,
-    OPTIMIZER,
     OUTPUT,
     OVERLAPS,
     RATE,
@@ -53,7 +50,7 @@ FILES = (
     "*predictions.json",
     "null_odds.json",
 )
-# Defaults of the settings that are passed to `Loop`, unless gin binds them.
+# Defaults of the arguments of `Loop` that gin may set.
 _LOOP_DEFAULTS = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
 
 
@@ -62,8 +59,8 @@ def prepare(argv: Sequence[str], **train_flags: flags.FlagHolder[Any]) -> None:
 
     Args:
       argv: the arguments of the command line that are no flags.
-      **train_flags: further flags with the same meaning as gin settings of `train`, by the
-        names of these settings.
+      **train_flags: further flags with the same meaning as a gin setting train.NAME, by
+        NAME.
 
     Raises:
       ConfigError: a setting is wrong.
@@ -116,19 +113,20 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
       ConfigError: the optimizer has no parameter for a given flag, or a setting has no
         effect.
     """
-    gin_configuration.train_settings(
-        **_LOOP_DEFAULTS
-    )  # marks them as used; `learn` reads them
+    # Marks the settings of `Loop` as used: `print_setup` refuses unused ones before
+    # `run_loop` reads them.
+    gin_configuration.train_settings(**_LOOP_DEFAULTS)
     settings = gin_configuration.train_settings(
         clip_norm=1.0, microbatches=1, skip_nonfinite_steps=False
     )
     trainer = Trainer(
         model,
-        optimizer_of(steps, warmup),
+        optimizer_setup.make_optimizer(steps, warmup),
         seed=program_flags.SEED.value,
         jit=JIT.value,
         **settings,
     )
+    # The settings that a later run with the same --output_dir is compared with.
     trainer.record = {f"train.{name}": value for name, value in settings.items()} | {
         "steps": steps,
         "warmup steps": warmup,
@@ -138,50 +136,7 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
     return trainer
 
 
-def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimizer]:
-    """Returns a function of variables that makes the optimizer of the flags, with the
-    parameters that gin binds.
-
-    Raises:
-      ConfigError: the optimizer has no parameter for a given flag.
-    """
-    rate = mtf.optimizers.product(
-        RATE.value,
-        mtf.optimizers.linear_warmup(warmup),
-        mtf.optimizers.linear_decay(steps, steps - warmup),
-    )
-    kind = gin_configuration.configured(
-        mtf.optimizers.AdamW if OPTIMIZER.value == "adamw" else mtf.optimizers.LAMB
-    )
-    if gin_configuration.is_bound("train.optimizer"):
-        if gin_configuration.is_given(OPTIMIZER):
-            gin_configuration.record_override("train.optimizer", OPTIMIZER)
-        else:
-            kind = gin_configuration.train_settings(optimizer=None)["optimizer"]
-    name = kind.__name__
-    arguments = {}
-    for parameter, value, flag in (
-        ("learning_rate", rate, RATE),
-        ("weight_decay", DECAY.value, DECAY),
-        ("epsilon", 1e-6, None),
-        ("decay_mask", mtf.optimizers.exclude_names(model_setup.SMALL), None),
-    ):
-        is_given = flag is not None and gin_configuration.is_given(flag)
-        if parameter not in gin_configuration.parameter_names(name):
-            if is_given:
-                raise command_line.ConfigError(
-                    f"--{flag.name}={flag.value}: {name} has no {parameter}.\n"
-                    "  Leave it out, or choose another optimizer."
-                )
-        elif not gin_configuration.is_bound(f"{name}.{parameter}"):
-            arguments[parameter] = value
-        elif is_given:
-            gin_configuration.record_override(f"{name}.{parameter}", flag)
-            arguments[parameter] = value
-    return functools.partial(kind, **arguments)
-
-
-def introduce(model: Model, examples: object) -> None:
+def print_setup(model: Model, examples: object) -> None:
     """Prints examples, model and mesh, and gin settings that are overridden or unused.
 
     Args:
@@ -191,7 +146,7 @@ def introduce(model: Model, examples: object) -> None:
     Raises:
       ConfigError: a setting of --gin_param has no effect.
     """
-    notes = gin_configuration.refuse_unused()
+    lines = gin_configuration.refuse_unused()
     parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
     print(
         f"examples {examples}\nmodel    {parameters:,} parameters; "
@@ -199,7 +154,7 @@ def introduce(model: Model, examples: object) -> None:
         f"mesh     {model.mesh}, layout {model.mesh.layout!r}",
         flush=True,
     )
-    for line in notes:
+    for line in lines:
         print(f"gin      {line}", flush=True)
 
 
@@ -221,7 +176,8 @@ def train(
       CheckpointError: another process trains in --output_dir; and as `start`.
     """
     with contextlib.ExitStack() as stack:
-        # A missing folder is only made when training starts, after all errors of `start`.
+        # `only_run` locks the folder, and makes it if it is missing: then only when
+        # training starts, after all errors of `start`.
         folder_exists = Path(OUTPUT.value).is_dir()
         if TRAIN.value and folder_exists:
             stack.enter_context(mtf.checkpoints.only_run(OUTPUT.value))
@@ -230,7 +186,7 @@ def train(
             return
         if not folder_exists:
             stack.enter_context(mtf.checkpoints.only_run(OUTPUT.value))
-        learn(trainer, examples, steps)
+        run_loop(trainer, examples, steps)
 
 
 def start(
@@ -243,12 +199,12 @@ def start(
 
     Args:
       trainer: the trainer of the model.
-      examples: the training examples; None: neither they nor their vocabulary are
-        recorded and compared.
+      examples: the training examples. They and their vocabulary are recorded, and compared
+        with those of the checkpoint; None: they are not.
       steps: the total number of steps.
-      prefix: --init_checkpoint must have the variables whose names start with it; those of
-        the encoder have the same names in all models. The others keep their random
-        initial values.
+      prefix: the prefix of the variables that are read from --init_checkpoint, such as that
+        of the encoder, whose variables have the same names in all models. Other variables
+        keep their random initial values.
 
     Raises:
       CheckpointError: a checkpoint is of another model or vocabulary.
@@ -264,30 +220,39 @@ def start(
     if trainer.restore(OUTPUT.value):
         _report_restored(trainer, examples, steps)
     elif INIT.value:
-        latest = mtf.checkpoints.latest(INIT.value)
-        path = latest[1] if latest else INIT.value
-        if not Path(path).is_dir():
-            raise data.DataError(
-                f"--init_checkpoint={path}: there is no such checkpoint."
-            )
-        if examples is not None:
-            extra = mtf.checkpoints.Manifest.read(path).extra
-            run_record.check_vocabulary(
-                extra, examples.vocabulary, f"--init_checkpoint={path}"
-            )
-        shared = {
-            v.name: v for v in trainer.model.variables if v.name.startswith(prefix)
-        }
-        mtf.checkpoints.restore(path, shared, partly=True)
-        print(
-            f"read {len(shared)} of {len(trainer.model.variables)} variables from {path}",
-            flush=True,
-        )
+        _read_initial_variables(trainer, examples, prefix)
     elif not TRAIN.value:
         raise data.DataError(
             f"there is no checkpoint in {OUTPUT.value}: the model would have random "
             "variables.\n  Give --do_train or --init_checkpoint."
         )
+
+
+def _read_initial_variables(
+    trainer: Trainer, examples: data.TaskData | None, prefix: str
+) -> None:
+    """Reads the variables with a prefix from --init_checkpoint: a checkpoint, or a folder
+    whose last checkpoint is taken. The arguments and errors are those of `start`.
+    """
+    path = INIT.value
+    latest_checkpoint = mtf.checkpoints.latest(path)
+    if latest_checkpoint is not None:
+        _, path = latest_checkpoint
+    if not Path(path).is_dir():
+        raise data.DataError(f"--init_checkpoint={path}: there is no such checkpoint.")
+    if examples is not None:
+        extra = mtf.checkpoints.Manifest.read(path).extra
+        run_record.check_vocabulary(
+            extra, examples.vocabulary, f"--init_checkpoint={path}"
+        )
+    variables = trainer.model.variables
+    variables_to_read = {v.name: v for v in variables if v.name.startswith(prefix)}
+    # The checkpoint may have further variables.
+    mtf.checkpoints.restore(path, variables_to_read, partly=True)
+    print(
+        f"read {len(variables_to_read)} of {len(variables)} variables from {path}",
+        flush=True,
+    )
 
 
 def _report_restored(
@@ -332,7 +297,7 @@ def exit_on_user_errors() -> Iterator[None]:
         )
 
 
-def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
+def run_loop(trainer: Trainer, examples: data.Data, steps: int) -> None:
     """Trains until `steps` steps are done in total. Saves checkpoints periodically, at the
     end, and at Ctrl-C.
 
@@ -350,6 +315,7 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
         save_every=SAVE_EVERY.value,
         **settings,
     )
+    # Metrics are written to --output_dir, and not printed.
     with Metrics(OUTPUT.value, trainer.steps_done, print_line=lambda line: None) as log:
         loop.run(OUTPUT.value, log)
 

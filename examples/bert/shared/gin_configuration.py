@@ -1,7 +1,7 @@
 """Gin settings in the three programs that train: meshes, layouts, sizes, optimizers.
 
     gin_configuration.read(argv, {"Mesh.axes": MESH})         # --gin_file and --gin_param
-    kind = gin_configuration.configured(mtf.optimizers.AdamW) # with the parameters of gin
+    adamw = gin_configuration.configured(mtf.optimizers.AdamW) # with the parameters of gin
     for line in gin_configuration.refuse_unused():            # overridden or unused settings
       print(line)
 
@@ -23,9 +23,9 @@ from gin import config as gin_config
 
 from transformer.cli import command_line, gin_settings
 
-# Settings that have an effect, or that a flag overrides; and lines for `refuse_unused`.
-# `read` clears both.
+# Settings that have an effect, or that a flag overrides. `read` clears them.
 _used_settings: set[gin_settings.Key] = set()
+# Lines about overridden settings, which `refuse_unused` returns. `read` clears them.
 _notes: list[str] = []
 
 
@@ -51,8 +51,8 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
             f"--cluster={command_line.CLUSTER.value}: this program runs on the "
             "devices of one host.\n  Leave it out; --devices names devices."
         )
-    # For each flag, the setting that has set it, and the setting's value.
-    values: dict[str, tuple[str, Any]] = {}
+    # For each flag: the setting that has set it, and the setting's value.
+    setting_of_flag: dict[str, tuple[str, Any]] = {}
     for name, flag in overlaps.items():
         if not is_bound(name):
             continue
@@ -60,10 +60,10 @@ def read(argv: Sequence[str], overlaps: Mapping[str, flags.FlagHolder[Any]]) -> 
             record_override(name, flag)
             continue
         value = gin_settings.resolve_macros(gin.query_parameter(name))
-        other_name, other_value = values.setdefault(flag.name, (name, value))
-        if other_value != value:
+        first_name, first_value = setting_of_flag.setdefault(flag.name, (name, value))
+        if first_value != value:
             raise command_line.ConfigError(
-                f"{name} is {value!r}, but {other_name} is {other_value!r}: in this "
+                f"{name} is {value!r}, but {first_name} is {first_value!r}: in this "
                 f"program both are --{flag.name}.\n  Set one of them, or the flag."
             )
         mark_used(name)
@@ -116,9 +116,9 @@ def train_settings(**defaults: Any) -> dict[str, Any]:
     return settings
 
 
-def configured(kind: Callable[..., Any]) -> Callable[..., Any]:
+def configured(configurable: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a class or function with the parameters that gin binds."""
-    return gin.get_configurable(kind)
+    return gin.get_configurable(configurable)
 
 
 def parameter_names(name: str) -> Sequence[str]:
@@ -151,7 +151,7 @@ def refuse_unused() -> list[str]:
 
 
 def _bound_settings() -> list[gin_settings.Key]:
-    """Returns all settings."""
+    """Returns the keys of all settings that gin binds: (scope, selector, parameter)."""
     return [
         (scope, selector, name)
         for (scope, selector), values in gin_config._CONFIG.items()
@@ -161,7 +161,7 @@ def _bound_settings() -> list[gin_settings.Key]:
 
 
 def _is_used(key: gin_settings.Key) -> bool:
-    """Returns whether gin has passed a setting to a call."""
+    """Returns whether gin has passed a setting to a call, in its scope or a scope inside."""
     scope, selector, name = key
     for (call_scope, call_selector), values in gin_config._OPERATIVE_CONFIG.items():
         in_scope = not scope or f"{call_scope}/".startswith(f"{scope}/")
@@ -171,7 +171,7 @@ def _is_used(key: gin_settings.Key) -> bool:
 
 
 def _way_out(key: gin_settings.Key) -> str:
-    """Returns the way out for a setting without effect."""
+    """Returns what an error suggests for a setting without effect."""
     _, selector, name = key
     if selector.endswith(".Architecture"):
         return f"BERT's sizes are set by bert_architecture.{name}."

@@ -34,13 +34,15 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import bert_architecture
 
-# Names of the variables that are not initialized randomly, nor decayed: a regular
-# expression.
-SMALL = "bias$|scale$"
+# A regular expression for the names of variables that are not initialized randomly, and
+# have no weight decay.
+BIASES_AND_NORMS = "bias$|scale$"
 
 
 def devices() -> str | Sequence[str] | None:
-    """Returns the argument `devices` of `mtf.Mesh`."""
+    """Returns the argument `devices` of `mtf.Mesh`: names of devices such as "/cpu:0", a
+    description such as "logical:8", or None for the default.
+    """
     names = DEVICES.value
     if isinstance(names, str) and names.startswith("/"):
         return names.split(",")
@@ -50,9 +52,11 @@ def devices() -> str | Sequence[str] | None:
 def mesh() -> mtf.Mesh:
     """Returns the mesh of the flags, with further parameters that gin binds."""
     if LAYOUT.value is None:
-        layout, optional_axes = DEFAULT_LAYOUT, "data;model"
+        layout = DEFAULT_LAYOUT
+        optional_axes = "data;model"  # axes that this layout names but a mesh may lack
     else:
-        layout, optional_axes = LAYOUT.value, ""
+        layout = LAYOUT.value
+        optional_axes = ""
     result: mtf.Mesh = gin_configuration.configured(mtf.Mesh)(
         MESH.value,
         layout,
@@ -69,7 +73,12 @@ def vocabulary() -> data.WordPieceVocabulary:
 
 
 class Config(NamedTuple):
-    """The sizes of a model, and the standard deviation of its initial variables."""
+    """The sizes of a model.
+
+    Attributes:
+      architecture: the sizes.
+      initializer_range: the standard deviation of the initial values of variables.
+    """
 
     architecture: Architecture
     initializer_range: float
@@ -88,16 +97,18 @@ def build(kind: Callable[..., Model], config: Config, **arguments: Any) -> Any:
     """
     model = kind(mesh(), config.architecture, **arguments)
     initializer = mtf.layers.initializers.truncated(config.initializer_range)
-    for variable in filter(mtf.optimizers.exclude_names(SMALL), model.variables):
+    for variable in filter(
+        mtf.optimizers.exclude_names(BIASES_AND_NORMS), model.variables
+    ):
         variable.assign(initializer(model.mesh, variable.shape, variable.name))
     return model
 
 
-def config(words: data.WordPieceVocabulary) -> Config:
+def config(word_pieces: data.WordPieceVocabulary) -> Config:
     """Returns the sizes of the model: those in --bert_config_file, or of gin.
 
     Args:
-      words: the vocabulary of the texts, which the model's vocabulary must have room for.
+      word_pieces: the vocabulary of the texts; the model's must be at least as large.
 
     Raises:
       DataError: the file cannot be read, or the vocabulary or --max_seq_length is too
@@ -115,10 +126,10 @@ def config(words: data.WordPieceVocabulary) -> Config:
         result = Config(bert_architecture(), initializer_range=0.02)
     architecture = result.architecture
     source = CONFIG.value or "bert_architecture of gin"
-    if words.size > architecture.vocab:
+    if word_pieces.size > architecture.vocab:
         raise data.DataError(
-            f"{words.path} has {words.size:,} pieces, but {source} has room for "
-            f"{architecture.vocab:,}.\n  Use the vocabulary of the model, or raise "
+            f"{word_pieces.path} has {word_pieces.size:,} pieces, but {source} has room "
+            f"for {architecture.vocab:,}.\n  Use the vocabulary of the model, or raise "
             "vocab_size."
         )
     if LENGTH.value > architecture.max_length:
@@ -138,10 +149,10 @@ def read_config(path: str) -> Config:
     """
     try:
         with open(path, encoding="utf-8") as file:
-            values = json.load(file)
-        if not isinstance(values, dict):
-            raise data.DataError(f"{path} has no JSON object, but {values!r:.40}.")
-        return _config(Settings(values))
+            contents = json.load(file)
+        if not isinstance(contents, dict):
+            raise data.DataError(f"{path} has no JSON object, but {contents!r:.40}.")
+        return _config(Settings(contents))
     except json.JSONDecodeError as error:
         raise data.DataError(
             f"{path}:{error.lineno}: is no JSON: {error.msg}, at column {error.colno}."
@@ -155,6 +166,7 @@ def read_config(path: str) -> Config:
 def _config(config: Settings) -> Config:
     """Returns the sizes of a bert_config.json; sizes that gin binds override them."""
     dropout = config.get("hidden_dropout_prob", 0.1)
+    # Models have one dropout rate.
     config.require(attention_probs_dropout_prob=dropout)
     sizes = {
         "vocab": config["vocab_size"],
@@ -179,6 +191,7 @@ def _config(config: Settings) -> Config:
                 f"bert_architecture.{name} = {overrides[name]!r} wins over "
                 f"{sizes[name]!r} of {CONFIG.value}"
             )
+    # Gin passes the overrides.
     architecture = bert_architecture(
         **{name: size for name, size in sizes.items() if name not in overrides}
     )
@@ -186,7 +199,8 @@ def _config(config: Settings) -> Config:
 
 
 def files(patterns: str) -> list[Path]:
-    """Returns the files of paths or globs that are separated by commas.
+    """Returns the files of paths or globs that are separated by commas, without indices of
+    records (*.idx).
 
     Raises:
       DataError: a pattern matches no file.

@@ -17,16 +17,30 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.checkpoints.inspection.verification import check, check_file
-from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, Saved
+from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, SavedTensor
 from meshtf.checkpoints.matching import difference
 from meshtf.checkpoints.step_folders import all_steps, latest
-from meshtf.checkpoints.tensor_slices import Box, full_box, num_elements, spec, split
+from meshtf.checkpoints.tensor_slices import (
+    Box,
+    full_box,
+    num_elements,
+    slice_spec,
+    split,
+)
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES, UNSPLIT_DTYPES
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
 
+# The kinds of differences, which are keys of the result of `compare`.
+_KINDS = (
+    "only in the first",
+    "only in the second",
+    "of another kind",
+    "of other numbers",
+)
 
-def find(folder: str) -> str:
+
+def find_checkpoint(folder: str) -> str:
     """Returns the path of a checkpoint: the newest complete one of a folder of checkpoints,
     or the folder itself if it contains none.
 
@@ -57,7 +71,7 @@ def inspect(folder: str) -> dict[str, Any]:
     Raises:
       CheckpointError: the folder does not exist, or the manifest is damaged.
     """
-    path = find(folder)
+    path = find_checkpoint(folder)
     manifest = Manifest.read(path)
     tensors = []
     for name, saved in sorted(manifest.tensors.items()):
@@ -105,7 +119,7 @@ def inspection_text(report: dict[str, Any]) -> str:
     tensors = report["tensors"]
     num_bytes = sum(tensor["bytes"] for tensor in tensors)
     extra = "  ".join(
-        f"{name} {_short(value)}" for name, value in report["extra"].items()
+        f"{name} {_short_text(value)}" for name, value in report["extra"].items()
     )
     rows = [
         [t["name"], t["shape"], t["dtype"], f"{t['slices']:,}", f"{t['bytes']:,}"]
@@ -122,14 +136,14 @@ def inspection_text(report: dict[str, Any]) -> str:
             f"extra       {extra or 'nothing'}",
             f"tensors     {len(tensors):,} of {num_bytes:,} bytes",
             "",
-            *_table(["name", "shape", "dtype", ">slices", ">bytes"], rows),
+            *_aligned_table(["name", "shape", "dtype", ">slices", ">bytes"], rows),
             "",
-            *_table(["file", ">bytes", "crc32", ""], files),
+            *_aligned_table(["file", ">bytes", "crc32", ""], files),
         ]
     )
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Returns a value of the `extra` data as text; of a dict or list, only its length."""
     if isinstance(value, dict | list):
         return f"({len(value)} entries)"
@@ -151,7 +165,7 @@ def compare(folder: str, other_folder: str) -> dict[str, Any]:
     Raises:
       CheckpointError: a folder does not exist, or a checkpoint is damaged.
     """
-    paths = [find(folder), find(other_folder)]
+    paths = [find_checkpoint(folder), find_checkpoint(other_folder)]
     manifests = [Manifest.read(path) for path in paths]
     for path, manifest in zip(paths, manifests):
         check(path, manifest)
@@ -168,6 +182,7 @@ def compare(folder: str, other_folder: str) -> dict[str, Any]:
             first_saved, Shape(second_saved.shape), second_saved.dtype
         )
         if type_change:
+            # `difference` says "saved" of the first, and "now" of the second.
             type_change = type_change.replace(" now", " in the second")
             type_changes[name] = type_change.replace(" saved", " in the first")
         if first_saved.sizes == second_saved.sizes:
@@ -211,27 +226,18 @@ def comparison_text(comparison: dict[str, Any]) -> str:
     value_changes = comparison["of other numbers"]
     if value_changes:
         rows = [
-            [name, f"{v['largest']:.6g}", f"{v['numbers']:,} of {v['of']:,}"]
-            for name, v in value_changes.items()
+            [name, f"{c['largest']:.6g}", f"{c['numbers']:,} of {c['of']:,}"]
+            for name, c in value_changes.items()
         ]
         titles = ["of other numbers", ">largest difference", ">numbers"]
-        lines += ["", *_table(titles, rows)]
+        lines += ["", *_aligned_table(titles, rows)]
     return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])
 
 
-# The kinds of differences, which are keys of the result of `compare`.
-_KINDS = (
-    "only in the first",
-    "only in the second",
-    "of another kind",
-    "of other numbers",
-)
-
-
 def _compare_values(
-    paths: Sequence[str], name: str, saved: Sequence[Saved]
+    paths: Sequence[str], name: str, saved: Sequence[SavedTensor]
 ) -> dict[str, Any]:
-    """Compares the elements of a tensor in two checkpoints, some at a time.
+    """Compares the elements of a tensor in two checkpoints, one slice after another.
 
     Args:
       paths: the paths of both checkpoints.
@@ -244,9 +250,12 @@ def _compare_values(
     """
     largest = 0.0
     num_different = 0
-    for box in _boxes_to_read(saved[0]):
-        x, y = (_read(path, name, s, box) for path, s in zip(paths, saved))
-        both_nan = (x != x) & (y != y)
+    first_path, second_path = paths
+    first_saved, second_saved = saved
+    for box in _boxes_to_read(first_saved):
+        x = _read(first_path, name, first_saved, box)
+        y = _read(second_path, name, second_saved, box)
+        both_nan = (x != x) & (y != y)  # a NaN differs from itself
         is_different = (x != y) & ~both_nan
         if is_different.any():
             is_complex = np.iscomplexobj(x) or np.iscomplexobj(y)
@@ -256,11 +265,11 @@ def _compare_values(
             distances = np.abs(different_x - different_y)
             largest = float(np.maximum(largest, distances.max()))
             num_different += int(is_different.sum())
-    total = num_elements(full_box(saved[0].sizes))
+    total = num_elements(full_box(first_saved.sizes))
     return {"largest": largest, "numbers": num_different, "of": total}
 
 
-def _boxes_to_read(saved: Saved) -> Iterator[Box]:
+def _boxes_to_read(saved: SavedTensor) -> Iterator[Box]:
     """Yields the saved boxes, split so that each is read with little memory."""
     max_elements = MAX_CHUNK_BYTES // tf.as_dtype(saved.dtype).size
     for box in saved.boxes:
@@ -270,23 +279,23 @@ def _boxes_to_read(saved: Saved) -> Iterator[Box]:
             yield from split(box, max_elements)
 
 
-def _read(path: str, name: str, saved: Saved, box: Box) -> Any:
+def _read(path: str, name: str, saved: SavedTensor, box: Box) -> Any:
     """Returns the elements of a box of a tensor in the checkpoint at a path."""
     (value,) = tf.raw_ops.RestoreV2(
         prefix=f"{path}/{PREFIX}",
         tensor_names=[name],
-        shape_and_slices=[spec(saved.sizes, box)],
+        shape_and_slices=[slice_spec(saved.sizes, box)],
         dtypes=[tf.as_dtype(saved.dtype)],
     )
     return value.numpy()
 
 
-def _num_bytes(saved: Saved) -> int:
+def _num_bytes(saved: SavedTensor) -> int:
     """Returns the size of a tensor in bytes."""
     return Shape(saved.shape).size * int(tf.as_dtype(saved.dtype).size)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _aligned_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the lines of a table with aligned columns.
 
     Args:

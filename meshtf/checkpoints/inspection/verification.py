@@ -9,8 +9,8 @@ import os
 
 import tensorflow as tf
 
-from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
-from meshtf.checkpoints.tensor_slices import Box, spec
+from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, SavedTensor
+from meshtf.checkpoints.tensor_slices import Box, slice_spec
 from meshtf.errors import DamageError
 from meshtf.runtime.devices.names import LOCAL_CPU
 
@@ -51,6 +51,7 @@ def check_file(folder: str, manifest: Manifest, file: str) -> None:
     manifest.check_index(folder)
     if file == INDEX:
         return
+    # A tensor's entry in the manifest has the index of the file of each slice.
     data_files = [name for name in manifest.files if name != INDEX]
     file_index = data_files.index(file)
     for tensor, saved in manifest.tensors.items():
@@ -58,7 +59,9 @@ def check_file(folder: str, manifest: Manifest, file: str) -> None:
             _check_slice(folder, file, tensor, saved, box)
 
 
-def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) -> None:
+def _check_slice(
+    folder: str, file: str, tensor: str, saved: SavedTensor, box: Box
+) -> None:
     """Reads a slice, whose checksum TensorFlow compares.
 
     Args:
@@ -76,7 +79,7 @@ def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) ->
             tf.raw_ops.RestoreV2(
                 prefix=os.path.join(folder, PREFIX),
                 tensor_names=[tensor],
-                shape_and_slices=[spec(saved.sizes, box)],
+                shape_and_slices=[slice_spec(saved.sizes, box)],
                 dtypes=[tf.as_dtype(saved.dtype)],
             )
     except (tf.errors.DataLossError, tf.errors.OutOfRangeError):

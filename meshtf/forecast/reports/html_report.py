@@ -112,6 +112,7 @@ class _Distinct:
         self.tensors: dict[PlacedTensor, int] = {}
         self.collectives: dict[Collective, dict[str, Any]] = {}
         self.kinds: dict[Computation, dict[str, Any]] = {}
+        # The index of each key of `collectives` and `kinds`.
         self._indices: dict[Collective | Computation, int] = {}
 
     def tensor_index(self, tensor: PlacedTensor) -> int:

@@ -28,7 +28,7 @@ from meshtf.forecast.reports.modules import (
 from meshtf.forecast.reports.op_rows import op_section
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.shape_html import ShapeHtml
-from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.totals import received_by_phase, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
 MAX_ROWS = 24  # of a table in the section "Lines"
@@ -53,9 +53,9 @@ def static_page(
         _error(forecast),
         _costs(forecast),
         _memory(forecast),
-        _live(forecast, shapes, paths),
+        _live_tensors(forecast, shapes, paths),
         _modules(forecast, paths),
-        _lines(forecast, paths),
+        _user_lines(forecast, paths),
         _notes(forecast),
         _variables(forecast, shapes),
         op_section(forecast, shapes, paths),
@@ -65,7 +65,7 @@ def static_page(
     return "\n".join(section for section in sections if section)
 
 
-def _table(titles: Sequence[str], rows: HtmlRows) -> str:
+def _html_table(titles: Sequence[str], rows: HtmlRows) -> str:
     """Returns a table as HTML.
 
     Args:
@@ -127,27 +127,24 @@ def _costs(forecast: ForecastData) -> str:
     columns = (*PHASES, "all")
 
     def row(
-        label: str, amounts: Mapping[str, Any], text: Callable[[float], str]
+        label: str, amounts: Mapping[str, Any], to_text: Callable[[float], str]
     ) -> list[str]:
-        return [escape(label), *(text(amounts[column]) for column in columns)]
+        return [escape(label), *(to_text(amounts[column]) for column in columns)]
 
-    received = {
-        column: sum(collective[column] for collective in sums["collectives"])
-        for column in columns
-    }
     rows = [
         row("FLOPs", sums["flops"], flops_text),
         row("redundant FLOPs", sums["repeated_flops"], flops_text),
-        row("bytes received", received, bytes_text),
+        row("bytes received", received_by_phase(sums), bytes_text),
     ]
     for collective in sums["collectives"]:
+        # `totals` puts its bytes by phase beside "times", "kind" and "axis".
         label = f"{collective['times']} x {collective['kind']} {collective['axis']}"
         rows.append(row(label, collective, bytes_text))
     lead = (
         "For one device and one call. Redundant FLOPs are computed identically by "
         "several devices."
     )
-    return _section("Costs", lead, _table(("", *columns), rows))
+    return _section("Costs", lead, _html_table(("", *columns), rows))
 
 
 def _memory(forecast: ForecastData) -> str:
@@ -159,11 +156,11 @@ def _memory(forecast: ForecastData) -> str:
         width = 100 * size / largest
         bar = f'<div class="bar"><i style="width:{width:.1f}%"></i></div>'
         rows.append((escape(name.replace("_", " ")), bytes_text(size), bar))
-    content = [_table(("", "bytes", ""), rows)]
+    content = [_html_table(("", "bytes", ""), rows)]
     if forecast.device_memory is not None:
         content.append(f"<p><b>{escape(verdict(forecast))}</b></p>")
     if forecast.fits is False:
-        content.append(_list(f"{line}." for line in advice(forecast)))
+        content.append(_html_list(f"{line}." for line in advice(forecast)))
     lead = (
         "On one device. Each row is the peak of its kind; they are not reached at the "
         "same time. The last row is the peak of all live bytes."
@@ -171,12 +168,15 @@ def _memory(forecast: ForecastData) -> str:
     return _section("Memory", lead, *content)
 
 
-def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -> str:
+def _live_tensors(
+    forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]
+) -> str:
     """Returns the largest tensors at the peak of memory."""
     if not forecast.live:
         return ""
     rows = []
     for live in forecast.live[:MAX_LIVE]:
+        # Tuples of small tensors, such as statistics, have no type of their own.
         shape = shapes(live.tensor) if live.tensor.dtype else ""
         count = f"{live.count} x " if live.count > 1 else ""
         rows.append(
@@ -186,7 +186,7 @@ def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -
                 escape(live.kind),
                 escape(live.title),
                 escape(live.path),
-                escape(_line(live, paths)),
+                escape(_line_text(live, paths)),
             )
         )
     titles = ("bytes", "tensor", "kind", "computed by", "module", "line")
@@ -194,14 +194,19 @@ def _live(forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]) -
         "What is live at the peak, equal tensors in one row. Activations are kept for the "
         "backward pass; temporaries are all other computed tensors."
     )
-    return _section("Largest tensors at the peak of memory", lead, _table(titles, rows))
+    return _section(
+        "Largest tensors at the peak of memory", lead, _html_table(titles, rows)
+    )
 
 
 def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
-    """Returns a table of costs by module for each depth of paths, one of them unfolded."""
+    """Returns a table of costs by module for each depth of module paths, one of them
+    unfolded; `paths` are the short paths of the user's files.
+    """
     if not has_modules(forecast):
         return ""
-    max_depth = max(op.path.count("/") + 1 for op in forecast.ops if op.path)
+    paths_of_ops = {op.path for op in forecast.ops if op.path}
+    max_depth = max(path.count("/") + 1 for path in paths_of_ops)
     content = []
     for depth in range(1, max_depth + 1):
         titles = ("module", "FLOPs", "received", "at the peak", "most FLOPs at")
@@ -210,7 +215,7 @@ def _modules(forecast: ForecastData, paths: Mapping[str, str]) -> str:
         plural = "s" if depth > 1 else ""
         content.append(
             f"<details{open_attribute}><summary>{depth} name{plural} deep</summary>"
-            f"{_table(titles, rows)}</details>"
+            f"{_html_table(titles, rows)}</details>"
         )
     lead = 'Sums by module path; "_*" stands for the indices of equal modules.'
     return _section("Modules", lead, *content)
@@ -224,40 +229,41 @@ def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> tuple[str, ...]
         flops_text(costs.flops),
         bytes_text(costs.received),
         bytes_text(costs.live),
-        escape(_line(costs, paths)),
+        escape(_line_text(costs, paths)),
     )
 
 
-def _lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
+def _user_lines(forecast: ForecastData, paths: Mapping[str, str]) -> str:
     """Returns the user's lines with the most bytes received, gathered bytes and redundant
     FLOPs.
     """
     sums = totals(forecast)
     rows_by_title = {
         "Bytes received, by line": [
-            (bytes_text(row["all"]), _at(row, paths)) for row in sums["lines"]
+            (bytes_text(row["all"]), _call_text(row, paths)) for row in sums["lines"]
         ],
         "Gathered dimensions": [
             (
                 bytes_text(row["all"]),
                 f"{row['times']} x {row['dim']} over {row['axis']}, for "
-                f"{_at(row, paths)}",
+                f"{_call_text(row, paths)}",
             )
             for row in sums["gathers"]
         ],
         "Redundant FLOPs": [
             (
                 flops_text(row["all"]),
-                f"{_at(row, paths)}: identical on {row['positions']} devices",
+                f"{_call_text(row, paths)}: identical on {row['positions']} devices",
             )
             for row in sums["repeated"]
         ],
     }
+    no_titles = ("", "")
     content = []
     for title, rows in rows_by_title.items():
         if rows:
             html_rows = [(amount, escape(text)) for amount, text in rows[:MAX_ROWS]]
-            content.append(f"<h3>{title}</h3>{_table(('', ''), html_rows)}")
+            content.append(f"<h3>{title}</h3>{_html_table(no_titles, html_rows)}")
     if not content:
         return ""
     lead = "By the line of the program that calls the ops; the largest first."
@@ -269,7 +275,7 @@ def _notes(forecast: ForecastData) -> str:
     if not forecast.notes:
         return ""
     lead = "Legal, but probably not intended."
-    return _section("Notes", lead, _list(forecast.notes))
+    return _section("Notes", lead, _html_list(forecast.notes))
 
 
 def _variables(forecast: ForecastData, shapes: ShapeHtml) -> str:
@@ -285,17 +291,18 @@ def _variables(forecast: ForecastData, shapes: ShapeHtml) -> str:
         )
         for variable in forecast.variables
     ]
-    table = _table(("variable", "shape", "bytes", "role"), rows)
+    table = _html_table(("variable", "shape", "bytes", "role"), rows)
     folded = f"<details><summary>{len(rows):,} variables</summary>{table}</details>"
     return _section("Variables", "With the bytes of one shard.", folded)
 
 
-def _list(items: Iterable[str]) -> str:
+def _html_list(items: Iterable[str]) -> str:
     """Returns texts as an HTML list."""
-    return f'<ul class="plain">{"".join(f"<li>{escape(x)}</li>" for x in items)}</ul>'
+    entries = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f'<ul class="plain">{entries}</ul>'
 
 
-def _line(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
+def _line_text(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
     """Returns the user's line as "file:line"; "" if it is unknown.
 
     Args:
@@ -308,8 +315,9 @@ def _line(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> str:
     return f"{path}:{source.line}"
 
 
-def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`."""
-    if not row["file"]:
+    if not row["file"]:  # reshards of what the function returns have no line
         return "the results"
-    return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"
+    path = paths.get(row["file"], row["file"])
+    return f"{row['function']} at {path}:{row['line']}"

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from meshtf.forecast.report_data import ForecastData, without_indices
+from meshtf.forecast.reports.totals import UserLine
 
 DEFAULT_DEPTH = 3
 _VARIABLE_KINDS = ("parameter", "optimizer state", "other variable")
@@ -50,7 +51,7 @@ def module_costs(
     rows: dict[str, ModuleCosts] = {}
     # For each row: its module paths with indices, and the FLOPs of each of its lines.
     paths: dict[str, set[str]] = collections.defaultdict(set)
-    flops_of_lines: dict[str, collections.Counter[tuple[str, str, int]]] = {}
+    flops_of_lines: dict[str, collections.Counter[UserLine]] = {}
     for op in forecast.ops:
         prefix = _prefix(op.path, depth)
         key = without_indices(prefix)
@@ -58,19 +59,26 @@ def module_costs(
         paths[key].add(prefix)
         lines = flops_of_lines.setdefault(key, collections.Counter())
         # Plus one, so that a module without FLOPs has a line as well.
-        lines[op.function, op.file, op.line] += int(op.total) + 1
+        lines[UserLine(op.file, op.line, op.function)] += int(op.total) + 1
     for collective in forecast.collectives:
         key = without_indices(_prefix(collective.path, depth))
         rows.setdefault(key, ModuleCosts(key)).received += collective.total
     for key, size in _live_bytes(forecast, depth):
         rows.setdefault(key, ModuleCosts(key)).live += size
     for key, lines in flops_of_lines.items():
-        ((costliest_line, _flops),) = lines.most_common(1)
-        function, file, line = costliest_line
+        costliest_line = max(lines, key=lines.__getitem__)
         rows[key] = dataclasses.replace(
-            rows[key], count=len(paths[key]), function=function, file=file, line=line
+            rows[key],
+            count=len(paths[key]),
+            function=costliest_line.function,
+            file=costliest_line.file,
+            line=costliest_line.line,
         )
-    return sorted(rows.values(), key=lambda row: (-row.flops, -row.received, -row.live))
+
+    def sort_key(row: ModuleCosts) -> tuple[float, float, float]:
+        return row.flops, row.received, row.live
+
+    return sorted(rows.values(), key=sort_key, reverse=True)
 
 
 def has_modules(forecast: ForecastData) -> bool:

@@ -2,7 +2,8 @@
 
     html = op_section(forecast, shapes, paths)
 
-Consecutive equal runs of ops, such as the layers of a deep model, are written once.
+Consecutive equal runs of ops, such as the layers of a deep model, are written once: `fold`
+returns the indices of ops, and for a repeated run (times, items of one period).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def op_section(
       paths: the short paths of the user's files.
     """
     rows = _OpRows(forecast, shapes, paths)
-    folded = fold([without_index(op) for op in forecast.ops])
-    lines = list(rows.block(folded))
+    items = fold([without_index(op) for op in forecast.ops])
+    lines = list(rows.rows_of(items))
     if forecast.results:
         lines.append('<div class="phase">results</div>')
         lines += [rows.collective(collective) for collective in forecast.results]
@@ -73,7 +74,7 @@ class _OpRows:
         self._phase = ""  # the phase of the last op
         self._call = ""  # the line of the last op, as `_call_text` returns it
 
-    def block(self, items: Sequence[Folded]) -> Iterator[str]:
+    def rows_of(self, items: Sequence[Folded]) -> Iterator[str]:
         """Yields the rows of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
@@ -88,7 +89,7 @@ class _OpRows:
         ops = "this op" if count == 1 else f"these {count} ops"
         yield f'<details class="fold" open><summary>{times} times {ops}</summary>'
         self._call = ""
-        yield from self.block(body)
+        yield from self.rows_of(body)
         self._call = ""
         yield "</details>"
 

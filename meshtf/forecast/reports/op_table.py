@@ -3,7 +3,8 @@
 A shape shows which dimensions are sharded: in `[batch:64/data d_ff:2048/model] +pod`,
 dimension batch of global size 64 is sharded along mesh axis `data`, and the tensor is a
 partial sum along `pod`, not yet reduced. Consecutive equal runs of ops, such as the layers
-of a deep model, are written once, with their count.
+of a deep model, are written once, with their count: `fold` returns the indices of ops, and
+for a repeated run (times, items of one period).
 
     lines = list(op_lines(forecast))
 """
@@ -44,14 +45,16 @@ def op_lines(forecast: ForecastData) -> Iterator[str]:
         yield "  ops"
         yield from textwrap.indent(LEGEND, "    ").split("\n")
     table = _OpTable(forecast)
-    yield from table.block(fold([without_index(op) for op in forecast.ops]), "    ")
+    items = fold([without_index(op) for op in forecast.ops])
+    indent = "    "
+    yield from table.lines_of(items, indent)
     if forecast.results:
-        yield "    results"
+        yield f"{indent}results"
         for collective in forecast.results:
-            yield from table.collective(collective, "    ")
+            yield from table.collective(collective, indent)
 
 
-_NO_CALL = ("", "")
+_NO_CALL = ("", "")  # no line of the user, no function
 
 
 class _OpTable:
@@ -71,7 +74,7 @@ class _OpTable:
         longest_title = max((len(op.title) for op in self._ops), default=0)
         self._title_width = min(24, longest_title) + 2
 
-    def block(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
+    def lines_of(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
         """Yields the lines of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
@@ -87,7 +90,7 @@ class _OpTable:
         yield f"{indent}  {times} times {self._sums(body)}"
         # So that the user's line is written again within the margin, and after it.
         self._call = _NO_CALL
-        yield from self.block(body, indent + "  |")
+        yield from self.lines_of(body, indent + "  |")
         self._call = _NO_CALL
 
     def _sums(self, body: Sequence[Folded]) -> str:

@@ -32,11 +32,13 @@ class ShapeHtml:
         self._cache: dict[PlacedTensor, str] = {}
 
     def __call__(self, tensor: PlacedTensor) -> str:
+        """Returns the HTML of the tensor's shape."""
         if tensor not in self._cache:
             self._cache[tensor] = self._html(tensor)
         return self._cache[tensor]
 
     def _html(self, tensor: PlacedTensor) -> str:
+        """Returns the HTML of a shape that is not cached yet."""
         dims = [
             self._dim(tensor, name, f"{name}:{size}") for name, size in tensor.shape
         ]

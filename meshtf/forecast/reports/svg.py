@@ -53,7 +53,7 @@ def document(
             f"  <title>{escape(title)}</title>",
             f"  <style>{style}  </style>",
             f'  <rect class="back" width="{width:g}" height="{height:g}" rx="10"/>',
-            text(MARGIN, 38, "title", title),
+            text(x=MARGIN, y=38, kind="title", words=title),
             *body,
             "</svg>",
             "",

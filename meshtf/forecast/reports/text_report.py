@@ -28,7 +28,7 @@ from meshtf.forecast.reports.op_table import (
     shape_text,
     short_paths,
 )
-from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.totals import received_by_phase, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
 MAX_ROWS = 8  # of a list of lines
@@ -59,12 +59,12 @@ def table(forecast: ForecastData, module_depth: int = DEFAULT_DEPTH) -> str:
         _head(forecast),
         _costs(forecast),
         _memory(forecast),
-        _live(forecast),
+        _live_tensors(forecast),
         _stages(forecast),
         _modules(forecast, module_depth),
         _notes(forecast),
-        _gathers(forecast),
-        _redundant(forecast),
+        _gathered_dimensions(forecast),
+        _redundant_flops(forecast),
         list(op_lines(forecast)),
         _error(forecast),
     ]
@@ -80,11 +80,13 @@ def as_json(forecast: ForecastData) -> str:
     files.
     """
     fields = forecast.as_dict() | {"totals": totals(forecast)}
-    lines = [f"{json.dumps(name)}: {_by_line(x)}" for name, x in fields.items()]
+    lines = []
+    for name, value in fields.items():
+        lines.append(f"{json.dumps(name)}: {_json_by_line(value)}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _by_line(value: Any) -> str:
+def _json_by_line(value: Any) -> str:
     """Returns JSON with each element of a list on a separate line."""
     if isinstance(value, list | tuple) and value:
         lines = (json.dumps(item, allow_nan=False) for item in value)
@@ -116,24 +118,22 @@ def _costs(forecast: ForecastData) -> list[str]:
     columns = (*PHASES, "all")
 
     def row(
-        label: str, amounts: Mapping[str, Any], text: Callable[[float], str]
+        label: str, amounts: Mapping[str, Any], to_text: Callable[[float], str]
     ) -> str:
-        texts = [text(amounts[c]) if amounts[c] else "-" for c in columns]
+        texts = []
+        for column in columns:
+            amount = amounts[column]
+            texts.append(to_text(amount) if amount else "-")
         aligned = "".join(f"{amount_text:>14}" for amount_text in texts)
         return f"  {label:<{LABEL_WIDTH}}{aligned}"
 
-    collectives = sums["collectives"]
-    received = {
-        column: sum(collective[column] for collective in collectives)
-        for column in columns
-    }
     lines = [
         f"  {'':<{LABEL_WIDTH}}" + "".join(f"{column:>14}" for column in columns),
         row("FLOPs", sums["flops"], flops_text),
         row("  redundant FLOPs", sums["repeated_flops"], flops_text),
-        row("bytes received per device", received, bytes_text),
+        row("bytes received per device", received_by_phase(sums), bytes_text),
     ]
-    for collective in collectives:
+    for collective in sums["collectives"]:
         label = f"  {collective['times']} x {collective['kind']} {collective['axis']}"
         lines.append(row(label, collective, bytes_text))
     return lines
@@ -148,18 +148,19 @@ def _memory(forecast: ForecastData) -> list[str]:
         lines += ["", f"  {verdict(forecast)}"]
     if forecast.fits is False:
         for line in advice(forecast):
-            lines.append(_filled(f"    - {line}.", "      "))
+            lines.append(_wrapped(f"    - {line}.", indent="      "))
     return lines
 
 
-def _live(forecast: ForecastData) -> list[str]:
+def _live_tensors(forecast: ForecastData) -> list[str]:
     """Returns what is live at the peak of memory: bytes by kind, and the largest tensors."""
     if not forecast.live:
         return []
     paths = short_paths(forecast)
     axes = [axis for axis, _ in forecast.axes]
     peak = bytes_text(forecast.memory.peak)
-    lines = [_filled(f"  at the peak of {peak}: {_sums_by_kind(forecast)}", "    ")]
+    summary = f"  at the peak of {peak}: {_sums_by_kind(forecast)}"
+    lines = [_wrapped(summary, indent="    ")]
     for live in forecast.live[:MAX_LIVE]:
         lines += [f"    {row}" for row in _live_rows(live, axes, paths)]
     if len(forecast.live) > MAX_LIVE:
@@ -172,10 +173,11 @@ def _sums_by_kind(forecast: ForecastData) -> str:
     sums: dict[str, float] = collections.defaultdict(float)
     for live in forecast.live:
         sums[live.kind] += live.total
+    largest_first = sorted(sums, key=sums.__getitem__, reverse=True)
     return ", ".join(
-        f"{PLURALS[kind]} {bytes_text(size)}"
-        for kind, size in sorted(sums.items(), key=lambda item: -item[1])
-        if size
+        f"{PLURALS[kind]} {bytes_text(sums[kind])}"
+        for kind in largest_first
+        if sums[kind]
     )
 
 
@@ -193,7 +195,8 @@ def _live_rows(
     if live.file:
         origin.append(f"{paths.get(live.file, live.file)}:{live.line}")
     label = f"{count}{live.kind}  {shape} {live.tensor.dtype}".rstrip()
-    return [f"{bytes_text(live.total):>10}  {label}", f"{'':>12}{', '.join(origin)}"]
+    margin = " " * 12
+    return [f"{bytes_text(live.total):>10}  {label}", margin + ", ".join(origin)]
 
 
 def _modules(forecast: ForecastData, depth: int) -> list[str]:
@@ -210,9 +213,11 @@ def _modules(forecast: ForecastData, depth: int) -> list[str]:
     columns = ("FLOPs", "received", "at the peak")
     plural = "s" if depth > 1 else ""
     title = f"modules, {depth} name{plural} deep"
+    column_titles = "".join(f"{name:>13}" for name in columns)
     # Rows of the list are indented by two more than its title.
-    head = f"{title:<{PATH_WIDTH + 2}}" + "".join(f"{name:>13}" for name in columns)
-    return _list(f"{head}  most FLOPs at", rows, MAX_MODULES)
+    title_width = PATH_WIDTH + 2
+    head = f"{title:<{title_width}}{column_titles}  most FLOPs at"
+    return _titled_rows(head, rows, max_rows=MAX_MODULES)
 
 
 def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> str:
@@ -238,7 +243,8 @@ def _stages(forecast: ForecastData) -> list[str]:
     """Returns FLOPs and memory of each pipeline stage."""
 
     def row(label: str, *columns: str) -> str:
-        return f"  {label:<18}" + "".join(f"{column:>14}" for column in columns)
+        aligned = "".join(f"{column:>14}" for column in columns)
+        return f"  {label:<18}{aligned}"
 
     if not forecast.stages:
         return []
@@ -250,45 +256,50 @@ def _stages(forecast: ForecastData) -> list[str]:
 
 
 def _notes(forecast: ForecastData) -> list[str]:
-    notes = [_filled(note, "      ", WIDTH - 4) for note in forecast.notes]
-    return _list("notes", notes, None)
+    """Returns the notes about the layout and the program."""
+    # `_titled_rows` indents by four.
+    notes = [
+        _wrapped(note, indent="      ", width=WIDTH - 4) for note in forecast.notes
+    ]
+    return _titled_rows("notes", notes, max_rows=None)
 
 
-def _filled(text: str, indent: str, width: int = WIDTH) -> str:
+def _wrapped(text: str, indent: str, width: int = WIDTH) -> str:
     """Returns a long line as several lines, with an indent from the second line on."""
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _gathers(forecast: ForecastData) -> list[str]:
+def _gathered_dimensions(forecast: ForecastData) -> list[str]:
     """Returns the bytes of gathered dimensions, by line."""
     paths = short_paths(forecast)
     rows = [
         f"{bytes_text(gather['all']):>10}  {gather['times']} x {gather['dim']} over "
-        f"{gather['axis']}, for {_at(gather, paths)}"
+        f"{gather['axis']}, for {_call_text(gather, paths)}"
         for gather in totals(forecast)["gathers"]
     ]
-    return _list("gathered dimensions", rows)
+    return _titled_rows("gathered dimensions", rows)
 
 
-def _redundant(forecast: ForecastData) -> list[str]:
+def _redundant_flops(forecast: ForecastData) -> list[str]:
     """Returns redundant FLOPs, by line."""
     paths = short_paths(forecast)
     rows = [
-        f"{flops_text(line['all']):>10}  {_at(line, paths)}: identical on "
+        f"{flops_text(line['all']):>10}  {_call_text(line, paths)}: identical on "
         f"{line['positions']} devices"
         for line in totals(forecast)["repeated"]
     ]
-    return _list("redundant FLOPs", rows)
+    return _titled_rows("redundant FLOPs", rows)
 
 
-def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`, or of an op."""
     if not row["file"]:
         return "the results"
-    return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"
+    path = paths.get(row["file"], row["file"])
+    return f"{row['function']} at {path}:{row['line']}"
 
 
-def _list(
+def _titled_rows(
     title: str, rows: Sequence[str], max_rows: int | None = MAX_ROWS
 ) -> list[str]:
     """Returns a title and indented rows; the last line says how many were left out."""
@@ -309,6 +320,6 @@ def _error(forecast: ForecastData) -> list[str]:
     where = "before the first op"
     if forecast.ops:
         op = forecast.ops[-1]
-        where = f"after op {op.index}, {_at(vars(op), short_paths(forecast))}"
+        where = f"after op {op.index}, {_call_text(vars(op), short_paths(forecast))}"
     message = forecast.error.split("\n")
     return [f"!! the plan ends here, {where}:", *(f"!! {line}" for line in message)]

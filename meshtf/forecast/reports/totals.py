@@ -69,14 +69,27 @@ def totals(forecast: ForecastData) -> dict[str, Any]:
         for _, collective in collectives
     )
     by_line = (_collective_entry(line, collective) for line, collective in collectives)
+    line_names = UserLine._fields
     return {
         "positions": forecast.positions,
-        "flops": _sum((), flops)[0],
-        "repeated_flops": _sum((), redundant)[0],
-        "collectives": _sum(("kind", "axis"), by_kind),
-        "lines": _sum(UserLine._fields, by_line),
-        "gathers": _sum((*UserLine._fields, "dim", "axis"), _gathers(collectives)),
-        "repeated": _sum((*UserLine._fields, "positions"), _redundant_lines(ops)),
+        "flops": _sum_of_all(flops),
+        "repeated_flops": _sum_of_all(redundant),
+        "collectives": _sums_by_key(("kind", "axis"), by_kind),
+        "lines": _sums_by_key(line_names, by_line),
+        "gathers": _sums_by_key((*line_names, "dim", "axis"), _gathers(collectives)),
+        "repeated": _sums_by_key((*line_names, "positions"), _redundant_lines(ops)),
+    }
+
+
+def received_by_phase(sums: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the bytes that all collectives receive in each phase, and as "all".
+
+    Args:
+      sums: the result of `totals`.
+    """
+    return {
+        column: sum(collective[column] for collective in sums["collectives"])
+        for column in (*PHASES, "all")
     }
 
 
@@ -95,7 +108,7 @@ def _op_entry(key: tuple[Hashable, ...], op: Computation, flops: float) -> _Entr
 def _gathers(collectives: Iterable[tuple[UserLine, Collective]]) -> Iterator[_Entry]:
     """Yields the bytes of each gathered dimension, by line, dimension and axis."""
     for line, collective in collectives:
-        for dim in gathered(collective):
+        for dim in gathered_dims(collective):
             yield _collective_entry((*line, dim, collective.axis), collective)
 
 
@@ -108,7 +121,15 @@ def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
             yield _op_entry(key, op, flops)
 
 
-def _sum(key_names: Sequence[str], entries: Iterable[_Entry]) -> list[dict[str, Any]]:
+def _sum_of_all(entries: Iterable[_Entry]) -> dict[str, Any]:
+    """Returns the sum of all entries, which have the key ()."""
+    (total,) = _sums_by_key((), entries)
+    return total
+
+
+def _sums_by_key(
+    key_names: Sequence[str], entries: Iterable[_Entry]
+) -> list[dict[str, Any]]:
     """Returns the sums of entries with equal keys, the largest first.
 
     Args:
@@ -124,7 +145,10 @@ def _sum(key_names: Sequence[str], entries: Iterable[_Entry]) -> list[dict[str, 
         amounts["times"] += entry.times
         amounts[entry.phase] += entry.amount
         amounts["all"] += entry.amount
-    rows = [dict(zip(key_names, key)) | amounts for key, amounts in sums.items()]
+    rows: list[dict[str, Any]] = []
+    for key, amounts in sums.items():
+        named_key = dict(zip(key_names, key))
+        rows.append(named_key | amounts)
     return sorted(rows, key=lambda row: -row["all"])
 
 
@@ -143,7 +167,7 @@ def _collectives_with_lines(
             yield UserLine(file="", line=0, function=""), collective
 
 
-def gathered(collective: Collective) -> list[str]:
+def gathered_dims(collective: Collective) -> list[str]:
     """Returns the dimensions that are sharded before an all_gather and not after it."""
     if collective.kind != "all_gather":
         return []
@@ -164,7 +188,12 @@ def without_index(op: Computation) -> Computation:
 
 def is_direct_call(op: Computation) -> bool:
     """Returns whether the user called the op itself, not a layer that consists of ops."""
-    return op.function.replace("_", "").lower() == op.title.replace("_", "").lower()
+
+    def normalized(name: str) -> str:
+        return name.replace("_", "").lower()
+
+    # The function "reduce_sum" calls the op "ReduceSum".
+    return normalized(op.function) == normalized(op.title)
 
 
 def redundant_flops(op: Computation) -> float:

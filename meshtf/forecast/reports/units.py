@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 def bytes_text(amount: float) -> str:
     """Returns bytes with a binary unit."""
-    return _with_unit(amount, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+    return _with_unit(amount, base=1024, units=("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def flops_text(amount: float) -> str:
     """Returns floating-point operations with a decimal unit."""
     units = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
-    return _with_unit(amount, 1000, units)
+    return _with_unit(amount, base=1000, units=units)
 
 
 def _with_unit(amount: float, base: int, units: Sequence[str]) -> str:

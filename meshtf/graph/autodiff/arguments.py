@@ -1,9 +1,9 @@
 """Checks of the arguments of `mtf.gradients`.
 
-    check_owners(ys)
+    check_owners(ys)                          # raises PlanError
     cotangents = as_cotangents(ys, grad_ys)
 
-They raise errors that say which argument is wrong, and what to write instead.
+The errors say which argument is wrong, and what to write instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshtf.names.arguments import as_sequence
 
 def check_owners(ys: Sequence[Tensor]) -> None:
     """Raises PlanError for a tensor that was recorded in another function, or in the body
-    of a loop or branch that has ended.
+    of a loop or branch whose recording has ended.
     """
     owners = set(with_outer(current_executor()))
     for y in ys:

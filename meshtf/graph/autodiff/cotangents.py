@@ -1,8 +1,8 @@
 """Sums of the cotangents that a tensor gets from the ops that use it.
 
-Most tensors have few uses: up to four cotangents of half floats are added in the dtype of
-the tensor. More cotangents are added in float32, and the sum is rounded once: in bfloat16 a
-sum of ones stops at 256.
+Up to four cotangents in bfloat16 or float16 are added in this dtype: most tensors have no
+more. Further cotangents are added in float32, and the sum is rounded at the end, since in
+bfloat16 a sum of ones stops at 256.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
 from meshtf.names import accumulation_dtype
 
-# Up to so many cotangents are added in the dtype of the tensor: enough for an input of
+# The number of cotangents that are added in the dtype of the tensor: enough for an input of
 # attention, which queries, keys, values and the residual connection use.
 _FEW = 4
 

@@ -34,7 +34,7 @@ from meshtf.graph.autodiff.recomputation import (
 from meshtf.graph.context import GradientRule, context, current
 from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient
 
@@ -72,7 +72,7 @@ def gradients(
         cotangents: list[Tensor | None] = [None] * len(ys)
     else:
         cotangents = as_cotangents(ys, grad_ys)
-    return gradients_within(None, ys=ys, xs=xs, grad_ys=cotangents)
+    return gradients_within(nodes=None, ys=ys, xs=xs, grad_ys=cotangents)
 
 
 def gradients_within(
@@ -92,12 +92,14 @@ def gradients_within(
       not_recomputed: nodes whose outputs are read, not recomputed, although they belong to
         a group of `mtf.recompute`.
     """
-    backward = _BackwardPass(xs, not_recomputed)
-    backward.find_nodes(ys, nodes)
+    backward = _BackwardPass(targets=xs, not_recomputed=not_recomputed)
+    backward.find_nodes(ys, allowed=nodes)
     for y, dy in zip(ys, grad_ys, strict=True):
         check_cotangent(y, dy)
         with context(primals=(y,)):
-            backward.cotangents.add(y, OPERATORS["ones_like"](y) if dy is None else dy)
+            if dy is None:
+                dy = OPERATORS["ones_like"](y)
+            backward.cotangents.add(y, dy)
     for node in reversed(backward.nodes):
         backward.step(node)
     return [backward.cotangent_of(x) for x in xs]
@@ -118,12 +120,14 @@ def _differentiable_inputs(node: Node) -> Sequence[Tensor]:
 class _BackwardPass:
     """The state of one backward pass.
 
+    The serial of a node is a number that increases in the order in which nodes are applied.
+
     Args:
       targets: the tensors and variables to differentiate by.
       not_recomputed: nodes whose outputs are read, not recomputed.
 
     Attributes:
-      target_ids: the ids of the targets.
+      target_ids: Python's ids of the targets.
       nodes: the nodes between targets and ys, in the order in which they were applied.
       cotangents: the cotangents of tensors so far.
       recomputed: for each output of a recomputed node, the recomputed tensor.
@@ -159,6 +163,7 @@ class _BackwardPass:
         """
         ancestors = self._ancestors(ys, allowed)
         dependent: set[int] = set()  # serials of the nodes that depend on targets
+        # In the order in which the nodes were applied: inputs come before outputs.
         for serial in sorted(ancestors):
             node = ancestors[serial]
             op = node.op
@@ -174,7 +179,13 @@ class _BackwardPass:
     def _ancestors(
         self, ys: Sequence[Tensor], allowed: Collection[Node] | None
     ) -> dict[int, Node]:
-        """Returns the nodes that ys depend on, by serial, and collects `rule_results`."""
+        """Returns the nodes that ys depend on, by serial, and collects `rule_results`.
+
+        Args:
+          ys: the tensors to differentiate.
+          allowed: the nodes that gradients flow through; None: all nodes.
+        """
+        # Gradients flow through nodes of the current executor and of the outer ones.
         owners = set(with_outer(current_executor()))
         # Serials, since `Graph.replace` replaces a node by one of the same serial.
         allowed_serials = None
@@ -184,7 +195,7 @@ class _BackwardPass:
         stack = list(ys)
         while stack:
             y = stack.pop()
-            node = latest(y.node)
+            node = latest_version(y.node)
             if node.owner not in owners:
                 continue
             if allowed_serials is not None and node.serial not in allowed_serials:
@@ -220,7 +231,8 @@ class _BackwardPass:
         if all(dy is None for dy in dys) or node.gradient_rule in self.applied_rules:
             return
         if node.recompute_group is not None:
-            self._recompute(node, next(dy for dy in dys if dy is not None))
+            first_dy = next(dy for dy in dys if dy is not None)
+            self._recompute(node, first_dy)
         present = [y for y in outputs if y is not None]
         # The rule reads recomputed tensors instead of those of the forward pass.
         xs = [self.recomputed.get(x, x) for x in inputs]
@@ -232,8 +244,9 @@ class _BackwardPass:
                     self.cotangents.add(x, dx)
 
     def _outputs(self, node: Node) -> Sequence[Tensor | None]:
-        """Returns the outputs of a node; of a function with a custom gradient rule, all
-        results, with None for results that ys do not depend on.
+        """Returns the outputs of a node. If the node computes a result of a function with a
+        custom gradient rule: all results of the function, with None for those that ys do
+        not depend on.
         """
         rule = node.gradient_rule
         if rule is None:
@@ -265,8 +278,8 @@ class _BackwardPass:
           xs: the inputs.
         """
         if node.gradient_rule is not None:
-            # All nodes that use a result come after the nodes of all results, so the
-            # cotangents of all results are complete.
+            # All nodes that use one of the results come after the nodes that compute the
+            # results. The backward pass has done the former, so the cotangents are complete.
             self.applied_rules.add(node.gradient_rule)
             with context(substitutes=self.recomputed):
                 return list(node.gradient_rule.gradient(dys))
@@ -299,8 +312,8 @@ class _BackwardPass:
                 label = repr(op.store.name)
             raise PlanError(
                 explain_error(
-                    f"a function with its own gradient uses {label} from outside, "
-                    "by which the gradient is wanted, too.",
+                    f"a function with its own gradient uses {label} from outside, and the "
+                    "gradient with respect to it is wanted, too.",
                     tensor=repr(x.shape),
                     source=node.source,
                     way_out="Pass it to the function as an argument, or wrap it in "
@@ -310,7 +323,11 @@ class _BackwardPass:
 
     def _recompute(self, node: Node, dy: Tensor) -> None:
         """Applies the ops of a node's group of `mtf.recompute` again, unless that was done
-        in this backward pass. The new nodes wait for the cotangent `dy`.
+        in this backward pass.
+
+        Args:
+          node: a node of the group.
+          dy: the cotangent of an output of the node, for which the new nodes wait.
         """
         group = node.recompute_group
         if group in self.recomputed_groups:
@@ -320,39 +337,39 @@ class _BackwardPass:
         outputs: set[Tensor] = set()
         rules: dict[GradientRule, GradientRule] = {}
         excluded = {excluded_node.serial for excluded_node in self.not_recomputed}
-        for old in map(latest, group.nodes):
-            if old.serial in excluded:
+        for forward_node in map(latest_version, group.nodes):
+            if forward_node.serial in excluded:
                 continue
-            xs = [self.recomputed.get(x, x) for x in old.inputs]
-            # A node that reads a recomputed tensor runs after it, so it need not wait.
+            xs = [self.recomputed.get(x, x) for x in forward_node.inputs]
+            # A node that reads a recomputed tensor runs after it, which makes it wait.
             waits = any(x in outputs for x in xs)
             with context(
-                primals=old.outputs,
-                region=old.region,
-                stage=old.stage,
+                primals=forward_node.outputs,
+                region=forward_node.region,
+                stage=forward_node.stage,
                 recompute_group=None,
-                wait_for=None if waits else dependency.at(old.stage),
-                gradient_rule=self._recomputed_rule(old, rules),
+                wait_for=None if waits else dependency.at(forward_node.stage),
+                gradient_rule=self._recomputed_rule(forward_node, rules),
             ):
-                op = recomputed_op(old.op, self.recomputed)
-                ys = apply_all(op, *xs, mesh=old.mesh)
-            self.recomputed.update(zip(old.outputs, ys))
+                op = recomputed_op(forward_node.op, self.recomputed)
+                ys = apply_all(op, *xs, mesh=forward_node.mesh)
+            self.recomputed.update(zip(forward_node.outputs, ys))
             outputs.update(ys)
 
     def _recomputed_rule(
-        self, old: Node, rules: dict[GradientRule, GradientRule]
+        self, forward_node: Node, rules: dict[GradientRule, GradientRule]
     ) -> tuple[GradientRule, int] | None:
         """Returns the custom gradient rule on recomputed tensors, and the index of the
         result that a node computes; None: the node has no such rule.
 
         Args:
-          old: the node of the forward pass.
+          forward_node: the node of the forward pass.
           rules: for each rule of the forward pass, the rule on recomputed tensors; filled
             here, so that all results of a function share one rule.
         """
-        rule = old.gradient_rule
+        rule = forward_node.gradient_rule
         if rule is None:
             return None
         if rule not in rules:
             rules[rule] = rule_on_recomputed(rule, self.recomputed)
-        return rules[rule], old.result_index
+        return rules[rule], forward_node.result_index

@@ -21,8 +21,9 @@ from meshtf.graph.tensor import Tensor
 class ControlDependency:
     """A dependency on a cotangent, for nodes of any pipeline stage.
 
-    Nodes of other stages than the cotangent's depend on an ordering token: a scalar that is
-    computed from the cotangent, and cheap to send.
+    Nodes on the stage of the cotangent wait for the cotangent itself. Nodes on other stages
+    wait for an ordering token: a scalar that is computed from the cotangent, and cheap to
+    send.
 
     Args:
       dy: the cotangent.
@@ -33,9 +34,8 @@ class ControlDependency:
         self.token: Tensor | None = None  # made when it is first needed
 
     def at(self, stage: int | None) -> Tensor | None:
-        """Returns the tensor that nodes of a stage wait for.
-
-        None in eager mode: the cotangent has its value already.
+        """Returns the tensor that nodes of a stage wait for; None in eager mode, where the
+        cotangent has its value already.
         """
         if self.dy.sharded_value is not None:
             return None
@@ -60,8 +60,8 @@ class ControlDependency:
 
 
 def recomputed_op(op: Op, recomputed: Mapping[Tensor, Tensor]) -> Op:
-    """Returns the op of a recomputed node. A `Call` waits for recomputed tensors instead of
-    those of the forward pass.
+    """Returns the op of a recomputed node. An op with an attribute `wait_for`, a `Call`, waits
+    for recomputed tensors instead of those of the forward pass.
 
     Args:
       op: the op of the forward node.
@@ -87,7 +87,9 @@ def rule_on_recomputed(
     """
 
     def gradient(dys: Sequence[Any]) -> Sequence[Any]:
-        # A recomputed tensor may have been recomputed again: then take the latter.
+        """Calls the rule, whose ops read recomputed tensors."""
+        # If this backward pass has recomputed a recomputed tensor y again, it takes the
+        # place of y.
         outer_substitutes = current().substitutes or {}
         substitutes = {**outer_substitutes}
         for x, y in recomputed.items():
@@ -95,13 +97,14 @@ def rule_on_recomputed(
         with context(substitutes=substitutes):
             return rule.gradient(dys)
 
-    def replaced(xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def substituted(xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Returns tensors, with recomputed ones in place of those of the forward pass."""
         return tuple(recomputed.get(x, x) for x in xs)
 
     return CustomGradientRule(
-        inputs=replaced(rule.inputs),
-        captures=replaced(rule.captures),
+        inputs=substituted(rule.inputs),
+        captures=substituted(rule.captures),
         num_results=rule.num_results,
-        intermediates=replaced(rule.intermediates),
+        intermediates=substituted(rule.intermediates),
         gradient=gradient,
     )

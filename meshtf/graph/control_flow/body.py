@@ -4,7 +4,8 @@
     body.results
     body.captures                       # tensors of the outer graph that fn uses
 
-The outer graph reads variables, so a body is a pure function of its arguments and captures.
+Variables are read by nodes of the outer graph, and the values are captures. So a body is a
+pure function of its arguments and captures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from meshtf.graph.apply import current_executor, executing
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.op_kinds import EffectOp, ReadOp
-from meshtf.graph.recorder import Graph, latest
+from meshtf.graph.recorder import Graph, latest_version
 from meshtf.graph.tensor import Node, Source, Tensor
 
 
@@ -43,10 +44,10 @@ class BodyGraph(Graph):
       outer: the graph with the loop, branch or call that runs the body.
 
     Attributes:
-      backward_bodies: caches backward bodies by (body, indices of the results with
-        cotangents); filled by `call.py`.
-      bodies_with_residuals: caches for a body the body that also returns residuals; filled
-        by `call.py`.
+      backward_bodies: a cache that `call.py` fills: (body, indices of the results that have
+        cotangents) -> the body that computes the gradient.
+      bodies_with_residuals: a cache that `call.py` fills: body -> the body that also returns
+        residuals, which are the tensors that the backward body reads.
     """
 
     def __init__(self, outer: Graph) -> None:
@@ -101,12 +102,12 @@ class BodyGraph(Graph):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """What a loop, branch or call runs: nodes that compute `results` from `arguments`
-    and `captures`.
+    """The nodes that a loop, branch or call runs: they compute `results` from `arguments` and
+    `captures`.
 
     Attributes:
       graph: the graph that the nodes are recorded in.
-      arguments: symbolic tensors, which get their values in each run.
+      arguments: symbolic tensors, which get new values in each run.
       recorded_nodes: the nodes as they were recorded, in order.
       results: the tensors that the body returns: outputs of nodes, arguments or captures.
       captures: the tensors of outer graphs that nodes read, or that are results.
@@ -121,7 +122,7 @@ class Body:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes in order, after replacements by `Graph.replace`."""
-        return tuple(latest(node) for node in self.recorded_nodes)
+        return tuple(latest_version(node) for node in self.recorded_nodes)
 
     @staticmethod
     def of(
@@ -181,13 +182,13 @@ def dependencies(node: Node) -> tuple[Tensor, ...]:
     """Returns the tensors that a node needs: its inputs, its control dependency, and the
     tensors that its custom gradient rule reads.
     """
-    before = node.inputs
+    tensors = node.inputs
     if node.wait_for is not None:
-        before = (*before, node.wait_for)
+        tensors = (*tensors, node.wait_for)
     rule = node.gradient_rule
     if rule is None:
-        return before
-    return (*before, *rule.inputs, *rule.intermediates)
+        return tensors
+    return (*tensors, *rule.inputs, *rule.intermediates)
 
 
 def outputs_of_nodes(nodes: Iterable[Node]) -> list[Tensor]:
@@ -213,12 +214,12 @@ def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Nod
       nodes: the nodes to choose from, in the order in which they run; the order is kept.
       results: the results.
     """
-    required = {latest(result.node) for result in results}
+    required = {latest_version(result.node) for result in results}
     reversed_nodes = []
-    for node in map(latest, reversed(nodes)):
+    for node in map(latest_version, reversed(nodes)):
         if node in required:
             reversed_nodes.append(node)
-            required.update(latest(x.node) for x in dependencies(node))
+            required.update(latest_version(x.node) for x in dependencies(node))
     return reversed_nodes[::-1]
 
 
@@ -226,7 +227,7 @@ def invariant_nodes(body: Body) -> list[Node]:
     """Returns the nodes that depend on no argument of a body, such as casts of captures:
     they compute the same values in each run.
     """
-    varying = {*body.arguments}
+    varying = {*body.arguments}  # the tensors that depend on arguments
     invariant = []
     for node in body.nodes:
         if any(x in varying for x in dependencies(node)):
@@ -239,14 +240,14 @@ def invariant_nodes(body: Body) -> list[Node]:
 def record_body(
     fn: Callable[..., Sequence[Tensor]],
     specs: Sequence[Spec],
-    recorder: type[BodyGraph] = BodyGraph,
+    graph_class: type[BodyGraph] = BodyGraph,
 ) -> Body:
     """Records a function as a body.
 
     Args:
       fn: computes the results of the body from its arguments, one tensor for each spec.
       specs: the specs of the arguments.
-      recorder: the class of graph that the nodes are recorded in.
+      graph_class: the class of the graph that the nodes are recorded in.
 
     Raises:
       PlanError: fn has an effect, or the mesh of the outer graph is not known yet.
@@ -262,7 +263,8 @@ def record_body(
                 way_out="Write @mtf.function(mesh=mesh, ...).",
             )
         )
-    graph = recorder(outer)
+    graph = graph_class(outer)
+    # The settings of the caller apply to the loop, branch or call as one node.
     with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         arguments = [graph.new_argument(spec) for spec in specs]
         results = fn(*arguments)
@@ -272,7 +274,8 @@ def record_body(
 def record_on_body(
     body: Body, fn: Callable[[], Sequence[Any]]
 ) -> tuple[list[Node], list[Any]]:
-    """Calls a function that applies ops to tensors of a body; the body does not change.
+    """Calls a function that applies ops to tensors of a body, and returns the new nodes,
+    which are not added to the body.
 
     Args:
       body: the body.
@@ -282,9 +285,9 @@ def record_on_body(
       (the nodes that fn recorded, the results of fn).
     """
     graph = body.graph
-    num_before = len(graph.nodes)
+    num_nodes = len(graph.nodes)
     with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         results = list(fn())
-    new_nodes = graph.nodes[num_before:]
-    del graph.nodes[num_before:]
+    new_nodes = graph.nodes[num_nodes:]
+    del graph.nodes[num_nodes:]
     return new_nodes, results

@@ -3,6 +3,8 @@
     branch = Branch(then, otherwise)
     apply_all(branch, predicate, *then.captures, *otherwise.captures)
 
+The bodies have no arguments: the tensors that they use are captures.
+
 `Branch` is the op of `mtf.cond`.
 """
 
@@ -55,13 +57,14 @@ class Branch(ControlFlowOp):
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         """Returns the cotangents of the inputs, which a branch on the same predicate computes.
 
-        Each body of the new branch recomputes a forward body, and returns the cotangents of
-        the captures of both forward bodies: zeros for captures of the body that did not run.
-        A capture that has no cotangent in either body has None.
+        Each body of the new branch recomputes a forward body, and returns cotangents of the
+        captures of both forward bodies: zeros for captures of the body that did not run.
+        The predicate and captures without gradients have None.
         """
         predicate = xs[0]
         dys = dy if isinstance(dy, tuple) else (dy,)
         branches = [branch_gradient(body, dys) for body in self.bodies]
+        # A capture may be one of both bodies, so a target says which body captures it.
         targets = []
         for branch in branches:
             targets += [(branch, x) for x in branch.cotangents]
@@ -112,11 +115,7 @@ class BranchGradient:
         return Body.of(
             self.forward.graph,
             arguments=(),
-            nodes=[
-                *self.forward.nodes,
-                *self.nodes,
-                *extra_nodes,
-            ],
+            nodes=[*self.forward.nodes, *self.nodes, *extra_nodes],
             results=results,
         )
 
@@ -139,6 +138,7 @@ def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
       body: the forward body.
       dys: the cotangent of each result of the body, or None.
     """
+    # The results with a cotangent. Within the body, their cotangents are symbolic.
     results = []
     outer_cotangents: dict[Tensor, Tensor] = {}
     for result, dy in zip(body.results, dys):
@@ -148,6 +148,7 @@ def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
     captures = [x for x in body.captures if has_gradient(x.dtype)]
 
     def backward() -> list[Tensor | None]:
+        """Returns the cotangents of captures."""
         return gradients_within(
             set(body.nodes), ys=results, xs=captures, grad_ys=list(outer_cotangents)
         )
@@ -168,17 +169,19 @@ def _gradient_body(
 
     Args:
       branch: the gradient of the branch that has run.
-      targets: (the branch that captures it, capture) for each capture with a cotangent; a
-        target of the other branch has the cotangent zeros.
+      targets: (the branch that captures it, capture) for each capture with a cotangent. The
+        cotangent of a target of the other branch is zeros.
     """
 
-    def cotangents() -> list[Tensor]:
-        return [
-            branch.cotangents[x]
-            if capturing_branch is branch
-            else OPERATORS["zeros_like"](x)
-            for capturing_branch, x in targets
-        ]
+    def target_cotangents() -> list[Tensor]:
+        """Returns the cotangents of targets, in order."""
+        cotangents = []
+        for capturing_branch, x in targets:
+            if capturing_branch is branch:
+                cotangents.append(branch.cotangents[x])
+            else:
+                cotangents.append(OPERATORS["zeros_like"](x))
+        return cotangents
 
-    nodes, results = record_on_body(branch.forward, cotangents)
-    return branch.body(results, nodes)
+    nodes, results = record_on_body(branch.forward, target_cotangents)
+    return branch.body(results, extra_nodes=nodes)

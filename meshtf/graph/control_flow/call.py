@@ -2,8 +2,9 @@
 
     ys = call(body, arguments, call_id=CallId(chunk=0, microbatch=3))
 
-A pipeline calls the body of each stage chunk once for each microbatch. Likewise it calls
-the backward body of a chunk, which is recorded once.
+A pipeline calls the body of each stage chunk (consecutive layers on one pipeline stage) once
+for each microbatch. The gradient of a body, its backward body, is recorded once as well, and
+called once for each microbatch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from meshtf.graph.control_flow.body import (
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import accumulation_dtype, has_gradient
 
@@ -79,16 +80,20 @@ class Call(ControlFlowOp):
         return self.call_id.label
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
+        """Returns the cotangents of the inputs, which a call of the backward body computes."""
         dys = dy if isinstance(dy, tuple) else (dy,)
         ys = y if isinstance(y, tuple) else (y,)
+        # The indices of the results that have a cotangent.
         indices = tuple(i for i, result_dy in enumerate(dys) if result_dy is not None)
         backward = _shared_backward_body(self.body, indices)
-        body, outputs = self._with_residuals(latest(ys[0].node), backward)
-        # Tensors of the forward body -> their values in this call.
-        values = dict(zip((*body.arguments, *body.captures), xs))
-        values.update(zip(body.results, outputs))
+        forward_node = latest_version(ys[0].node)
+        extended_body, outputs = self._with_residuals(forward_node, backward)
+        # Tensors of the forward body -> the tensors of the caller that are their values.
+        values = dict(zip((*extended_body.arguments, *extended_body.captures), xs))
+        values.update(zip(extended_body.results, outputs))
         residuals = [values[x] for x in backward.residuals]
         output_cotangents = [dys[i] for i in indices]
+        # Each call starts from zeros; the gradients of several calls are added outside.
         zero_sums = []
         for x in backward.captures:
             dtype = accumulation_dtype(x.dtype)
@@ -132,9 +137,9 @@ class BackwardBody:
     """The body that computes the gradient of a forward body.
 
     The arguments of the backward body are the residuals, the cotangents of the forward
-    results, and for each capture the sum of its cotangents so far. The results are the
-    cotangents of the forward arguments, and the new sums. Half floats are summed in
-    float32: in bfloat16 a sum over many microbatches stops growing.
+    results, and for each capture the sum of its cotangents over earlier calls. The results
+    are the cotangents of the forward arguments, and the new sums. Cotangents in bfloat16 and
+    float16 are summed in float32: in bfloat16 a sum over many microbatches stops growing.
 
     Attributes:
       body: the backward body.
@@ -175,12 +180,13 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     """
     result_cotangents = [body.graph.new_argument(result.spec) for result in results]
     targets = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
-    # The backward body computes invariant nodes again, so their outputs need not be
-    # residuals of each call.
+    # Nodes that depend on no argument, such as casts of captured weights. The backward body
+    # computes them again, so their outputs need not be residuals of each call.
     invariant = invariant_nodes(body)
     sums = _CaptureSums(body)
 
     def gradient() -> list[Any]:
+        """Returns the cotangents of targets; of captures, the new sums."""
         dxs = gradients_within(
             set(body.nodes),
             ys=results,
@@ -193,15 +199,15 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     gradient_nodes, dxs = record_on_body(body, gradient)
     cotangents = {x: dx for x, dx in zip(targets, dxs) if dx is not None}
     outputs = list(cotangents.values())
-    nodes = [*invariant, *_with_early_sums(gradient_nodes, sums.nodes)]
+    nodes = [*invariant, *_with_early_sums(gradient_nodes, sum_nodes=sums.sum_nodes)]
     nodes = required_nodes(nodes, outputs)
     residuals = _residuals(body, nodes, outputs)
-    arguments = (*residuals, *result_cotangents, *sums.before.values())
+    arguments = (*residuals, *result_cotangents, *sums.previous_sums.values())
     return BackwardBody(
         body=Body.of(body.graph, arguments=arguments, nodes=nodes, results=outputs),
         residuals=residuals,
-        arguments=tuple(x for x in cotangents if x not in sums.before),
-        captures=tuple(sums.before),
+        arguments=tuple(x for x in cotangents if x not in sums.previous_sums),
+        captures=tuple(sums.previous_sums),
     )
 
 
@@ -229,15 +235,16 @@ class _CaptureSums:
       body: the forward body.
 
     Attributes:
-      before: for each capture with a cotangent, the argument of the backward body that is
-        the sum of its cotangents before the call.
-      nodes: for each node that computes such a cotangent, the nodes that add it to the sum.
+      previous_sums: for each capture with a cotangent, the argument of the backward body
+        that is the sum of its cotangents over earlier calls.
+      sum_nodes: for each node that computes such a cotangent, the nodes that add it to the
+        sum.
     """
 
     def __init__(self, body: Body) -> None:
         self.body = body
-        self.before: dict[Tensor, Tensor] = {}
-        self.nodes: dict[Node, list[Node]] = {}
+        self.previous_sums: dict[Tensor, Tensor] = {}
+        self.sum_nodes: dict[Node, list[Node]] = {}
 
     def add(self, cotangents: dict[Tensor, Any]) -> list[Any]:
         """Replaces the cotangents of captures by their new sums, and returns all cotangents.
@@ -250,14 +257,15 @@ class _CaptureSums:
             if dx is None:
                 continue
             dtype = accumulation_dtype(x.dtype)
-            self.before[x] = self.body.graph.new_argument(Spec(x.shape, dtype))
+            self.previous_sums[x] = self.body.graph.new_argument(Spec(x.shape, dtype))
             with context(primals=(x,)):
                 term = OPERATORS["cast"](dx, dtype)
-                total = self.before[x] + term
+                total = self.previous_sums[x] + term
             cotangents[x] = total
-            # `cast` returns `dx` itself if it has the dtype already.
-            added = [total.node] if term is dx else [term.node, total.node]
-            self.nodes.setdefault(dx.node, []).extend(added)
+            nodes = [total.node]
+            if term is not dx:  # `cast` returns `dx` itself if it has the dtype already
+                nodes.insert(0, term.node)
+            self.sum_nodes.setdefault(dx.node, []).extend(nodes)
         return list(cotangents.values())
 
 
@@ -279,6 +287,7 @@ def _with_early_sums(
         if node not in moved:
             ordered.append(node)
             ordered += sum_nodes.get(node, ())
+    # The sums of cotangents that none of `nodes` computes come last.
     return [*ordered, *moved.difference(ordered)]
 
 
@@ -312,5 +321,5 @@ def call(
     """
     replacements = {} if captures is None else captures
     captured_values = [replacements.get(x, x) for x in body.captures]
-    op = Call(body, tuple(wait_for), call_id)
+    op = Call(body, wait_for=tuple(wait_for), call_id=call_id)
     return apply_unchecked(op, *arguments, *captured_values)

@@ -6,10 +6,12 @@
 
 An iteration takes the *carries* of the iteration before, and one entry (a slice without the
 scanned dimension) of each *scanned input*. It returns new carries, terms of *sums*, and
-entries of *stacked outputs*, like `jax.lax.scan` with sums.
+entries of *stacked outputs*. So a loop is like `jax.lax.scan`, with outputs that are summed
+over iterations in addition. Other tensors that the body uses are *captures*.
 
-The gradient of a loop is a loop in the other direction: it scans the residuals that the
-forward loop stacks, carries the cotangents of carries, and sums the cotangents of captures.
+The gradient of a loop is a loop in the other direction: it scans the residuals (tensors of
+the forward body that the gradient reads, stacked by the forward loop), carries the cotangents
+of carries, and sums the cotangents of captures.
 So the gradient of a weight that every iteration uses is one sum, which is reduced over
 devices once, after the loop.
 """
@@ -37,7 +39,7 @@ from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import latest
+from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.names import Dimension, accumulation_dtype, has_gradient
 
@@ -51,17 +53,27 @@ class Loop(ControlFlowOp):
     `[dim, ...]`.
 
     The arguments of the body are the index of the iteration, the carries and an entry of
-    each scanned input. Its results are the next carries, terms of sums, and entries of
-    stacked outputs. The arguments of the condition are the index and the carries.
+    each scanned input. The results of the body are the next carries, terms of sums, and
+    entries of stacked outputs. The arguments of the condition are the index and the carries.
+
+    Attributes:
+      body: the body of an iteration.
+      num_carries: the number of carries.
+      num_scanned: the number of scanned inputs.
+      num_sums: the number of sums.
+      dim: the dimension of scanned inputs and stacked outputs, with an index for each
+        iteration; None: a while loop.
+      reverse: whether to scan from the last entry to the first.
+      condition: the test of a while loop, which returns a boolean; None: no while loop.
     """
 
     body: Body
     num_carries: int
     num_scanned: int = 0
     num_sums: int = 0
-    dim: Dimension | None = None  # has an index for each iteration; None: a while loop
-    reverse: bool = False  # whether to scan from the last entry to the first
-    condition: Body | None = None  # the test of a while loop: it returns a boolean
+    dim: Dimension | None = None
+    reverse: bool = False
+    condition: Body | None = None
 
     def output_specs(self, *xs: Spec) -> Specs:
         self._check_inputs(xs)
@@ -86,6 +98,7 @@ class Loop(ControlFlowOp):
         if self.condition is not None:
             expected.extend(self.condition.captures)
         check_body_inputs(expected, (*carries, *entries, *captures))
+        # An iteration returns carries of the same specs as it takes.
         check_body_inputs(self.body.results[: self.num_carries], carries)
 
     def split_inputs(
@@ -105,7 +118,7 @@ class Loop(ControlFlowOp):
 
     @property
     def num_iterations(self) -> int | None:
-        """How often the body runs; None for a while loop."""
+        """The number of runs of the body; None for a while loop."""
         if self.dim is None:
             return None
         return self.dim.size
@@ -154,7 +167,7 @@ class _IterationGradient(NamedTuple):
 
     Attributes:
       nodes: the nodes of the gradient.
-      cotangents: the cotangents of arguments and captures of the forward body.
+      cotangents: the cotangents of arguments and captures of the forward body that have one.
       unread_carries: the carries that the iteration does not read; their cotangents are
         zeros.
     """
@@ -173,15 +186,16 @@ class _BackwardLoop:
       xs: the inputs of the forward loop.
 
     Attributes:
+      body: the forward body.
       carries: the arguments of the forward body that are carries.
       entries: the arguments of the forward body that are entries of scanned inputs.
-      scanned: for each tensor that is an entry in the backward body, the stacked tensor
-        outside of the loop: a scanned input, stacked residuals, or the cotangent of a
-        stacked output.
-      carried: for each tensor that is a carry of the backward body (the cotangent of a
-        forward carry), the initial value.
-      captured: for each tensor that is a capture of the backward body, the tensor outside
-        of the loop: a capture of the forward loop, or the cotangent of a sum.
+      scanned_values: for each tensor that is an entry in the backward body, the stacked
+        tensor outside of the loop: a scanned input, stacked residuals, or the cotangent of
+        a stacked output.
+      initial_carries: for each tensor that is a carry of the backward body (the cotangent of
+        a forward carry), the initial value.
+      captured_values: for each tensor that is a capture of the backward body, the tensor
+        outside of the loop: a capture of the forward loop, or the cotangent of a sum.
       inputs: the tensors of the forward body that correspond to `xs`.
       node: the node of the forward loop.
     """
@@ -195,14 +209,15 @@ class _BackwardLoop:
         self.ys = ys
         self.carries = arguments[: loop.num_carries]
         self.entries = arguments[loop.num_carries :]
-        self.scanned = dict(zip(self.entries, scanned))
-        self.captured = dict(zip(body.captures, captures))
-        self.carried: dict[Tensor, Tensor] = {}
+        self.scanned_values = dict(zip(self.entries, scanned))
+        self.captured_values = dict(zip(body.captures, captures))
+        self.initial_carries: dict[Tensor, Tensor] = {}
         self.inputs = (*arguments, *body.captures)
-        self.node = latest(ys[0].node)
+        self.node = latest_version(ys[0].node)
 
     def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Returns the cotangents of all inputs of the forward loop.
+        """Applies the backward loop, and returns the cotangents of all inputs of the forward
+        loop.
 
         Args:
           dys: the cotangents of the outputs; None: zero.
@@ -211,7 +226,7 @@ class _BackwardLoop:
         result_cotangents = self._result_cotangents(dys)
         gradient = self._record_backward(result_cotangents, targets)
         carries = [x for x in self.carries if x in gradient.cotangents]
-        summed = [x for x in self.captured if x in gradient.cotangents]
+        summed = [x for x in self.captured_values if x in gradient.cotangents]
         stacked = [x for x in self.entries if x in gradient.cotangents]
         with_cotangent = (*carries, *summed, *stacked)
         outputs = self._run(
@@ -222,11 +237,11 @@ class _BackwardLoop:
         )
         cotangents = dict(zip(with_cotangent, outputs))
         for x in summed:
-            # Half floats were summed in float32: in bfloat16 a long sum stops growing.
-            value = self.captured[x]
+            # bfloat16 was summed in float32, since in bfloat16 a long sum stops growing.
+            value = self.captured_values[x]
             cotangents[x] = _cast_cotangent(cotangents[x], x.dtype, value)
-        # Without an iteration the initial carry is the result, so it has a cotangent
-        # even if the body does not read it.
+        # The initial value of a carry that no iteration reads has no cotangent. But without
+        # any iteration it is the loop's result, so its cotangent is that of the result.
         if self.loop.num_iterations:
             for x in gradient.unread_carries:
                 cotangents.pop(x, None)
@@ -236,7 +251,7 @@ class _BackwardLoop:
         self, dys: Sequence[Tensor | None]
     ) -> list[_ResultCotangent]:
         """Returns symbolic cotangents of results of the forward body, and adds them to
-        `carried`, `captured` or `scanned`.
+        `initial_carries`, `captured_values` or `scanned_values`.
 
         The cotangent of a carry is a carry of the backward loop, which starts from zeros if
         the last carry has no cotangent. The cotangent of a sum is equal in all iterations.
@@ -247,18 +262,19 @@ class _BackwardLoop:
         result_cotangents = []
         for i, (result, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
             is_carry = i < num_carries
-            if not has_gradient(result.dtype) or (dy is None and not is_carry):
+            is_unused = dy is None and not is_carry
+            if is_unused or not has_gradient(result.dtype):
                 continue
             cotangent = self.body.graph.new_argument(result.spec)
             result_cotangents.append(_ResultCotangent(result, cotangent))
             if dy is None:
-                self.carried[cotangent] = OPERATORS["zeros_like"](y)
+                self.initial_carries[cotangent] = OPERATORS["zeros_like"](y)
             elif is_carry:
-                self.carried[cotangent] = dy
+                self.initial_carries[cotangent] = dy
             elif i < num_unstacked:
-                self.captured[cotangent] = dy
+                self.captured_values[cotangent] = dy
             else:
-                self.scanned[cotangent] = dy
+                self.scanned_values[cotangent] = dy
         return result_cotangents
 
     def _record_backward(
@@ -277,6 +293,7 @@ class _BackwardLoop:
         unread_carries: list[Tensor] = []
 
         def backward() -> list[Tensor | None]:
+            """Returns the cotangents of targets: carries always have one."""
             cotangents = gradients_within(
                 body_nodes,
                 ys=[pair.result for pair in result_cotangents],
@@ -287,7 +304,7 @@ class _BackwardLoop:
                 if dx is None and x in carries:
                     unread_carries.append(x)
                     cotangents[i] = OPERATORS["zeros_like"](x)
-                elif dx is not None and x in self.captured:
+                elif dx is not None and x in self.captured_values:
                     cotangents[i] = _cast_cotangent(dx, accumulation_dtype(x.dtype), x)
             return cotangents
 
@@ -317,11 +334,12 @@ class _BackwardLoop:
         nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
         used = used_tensors(nodes, results)
         residuals = self._residuals(nodes, used)
-        self.scanned.update(zip(residuals, self._stack_residuals(residuals)))
-        scanned = [x for x in self.scanned if x in used]
+        self.scanned_values.update(zip(residuals, self._stack_residuals(residuals)))
+        scanned = [x for x in self.scanned_values if x in used]
         index = self.body.arguments[0]
-        arguments = [index, *self.carried, *scanned]
-        body = Body.of(self.body.graph, arguments, nodes=nodes, results=results)
+        arguments = [index, *self.initial_carries, *scanned]
+        graph = self.body.graph
+        body = Body.of(graph, arguments=arguments, nodes=nodes, results=results)
         loop = Loop(
             body,
             num_carries=num_carries,
@@ -330,9 +348,9 @@ class _BackwardLoop:
             dim=self.loop.dim,
             reverse=not self.loop.reverse,
         )
-        initial_carries = self.carried.values()
-        stacked_values = [self.scanned[x] for x in scanned]
-        captured_values = [self.captured.get(x, x) for x in body.captures]
+        initial_carries = self.initial_carries.values()
+        stacked_values = [self.scanned_values[x] for x in scanned]
+        captured_values = [self.captured_values.get(x, x) for x in body.captures]
         return apply_all(
             loop,
             *initial_carries,
@@ -347,7 +365,7 @@ class _BackwardLoop:
         """Returns the tensors of the forward body that the forward loop must stack, given
         the nodes of the backward body and the tensors that it uses.
         """
-        available = {*outputs_of_nodes(nodes), *self.scanned}
+        available = {*outputs_of_nodes(nodes), *self.scanned_values}
         forward_tensors = {
             *self.carries,
             *self.entries,
@@ -368,12 +386,13 @@ class _BackwardLoop:
         num_unstacked = op.num_carries + op.num_sums
         stacked_results = op.body.results[num_unstacked:]
         stacked_outputs = node.outputs[num_unstacked:]
+        # Tensor of the forward body -> its stacked values.
         stacks = dict(zip(stacked_results, stacked_outputs))
-        missing = [x for x in residuals if x not in stacks]
-        if missing:
-            body = dataclasses.replace(op.body, results=(*op.body.results, *missing))
-            specs = [stacked_spec(x.spec, op.dim) for x in missing]
-            extended_op = dataclasses.replace(op, body=body)
-            extended = node.owner.replace(node, extended_op, specs)
-            stacks.update(zip(missing, extended.outputs[-len(missing) :]))
+        unstacked = [x for x in residuals if x not in stacks]
+        if unstacked:
+            body = dataclasses.replace(op.body, results=(*op.body.results, *unstacked))
+            specs = [stacked_spec(x.spec, op.dim) for x in unstacked]
+            op = dataclasses.replace(op, body=body)
+            node = node.owner.replace(node, op, specs)
+            stacks.update(zip(unstacked, node.outputs[-len(unstacked) :]))
         return [stacks[x] for x in residuals]

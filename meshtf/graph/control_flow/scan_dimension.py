@@ -2,7 +2,7 @@
 
     name = unused_dim_name(body, "layers")     # "layers", or ".layers" if body uses it
 
-The backward loop stacks tensors of the body along this dimension.
+The loop that computes the gradient needs tensors of the body, stacked along this dimension.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def unused_dim_name(body: Body, name: str) -> str:
     """Returns a name for the dimension that a loop scans: `name`, with a "." in front if a
     tensor of the body has a dimension of that name.
 
-    The backward loop stacks tensors of the body along the new dimension, so none of them
-    may have the name already. Users cannot write names with a ".".
+    For the gradient, tensors of the body are stacked along the new dimension, so none of
+    them may have the name already. Users cannot write names with a ".".
     """
     used_names = set(_dim_names(body))
     while name in used_names:

@@ -1,7 +1,7 @@
-"""Dimensions of positions that are split into blocks, each with a halo: the layout of keys
-and values in local attention.
+"""Dimensions of positions that are split into blocks, each with a halo (the positions just
+before and after the block): how local attention arranges keys and values.
 
-    length = BlockedDim(q.shape, Dimension("length", 128), radius=16, halo_after=False)
+    length = BlockedDim(q.shape, Dimension("length", 128), radius=16, two_sided=False)
     blocked = BlockedPositions([length], q.mesh)
     queries = blocked.split(q)                # [..., length_blocks, length_in_block:128, key]
     keys = blocked.split_with_halo(k)         # [..., length_blocks, length_context:144, key]
@@ -34,15 +34,15 @@ class BlockedDim:
         all positions of the adjacent blocks are attended to.
       block_size: the count of positions in a block.
       blocks: the dimension of blocks, such as `length_blocks`.
-      before: the count of halo positions before a block.
-      after: the count of halo positions after a block.
+      halo_before: the count of halo positions before a block.
+      halo_after: the count of halo positions after a block.
       in_block: the dimension of the positions of a block, such as `length_in_block`.
       context: the dimension of the positions of a block and its halo, such as
-        `length_context`: `before` positions, then those of the block, then `after`.
+        `length_context`: the halo before the block, the block, the halo after it.
     """
 
     def __init__(
-        self, shape: Shape, block: Dimension, radius: int | None, halo_after: bool
+        self, shape: Shape, block: Dimension, radius: int | None, two_sided: bool
     ) -> None:
         """Splits a dimension into blocks.
 
@@ -50,7 +50,7 @@ class BlockedDim:
           shape: the shape of the queries, which has the dimension.
           block: the name of the dimension, with the size of a block.
           radius: the attribute `radius`.
-          halo_after: whether a block has a halo on both sides, not only before it.
+          two_sided: whether a block has a halo on both sides, not only before it.
 
         Raises:
           ShapeError: the block does not divide the dimension, or is smaller than the
@@ -83,11 +83,11 @@ class BlockedDim:
             halo = self.block_size
         else:
             halo = radius
-        self.before = halo
-        self.after = halo if halo_after else 0
+        self.halo_before = halo
+        self.halo_after = halo if two_sided else 0
         self.in_block = Dimension(f"{self.name}_in_block", self.block_size)
         self.context = Dimension(
-            f"{self.name}_context", self.before + self.block_size + self.after
+            f"{self.name}_context", self.halo_before + self.block_size + self.halo_after
         )
 
     def split(self, x: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class BlockedDim:
         name = self.context.name
         x = rename(self.split(x), self.in_block.name, name)
         return halo_exchange(
-            x, self.blocks.name, name, before=self.before, after=self.after
+            x, self.blocks.name, name, before=self.halo_before, after=self.halo_after
         )
 
     def merge(self, y: Tensor) -> Tensor:
@@ -150,35 +150,35 @@ class BlockedPositions:
         return y
 
     def visible(self, causal: bool) -> Tensor:
-        """Returns bool [blocks..., context, in_block]: whether a position of a block
-        attends to a position of its context.
+        """Returns bool [blocks..., context, in_block]: whether a query, which is a position
+        of a block, attends to a key, which is a position of the block's context.
 
-        Along each dimension that position must be within the tensor and the radius. If
-        `causal`, it must also not be after the query in raster order: the order of `dims`,
-        in which the last dimension changes fastest.
+        Along each dimension the key must be within the tensor and the radius. If `causal`,
+        the key must also not be after the query in raster order: the order of `dims`, in
+        which the last dimension changes fastest.
         """
         context_indices = self._unmerged_indices(self.context, self.context_dims)
         query_indices = self._unmerged_indices(self.in_block, self.in_block_dims)
         conditions = []
-        # Whether the context is not after the query in raster order of the dimensions
-        # from the current one on: an earlier dimension decides before all later ones.
+        # Whether the key is not after the query: a lexicographic comparison, from the last
+        # dimension to the first, since an earlier dimension decides before all later ones.
         not_after = None
         dims_and_indices = list(zip(self.dims, context_indices, query_indices))
         for dim, context_index, query_index in reversed(dims_and_indices):
-            # Counted from the start of the first block's halo, `before` positions
+            # The index of the key, plus `halo_before`: the halo of the first block begins
             # before the tensor.
             block_start = index_range(self.mesh, dim.blocks) * dim.block_size
-            index = outer(block_start, context_index, add)
-            within_tensor = (index >= dim.before) & (index < dim.before + dim.size)
-            conditions.append(within_tensor)
-            # By how many positions the context is ahead of the query.
-            ahead = outer(context_index, query_index, subtract) - dim.before
+            padded_index = outer(block_start, context_index, add)
+            conditions.append(padded_index >= dim.halo_before)
+            conditions.append(padded_index < dim.halo_before + dim.size)
+            # The index of the key minus the index of the query.
+            offset = outer(context_index, query_index, subtract) - dim.halo_before
             if dim.radius is not None:
-                conditions.append(abs(ahead) <= dim.radius)
+                conditions.append(abs(offset) <= dim.radius)
             if not_after is None:
-                not_after = ahead <= 0
+                not_after = offset <= 0
             else:
-                not_after = (ahead < 0) | ((ahead == 0) & not_after)
+                not_after = (offset < 0) | ((offset == 0) & not_after)
         if causal and not_after is not None:
             conditions.append(not_after)
         return functools.reduce(lambda x, y: outer(x, y, logical_and), conditions)

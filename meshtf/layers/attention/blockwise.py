@@ -18,7 +18,9 @@ of the queries of one iteration, from their entries of `query_inputs`, here thei
     def causal_bias(block_positions):                           # [length:128]
       return mask_bias(mtf.outer(block_positions, kv_positions, mtf.greater_equal))
 
-    y = blockwise_attention(q, k, v, "length:128", causal_bias, positions)
+    y = blockwise_attention(
+        q, k, v, "length:128", bias_of=causal_bias, query_inputs=positions
+    )
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ from meshtf.ops.control.loops import scan
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 
-# Returns the bias of the scores of a block of queries for their entries of `query_inputs`.
+# A function that returns the bias of the scores of one block of queries; its argument is
+# their entries of `query_inputs`.
 BiasOf = Callable[[Any], Tensor | None]
 
 
@@ -119,13 +122,13 @@ def blockwise_attention(
         return unflatten(x, block_dim.name, [block_dim, iterations])
 
     attend_recomputed = recompute(attend)
+
+    def iteration(carry: None, inputs: tuple[Tensor, Any]) -> tuple[None, Tensor]:
+        return carry, attend_recomputed(*inputs)
+
+    blocks = (split_blocks(q), tf.nest.map_structure(split_blocks, query_inputs))
     # Iterations share no state: the carry of the scan is None.
-    _, y = scan(
-        lambda carry, inputs: (carry, attend_recomputed(*inputs)),
-        None,
-        (split_blocks(q), tf.nest.map_structure(split_blocks, query_inputs)),
-        iterations.name,
-    )
+    _, y = scan(iteration, init=None, xs=blocks, dim=iterations.name)
     return _merge_iterations(y, block_dim, iterations)
 
 
@@ -152,9 +155,10 @@ def _merge_iterations(y: Tensor, block: Dimension, iterations: Dimension) -> Ten
     [..., length, ...].
     """
     names = y.shape.without(iterations.name).names
-    # As in `split_blocks`, the iterations follow the block.
-    iterations_index = names.index(block.name) + 1
-    order = (*names[:iterations_index], iterations.name, *names[iterations_index:])
+    # Query j of block i is at position j * iterations + i, as `split_blocks` has it: so the
+    # iterations become the inner of the two dimensions that are merged.
+    after_block = names.index(block.name) + 1
+    order = (*names[:after_block], iterations.name, *names[after_block:])
     return flatten(transpose(y, order), [block.name, iterations.name], block.name)
 
 
@@ -204,7 +208,7 @@ class BlockwiseAttention(MultiHeadAttention):
           bias_of: a function that computes the bias of the scores of a block of queries,
             as in `blockwise_attention`.
           query_inputs: the tensors that `bias_of` reads, as in `blockwise_attention`.
-          rope: a rotary embedding, by which queries and keys are rotated.
+          rope: a rotary embedding, which rotates queries and keys.
           training: whether dropout is applied to the attention weights.
         """
         x = as_tensor("x", x)

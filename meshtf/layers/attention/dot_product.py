@@ -76,7 +76,7 @@ def dot_product_attention(
     scores = einsum([q, k], query_dims + k.shape.only([kv_length_dim]))
     if bias is not None:
         scores = scores + cast_like(bias, scores)
-    weights = softmax(scores, kv_length_dim, sink_logit)
+    weights = softmax(scores, kv_length_dim, sink_logit=sink_logit)
     if dropout is not None:
         weights = dropout(weights)
     value_dims = v.shape.without(kv_length_dim, *query_dims.names)
@@ -94,6 +94,11 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
         context = compress_mean(x, "length", 4)
         visible = causal_mask(mesh, "length:128", "kv_length:32", stride=4)
         y = attention(x, context, mask_bias(visible), sink_logit=0.0)
+
+    Args:
+      x: a tensor [..., dim, ...], such as the input of keys and values.
+      dim: the name of the dimension to shorten.
+      factor: the count of entries in a group.
 
     Raises:
       ShapeError: x lacks `dim`, or the factor does not divide it.

@@ -1,5 +1,5 @@
-"""What attention layers share: projections to and from heads, and decoding with a cache
-of keys and values.
+"""The base class of attention layers: projections to and from heads, and decoding with a
+cache of keys and values.
 
     cache = attention.init_cache(x, positions=128)              # x [batch, d_model]
     y, cache = attention.decode_step(x, cache, position)        # position 0, 1, 2...
@@ -89,6 +89,10 @@ class Heads(Module):
       scale: a factor of the scores; None: 1 / sqrt(size of `key_dim`).
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
+    Attributes:
+      heads: the dimensions of one query: those of `heads_dim`, then those of `key_dim`.
+      kv_heads: the dimensions of one key: those of `kv_heads_dim`, then those of `key_dim`.
+
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
     """
@@ -116,23 +120,28 @@ class Heads(Module):
         self.scale = scale
         self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
-        # The new dimensions of the dense layers: [heads, key].
         self.heads = Shape(heads_dim) + key_dim
-        kv_heads_shape = _kv_heads_shape(heads_dim, kv_heads_dim)
-        if not set(kv_heads_shape) <= set(self.heads):
+        kv_heads_dims = _kv_heads_dims(heads_dim, kv_heads_dim)
+        if not set(kv_heads_dims) <= set(self.heads):
             raise ShapeError(
                 explain_error(
-                    f"keys and values of heads {kv_heads_shape!r} do not fit queries of "
+                    f"keys and values of heads {kv_heads_dims!r} do not fit queries of "
                     f"{Shape(heads_dim)!r}.",
                     way_out='Split the heads by names: heads_dim="groups:2;heads:4", '
                     'kv_heads_dim="groups:2".',
                 )
             )
-        self.kv_heads = kv_heads_shape + key_dim
+        self.kv_heads = kv_heads_dims + key_dim
         with self.scope():
-            self.query = Dense(mesh, model_dim, self.heads, use_bias, name="query")
-            self.key = Dense(mesh, model_dim, self.kv_heads, use_bias, name="key")
-            self.value = Dense(mesh, model_dim, self.kv_heads, use_bias, name="value")
+            self.query = Dense(
+                mesh, model_dim, self.heads, use_bias=use_bias, name="query"
+            )
+            self.key = Dense(
+                mesh, model_dim, self.kv_heads, use_bias=use_bias, name="key"
+            )
+            self.value = Dense(
+                mesh, model_dim, self.kv_heads, use_bias=use_bias, name="value"
+            )
             self.output = Dense(
                 mesh,
                 self.heads,
@@ -141,7 +150,7 @@ class Heads(Module):
                 kernel_initializer=output_initializer,
                 name="output",
             )
-            self.dropout = Dropout(dropout_rate, dropout_broadcast)
+            self.dropout = Dropout(dropout_rate, broadcast=dropout_broadcast)
 
     def init_cache(self, x: Tensor, positions: int) -> Cache:
         """Returns a cache of zeros.
@@ -153,11 +162,13 @@ class Heads(Module):
         """
         check_tensors(x=x)
         check_ints(positions=positions)
-        batch = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
-        kv_heads_shape = self.kv_heads.without(*self.key_dim.names)
-        slots = Shape([(self.kv_length_dim, positions)])
-        shape = batch + kv_heads_shape + slots + self.key_dim
-        return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
+        batch_dims = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
+        kv_heads_dims = self.kv_heads.without(*self.key_dim.names)
+        slots_dim = Shape([(self.kv_length_dim, positions)])
+        shape = batch_dims + kv_heads_dims + slots_dim + self.key_dim
+        return Cache(
+            keys=zeros(x.mesh, shape, x.dtype), values=zeros(x.mesh, shape, x.dtype)
+        )
 
     def project_keys_values(
         self, context: Tensor, rope: RotaryEmbedding | None = None
@@ -170,14 +181,14 @@ class Heads(Module):
         k = self.apply_rope(self.project_to_heads(self.key, context), rope)
         v = self.project_to_heads(self.value, context)
         return Cache(
-            rename(k, self.length_dims, [self.kv_length_dim]),
-            rename(v, self.length_dims, [self.kv_length_dim]),
+            keys=rename(k, self.length_dims, [self.kv_length_dim]),
+            values=rename(v, self.length_dims, [self.kv_length_dim]),
         )
 
     def fill_cache(
         self, cache: Cache, keys_values: Cache, last: Tensor, step_index: int
     ) -> Cache:
-        """Returns the cache as decoding positions 0 to `last` one by one would leave it.
+        """Returns the cache that decoding positions 0 to `last` one by one would produce.
 
         Args:
           cache: a cache from `init_cache`.
@@ -190,14 +201,14 @@ class Heads(Module):
         check_record(Cache, cache=cache, keys_values=keys_values)
         check_tensors(last=last)
         check_ints(step_index=step_index)
-        slots = cache.keys.shape.dim(self.kv_length_dim)
+        slots_dim = cache.keys.shape.dim(self.kv_length_dim)
         # The count of steps since each slot was written: [kv_length].
-        age = (step_index - index_range(last.mesh, slots)) % slots.size
+        age = (step_index - index_range(last.mesh, slots_dim)) % slots_dim.size
         # A slot with age > last is not written by any step: its source is clamped to 0,
         # and `decode_step` masks it.
         source = maximum(outer(last, age, subtract), 0)
-        keys = take_along_axis(keys_values.keys, source, slots.name)
-        values = take_along_axis(keys_values.values, source, slots.name)
+        keys = take_along_axis(keys_values.keys, source, dim=slots_dim.name)
+        values = take_along_axis(keys_values.values, source, dim=slots_dim.name)
         # Adds batch dimensions that only the cache has, and restores its order.
         return Cache(
             keys=broadcast(keys, cache.keys.shape),
@@ -227,7 +238,7 @@ class Heads(Module):
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
-        decode_step = self.prepare_decode_step(cache, position, rope, bias)
+        decode_step = self.prepare_decode_step(cache, position, rope=rope, bias=bias)
         return self.decode_prepared_step(x, cache, decode_step)
 
     def prepare_decode_step(
@@ -241,7 +252,7 @@ class Heads(Module):
         """Returns the argument `decode_step` of `decode_prepared_step`, which layers of
         the same class and settings can share.
 
-        Other arguments are those of `decode_step`; only the names, sizes and data type of
+        The other arguments are as in `decode_step`. Only the names, sizes and data type of
         the cache are read.
 
         Args:
@@ -257,23 +268,23 @@ class Heads(Module):
             check_record(RotaryEmbedding, rope=rope)
         if bias is not None:
             check_tensors(bias=bias)
-        slots = cache.keys.shape.dim(self.kv_length_dim)
+        slots_dim = cache.keys.shape.dim(self.kv_length_dim)
         # The count of steps since each slot was written: [..., kv_length].
-        age = (
-            outer(step_index, index_range(position.mesh, slots), subtract) % slots.size
-        )
+        slot_index = index_range(position.mesh, slots_dim)
+        age = outer(step_index, slot_index, subtract) % slots_dim.size
         is_visible = self.is_visible(age, position)
         if bias is None:
             slot_bias = mask_bias(is_visible, cache.keys.dtype)
         else:
             slot_bias = outer(mask_bias(is_visible, bias.dtype), bias, add)
         if rope is not None:
+            # The dimension along which `rope` has one entry for each position.
             length_dim = self.length_dims[-1]
             rope = RotaryEmbedding(
-                cos=gather(rope.cos, position, length_dim),
-                sin=gather(rope.sin, position, length_dim),
+                cos=gather(rope.cos, position, dim=length_dim),
+                sin=gather(rope.sin, position, dim=length_dim),
             )
-        return DecodeStep(slot=step_index % slots.size, bias=slot_bias, rope=rope)
+        return DecodeStep(slot=step_index % slots_dim.size, bias=slot_bias, rope=rope)
 
     def decode_prepared_step(
         self, x: Tensor, cache: Cache, decode_step: DecodeStep
@@ -292,8 +303,10 @@ class Heads(Module):
         q, k, v = self.project(x, decode_step.rope)
         slot = decode_step.slot
         cache = Cache(
-            keys=dynamic_update(cache.keys, self.kv_length_dim, slot, k),
-            values=dynamic_update(cache.values, self.kv_length_dim, slot, v),
+            keys=dynamic_update(cache.keys, self.kv_length_dim, begin=slot, updates=k),
+            values=dynamic_update(
+                cache.values, self.kv_length_dim, begin=slot, updates=v
+            ),
         )
         y = dot_product_attention(
             q,
@@ -330,8 +343,8 @@ class Heads(Module):
         return self.apply_rope(q, rope), self.apply_rope(k, rope), v
 
     def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
-        """Returns a dense layer's output as [batch, heads, length, key], an order in which
-        the matmuls of attention need no transpose.
+        """Returns a dense layer's output as [batch, heads, length, key]. In this order the
+        matmuls of attention need no transpose.
         """
         check_tensors(x=x)
         check_record(Dense, dense=dense)
@@ -339,7 +352,7 @@ class Heads(Module):
         batch_names = x.shape.without(*length_names, *dense.reduced_dims.names).names
         head_names = dense.new_dims.without(*self.key_dim.names).names
         order = (*batch_names, *head_names, *length_names, *self.key_dim.names)
-        return dense(x, order)
+        return dense(x, order=order)
 
     def apply_rope(self, x: Tensor, rope: RotaryEmbedding | None) -> Tensor:
         """Returns queries or keys [..., heads, key], rotated by `rope` if given."""
@@ -349,7 +362,7 @@ class Heads(Module):
         return apply_rope(x, self.key_dim.names[0], rope)
 
 
-def _kv_heads_shape(heads_dim: ShapeLike, kv_heads_dim: ShapeLike | None) -> Shape:
+def _kv_heads_dims(heads_dim: ShapeLike, kv_heads_dim: ShapeLike | None) -> Shape:
     """Returns the dimensions of the heads of keys and values; names without sizes, as in
     "groups", have the sizes of `heads_dim`.
     """

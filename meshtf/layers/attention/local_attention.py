@@ -85,32 +85,34 @@ def local_attention(
     require_dim(Shape(blocks), *radius_by_name)
     dims = []
     for i, block in enumerate(Shape(blocks)):
-        # A causal query attends to no position of a later block along the first
-        # dimension. Along the others it may: in an image, it attends to all columns of
-        # the previous row.
-        halo_after = i > 0 or not causal
+        # `two_sided`: whether keys include a halo after the block. A causal query attends
+        # to no later block along the first dimension. Along the others it may: in an
+        # image, it attends to all columns of the previous row.
+        two_sided = i > 0 or not causal
         block_radius = radius_by_name.get(block.name)
-        dims.append(BlockedDim(q.shape, block, block_radius, halo_after))
+        dims.append(
+            BlockedDim(q.shape, block, radius=block_radius, two_sided=two_sided)
+        )
     # The context of a block: the positions of the block and of its halo.
-    blocked = BlockedPositions(dims, q.mesh)
-    visible = blocked.visible(causal)
+    blocked_positions = BlockedPositions(dims, q.mesh)
+    visible = blocked_positions.visible(causal)
     if segments is not None:
-        query_segments = blocked.split(segments)
-        context_segments = blocked.split_with_halo(segments)
+        query_segments = blocked_positions.split(segments)
+        context_segments = blocked_positions.split_with_halo(segments)
         same_segment = outer(query_segments, context_segments, equal)
         visible = outer(visible, same_segment, logical_and)
     y = dot_product_attention(
-        blocked.split(q),
-        blocked.split_with_halo(k),
-        blocked.split_with_halo(v),
-        kv_length_dim=blocked.context.name,
+        blocked_positions.split(q),
+        blocked_positions.split_with_halo(k),
+        blocked_positions.split_with_halo(v),
+        kv_length_dim=blocked_positions.context.name,
         key_dim=key_dim,
         bias=mask_bias(visible, q.dtype),
         sink_logit=sink_logit,
         scale=scale,
         dropout=dropout,
     )
-    return blocked.merge(y)
+    return blocked_positions.merge(y)
 
 
 class LocalAttention(Heads):
@@ -197,7 +199,7 @@ class LocalAttention(Heads):
           x: the input, [batch, length, model_dim].
           segments: the index of the segment of each position, integers [batch, length];
             a position attends only to positions of the same segment.
-          rope: a rotary embedding, by which queries and keys are rotated.
+          rope: a rotary embedding, which rotates queries and keys.
           training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
           cache: keys and values of x from `project_keys_values` with the same `rope`, if
@@ -234,7 +236,8 @@ class LocalAttention(Heads):
         Args:
           x: the input of a step, [batch, model_dim]; only its mesh, shape and data type
             are read.
-          positions: the count of slots; default: as many as a position attends to.
+          positions: the count of slots (entries of the cache along the positions of
+            keys); default: as many as a position attends to.
 
         Raises:
           ShapeError: attention is not causal, or has several dimensions of positions.

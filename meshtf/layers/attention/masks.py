@@ -1,4 +1,4 @@
-"""Attention masks: which positions attend to which, as booleans, and as a bias of scores.
+"""Attention masks, as booleans for each query and key, and as a bias of the scores.
 
     visible = causal_mask(mesh, "length:128", "kv_length:128")   # [length, kv_length]
     visible = segment_mask(segments) & visible           # packed: [batch, length, kv_length]
@@ -23,8 +23,8 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename
 
-# Scores of masked positions: 0 after softmax, yet finite, so that a query whose positions
-# are all masked gives no NaN.
+# Scores of masked positions by data type: 0 after softmax, yet finite, so that a query whose
+# positions are all masked gives no NaN. The smallest float16 is about -6.5e4.
 _MASKED_SCORES = {"float16": -3e4}
 _DEFAULT_MASKED_SCORE = -1e9
 
@@ -43,9 +43,8 @@ def causal_mask(
         the key is visible where the last of them is not after the query.
     """
     check_ints(stride=stride)
-    last_position = index_range(
-        mesh, kv_length_dim, "int32"
-    )  # the last one of each key
+    # The last of the positions that each key is the mean of; for stride 1, its position.
+    last_position = index_range(mesh, kv_length_dim, "int32")
     if stride > 1:
         last_position = last_position * stride + (stride - 1)
     return outer(index_range(mesh, length_dim, "int32"), last_position, greater_equal)

@@ -105,7 +105,7 @@ class MultiHeadAttention(Heads):
           context: the input of keys and values, [batch, length, model_dim] of any length,
             or its keys and values from `project_keys_values`; default: x itself.
           bias: added to the scores, which are [batch, heads, length, kv_length].
-          rope: a rotary embedding, by which queries and keys are rotated.
+          rope: a rotary embedding, which rotates queries and keys.
           training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
         """

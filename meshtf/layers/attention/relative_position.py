@@ -27,12 +27,12 @@ from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.runtime.variable import Variable
 
-_BUCKETS = "buckets"
+_BUCKETS = "buckets"  # the dimension of the table that has an entry for each bucket
 
 
 class RelativeBias(Module):
     """A learned bias for each head and each bucket of distances (Raffel et al., 2019,
-    section 2.1).
+    section 2.1, arXiv 1910.10683).
 
     Half of the buckets are for one distance each. The other buckets cover ranges of
     distances that grow logarithmically up to `max_distance`, and all larger distances
@@ -91,7 +91,7 @@ class RelativeBias(Module):
         """
         check_tensors(positions=positions, kv_positions=kv_positions)
         behind = outer(positions, kv_positions, subtract)
-        return gather(self.table, self.buckets(behind), _BUCKETS)
+        return gather(self.table, self.buckets(behind), dim=_BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
         """Returns the bucket of each distance, int32 with the shape of `behind`.
@@ -104,12 +104,13 @@ class RelativeBias(Module):
             distance = abs(behind)
         else:
             distance = maximum(behind, 0)
-        num_exact = self.buckets_per_side // 2  # buckets of one distance each
+        # The count of buckets of one distance each; the others are logarithmic.
+        num_exact = self.buckets_per_side // 2
         log_ratio = log(cast(maximum(distance, 1), "float32") * (1.0 / num_exact))
         max_log_ratio = math.log(self.max_distance / num_exact)
         num_logarithmic = float(self.buckets_per_side - num_exact)
-        offset = cast(log_ratio / max_log_ratio * num_logarithmic, "int32")
-        far_bucket = minimum(offset + num_exact, self.buckets_per_side - 1)
+        far_index = cast(log_ratio / max_log_ratio * num_logarithmic, "int32")
+        far_bucket = minimum(num_exact + far_index, self.buckets_per_side - 1)
         bucket = where(distance < num_exact, distance, far_bucket)
         if self.both_ways:
             return where(behind < 0, bucket + self.buckets_per_side, bucket)
@@ -142,7 +143,8 @@ def distance_slopes(
     heads = Shape(heads_dim)
     lower_power = 2 ** int(math.log2(heads.size))
     head_index = _merged_index(positions, heads, dtype)
-    # The base-2 logarithm of each slope.
+    # The base-2 logarithm of each slope: -8 i / n, with i = head_index + 1 and n the lower
+    # power of two; the remaining heads have i = 1, 3, 5... and n the higher power.
     exponent = where(
         head_index < lower_power,
         (head_index + 1.0) * (-8 / lower_power),

@@ -88,5 +88,7 @@ def apply_rope(x: Tensor, key_dim: str, embedding: RotaryEmbedding) -> Tensor:
     check_record(RotaryEmbedding, embedding=embedding)
     # The rotation of (a, b) is (a cos - b sin, b cos + a sin): the other element of each
     # pair is multiplied by the signed sine.
-    swapped = roll(x, key_dim, x.shape[key_dim] // 2)
-    return x * cast_like(embedding.cos, x) + swapped * cast_like(embedding.sin, x)
+    other_elements = roll(x, key_dim, x.shape[key_dim] // 2)
+    return x * cast_like(embedding.cos, x) + other_elements * cast_like(
+        embedding.sin, x
+    )

@@ -1,4 +1,7 @@
-"""The data type in which float16 and bfloat16 are accumulated: float32."""
+"""The data type in which float16 and bfloat16 are accumulated: float32.
+
+total = tf.reduce_sum(widen(x))        # in bfloat16, a sum of ones would stop at 256
+"""
 
 from __future__ import annotations
 

@@ -1,23 +1,22 @@
 """Maps indices of dimensions that were made of a microbatch's examples to the batch.
 
-    with microbatch("batch", 4, index):          # examples index, index + 4, ... of the batch
+    with microbatch("batch", num_microbatches=4, index=index):
+      # x[batch:4 length:8] has examples index, index + 4, ... of the batch.
       y = mtf.flatten(x, ["batch", "length"], "tokens")
       y = mtf.dropout(y, 0.1)                    # the mask that the batch has for these tokens
 
 A random op in a microbatch must draw the numbers that it would draw for the same elements
-of the batch. For this, `rename`, `flatten`, `unflatten` and `reshape` record here how new
-dimensions follow from the batch's dimension.
-
-An index of a dimension is written in mixed radix, as *digits*, the most significant first:
+of the batch. For this, `rename`, `flatten`, `unflatten` and `reshape` record here how the
+new dimensions follow from the batch's dimension. An index of a dimension is written in mixed
+radix, as *digits*, the most significant first:
 
     index = digit_0 * size_1 * size_2 + digit_1 * size_2 + digit_2
 
-    tokens:32 of batch:4 and length:8    two digits: the example, of size 4; and one of size 8
-
-If one digit counts all examples of the microbatch, each index has a known index in the
-batch. If a dimension has only a section of the digit, it has none: the batch would be split
-into other sections, since groups of 4 examples of a microbatch are no groups of the batch.
-Random ops then draw numbers that differ by microbatch.
+Above, an index of tokens:32 has two digits: one of size 4, which counts examples, and one of
+size 8. If a digit counts all examples of the microbatch, indices of the dimension have known
+indices in the batch. If a reshape splits this digit into sections, they have none: section k
+of a microbatch's examples is not a section of the batch's examples. Random ops then draw
+numbers that differ by microbatch.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ class Digit(NamedTuple):
       batch: the dimension of the microbatch whose examples the digit counts; None: it
         counts something else.
       size: the number of values of the digit.
-      stride: the distance between its values in examples of the microbatch; 0: not known.
+      stride: the number of examples between one value of the digit and the next; 0: not
+        known.
       num_examples: the number of examples of the microbatch.
     """
 
@@ -65,7 +65,7 @@ Digits = tuple[Digit, ...]
 # The digits of dimensions, by the name and size of the dimension.
 DigitsByDim = dict[tuple[str, int], Digits]
 # The only digit of a dimension that was made of the batch in two ways.
-_AMBIGUOUS_DIGIT = Digit("", 0)
+_AMBIGUOUS_DIGIT = Digit(batch="", size=0)
 _AMBIGUOUS: Digits = (_AMBIGUOUS_DIGIT,)
 
 
@@ -87,8 +87,8 @@ class Strided(NamedTuple):
     """Maps the indices of a dimension of a microbatch to those of the batch.
 
     Index i of `dim` is index
-    (i // inner_size * num_microbatches + microbatch) * inner_size + i % inner_size
-    of the batch, where `microbatch` is the index of the microbatch.
+    (i // inner_size * num_microbatches + m) * inner_size + i % inner_size
+    of the batch, since example k of microbatch m is example k * num_microbatches + m.
 
     Attributes:
       dim: the name of the dimension.
@@ -102,7 +102,7 @@ class Strided(NamedTuple):
 
 
 class UnknownIndex(NamedTuple):
-    """An ambiguous index in the batch, in place of which random ops raise the error."""
+    """An ambiguous index in the batch: a random op that needs it raises the error."""
 
     error: PlanError
 
@@ -111,25 +111,23 @@ class MicrobatchState:
     """The active microbatches by dimension, and the recorded digits of dimensions."""
 
     def __init__(
-        self,
-        microbatches: Mapping[str, Microbatch],
-        digits_by_dim: DigitsByDim,
+        self, microbatches: Mapping[str, Microbatch], digits_by_dim: DigitsByDim
     ) -> None:
         self.microbatches = dict(microbatches)
         self.digits_by_dim = digits_by_dim
 
     def digits(self, dim: Dimension) -> Digits:
         """Returns the digits of an index of `dim`."""
-        recorded = self.digits_by_dim.get((dim.name, dim.size))
-        if recorded is not None:
-            return recorded
+        recorded_digits = self.digits_by_dim.get((dim.name, dim.size))
+        if recorded_digits is not None:
+            return recorded_digits
         if dim.name in self.microbatches:
-            return (Digit(dim.name, dim.size, 1, dim.size),)
-        return (Digit(None, dim.size),)
+            return (Digit(batch=dim.name, size=dim.size, num_examples=dim.size),)
+        return (Digit(batch=None, size=dim.size),)
 
     def record(self, dim: Dimension, digits: Digits) -> None:
-        """Records the digits of `dim`, or that it is ambiguous if it has others already."""
-        key = dim.name, dim.size
+        """Records the digits of `dim`, which is ambiguous if it has other digits already."""
+        key = (dim.name, dim.size)
         if _AMBIGUOUS_DIGIT in digits:
             if key not in self.digits_by_dim and dim.name not in self.microbatches:
                 self.digits_by_dim[key] = _AMBIGUOUS
@@ -139,13 +137,9 @@ class MicrobatchState:
             self.digits_by_dim[key] = _AMBIGUOUS
 
     def nested(
-        self,
-        dim: str,
-        num_microbatches: int,
-        index: Any,
-        digits_by_dim: DigitsByDim,
+        self, dim: str, num_microbatches: int, index: Any, digits_by_dim: DigitsByDim
     ) -> MicrobatchState:
-        """Returns the state in a microbatch within this context.
+        """Returns the state of a microbatch that starts while this state is active.
 
         Args:
           dim: the name of the dimension of its examples.
@@ -163,7 +157,8 @@ class MicrobatchState:
             has_batch_indices = not self._is_made_of_batch(dim)
         # Dimensions that do not count examples of `dim` keep their digits.
         for (name, size), digits in self.digits_by_dim.items():
-            if name != dim and not any(d.batch == dim for d in digits):
+            counts_examples_of_dim = any(digit.batch == dim for digit in digits)
+            if name != dim and not counts_examples_of_dim:
                 digits_by_dim.setdefault((name, size), digits)
         microbatch = Microbatch(num_microbatches, index, has_batch_indices)
         return MicrobatchState({**self.microbatches, dim: microbatch}, digits_by_dim)
@@ -171,7 +166,7 @@ class MicrobatchState:
     def _is_made_of_batch(self, name: str) -> bool:
         """Returns whether a dimension of this name was made of a batch's dimension."""
         for (recorded_name, _), digits in self.digits_by_dim.items():
-            if recorded_name == name and any(d.counts_examples for d in digits):
+            if recorded_name == name and any(digit.counts_examples for digit in digits):
                 return True
         return False
 
@@ -185,22 +180,25 @@ class MicrobatchState:
         digits = self.digits(dim)
         if digits == _AMBIGUOUS:
             raise _ambiguity_error(dim)
-        batch_positions = [k for k, d in enumerate(digits) if d.counts_examples]
-        if len(batch_positions) != 1:
+        example_digits = [digit for digit in digits if digit.counts_examples]
+        if len(example_digits) != 1:
             return None
-        (position,) = batch_positions
-        batch_digit = digits[position]
-        if batch_digit.is_section:
+        (example_digit,) = example_digits
+        if example_digit.is_section:
             return None
-        microbatch = self.microbatches.get(batch_digit.batch or "")
+        microbatch = self.microbatches.get(example_digit.batch or "")
         if microbatch is None or not microbatch.has_batch_indices:
             return None
-        inner_size = math.prod(d.size for d in digits[position + 1 :])
-        return Strided(dim.name, microbatch.num_microbatches, inner_size)
+        lower_digits = digits[digits.index(example_digit) + 1 :]
+        return Strided(
+            dim=dim.name,
+            num_microbatches=microbatch.num_microbatches,
+            inner_size=math.prod(digit.size for digit in lower_digits),
+        )
 
     def has_examples(self, dim: Dimension) -> bool:
         """Returns whether indices of `dim` count examples of a microbatch."""
-        return any(d.counts_examples for d in self.digits(dim))
+        return any(digit.counts_examples for digit in self.digits(dim))
 
     def index_of(self, dim: Dimension) -> Any:
         """Returns the index of the microbatch whose examples `dim` counts."""
@@ -228,7 +226,7 @@ class MicrobatchState:
     @property
     def indices(self) -> list[Any]:
         """The indices of all active microbatches."""
-        return [m.index for m in self.microbatches.values()]
+        return [microbatch.index for microbatch in self.microbatches.values()]
 
 
 def _ambiguity_error(dim: Dimension) -> PlanError:
@@ -252,30 +250,30 @@ def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
       shape: the shape before.
       pairs: the new name of each renamed dimension, by its old name.
     """
-    microbatches = current().microbatches
-    if microbatches is None or _has_internal_name((*pairs, *pairs.values())):
+    state = current().microbatches
+    if state is None or _has_internal_name((*pairs, *pairs.values())):
         return
     # All digits are read before any are recorded, since names may be exchanged.
     records = [
-        (Dimension(new, shape[old]), microbatches.digits(shape.dim(old)))
+        (Dimension(new, shape[old]), state.digits(shape.dim(old)))
         for old, new in pairs.items()
     ]
     for dim, digits in records:
-        microbatches.record(dim, digits)
+        state.record(dim, digits)
 
 
 def record_reshape(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
     """Records that dimensions `old` became dimensions `new`, in row-major order."""
-    microbatches = current().microbatches
-    if microbatches is None or _has_internal_name(d.name for d in (*old, *new)):
+    state = current().microbatches
+    if state is None or _has_internal_name(dim.name for dim in (*old, *new)):
         return
     old_digits: list[Digit] = []
     for dim in old:
-        old_digits.extend(microbatches.digits(dim))
+        old_digits.extend(state.digits(dim))
     new_digits = _distribute(old_digits, [dim.size for dim in new])
     for dim, digits in zip(new, new_digits):
-        if dim not in old or microbatches.digits(dim) != digits:
-            microbatches.record(dim, digits)
+        if dim not in old or state.digits(dim) != digits:
+            state.record(dim, digits)
 
 
 def _has_internal_name(names: Iterable[str]) -> bool:
@@ -284,25 +282,25 @@ def _has_internal_name(names: Iterable[str]) -> bool:
 
 
 def index_in_batch(dim: Dimension, index: Any) -> Any:
-    """Returns the index in the batch of the element `index` of `dim`, for a random key.
+    """Returns the index in the batch of index `index` of `dim`, for the key of a random op.
 
     If the index in the batch is not known, the result is a number that differs by
     microbatch. If it is ambiguous, the result is an `UnknownIndex`.
     """
-    microbatches = current().microbatches
-    if microbatches is None or not microbatches.has_examples(dim):
+    state = current().microbatches
+    if state is None or not state.has_examples(dim):
         return index
     try:
-        strided = microbatches.strided(dim)
+        strided = state.strided(dim)
     except PlanError as error:
         return UnknownIndex(error)
     if strided is None:
-        for microbatch in microbatches.microbatches.values():
+        for microbatch in state.microbatches.values():
             index = index * microbatch.num_microbatches + microbatch.index
         return index
     num_microbatches = strided.num_microbatches
     inner_size = strided.inner_size
-    microbatch_index = microbatches.index_of(dim)
+    microbatch_index = state.index_of(dim)
     if inner_size == 1:
         return index * num_microbatches + microbatch_index
     example = index // inner_size
@@ -320,14 +318,14 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
     if _AMBIGUOUS_DIGIT in digits:
         return [_AMBIGUOUS] * len(sizes)
     remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
-    result = []
+    digits_of_dims = []
     for k, size in enumerate(sizes):
         next_is_one = k + 1 < len(sizes) and sizes[k + 1] == 1
         dim_digits = _take_digits(remaining, size, next_is_one)
         if dim_digits is None:
             return _unknown_digits(digits, sizes)
-        result.append(_merge_adjacent(dim_digits))
-    return result
+        digits_of_dims.append(_merge_adjacent(dim_digits))
+    return digits_of_dims
 
 
 def _take_digits(
@@ -344,36 +342,36 @@ def _take_digits(
     Returns:
       The digits; None if no product of digits is `size`.
     """
-    result: list[Digit] = []
+    dim_digits: list[Digit] = []
+    missing_size = size  # the size of the digits that are still to be removed
     while remaining:
-        may_take_one = not next_is_one or not result
-        if size <= 1 and not (remaining[0].size == 1 and may_take_one):
+        may_take_one = not next_is_one or not dim_digits
+        if missing_size <= 1 and not (remaining[0].size == 1 and may_take_one):
             break
         digit = remaining.popleft()
-        if digit.size > size and digit.size % size == 0:
+        if digit.size > missing_size and digit.size % missing_size == 0:
             # The digit is split: this dimension gets its upper section.
-            lower_size = digit.size // size
+            lower_size = digit.size // missing_size
             remaining.appendleft(digit._replace(size=lower_size))
             # A digit that counts no examples has no stride.
             stride = 1 if digit.batch is None else digit.stride * lower_size
-            digit = digit._replace(size=size, stride=stride)
-        elif size % digit.size:
+            digit = digit._replace(size=missing_size, stride=stride)
+        elif missing_size % digit.size:
             return None
-        result.append(digit)
-        size //= digit.size
-    return result
+        dim_digits.append(digit)
+        missing_size //= digit.size
+    return dim_digits
 
 
 def _unknown_digits(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
     """Returns one digit for each dimension, with an unknown stride if `digits` count
     examples.
     """
-    batch_digit = next((d for d in digits if d.counts_examples), None)
-    if batch_digit is None:
-        return [(Digit(None, size),) for size in sizes]
-    name = batch_digit.batch
-    num_examples = batch_digit.num_examples
-    return [(Digit(name, size, 0, num_examples),) for size in sizes]
+    example_digits = [digit for digit in digits if digit.counts_examples]
+    if not example_digits:
+        return [(Digit(batch=None, size=size),) for size in sizes]
+    # An unknown stride is 0.
+    return [(example_digits[0]._replace(size=size, stride=0),) for size in sizes]
 
 
 def _merge_adjacent(digits: Sequence[Digit]) -> Digits:
@@ -381,8 +379,7 @@ def _merge_adjacent(digits: Sequence[Digit]) -> Digits:
     merged: list[Digit] = []
     for digit in digits:
         if merged and _are_mergeable(merged[-1], digit):
-            size = merged.pop().size * digit.size
-            digit = Digit(digit.batch, size, digit.stride, digit.num_examples)
+            digit = digit._replace(size=merged.pop().size * digit.size)
         merged.append(digit)
     return tuple(merged)
 
@@ -393,6 +390,7 @@ def _are_mergeable(major: Digit, minor: Digit) -> bool:
         return False
     if minor.batch is None:
         return True
+    # Digits that count examples: the examples of the merged digit must be equally spaced.
     return (
         major.num_examples == minor.num_examples
         and minor.stride > 0

@@ -1,4 +1,4 @@
-"""Broadcasting by names, and the rules for data types that pointwise ops share.
+"""Broadcasting by names, and the rules for data types that elementwise ops share.
 
 Dimensions are matched by name: [batch d] + [d] and [d batch] * [batch] both work. One operand
 must have all names of the other operands. So [batch] * [d] is an error, since a misspelt name
@@ -29,24 +29,25 @@ from meshtf.ops.common.local_reshape import reshape, transpose
 
 
 def align(x: Any, shape: Shape, out: Shape) -> Any:
-    """Returns a TensorFlow tensor in a form that broadcasts to another shape.
+    """Returns x in a form that TensorFlow broadcasts to another shape.
 
-    Its dimensions are in the order of `out`, with size 1 for dimensions that x lacks,
-    except for leading ones.
+    The axes of the result are in the order of `out`, with size 1 for dimensions that x
+    lacks. Axes of size 1 at the start are left out, since TensorFlow adds them.
 
     Args:
-      x: the tensor.
+      x: a TensorFlow tensor.
       shape: the named shape of x.
       out: the named shape to which the result broadcasts.
     """
     order = out.names
-    present = tuple(name for name in order if name in shape)
-    if present != shape.names:
-        x = transpose(x, [shape.index(name) for name in present])
-    trailing = order[len(order) - len(present) :]
-    if present == trailing:
+    names_in_order = tuple(name for name in order if name in shape)
+    if names_in_order != shape.names:
+        x = transpose(x, [shape.index(name) for name in names_in_order])
+    trailing_names = order[len(order) - len(names_in_order) :]
+    if names_in_order == trailing_names:
         return x
-    start = out.index(present[0])
+    start = out.index(names_in_order[0])
+    # `get` returns 1 for a name that the shape lacks.
     sizes = [shape.get(name) for name in order[start:]]
     return reshape(x, sizes)
 
@@ -59,12 +60,13 @@ def broadcast_shape(*shapes: Shape) -> Shape:
     """
     sizes: dict[str, int] = {}
     for shape in shapes:
-        for d in shape:
-            if sizes.setdefault(d.name, d.size) != d.size:
+        for dim in shape:
+            known_size = sizes.setdefault(dim.name, dim.size)
+            if known_size != dim.size:
                 raise ShapeError(
                     explain_error(
-                        f"dimension {d.name!r} has the sizes {sizes[d.name]} and "
-                        f"{d.size}.",
+                        f"dimension {dim.name!r} has the sizes {known_size} and "
+                        f"{dim.size}.",
                         way_out="Dimensions are matched by name: mtf.rename one of "
                         "them if they are different dimensions.",
                     )
@@ -97,11 +99,13 @@ def allow_outer_broadcast() -> Iterator[None]:
 
 
 def broadcast_operands(function: str, *xs: Any) -> list[Any]:
-    """Returns the operands of a pointwise function, with variables read.
+    """Returns the operands of an elementwise function: variables are read, and all other
+    operands stay as they are.
 
-    One of them must have all names, unless outer broadcasting is allowed. Gradient rules
-    are not checked, since they combine what the forward pass combined. Variables are read
-    before the check: inside a Repeat, the value of a variable lacks the layers' dimension.
+    One of the operands must have all names, unless outer broadcasting is allowed. Gradient
+    rules are not checked, since the forward pass was. Variables are read before the check,
+    since their values may have other names: in a layer of a Repeat, a value lacks the
+    dimension along which the variable stacks the layers.
 
     Args:
       function: the public name of the function, for the error.
@@ -111,6 +115,7 @@ def broadcast_operands(function: str, *xs: Any) -> list[Any]:
       ShapeError: no operand has all names.
     """
     operands = [x.tensor() if hasattr(x, "tensor") else x for x in xs]
+    # The primals: in a gradient rule, the tensors of the forward pass.
     in_gradient_rule = bool(current().primals)
     if _outer_broadcast.allowed or in_gradient_rule:
         return operands
@@ -126,17 +131,17 @@ def broadcast_operands(function: str, *xs: Any) -> list[Any]:
 def _no_common_shape(
     function: str, shapes: Sequence[Shape], names: Iterable[str]
 ) -> ShapeError:
-    """Returns the error for operands none of which has all `names`."""
+    """Returns the error for operands of `shapes`, none of which has all `names`."""
     longest = max(shapes, key=len)
-    absent = next(name for name in names if name not in longest)
-    close = near_misses(absent, longest.names)
+    absent_name = next(name for name in names if name not in longest)
+    close = near_misses(absent_name, longest.names)
     suggestion = ""
     if close:
         suggestion = f" Did you mean {close}?"
     return ShapeError(
         explain_error(
             f"{function} takes tensors of which one has the dimensions of all others; "
-            f'here none does: {longest!r} lacks "{absent}".{suggestion}',
+            f'here none does: {longest!r} lacks "{absent_name}".{suggestion}',
             inputs=" ".join(map(repr, shapes)),
             source=Source.of_caller(),
             way_out=f"For all pairs of elements write mtf.outer(x, y, "
@@ -148,15 +153,18 @@ def _no_common_shape(
 
 
 def sum_to_shape(dy: Tensor | None, x: Tensor) -> Tensor | None:
-    """Returns the cotangent dy of a broadcast result, reduced to the shape of x.
+    """Returns the cotangent of an operand x that was broadcast, in the shape of x: dy summed
+    over the names that x lacks, and transposed to x's order.
 
-    It is summed over the names that x lacks, and transposed to x's order.
+    Args:
+      dy: the cotangent of the broadcast result, or None.
+      x: the operand.
     """
     if dy is None or dy.shape == x.shape:
         return dy
-    extra = [n for n in dy.shape.names if n not in x.shape]
-    if extra:
-        dy = OPERATORS["reduce_sum"](dy, extra)
+    broadcast_names = [name for name in dy.shape.names if name not in x.shape]
+    if broadcast_names:
+        dy = OPERATORS["reduce_sum"](dy, broadcast_names)
     if dy.shape == x.shape:
         return dy
     return OPERATORS["transpose"](dy, list(x.shape.names))

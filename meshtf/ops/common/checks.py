@@ -1,28 +1,27 @@
-"""Checks of shapes and data types that several families of ops share."""
+"""Checks of shapes and data types that several families of ops share.
+
+x, dim = tensor_along(x, dim)          # the arguments of mtf.sort(x, "length"), checked
+require_dim(x.shape, "length")         # raises ShapeError if x lacks the dimension
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
-from meshtf.graph import (
-    Source,
-    Spec,
-    Tensor,
-)
+from meshtf.graph import Source, Spec, Tensor
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import (
-    Dimension,
-    Shape,
-    ShapeLike,
-    is_complex,
-    is_floating,
-)
+from meshtf.names import Dimension, Shape, ShapeLike, is_complex, is_floating
 from meshtf.names.arguments import as_dim
 
 
 def require_floating(x: Spec, function: str) -> None:
-    """Raises DTypeError if x is not of a floating type."""
+    """Raises DTypeError if x is not of a floating type.
+
+    Args:
+      x: the spec of an input.
+      function: the name of the function that takes it, for the error.
+    """
     require_order(x.dtype, function)
     if not is_floating(x.dtype):
         raise DTypeError(
@@ -47,7 +46,12 @@ def same_dtype(*xs: Spec) -> str:
 
 
 def require_order(dtype: str, function: str) -> None:
-    """Raises DTypeError for a complex type, since `function` takes numbers with an order."""
+    """Raises DTypeError if a data type is complex.
+
+    Args:
+      dtype: the data type of an input.
+      function: the name of a function that only takes numbers with an order.
+    """
     if is_complex(dtype):
         raise DTypeError(
             explain_error(
@@ -74,12 +78,13 @@ def require_dim(shape: Shape, *names: str) -> None:
     for name in names:
         as_dim("dim", name, shape)
         if name not in shape:
-            raise ShapeError(_absent(name, shape))
+            raise ShapeError(_absence_message(name, shape))
 
 
-def _absent(name: str, shape: Shape) -> str:
-    """Returns the message for a dimension that a shape lacks."""
-    close = near_misses(name.partition(":")[0], shape.names)
+def _absence_message(name: str, shape: Shape) -> str:
+    """Returns the message of the error for a dimension that a shape lacks."""
+    name_without_size, _, _ = name.partition(":")  # of "batch:16", "batch"
+    close = near_misses(name_without_size, shape.names)
     suggestion = ""
     if close:
         suggestion = f" Did you mean {close}?"
@@ -90,30 +95,29 @@ def tensor_along(
     x: Any, dim: Any, name: str = "x", dim_name: str = "dim"
 ) -> tuple[Tensor, str]:
     """Returns the arguments `x` and `dim` of a public function as a tensor [..., dim, ...]
-    and a name.
+    and the name of one of its dimensions.
 
     Args:
       x: a tensor or variable.
-      dim: a name of one of its dimensions, or a `Dimension`.
-      name: the name of the argument x in errors.
-      dim_name: the name of the argument dim in errors.
+      dim: the name of one of its dimensions, or a `Dimension`.
+      name: the name of the argument `x` in errors.
+      dim_name: the name of the argument `dim` in errors.
 
     Raises:
       ArgumentError: x is no tensor, or `dim` neither a name nor a dimension.
       ShapeError: x has no such dimension, or another size of it.
     """
     x = as_tensor(name, x)
-    axis = as_dim(dim_name, dim, x.shape)
-    if axis not in x.shape:
-        raise ShapeError(
-            explain_error(_absent(axis, x.shape), source=Source.of_caller())
-        )
-    if isinstance(dim, Dimension) and x.shape[axis] != dim.size:
+    checked_dim = as_dim(dim_name, dim, x.shape)
+    if checked_dim not in x.shape:
+        message = _absence_message(checked_dim, x.shape)
+        raise ShapeError(explain_error(message, source=Source.of_caller()))
+    if isinstance(dim, Dimension) and x.shape[checked_dim] != dim.size:
         raise ShapeError(
             explain_error(
                 f"there is no dimension {dim!r} in {x.shape!r}.",
                 source=Source.of_caller(),
-                way_out=f'Give its size in the tensor, or only its name: "{axis}".',
+                way_out=f'Give its size in the tensor, or only its name: "{checked_dim}".',
             )
         )
-    return x, axis
+    return x, checked_dim

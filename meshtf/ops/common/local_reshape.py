@@ -1,8 +1,8 @@
 """Reshapes and transposes of one device's tensor, each added to a trace once.
 
-Several matmuls of one tensor may need it in the same order, and the time to trace a program
-grows with the number of ops. A recomputed tensor is a new tensor, so it shares no reshape
-with that of the forward pass.
+Several matmuls of one tensor may need it with the same order of axes, and the time to trace
+a program grows with the number of ops. A recomputed tensor is a new tensor: it shares no
+reshape with the tensor of the forward pass.
 
 >>> import tensorflow as tf
 >>> reshape(tf.zeros([2, 3]), [6]).shape
@@ -20,8 +20,8 @@ from meshtf.ops.common.trace_cache import constant, once_per_trace
 
 
 def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Returns make(), whose result depends only on x and `key`. In a trace, it is called
-    once for each x and key.
+    """Returns make(). In a trace, `make` is called once for each x and `key`, so its result
+    must depend only on these.
     """
     if tf.executing_eagerly():
         return make()
@@ -29,12 +29,13 @@ def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 def reshape(x: Any, sizes: Sequence[int]) -> Any:
-    """Returns x with other sizes.
+    """Returns x [...] as [*sizes].
 
     No op is added if x, or the tensor that x was reshaped from, has these sizes.
     """
     if x.shape == sizes:
         return x
+    # In a graph, reshape the input of the reshape that computes x.
     if not tf.executing_eagerly() and x.op.type == "Reshape":
         origin = x.op.inputs[0]
         if origin.shape.is_fully_defined():
@@ -47,8 +48,11 @@ def reshape(x: Any, sizes: Sequence[int]) -> Any:
 
 
 def transpose(x: Any, order: Sequence[int]) -> Any:
-    """Returns x with its axes in another order; x if the order is the same."""
-    if list(order) == sorted(order):
+    """Returns x with its axes in the order `order`, as tf.transpose does; x itself if they
+    are in this order already.
+    """
+    is_ascending = list(order) == sorted(order)
+    if is_ascending:
         return x
     return _cached(
         x,

@@ -2,14 +2,15 @@
 
     y = sum_over(x, [0, 1])       # x[16, 128, 1024] -> [1024]: 0.2 ms on one core, reduce_sum 1.5
 
-If the summed axes are not adjacent, TensorFlow transposes the axes between them. So
-`sum_over` sums one group of adjacent axes after another, from the last group to the
-first. Leading axes are summed by the kernel for gradients of biases (BiasAddGrad), since
-reduce_sum adds up the vectors along the remaining axes with one accumulator per column.
+If the summed axes are not adjacent, TensorFlow transposes x first. So `sum_over` sums one
+group of adjacent axes after another, from the last group to the first: of axes [0, 1, 3],
+axis 3 and then [0, 1]. If the first axes of x are summed, x is a list of vectors: those along
+the remaining axes. reduce_sum adds these up slowly, with one accumulator per column, so they
+are summed by the kernel for gradients of biases (BiasAddGrad).
 
-XLA adds up windows that span all leading axes, whose elements are far apart in memory. The
-gradient of a bias then takes as long as a matmul. With a separate sum over the last of these
-axes it does not.
+XLA has another kernel. For a sum over several first axes it adds up elements that are far
+apart in memory, so the gradient of a bias takes as long as a matmul. With a separate sum over
+the last of these axes it does not.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ import tensorflow as tf
 from meshtf.graph import LocalContext
 from meshtf.ops.common.local_reshape import reshape
 
-# The number of elements from which on additional ops save more than they cost.
+# The number of elements of x from which on additional ops save more than they cost.
 _MIN_ELEMENTS = 2**14
 # The number of vectors up to which reduce_sum is as fast as BiasAddGrad.
-_MAX_VECTORS = 8
+_MAX_VECTORS_OF_REDUCE_SUM = 8
 
 
 def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -> Any:
@@ -35,7 +36,8 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
     Args:
       x: a TensorFlow tensor.
       axes: the axes to sum over.
-      context: the shard, which knows whether XLA compiles the sum; None: it does not.
+      context: the context of the op, which knows whether XLA compiles it; None: XLA does
+        not.
     """
     if x.dtype == tf.float16:
         # TensorFlow's kernels accumulate float16 in float16, not in float32.
@@ -47,7 +49,8 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
     if not (axes and is_float and is_large):
         return tf.reduce_sum(x, axes)
     start = _last_group_start(axes)
-    if start > 0:
+    has_several_groups = start > 0
+    if has_several_groups:
         partly_summed = tf.reduce_sum(x, axes[start:])
         return sum_over(partly_summed, axes[:start], context)
     if axes[0] == 0:
@@ -61,16 +64,18 @@ def _sum_leading(x: Any, num_axes: int, context: LocalContext | None) -> Any:
     shape = x.shape.as_list()
     summed_sizes = shape[:num_axes]
     remaining_sizes = shape[num_axes:]
-    if not remaining_sizes or math.prod(summed_sizes) <= _MAX_VECTORS:
+    num_vectors = math.prod(summed_sizes)
+    if not remaining_sizes or num_vectors <= _MAX_VECTORS_OF_REDUCE_SUM:
         return tf.reduce_sum(x, axes)
     if context is not None and context.compiled and num_axes > 1:
         partly_summed = tf.reduce_sum(x, axes[:-1])
         # The barrier keeps XLA from merging the two sums.
         partly_summed = context.optimization_barrier(partly_summed)
-        return tf.reduce_sum(partly_summed, 0)
+        return tf.reduce_sum(partly_summed, axis=0)
     if len(remaining_sizes) > 1:
         vector_size = math.prod(remaining_sizes)
         x = reshape(x, [*summed_sizes, vector_size])
+    # Sums over all axes but the last.
     total = tf.raw_ops.BiasAddGrad(out_backprop=x)
     return reshape(total, remaining_sizes)
 

@@ -1,10 +1,11 @@
-"""A cache of ops within one trace: constants, and reshapes of one tensor.
+"""A cache of TensorFlow ops within one trace: constants, and reshapes of one tensor.
 
     with trace_cache():                    # while a tf.function is traced
         constant([2, 3])                   # one op, however often it is called
 
-A third of the ops of a model are constants, such as the sizes for reshapes, and each op
-costs a trace a fifth of a millisecond.
+A trace is the run of a Python function in which tf.function records the ops of a graph. A
+third of the ops of a model are constants, such as the sizes for reshapes, and a trace takes
+a fifth of a millisecond for each op.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import tensorflow as tf
 
-# Its attribute `cache` has the results of this thread's trace, by the id of the graph and key.
+# The attribute `cache` is a dict with the results of this thread's trace: (id of the graph,
+# key) -> result. It is None, or absent, outside of a trace.
 _LOCAL = threading.local()
 
 
@@ -26,19 +28,21 @@ def trace_cache() -> Iterator[None]:
 
     In eager mode nothing is cached.
     """
-    outer = _cache()
+    outer_cache = _cache()
     _LOCAL.cache = {}
     try:
         yield
     finally:
-        _LOCAL.cache = outer
+        _LOCAL.cache = outer_cache
 
 
 def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Returns make(), or its cached result if this graph has one with an equal key.
+    """Returns make(), or the cached result of an earlier call with an equal key in the same
+    graph.
 
     Args:
-      key: the key of the result, in which a tensor is represented by its `ref()`.
+      key: the key of the result, in which a tensor is represented by its `ref()`, since
+        tensors have no hash.
       make: a function that is called if there is no cached result.
     """
     cache = _cache()
@@ -53,15 +57,15 @@ def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
 
 def constant(value: Any, dtype: tf.DType = tf.int32) -> Any:
     """Returns a number or a (nested) list of numbers as a constant tensor."""
-    # Not the value: 0.0 and -0.0 are equal, but different constants.
-    key = dtype, repr(value)
+    # The value's text, since 0.0 and -0.0 are equal, but different constants.
+    key = ("constant", dtype, repr(value))
 
     def make() -> Any:
         # Without control dependencies, so that any later op may use the constant.
         with tf.control_dependencies(None):
             return tf.constant(value, dtype)
 
-    return once_per_trace(("constant", key), make)
+    return once_per_trace(key, make)
 
 
 def _cache() -> dict[Any, Any] | None:

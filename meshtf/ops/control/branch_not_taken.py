@@ -1,11 +1,12 @@
 """Gradients of an eager cond: zeros for tensors that only the other branch uses.
 
-In eager mode only one branch runs, op by op. The other branch is recorded, but never run,
-to find the variables and tensors that it uses. Their gradients are zeros, as those of a
-recorded cond are. So an optimizer treats a variable equally in both modes, whichever branch
-runs.
+    result = then()                      # the branch that runs, op by op
+    result = with_zeros_of_other_branch(mesh, result, otherwise)
 
-    with_zeros_of_other_branch(mesh, branch(), other_branch)
+In eager mode only one branch runs. The other branch is recorded as a `Body` (a graph), but
+never run, to find its captures: the variables and tensors that it uses. Their gradients are
+zeros, as in a recorded cond. So an optimizer treats a variable equally in both modes,
+whichever branch runs.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ from meshtf.ops.control.nested_values import (
 BRANCHES_DIFFER = "the two branches of a cond differ"
 
 
-class _NeverRun(BodyGraph):
+class _NeverRunGraph(BodyGraph):
     """Records the body of a branch that does not run, without its writes and prints."""
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         has_effect = isinstance(node.op, (WriteOp, HostOp))
         if has_effect:
+            # Not recorded: the graph of a body would raise an error.
             return node.outputs
         return super().run(node)
 
@@ -57,16 +59,16 @@ class _NeverRun(BodyGraph):
 def with_zeros_of_other_branch(
     mesh: Mesh | None, result: Any, other_branch: Callable[[], Any]
 ) -> Any:
-    """Returns the result of a branch, whose gradients by tensors that only the other
-    branch uses are zeros.
+    """Returns the result of a branch, with gradients that are zeros for tensors that only
+    the other branch uses.
 
-    If the other branch reads the values of a tensor, for example in a debugger, it cannot
-    be recorded, and there are no zeros.
+    If the other branch reads the elements of a tensor, as `print(x.numpy())` does, it cannot
+    be recorded. Then those tensors get no gradients.
 
     Args:
       mesh: the mesh of the cond, or None.
       result: the result of the branch that ran: tensors in any nesting.
-      other_branch: a function without arguments, which is recorded.
+      other_branch: the function of the other branch, without arguments.
 
     Raises:
       ShapeError, DTypeError, PlanError: the results of the branches differ.
@@ -76,12 +78,12 @@ def with_zeros_of_other_branch(
     def record() -> Sequence[Tensor]:
         nonlocal other_result
         other_result = other_branch()
-        return tensors_of(other_result, "result")
+        return tensors_of(other_result, label="result")
 
-    ys = tensors_of(result, "result")
+    ys = tensors_of(result, label="result")
     try:
         with executing(Graph(mesh)):
-            body = record_body(record, [], _NeverRun)
+            body = record_body(record, [], _NeverRunGraph)
     except NoValueError:
         return result
     require_same_structure(result, other_result, BRANCHES_DIFFER)
@@ -91,31 +93,34 @@ def with_zeros_of_other_branch(
     if not eager_values:
         return result
     rule = _zeros_rule(num_results=len(ys), ys=ys, body=body, eager_values=eager_values)
-    return pack(result, [result_of(rule, k, y) for k, y in enumerate(ys)])
+    ys_with_zeros = [result_of(rule, index=k, y=y) for k, y in enumerate(ys)]
+    return pack(result, ys_with_zeros)
 
 
 def _eager_values(captures: Sequence[Tensor]) -> dict[Tensor, Tensor]:
     """Returns an eager tensor for each capture of a body that may have a gradient.
 
-    Such a capture is either an eager tensor, which is returned as it is, or a read of a
-    variable, which is read again.
+    A capture that is an eager tensor stays as it is. A capture that is a recorded read of a
+    variable has no value: the variable is read again.
     """
-    values = {}
+    eager_values = {}
     for x in captures:
         if not has_gradient(x.dtype):
             continue
-        if x.sharded_value is not None:
-            values[x] = x
+        is_eager = x.sharded_value is not None
+        if is_eager:
+            eager_values[x] = x
             continue
         variable = _variable_of(x)
         if variable is not None:
-            values[x] = variable.tensor()
-    return values
+            eager_values[x] = variable.tensor()
+    return eager_values
 
 
 def _variable_of(x: Tensor) -> Any:
-    """Returns the variable of which a tensor is a read, or None."""
+    """Returns the variable that a tensor was read from, or None."""
     op = x.node.op
+    # A parameter is updated by optimizers; a state is any other variable.
     if isinstance(op, ReadOp) and op.store.kind in ("parameter", "state"):
         return op.store
     return None
@@ -131,45 +136,62 @@ def _zeros_rule(
 
     Args:
       num_results: the number of cotangents that the rule takes.
-      ys: the leading inputs of the rule: the results of the branch that ran.
+      ys: the first inputs of the rule: the results of the branch that ran.
       body: the recorded body of the other branch.
-      eager_values: the inputs that get zeros, by capture of `body`.
+      eager_values: the further inputs, which get zeros, by capture of `body`.
     """
     captures = [x for x in body.captures if x in eager_values]
-    inputs = (*ys, *(eager_values[x] for x in captures))
-    gradient = functools.partial(_gradient, len(ys), captures, body, eager_values)
-    return CustomGradientRule(inputs, (), num_results, (), gradient)
+    gradient = functools.partial(
+        _gradient,
+        num_ys=len(ys),
+        captures=captures,
+        body=body,
+        eager_values=eager_values,
+    )
+    return CustomGradientRule(
+        inputs=(*ys, *(eager_values[x] for x in captures)),
+        captures=(),
+        num_results=num_results,
+        intermediates=(),
+        gradient=gradient,
+    )
 
 
 def _gradient(
+    dys: Sequence[Tensor | None],
+    *,
     num_ys: int,
     captures: Sequence[Tensor],
     body: Body,
     eager_values: Mapping[Tensor, Tensor],
-    dys: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
     """Returns the cotangents of a branch's results, and zeros for `captures`.
 
-    The zeros have gradients too: zeros by the tensors that the gradient of the other branch
-    uses. A capture that this gradient does not reach gets None.
+    The zeros have gradients too: for gradients of gradients, they are the results of a rule
+    that gives zeros to the tensors that the gradient of the other branch uses. A capture
+    that the results of the other branch do not depend on gets None.
 
     Args:
-      num_ys: the number of leading inputs of the rule, whose cotangents are passed on.
+      dys: the cotangents of the rule's results.
+      num_ys: the number of the rule's inputs that are results of the branch that ran; their
+        cotangents are those of `dys`.
       captures: the captures of `body` that may have gradients.
       body: the recorded body of the other branch.
       eager_values: the inputs that get zeros, by capture of `body`.
-      dys: the cotangents of the rule's results.
     """
     backward = branch_gradient(body, dys)
-    reached = [x for x in backward.cotangents if x in eager_values]
-    backward_body = backward.body([backward.cotangents[x] for x in reached])
-    values = {**eager_values, **backward.outer_cotangents}
+    captures_with_zeros = [x for x in backward.cotangents if x in eager_values]
+    backward_body = backward.body([backward.cotangents[x] for x in captures_with_zeros])
     rule = _zeros_rule(
-        num_results=len(reached), ys=(), body=backward_body, eager_values=values
+        num_results=len(captures_with_zeros),
+        ys=(),
+        body=backward_body,
+        eager_values={**eager_values, **backward.outer_cotangents},
     )
     zeros = {}
-    for k, x in enumerate(reached):
+    for k, x in enumerate(captures_with_zeros):
+        # The primals: the forward tensors whose gradients are computed; see `Context`.
         with context(primals=(eager_values[x],)):
             zeros_like_x = OPERATORS["zeros_like"](eager_values[x])
-            zeros[x] = result_of(rule, k, zeros_like_x)
+            zeros[x] = result_of(rule, index=k, y=zeros_like_x)
     return [*dys[:num_ys], *(zeros.get(x) for x in captures)]

@@ -3,8 +3,9 @@
     x, n = mtf.while_loop(lambda x, n: mtf.reduce_max(x) > 1, halve_and_count, (x, zero))
     y = mtf.cond(loss > 1, lambda: x / 2, lambda: x)
 
-All devices take the same branches and do the same iterations. Outside of a mtf.function
-both run in Python, op by op.
+All devices take the same branches and do the same iterations. Inside of a mtf.function
+the branches, and the test and body of a loop, are recorded as graphs (`Body`). Outside of
+one they run in Python, op by op.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ __all__ = ["cond", "while_loop"]
 
 
 def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any) -> Any:
-    """Returns the first carry for which `test` is false.
+    """Returns the first carry for which `test` is false: like `jax.lax.while_loop`.
 
-    It has no gradient, in eager mode or recorded, since the number of iterations is not
-    known in advance (`scan` has a gradient).
+    The carry is the tensors that an iteration passes to the next one. The loop has no
+    gradient, in eager mode or recorded, since the number of iterations is not known in
+    advance (`scan` has a gradient).
 
     Args:
       test: a function that takes the carry and returns bool []. If the carry is a tuple,
@@ -70,24 +72,24 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any)
     """
     test = as_callable("test", test)
     body = as_callable("body", body)
-    specs = [x.spec for x in tensors_of(init, "carry")]
+    specs = [x.spec for x in tensors_of(init, label="carry")]
     if not isinstance(current_executor(), Graph):
         return _eager_while(test, body, init, specs)
 
     def record_test(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
-            return [_boolean(_call(test, pack(init, carry)))]
+            return [_checked_condition(_call(test, pack(init, carry)))]
 
     def record_iteration(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
         with iteration(index):
             new_carry = _call(body, pack(init, carry))
-        return tensors_of(next_carry(init, new_carry, specs), "carry")
+        return tensors_of(next_carry(init, new_carry, specs), label="carry")
 
     recorded_test = record_body(record_test, [ITERATION, *specs])
     recorded_body = record_body(record_iteration, [ITERATION, *specs])
-    loop = Loop(recorded_body, len(specs), condition=recorded_test)
+    loop = Loop(recorded_body, num_carries=len(specs), condition=recorded_test)
     captures = [*recorded_body.captures, *recorded_test.captures]
-    last_carry = apply_all(loop, *tensors_of(init, "carry"), *captures)
+    last_carry = apply_all(loop, *tensors_of(init, label="carry"), *captures)
     return pack(init, last_carry)
 
 
@@ -97,33 +99,36 @@ def _eager_while(
     init: Any,
     specs: Sequence[Spec],
 ) -> Any:
-    """Returns the result of a while loop, which is run op by op.
+    """Returns the result of a while loop that runs op by op.
 
     Args:
       test, body, init: the arguments of `while_loop`.
       specs: the specs of the tensors of `init`.
     """
     carry = init
+    # Each iteration may have random ops of the same paths: their seeds differ by iteration.
     with alternatives() as alternative:
         for i in itertools.count():
             with alternative(), iteration(i):
-                if not bool(_boolean(_call(test, carry))):
+                is_done = not bool(_checked_condition(_call(test, carry)))
+                if is_done:
                     break
                 new_carry = _call(body, carry)
             carry = next_carry(carry, new_carry, specs)
-    tensors = tensors_of(carry, "carry")
+    tensors = tensors_of(carry, label="carry")
     if tensors:
         return pack(init, apply_all(WhileResult(), *tensors))
     return carry
 
 
 class WhileResult(Op):
-    """The result of an eager while loop, whose gradient raises as that of a recorded loop
-    does.
+    """The result of an eager while loop. Its gradient raises the error that the gradient of a
+    recorded loop raises.
     """
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
-    conformance_samples = (Sample((), ("b:4;h:6",), gradient=False),)
+    # op(a + b, c + d) = op(a, c) + op(b, d): partial sums stay partial sums.
+    linearity = "joint"
+    conformance_samples = (Sample(inputs=("b:4;h:6",), gradient=False),)
 
     @property
     def display_name(self) -> str:
@@ -136,8 +141,8 @@ class WhileResult(Op):
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
-        result = y[0] if isinstance(y, tuple) else y
-        raise no_gradient_of_while(result.node.source)
+        first_result = y[0] if isinstance(y, tuple) else y
+        raise no_gradient_of_while(first_result.node.source)
 
 
 def cond(
@@ -145,10 +150,11 @@ def cond(
 ) -> Any:
     """Returns then() if the predicate is true, and otherwise() if it is false.
 
-    Only one branch runs, but both are called, since the other branch is recorded: gradients
-    by tensors that only this branch uses are zeros. Both must return tensors of equal
-    names, sizes and data types. Random ops of one path in both branches draw the same
-    numbers; give them different names (name=) if they should not.
+    Only one branch runs, but both functions are called: the other branch is recorded, since
+    gradients by tensors that only the other branch uses are zeros. Both must return tensors
+    of equal names, sizes and data types. Random ops of one path (module names and op name)
+    in both branches draw the same numbers; give them different names (name=) if they should
+    not.
 
     Args:
       predicate: a scalar boolean tensor.
@@ -162,7 +168,7 @@ def cond(
     """
     then = as_callable("then", then)
     otherwise = as_callable("otherwise", otherwise)
-    predicate = _boolean(predicate)
+    predicate = _checked_condition(predicate)
     if isinstance(current_executor(), Graph):
         return _recorded_cond(predicate, then, otherwise)
     return _eager_cond(predicate, then, otherwise)
@@ -171,13 +177,16 @@ def cond(
 def _eager_cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
-    """Runs one branch op by op, and records the other one for its zero gradients."""
+    """Returns the result of one branch, which runs op by op. The other one is recorded, for
+    its zero gradients.
+    """
     if bool(predicate):
         branch = then
         other_branch = otherwise
     else:
         branch = otherwise
         other_branch = then
+    # Both branches may have random ops of the same paths.
     with alternatives() as alternative:
         with alternative():
             result = branch()
@@ -195,10 +204,11 @@ def _recorded_cond(
         then_body, then_result = _record_branch(then, alternative())
         otherwise_body, otherwise_result = _record_branch(otherwise, alternative())
     require_same_structure(then_result, otherwise_result, BRANCHES_DIFFER)
-    for x, y in zip(then_body.results, otherwise_body.results):
-        require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
+    for then_y, otherwise_y in zip(then_body.results, otherwise_body.results):
+        require_same_spec(then_y.spec, otherwise_y.spec, BRANCHES_DIFFER)
     captures = [*then_body.captures, *otherwise_body.captures]
-    ys = apply_all(Branch(then_body, otherwise_body), predicate, *captures)
+    branch = Branch(then=then_body, otherwise=otherwise_body)
+    ys = apply_all(branch, predicate, *captures)
     return pack(then_result, ys)
 
 
@@ -217,20 +227,21 @@ def _record_branch(
         nonlocal result
         with alternative:
             result = branch()
-        return tensors_of(result, "result")
+        return tensors_of(result, label="result")
 
-    return record_body(record, []), result
+    body = record_body(record, [])  # calls `record`, which sets `result`
+    return body, result
 
 
 def _call(fn: Callable[..., Any], carry: Any) -> Any:
-    """Returns fn of the carry; if this is a tuple, of its elements as arguments."""
+    """Returns fn(carry), or fn(*carry) if the carry is a tuple."""
     if isinstance(carry, tuple):
         return fn(*carry)
     return fn(carry)
 
 
-def _boolean(x: Any) -> Tensor:
-    """Returns x if it is a scalar boolean tensor. Raises ShapeError or DTypeError if not."""
+def _checked_condition(x: Any) -> Tensor:
+    """Returns x, a scalar boolean tensor. Raises ShapeError or DTypeError if it is none."""
     if not isinstance(x, Tensor) or x.shape.names:
         raise ShapeError(
             explain_error(

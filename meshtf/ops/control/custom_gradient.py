@@ -53,8 +53,8 @@ class Result(Op):
     The op has no gradient rule: the user's `GradientRule` is attached to its node.
     """
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
-    conformance_samples = (Sample((), ("b:4;h:6",), gradient=False),)
+    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
+    conformance_samples = (Sample(inputs=("b:4;h:6",), gradient=False),)
 
     @property
     def display_name(self) -> str:
@@ -68,7 +68,13 @@ class Result(Op):
 
 
 def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:
-    """Returns y [...], with the gradient that a rule defines for its result `index`."""
+    """Returns y [...], with the gradient that a rule defines.
+
+    Args:
+      rule: the gradient rule of a function.
+      index: the index of y among the results of the function.
+      y: the result.
+    """
     with context(gradient_rule=(rule, index)):
         return apply(Result(), y)
 
@@ -77,21 +83,22 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Returns fn with the gradient that it defines.
 
     A rule that is not linear in cotangents, such as one that clips, is meant for first
-    gradients. In a gradient of a gradient, the rule may get the terms of a cotangent one by
-    one, if fn is called within a mtf.function or mtf.recompute, which compute fn again.
-    With microbatches, the rule gets the cotangent of each microbatch's loss.
+    gradients. In a gradient of a gradient, the rule may be called once for each term of a
+    cotangent, not for the sum, if fn is called within a mtf.function or mtf.recompute, which
+    compute fn again. With microbatches, the rule gets the cotangent of each microbatch's
+    loss.
 
     Args:
       fn: a function of tensors, variables and other values in any nesting. It returns a
         pair: its result (tensors in any nesting) and a rule. The rule takes the cotangent
-        of each tensor of the result (zeros if there is none). It returns a list with the
-        cotangent of each tensor or variable among the positional arguments, in order, or
-        None. For a single argument it may return the cotangent instead of a list.
+        of each tensor of the result (zeros if there is none). It returns a list: for each
+        tensor or variable among the positional arguments, in order, the cotangent or None.
+        For a single argument it may return the cotangent instead of a list.
 
     Raises, when the returned function is called or its gradient is computed:
-      PlanError: fn does not return such a pair, or the rule returns another number of
-        cotangents; or fn captures a tensor or variable by which we differentiate: its
-        gradient covers only its arguments.
+      PlanError: fn does not return such a pair; the rule returns another number of
+        cotangents; or fn captures a tensor or variable that the gradient is computed for:
+        the rule has cotangents only for arguments.
       ShapeError, DTypeError: a cotangent has another shape or data type than its argument.
     """
     as_callable("fn", fn)
@@ -101,25 +108,35 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         source = Source.of_caller()
         flat_args = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
         inputs = tuple(x for x in flat_args if isinstance(x, Tensor))
+        # Nodes (applied ops) have serial numbers: those of fn are larger than this one.
         start_serial = next_serial()
-        # The list of a graph, to which fn appends; in eager mode there is none.
+        # The list of the current graph, to which the ops of fn append nodes. In eager mode
+        # there is no graph.
         nodes = getattr(current_executor(), "nodes", [])
         num_nodes_before = len(nodes)
-        args_read = tf.nest.pack_sequence_as(args, flat_args)
-        returned = fn(*args_read, **kwargs)
+        args_without_variables = tf.nest.pack_sequence_as(args, flat_args)
+        returned = fn(*args_without_variables, **kwargs)
         intermediates: list[Tensor] = []
         for node in nodes[num_nodes_before:]:
             intermediates.extend(node.outputs)
         result, user_rule = _result_and_rule(returned, fn, source)
         ys = [as_tensor("result", y) for y in leaves(result)]
         cotangents = functools.partial(
-            _cotangents, user_rule, inputs, ys, source, current()
+            _cotangents,
+            rule=user_rule,
+            inputs=inputs,
+            ys=ys,
+            source=source,
+            forward=current(),
         )
-        captures = _captures(ys, inputs, start_serial)
         rule = CustomGradientRule(
-            inputs, captures, len(ys), tuple(intermediates), cotangents
+            inputs=inputs,
+            captures=_captures(ys, inputs, start_serial),
+            num_results=len(ys),
+            intermediates=tuple(intermediates),
+            gradient=cotangents,
         )
-        ys_with_rule = [result_of(rule, k, y) for k, y in enumerate(ys)]
+        ys_with_rule = [result_of(rule, index=k, y=y) for k, y in enumerate(ys)]
         return pack(result, ys_with_rule)
 
     return wrapped
@@ -152,19 +169,21 @@ def _captures(
     Args:
       ys: the results of the function.
       inputs: the arguments of the function, which are not captures.
-      start_serial: the serial number of nodes at the call. A node with a smaller number is
-        older than the call.
+      start_serial: the serial number at the call. A node with a smaller number is older
+        than the call.
     """
     input_ops = [x.node.op for x in inputs]
+    # A store is a variable, or an argument of a mtf.function.
     input_stores = [op.store for op in input_ops if isinstance(op, ReadOp)]
     captures = []
-    visited = set(map(id, inputs))
-    stack = list(ys)
-    while stack:
-        x = stack.pop()
-        if id(x) in visited or not has_gradient(x.dtype):
+    visited_ids = set(map(id, inputs))
+    # Depth-first search, from the results to older tensors.
+    to_visit = list(ys)
+    while to_visit:
+        x = to_visit.pop()
+        if id(x) in visited_ids or not has_gradient(x.dtype):
             continue
-        visited.add(id(x))
+        visited_ids.add(id(x))
         op = x.node.op
         if isinstance(op, ReadOp):
             if op.store not in input_stores:
@@ -172,45 +191,47 @@ def _captures(
         elif x.node.serial < start_serial:
             captures.append(x)
         elif not isinstance(op, GradientBarrier):
-            stack.extend(_inputs_of(x))
+            to_visit.extend(_inputs_of(x))
     return tuple(captures)
 
 
 def _inputs_of(x: Tensor) -> Sequence[Tensor]:
     """Returns the tensors from which x was computed."""
     node = x.node
-    # A mtf.function called in eager mode is a node without inputs; its rule has them.
+    # A mtf.function called in eager mode is a node without inputs: those of the function are
+    # in its gradient rule.
     if node.inputs or node.gradient_rule is None:
         return node.inputs
     return node.gradient_rule.inputs
 
 
 def _cotangents(
+    dys: Sequence[Any],
+    *,
     rule: Callable[..., Any],
     inputs: Sequence[Tensor],
     ys: Sequence[Tensor],
     source: Source,
     forward: Context,
-    dys: Sequence[Any],
 ) -> list[Any]:
-    """Returns the cotangents of the inputs that the user's rule returns, checked.
+    """Returns the cotangents of the inputs that the user's rule returns, and checks them.
 
     Args:
+      dys: the cotangent of each result, or None.
       rule: the user's rule. It runs in the iterations of loops and the layers of a Repeat
         in which the function was called.
       inputs: the tensors among the arguments of the function.
       ys: the results of the function.
       source: the line of the call, for errors.
-      forward: the context of the call.
-      dys: the cotangent of each result, or None.
+      forward: the context in which the function was called.
     """
-    cotangents = []
+    result_cotangents = []
     for y, dy in zip(ys, dys, strict=True):
         if dy is None and has_gradient(y.dtype):
             dy = OPERATORS["zeros_like"](y)
-        cotangents.append(dy)
+        result_cotangents.append(dy)
     with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
-        dxs = rule(*cotangents)
+        dxs = rule(*result_cotangents)
     if isinstance(dxs, (list, tuple)):
         dxs = list(dxs)
     else:
@@ -230,13 +251,13 @@ def _cotangents(
         if hasattr(dx, "tensor"):
             dx = dx.tensor()
         if dx is not None:
-            dx = _check_cotangent(dx, x, source)
+            dx = _checked_cotangent(dx, x, source)
         input_cotangents.append(dx)
     return input_cotangents
 
 
-def _check_cotangent(dx: Any, x: Tensor, source: Source) -> Tensor:
-    """Returns a cotangent with its dimensions in the order of x.
+def _checked_cotangent(dx: Any, x: Tensor, source: Source) -> Tensor:
+    """Returns a cotangent of x with its dimensions in the order of x.
 
     Raises:
       PlanError: the cotangent is no tensor.

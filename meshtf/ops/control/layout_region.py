@@ -6,8 +6,10 @@
     h = mtf.shard(h, {"batch": "data"})         # one tensor: all dimensions
     h = mtf.replicate(h)                        # one tensor: no dimension is sharded
 
-All of these change the active layout rules while a node is made. The gradient of the
-tensor has the same layout.
+A layout rule such as "d_ff:model" shards the dimension d_ff along the mesh axis model. The
+active rules are those of the mesh, changed by each enclosing region: "d_ff:" removes the rule
+of d_ff, and "*:" all rules. All functions of this file change the active rules for the ops
+that are applied inside. The gradient of a tensor has the layout of the tensor.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from meshtf.names.arguments import as_dim, as_int
 def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     """Changes the layout of tensors and variables that are made inside a `with` block.
 
-    Tensors that enter or leave the region are resharded, and gradients have the layout of
+    Tensors that enter or leave the block are resharded, and gradients have the layout of
     the forward tensors.
 
     Args:
@@ -48,6 +50,7 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     Raises:
       ParseError: `changes` cannot be read, or a rule names several axes.
     """
+    # The region: the changes of rules of all enclosing blocks.
     region = current().region.then(_as_layout(changes))
     return context(region=region)
 
@@ -65,7 +68,8 @@ def stage(index: int) -> AbstractContextManager[Any]:
       index: the index of the stage.
 
     Raises:
-      MeshError: the mesh of an op or variable inside has fewer stages.
+      MeshError: the mesh of an op or variable inside has too few stages. The op or variable
+        raises it.
     """
     return context(stage=as_int("index", index))
 
@@ -74,16 +78,17 @@ class Relayout(ReshardOp):
     """The inputs, resharded as the active layout rules say."""
 
     conformance_samples = (
-        Sample((), ("b:4;h:8",)),
-        Sample((), ("b:3;h:8;k:2",)),
-        Sample((), ("int h:4",)),
-        Sample((), ("bool b:4",)),
+        Sample(inputs=("b:4;h:8",)),
+        Sample(inputs=("b:3;h:8;k:2",)),
+        Sample(inputs=("int h:4",)),
+        Sample(inputs=("bool b:4",)),
     )
 
     def output_specs(self, *xs: Spec) -> Specs:
         return xs
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
+        # The runtime reshards the inputs of a `ReshardOp` before this runs.
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
@@ -102,8 +107,8 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
       ParseError: `layout` cannot be read, or a rule names several axes.
       ShapeError: x lacks a dimension of `layout`.
       LayoutError: two dimensions go to one axis, the axis does not divide a size, or the
-        mesh lacks the axis and it is not in its `optional_axes`. On a mesh of one position
-        all axes may be absent.
+        mesh lacks the axis and it is not one of the mesh's `optional_axes`. On a mesh of
+        size 1 all axes may be absent.
     """
     x = as_tensor("x", x)
     rules = _as_layout(layout, tensor=repr(x.shape))
@@ -114,7 +119,7 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
 
 
 def replicate(x: Any) -> Tensor:
-    """Returns x [...], replicated on all positions of its mesh."""
+    """Returns x [...], replicated on all devices of its mesh."""
     return _reshard(x, Layout.changes("*:"))
 
 
@@ -132,8 +137,8 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
     Raises:
       ShapeError: x has no such dimension.
       LayoutError: `axis` is no name, it does not divide the size, or the mesh lacks the
-        axis and it is not in its `optional_axes`. On a mesh of one position all axes may
-        be absent.
+        axis and it is not one of the mesh's `optional_axes`. On a mesh of size 1
+        all axes may be absent.
     """
     x = as_tensor("x", x)
     dim = as_dim("dim", dim, x.shape)
@@ -150,7 +155,8 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
         )
     _check_names(x, [dim])
     _check_axes_exist(x, dim, (axis,))
-    # An axis shards one dimension, so rules that shard others along it are removed.
+    # An axis shards at most one dimension, so rules that shard other dimensions along it
+    # are removed: "name:" is the rule that shards a dimension along no axis.
     changes = {}
     for name in x.shape.names:
         if _axes_of(x, name) == (axis,):
@@ -160,7 +166,7 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 
 
 def _axes_of(x: Any, name: str) -> tuple[str, ...]:
-    """Returns the axes along which the active rules shard a dimension."""
+    """Returns the mesh axes along which the active rules shard dimension `name` of x."""
     if x.mesh is None:
         layout = current().region
     else:
@@ -169,7 +175,13 @@ def _axes_of(x: Any, name: str) -> tuple[str, ...]:
 
 
 def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
-    """Raises LayoutError for axes that the mesh lacks, unless they are optional."""
+    """Raises LayoutError if the mesh of x lacks one of the axes and it is not optional.
+
+    Args:
+      x: the tensor.
+      dim: the name of the dimension to be sharded, for the error.
+      axes: the names of the axes.
+    """
     mesh = x.mesh
     if mesh is None or mesh.size == 1:
         return
@@ -195,8 +207,12 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
 def _as_layout(changes: LayoutLike, **facts: object) -> Layout:
     """Returns changes of layout rules as a `Layout`.
 
+    Args:
+      changes: the changes, such as "heads:model" or {"heads": "model"}.
+      **facts: lines of the error, such as tensor="[batch:8]".
+
     Raises:
-      ParseError: they cannot be read, or a rule names several axes; it shows `facts`.
+      ParseError: `changes` cannot be read, or a rule names several axes.
     """
     rules = Layout.changes(changes)
     rules.check_axes(**facts, source=Source.of_caller())
@@ -204,7 +220,7 @@ def _as_layout(changes: LayoutLike, **facts: object) -> Layout:
 
 
 def _reshard(x: Any, changes: Layout) -> Tensor:
-    """Returns x, resharded as the active rules say after these changes."""
+    """Returns x, resharded as the active rules with these changes say."""
     with context(region=current().region.then(changes)):
         return apply(Relayout(), x)
 

@@ -4,9 +4,11 @@
       return mtf.relu(mtf.einsum([h, w], "batch;d_out")), None
     h, _ = mtf.scan(layer, h, weights, "layers")        # weights[layers, d, d_out]
 
-All devices run one loop together, and the carry is sharded as the layout says. Outside of
-a mtf.function the body runs in Python, op by op, so it can be debugged. Random ops draw
-different numbers in each iteration, whether the seed is set inside or outside of the loop.
+The carry (h above) is the tensors that an iteration passes to the next one. All devices run
+one loop together, and the carry is sharded as the layout says. Inside of a mtf.function the
+body is recorded once, as a graph (`Body`). Outside of one it runs in Python, op by op, so it
+can be debugged. Random ops draw different numbers in each iteration, whether the seed is set
+inside or outside of the loop.
 """
 
 from __future__ import annotations
@@ -61,10 +63,11 @@ def scan(
 ) -> tuple[Any, Any]:
     """Returns the last carry, and the outputs of all iterations stacked along `dim`.
 
-    It is like `jax.lax.scan`. It has a gradient: each iteration stores the residuals that
-    the backward pass needs, or only its carry if the body is wrapped in `mtf.recompute`. The
-    gradient of a captured tensor that every iteration uses, such as a weight of a
-    recurrent network, is summed locally, and reduced over devices once, after the loop.
+    It is like `jax.lax.scan`. It has a gradient: each iteration stores the intermediate
+    tensors that the backward pass needs, or only its carry if the body is wrapped in
+    `mtf.recompute`. The gradient of a tensor from outside that the body uses in every
+    iteration, such as a weight of a recurrent network, is summed locally, and reduced over
+    devices once, after the loop.
 
     Args:
       body: a function that takes the carry and one slice of `xs` (or None), and returns
@@ -90,7 +93,9 @@ def scan(
         new_carry, outputs = _pair(body(carry, x))
         return new_carry, None, outputs
 
-    carry, _, stacks = scan_and_sum(body_without_sums, init, xs, dim, length, reverse)
+    carry, _, stacks = scan_and_sum(
+        body_without_sums, init, xs, dim=dim, length=length, reverse=reverse
+    )
     return carry, stacks
 
 
@@ -102,13 +107,12 @@ def scan_and_sum(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any, Any]:
-    """Returns the last carry, the sums over all iterations, and the stacked outputs: see
-    `scan`.
+    """Returns the last carry, sums over all iterations, and the stacked outputs: see `scan`.
 
-    The body returns the next carry, the summands, and the outputs to stack. Devices reduce
-    a sum once, after the loop, while they would reduce a carry in each iteration. float16
-    and bfloat16 are accumulated in float32. Other arguments, and errors, are those of
-    `scan`.
+    The body returns the next carry, a term of each sum, and the outputs to stack. A sum
+    could also be a carry, but then devices would reduce it in each iteration; this function
+    reduces it once, after the loop. float16 and bfloat16 are accumulated in float32. Other
+    arguments, and errors, are those of `scan`.
     """
     as_callable("body", body)
     dim = as_dim("dim", dim)
@@ -130,7 +134,7 @@ def _length(xs: Any, dim: str, length: int | None) -> int:
     lengths = set()
     if length is not None:
         lengths.add(as_int("length", length, least=0))
-    for x in tensors_of(xs, "xs"):
+    for x in tensors_of(xs, label="xs"):
         if dim not in x.shape:
             raise _no_scan_dim(x, dim)
         lengths.add(x.shape[dim])
@@ -167,14 +171,15 @@ class _RecordedIteration(NamedTuple):
     """The recorded body of a scan, and the structures of its results.
 
     Attributes:
-      body: takes the iteration index, the carry, and the inputs of one iteration. It
-        returns the next carry, the summands, and the outputs to stack.
-      summands: the nested structure of the summands.
+      body: the recorded function. It takes the iteration index, the carry, and the inputs
+        of one iteration, and returns the next carry, the terms of the sums, and the outputs
+        to stack.
+      terms: the nested structure of the terms.
       outputs: the nested structure of the outputs.
     """
 
     body: Body
-    summands: Any
+    terms: Any
     outputs: Any
 
 
@@ -182,31 +187,31 @@ def _record(
     body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
 ) -> _RecordedIteration:
     """Records the body of a scan. The arguments are those of `scan_and_sum`."""
-    init_tensors = tensors_of(init, "carry")
-    input_tensors = tensors_of(xs, "xs")
+    init_tensors = tensors_of(init, label="carry")
+    input_tensors = tensors_of(xs, label="xs")
     carry_specs = [x.spec for x in init_tensors]
     slice_specs = [Spec(x.shape.without(dim.name), x.dtype) for x in input_tensors]
-    summands: Any = None
+    terms: Any = None
     outputs: Any = None
 
     def record(index: Tensor, *arguments: Tensor) -> Sequence[Tensor]:
-        nonlocal summands, outputs
-        # `pack_next` takes as many tensors as its structure has.
+        nonlocal terms, outputs
+        # `pack_next` takes as many tensors from the iterator as its structure has.
         remaining = iter(arguments)
         carry = pack_next(init, remaining)
         inputs = pack_next(xs, remaining)
         # Random ops use this index as a seed.
         with iteration(index_in_batch(dim, index)):
             returned = body(carry, inputs)
-        new_carry, summands, outputs = _triple(returned)
-        flat_summands = _widen_summands(summands)
+        new_carry, terms, outputs = _triple(returned)
+        wide_terms = _widen_terms(terms)
         # Raises errors of the structure and specs, and restores the order of dimensions.
         ordered_carry = next_carry(init, new_carry, carry_specs)
-        carry_tensors = tensors_of(ordered_carry, "carry")
-        return [*carry_tensors, *flat_summands, *tensors_of(outputs, "result")]
+        carry_tensors = tensors_of(ordered_carry, label="carry")
+        return [*carry_tensors, *wide_terms, *tensors_of(outputs, label="result")]
 
     recorded_body = record_body(record, [ITERATION, *carry_specs, *slice_specs])
-    return _RecordedIteration(recorded_body, summands, outputs)
+    return _RecordedIteration(recorded_body, terms, outputs)
 
 
 def _recorded_scan(
@@ -215,17 +220,18 @@ def _recorded_scan(
     """Records a scan as one `Loop` op in the current graph, and returns the results of
     `scan_and_sum`.
     """
-    init_tensors = tensors_of(init, "carry")
-    recorded_body, summands, outputs = _record(body, init, xs, dim)
-    num_sums = len(leaves(summands))
+    init_tensors = tensors_of(init, label="carry")
+    recorded_body, terms, outputs = _record(body, init, xs, dim)
+    num_sums = len(leaves(terms))
+    # The results are the carry, the sums, and from this index on the stacked outputs.
     stack_start = len(init_tensors) + num_sums
     for result in recorded_body.results[stack_start:]:
-        # Raises ShapeError if the result has a dimension of this name.
+        # Called only to raise ShapeError if the result has a dimension of this name.
         stacked_spec(result.spec, dim, Source.of_caller())
-    # The body may use the name of `dim` too, as a nested loop does. Then the loop scans over
-    # a dimension of another name.
+    # The body may use the name of `dim` too, as a nested loop does. Then the dimension has
+    # another name within the op.
     loop_dim = Dimension(unused_dim_name(recorded_body, dim.name), dim.size)
-    loop_inputs = [_rename_dim(x, dim, loop_dim) for x in tensors_of(xs, "xs")]
+    loop_inputs = [_rename_dim(x, dim, loop_dim) for x in tensors_of(xs, label="xs")]
     loop = Loop(
         recorded_body,
         num_carries=len(init_tensors),
@@ -238,13 +244,13 @@ def _recorded_scan(
     stacks = [_rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
     remaining = iter([*results[:stack_start], *stacks])
     carry = pack_next(init, remaining)
-    sums = _pack_sums(summands, remaining)
+    sums = _pack_sums(terms, remaining)
     stacked_outputs = pack_next(outputs, remaining)
     return carry, sums, stacked_outputs
 
 
 def _rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
-    """Returns x with the dimension `old` called `new`."""
+    """Returns x with the dimension `old` renamed to `new`."""
     if old == new:
         return x
     return rename(x, {old.name: new.name})
@@ -253,12 +259,12 @@ def _rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
 def _eager_scan(
     body: Callable[..., Any], init: Any, xs: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
-    """Returns the results of `scan_and_sum`, which is run op by op."""
-    slices_of_inputs = [unstack(x, dim.name) for x in tensors_of(xs, "xs")]
-    specs = [x.spec for x in tensors_of(init, "carry")]
+    """Returns the results of `scan_and_sum` for a loop that runs op by op."""
+    slices_of_inputs = [unstack(x, dim.name) for x in tensors_of(xs, label="xs")]
+    specs = [x.spec for x in tensors_of(init, label="carry")]
     indices = list(range(dim.size))
     carry = init
-    all_summands = []  # nested structures, in the order of iterations
+    terms_of_iterations = []  # nested structures, in the order of iterations
     outputs = {}  # nested structures by index along `dim`
     # Each iteration may have random ops of the same paths: their seeds differ by iteration.
     with alternatives() as alternative:
@@ -266,14 +272,15 @@ def _eager_scan(
             inputs = pack(xs, [slices[i] for slices in slices_of_inputs])
             with alternative(), iteration(index_in_batch(dim, i)):
                 returned = body(carry, inputs)
-            new_carry, summands, outputs[i] = _triple(returned)
+            new_carry, terms, outputs[i] = _triple(returned)
             carry = next_carry(carry, new_carry, specs)
-            all_summands.append(summands)
-    flat_summands = [_widen_summands(summands) for summands in all_summands]
-    totals = [functools.reduce(operator.add, terms) for terms in zip(*flat_summands)]
-    sums = _pack_sums(all_summands[0], iter(totals))
-    flat_outputs = [tensors_of(outputs[i], "result") for i in indices]
-    stacks = [stack(list(ys), dim.name) for ys in zip(*flat_outputs)]
+            terms_of_iterations.append(terms)
+    wide_terms = [_widen_terms(terms) for terms in terms_of_iterations]
+    # zip(*...) goes from the terms of each iteration to the terms of each sum.
+    totals = [functools.reduce(operator.add, column) for column in zip(*wide_terms)]
+    sums = _pack_sums(terms_of_iterations[0], iter(totals))
+    flat_outputs = [tensors_of(outputs[i], label="result") for i in indices]
+    stacks = [stack(list(entries), dim.name) for entries in zip(*flat_outputs)]
     return carry, sums, pack(outputs[0], stacks)
 
 
@@ -283,26 +290,28 @@ def _empty_scan(
     """Returns the results of a scan without iterations: the initial carry, sums of zero, and
     empty stacks.
 
-    The body is recorded to find their shapes, and never runs.
+    The body is recorded to find the shapes of sums and stacks, and never runs.
     """
-    init_tensors = tensors_of(init, "carry")
-    tensors = [*init_tensors, *tensors_of(xs, "xs")]
+    init_tensors = tensors_of(init, label="carry")
+    tensors = [*init_tensors, *tensors_of(xs, label="xs")]
     graph = current_executor()
     if not isinstance(graph, Graph):
         graph = Graph(tensors[0].mesh if tensors else None)
     with executing(graph):
-        recorded_body, summands, outputs = _record(body, init, xs, dim)
+        recorded_body, terms, outputs = _record(body, init, xs, dim)
     specs = [result.spec for result in recorded_body.results]
     sums_start = len(init_tensors)
-    stack_start = sums_start + len(leaves(summands))
+    stack_start = sums_start + len(leaves(terms))
     sum_specs = specs[sums_start:stack_start]
     source = Source.of_caller()
     stack_specs = [stacked_spec(spec, dim, source) for spec in specs[stack_start:]]
     mesh = recorded_body.graph.mesh
-    zeros = [full(mesh, s.shape, 0, s.dtype) for s in (*sum_specs, *stack_specs)]
+    zeros = []
+    for spec in (*sum_specs, *stack_specs):
+        zeros.append(full(mesh, spec.shape, value=0, dtype=spec.dtype))
     remaining = iter([*init_tensors, *zeros])
     carry = pack_next(init, remaining)
-    sums = _pack_sums(summands, remaining)
+    sums = _pack_sums(terms, remaining)
     stacked_outputs = pack_next(outputs, remaining)
     return carry, sums, stacked_outputs
 
@@ -315,19 +324,19 @@ def _triple(returned: Any) -> tuple[Any, Any, Any]:
         raise PlanError(
             explain_error(
                 "the body of scan_and_sum returns three values: the next carry, the "
-                "summands, and the outputs to stack.",
+                "terms to sum, and the outputs to stack.",
                 source=Source.of_caller(),
-                way_out="Return (carry, summands, None) to stack nothing.",
+                way_out="Return (carry, terms, None) to stack nothing.",
             )
         )
     return returned
 
 
-def _widen_summands(summands: Any) -> list[Tensor]:
-    """Returns the tensors to be summed; those of float16 and bfloat16 as float32, since a
-    bfloat16 sum of ones would stop at 256.
+def _widen_terms(terms: Any) -> list[Tensor]:
+    """Returns the tensors of the terms of one iteration. float16 and bfloat16 become
+    float32, since a bfloat16 sum of ones would stop at 256. Raises DTypeError for bool.
     """
-    tensors = tensors_of(summands, "sum")
+    tensors = tensors_of(terms, label="sum")
     for x in tensors:
         if x.dtype == "bool":
             raise DTypeError(
@@ -341,12 +350,15 @@ def _widen_summands(summands: Any) -> list[Tensor]:
     return [cast(x, accumulation_dtype(x.dtype)) for x in tensors]
 
 
-def _pack_sums(summands: Any, totals: Iterator[Tensor]) -> Any:
-    """Returns the structure of summands with the next totals as leaves, in the data types
-    of the summands.
+def _pack_sums(terms: Any, totals: Iterator[Tensor]) -> Any:
+    """Returns the sums in the nested structure of the terms.
+
+    Args:
+      terms: the terms of one iteration, whose data types the sums have.
+      totals: an iterator whose next tensors are the sums, accumulated in wider types.
     """
-    dtypes = [x.dtype for x in tensors_of(summands, "sum")]
-    return pack(summands, [cast(next(totals), dtype) for dtype in dtypes])
+    dtypes = [x.dtype for x in tensors_of(terms, label="sum")]
+    return pack(terms, [cast(next(totals), dtype) for dtype in dtypes])
 
 
 def _pair(returned: Any) -> tuple[Any, Any]:

@@ -1,12 +1,15 @@
 """Microbatches: divisions of a batch, in which random ops draw the numbers of the batch.
 
-    split = split_into_microbatches(x, "batch", 4)
+    split = split_into_microbatches(x, "batch", num_microbatches=4)
     microbatches = unstack(split, MICROBATCH)       # examples 0, 4, 8, ...; 1, 5, 9, ...; ...
-    with microbatch("batch", 4, index):
+    with microbatch("batch", num_microbatches=4, index=index):
       h = mtf.dropout(layer(microbatches[index]), 0.1)      # the batch's mask of these examples
 
 If there are n microbatches, each has every n-th example of the batch. So each device has
 examples of every microbatch, and a sharded batch is divided without communication.
+
+A random op's numbers depend on the index of each element in the batch. How indices of a
+dimension map to the batch is kept as the digits of these indices: see `batch_dimensions`.
 """
 
 from __future__ import annotations
@@ -35,6 +38,11 @@ def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tenso
 
     Example i of the batch becomes example i // n of microbatch i % n, where n is
     `num_microbatches`.
+
+    Args:
+      x: a tensor.
+      dim: the name of the batch's dimension.
+      num_microbatches: the number of microbatches.
 
     Raises:
       ShapeError: x lacks `dim`, or `num_microbatches` does not divide it.
@@ -69,8 +77,12 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     """Calls fn(*tensors), which updates statistics of a layer, such as moving averages.
 
     Where the batch is divided into microbatches (a pipeline, gradient accumulation), fn is
-    called once, after the last one. It gets the mean of each tensor over the microbatches,
-    in the shape of the tensor.
+    called once, after the last microbatch. It gets the mean of each tensor over the
+    microbatches, in the shape of the tensor.
+
+    Args:
+      fn: a function that writes variables and returns nothing.
+      *tensors: the arguments of fn, for the current microbatch or batch.
     """
     as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
@@ -79,11 +91,11 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
         fn(*tensors)
     else:
         constants = tuple(stop_gradient(x) for x in tensors)
-        calls.append(DeferredCall(fn, constants, current()))
+        calls.append(DeferredCall(fn, tensors=constants, context=current()))
 
 
 class DeferredCall(NamedTuple):
-    """A call of `once_per_batch`, which is done after the last microbatch.
+    """A call of `once_per_batch`, which is executed after the last microbatch.
 
     Attributes:
       fn: the function to call.
@@ -98,7 +110,7 @@ class DeferredCall(NamedTuple):
 
 @contextlib.contextmanager
 def deferred_calls() -> Iterator[list[DeferredCall]]:
-    """Yields a list, to which `once_per_batch` appends its calls in a `with` block."""
+    """Yields a list, to which `once_per_batch` appends its calls in the `with` block."""
     calls: list[DeferredCall] = []
     with context(deferred_calls=calls):
         yield calls
@@ -107,7 +119,7 @@ def deferred_calls() -> Iterator[list[DeferredCall]]:
 def call_with_means(
     calls: Sequence[DeferredCall], sums: Iterable[Tensor], num_microbatches: int
 ) -> None:
-    """Does deferred calls with the means of their tensors over the microbatches.
+    """Executes deferred calls with the means of their tensors over the microbatches.
 
     Args:
       calls: the deferred calls of one microbatch.
@@ -117,6 +129,7 @@ def call_with_means(
     remaining_means = iter([x * (1.0 / num_microbatches) for x in sums])
     for fn, tensors, caller in calls:
         means = [next(remaining_means) for _ in tensors]
+        # The caller's layout rules, pipeline stage and path of module names.
         with context(region=caller.region, stage=caller.stage, path=caller.path):
             fn(*means)
 
@@ -128,8 +141,8 @@ def microbatch(
     index: Any,
     digits_by_dim: DigitsByDim | None = None,
 ) -> Iterator[None]:
-    """Declares that, in a `with` block, `dim` counts the examples of a microbatch: index,
-    index + num_microbatches, ... of the batch.
+    """Declares that, in a `with` block, dimension `dim` has the examples of one microbatch:
+    examples index, index + num_microbatches, ... of the batch.
 
     Random ops in the block draw the numbers that they would draw for these examples of the
     batch.
@@ -138,10 +151,13 @@ def microbatch(
       dim: the name of the batch's dimension.
       num_microbatches: the number of microbatches of the batch.
       index: the index of this microbatch: an int, or a scalar int32 tensor.
-      digits_by_dim: the digits of dimensions that an earlier block of this microbatch made
-        of the batch; None: there is no such block. This block adds its dimensions.
+      digits_by_dim: the digits of dimensions that were made of the batch in an earlier block
+        of the same microbatch, such as an earlier stage of a pipeline; this block adds those
+        of its dimensions. None: there is no earlier block.
     """
-    outer = current().microbatches or MicrobatchState({}, {})
+    outer = current().microbatches
+    if outer is None:
+        outer = MicrobatchState(microbatches={}, digits_by_dim={})
     if digits_by_dim is None:
         digits_by_dim = {}
     state = outer.nested(dim, num_microbatches, index, digits_by_dim)
@@ -164,9 +180,11 @@ class MicrobatchInputs(NamedTuple):
     """The attributes and inputs of a random op that depend on microbatches.
 
     Attributes:
-      strided: the dimensions of its shape with known indices in the batch.
+      strided: for each dimension with known indices in the batch, how its indices map to
+        the batch.
       indices: for each entry of `strided`, the index of its microbatch, int32 [].
-      seeds: further seeds, if a dimension has examples without known indices.
+      seeds: further seeds, int32 [] each, if a dimension has examples without known
+        indices: the numbers then differ by microbatch.
     """
 
     strided: tuple[Strided, ...]
@@ -175,10 +193,10 @@ class MicrobatchInputs(NamedTuple):
 
 
 def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
-    """Returns how a random op of a shape finds its elements in the batch.
+    """Returns how a random op finds the indices of its elements in the batch.
 
-    If no dimension of the shape counts examples, there are no such inputs, and the numbers
-    are equal in all microbatches.
+    If no dimension of the shape has examples, all attributes of the result are empty, and
+    the op draws equal numbers in all microbatches.
 
     Args:
       mesh: the mesh of the op.
@@ -189,7 +207,7 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
     """
     state = current().microbatches
     if state is None:
-        return MicrobatchInputs((), (), ())
+        return MicrobatchInputs(strided=(), indices=(), seeds=())
 
     def as_input(index: Any) -> Tensor:
         """Returns the index of a microbatch as a tensor."""
@@ -210,4 +228,6 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
         seeds = []
     else:
         seeds = [as_input(index) for index in state.indices]
-    return MicrobatchInputs(tuple(strided), tuple(indices), tuple(seeds))
+    return MicrobatchInputs(
+        strided=tuple(strided), indices=tuple(indices), seeds=tuple(seeds)
+    )

@@ -1,8 +1,10 @@
 """Nested structures of tensors in loops and branches: tuples, lists, dicts, None.
 
-nest = {"h": h, "cache": None}
-tensors_of(nest, "carry")           # [h]
-pack(nest, [new_h])                 # {"h": new_h, "cache": None}
+    carry = {"h": h, "cache": None}
+    tensors_of(carry, label="carry")     # [h]
+    pack(carry, [new_h])                 # {"h": new_h, "cache": None}
+
+The carry of a loop is the structure of tensors that an iteration passes to the next one.
 """
 
 from __future__ import annotations
@@ -49,12 +51,12 @@ def tensors_of(nest: Any, label: str) -> list[Tensor]:
 
 
 def leaves(nest: Any) -> list[Any]:
-    """Returns the leaves of a nested structure, without None."""
+    """Returns the leaves of a nested structure, except for None."""
     return [x for x in flatten(nest) if x is not None]
 
 
 def flatten(nest: Any) -> list[Any]:
-    """Returns all leaves of a nested structure, None included.
+    """Returns all leaves of a nested structure, also None.
 
     Raises:
       PlanError: the structure has a dict whose keys have no order.
@@ -75,7 +77,7 @@ def flatten(nest: Any) -> list[Any]:
 def pack_next(nest: Any, flat: Iterator[Any]) -> Any:
     """Returns the structure `nest` with the next tensors of `flat` as its leaves.
 
-    It takes as many tensors from `flat` as the structure has leaves that are not None.
+    Takes as many tensors from the iterator as the structure has leaves that are not None.
     """
     return pack(nest, [next(flat) for _ in leaves(nest)])
 
@@ -85,12 +87,13 @@ def pack(nest: Any, flat: Sequence[Any]) -> Any:
     None stays None.
     """
     remaining = iter(flat)
+    # `map_structure` visits the leaves in the order of `flatten`.
     return tf.nest.map_structure(lambda x: None if x is None else next(remaining), nest)
 
 
 def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
-    """Returns the carry that the body of a loop returned, checked, with the dimensions of
-    each tensor in the order of the initial carry.
+    """Returns the new carry of a loop, with the dimensions of each tensor in the order of
+    the initial carry.
 
     Args:
       old: the carry before the iteration.
@@ -104,8 +107,9 @@ def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
     message = "the body of a loop changes the structure, shapes or types of its carry"
     require_same_structure(old, new, message)
     ordered = []
-    for spec, x in zip(specs, tensors_of(new, "carry")):
-        if set(x.shape) == set(spec.shape):
+    for spec, x in zip(specs, tensors_of(new, label="carry")):
+        has_same_dims = set(x.shape) == set(spec.shape)
+        if has_same_dims:
             x = transpose(x, spec.shape)
         require_same_spec(spec, x.spec, message)
         ordered.append(x)
@@ -152,8 +156,8 @@ def require_same_structure(old: Any, new: Any, message: str) -> None:
 
 
 def same_structure(old: Any, new: Any) -> bool:
-    """Returns whether two nested structures are the same, including the keys of dicts. A
-    list and a tuple of equal structures are the same.
+    """Returns whether two nested structures are the same: None at the same leaves, the same
+    keys of dicts, the same lengths. A list and a tuple count as the same.
     """
     if isinstance(old, Mapping) or isinstance(new, Mapping):
         return (
@@ -169,6 +173,7 @@ def same_structure(old: Any, new: Any) -> bool:
             and len(old) == len(new)
             and all(map(same_structure, old, new))
         )
+    # Leaves, or structures that only TensorFlow knows, such as attrs classes.
     try:
         tf.nest.assert_same_structure(old, new, check_types=False)
     except (TypeError, ValueError):

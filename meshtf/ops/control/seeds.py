@@ -1,16 +1,17 @@
 """Seeds of random ops: `mtf.seed`, and the other inputs of a random op's key.
 
     with mtf.seed(run_seed, step):         # the step is an argument of the mtf.function
-      h = mtf.dropout(h, 0.1)              # seeds run_seed and step, salt hash("encoder/dropout")
+      h = mtf.dropout(h, 0.1)              # key: hash("encoder/dropout"), run_seed, step
 
-A random op's numbers depend on the active seeds, on a hash of its path of names, and on
-the global index of each element. There is no counter: adding a layer changes the numbers
-of no other layer, and a recomputed block draws the same numbers. So two random ops of
-one path under one seed are an error.
+A random op's numbers depend on the active seeds, on a hash of its path, and on the global
+index of each element. The path is the names of the enclosing modules and of the op, such as
+"encoder/dropout". There is no counter: adding a layer changes the numbers of no other layer,
+and a recomputed block draws the same numbers. So two random ops of one path under one seed
+are an error.
 
 In the body of a loop the key includes the iterations of all enclosing loops, wherever
-the seed is set, so each iteration draws different numbers. Of the branches of a `cond`
-only one runs: both may have random ops of one path, which draw the same numbers.
+the seed is set, so each iteration draws different numbers. Only one branch of a `cond`
+runs: both branches may have random ops of one path, which draw the same numbers.
 """
 
 from __future__ import annotations
@@ -89,11 +90,11 @@ def _as_seed(value: Any) -> Any:
 
 
 def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
-    """Returns the inputs of a random op, each int32 [].
+    """Returns the key of a random op: the op's inputs, each int32 [].
 
-    They are a hash of its path of names, the seeds, and the iterations of all enclosing
-    loops. Path and iterations are inputs like the seeds, so that ops of one shape are
-    equal and traced once.
+    The inputs are a hash of the op's path, the seeds, and the iteration indices of all
+    enclosing loops. Path and iterations are inputs like the seeds, not attributes of the op,
+    so that ops of one shape are equal and traced once.
 
     Args:
       mesh: the mesh of the op.
@@ -103,15 +104,16 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
     as_text("name", name)
     path = "/".join((*current().path, name))
     if seed is None:
-        values = _active_seeds(path)
+        seeds = _active_seeds(path)
+    elif isinstance(seed, (tuple, list)):
+        seeds = tuple(map(_as_seed, seed))
     else:
-        seeds = seed if isinstance(seed, (tuple, list)) else (seed,)
-        values = tuple(map(_as_seed, seeds))
-    path_seed = _as_seed(zlib.crc32(path.encode()))
-    inputs = [path_hash(mesh, path_seed)]
-    for value in values:
+        seeds = (_as_seed(seed),)
+    hash_of_path = _as_seed(zlib.crc32(path.encode()))
+    inputs = [path_hash(mesh, hash_of_path)]
+    for value in seeds:
         if not isinstance(value, Tensor):
-            value = full(mesh, "", value, "int32")
+            value = full(mesh, shape="", value=value, dtype="int32")
         inputs.append(value)
     for index in iterations():
         if not isinstance(index, Tensor):
@@ -138,7 +140,8 @@ def iteration(index: Any) -> Iterator[None]:
     """Declares that ops in a `with` block belong to iteration `index` of a loop.
 
     Args:
-      index: an int, a scalar int32 tensor, or an `UnknownIndex`.
+      index: an int, a scalar int32 tensor, or an `UnknownIndex`, for which a random op
+        raises an error.
     """
     with context(iterations=(*current().iterations, index)):
         yield
@@ -148,12 +151,19 @@ def iteration(index: Any) -> Iterator[None]:
 def alternatives() -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
     """Yields a function that returns a new context for each of several alternatives.
 
-    Alternatives, such as the branches of a cond, may have random ops of one path. Each
-    starts with the paths that were used before the `with` block. After the block, the
-    paths of all alternatives count as used.
+        with alternatives() as alternative:
+          with alternative():
+            x = then()
+          with alternative():             # may have random ops of the same paths as `then`
+            y = otherwise()
+
+    Alternatives are the branches of a cond, or the iterations of a loop. Each starts with
+    the paths that were used before the outer `with` block. After this block, the paths of
+    all alternatives count as used.
     """
     used_paths = current().random_paths
-    if used_paths is None:
+    no_seed_is_set = used_paths is None
+    if no_seed_is_set:
         yield contextlib.nullcontext
         return
     paths_before = set(used_paths)
@@ -169,7 +179,7 @@ def alternatives() -> Iterator[Callable[[], contextlib.AbstractContextManager[An
 
 
 def _active_seeds(path: str) -> tuple[Any, ...]:
-    """Returns the seeds of the enclosing `with mtf.seed(...)`, once for each path.
+    """Returns the seeds of the enclosing `with mtf.seed(...)`, and marks the path as used.
 
     Raises:
       PlanError: there are no seeds, or another random op of this path has used them.
@@ -185,9 +195,9 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
                 "of the mtf.function, with the step as an argument), or pass seed=.",
             )
         )
-    # The depth of loops is part of the key, since it changes the numbers.
-    key = len(current().iterations), path
-    if key in used_paths:
+    # In a loop a path draws different numbers than outside, so both may be used.
+    path_at_depth = (len(current().iterations), path)
+    if path_at_depth in used_paths:
         raise PlanError(
             explain_error(
                 f"two random ops are called {path!r} under one seed: they would draw "
@@ -197,5 +207,5 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
                 "`with mtf.seed(run_seed, step, i):`.",
             )
         )
-    used_paths.add(key)
+    used_paths.add(path_at_depth)
     return seeds

@@ -8,6 +8,7 @@ all elements of the other dimensions. Its gradient is computed by TensorFlow's t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -33,8 +34,13 @@ from meshtf.ops.control.slicewise_check import check_names, check_slices
 
 
 def _bounded_matmul(x: Any, w: Any) -> Any:
-    """A function of the samples."""
+    """Returns tanh(x @ w): a function for the conformance suite."""
     return tf.tanh(x @ w)
+
+
+def _floats(shape: str) -> tuple[Spec, ...]:
+    """Returns the specs of one float32 result, for the conformance suite."""
+    return (Spec(Shape(shape), "float32"),)
 
 
 class Slicewise(Op):
@@ -49,25 +55,18 @@ class Slicewise(Op):
     fn: Callable[..., Any]
     result_specs: tuple[Spec, ...]
     shardable: frozenset[str]
+    # Each sample: the attributes (fn, result_specs, shardable), and the shapes of inputs.
     conformance_samples = (
         Sample(
-            (
-                tf.math.softsign,
-                (Spec(Shape("b:4;h:8"), "float32"),),
-                frozenset(("b", "h")),
-            ),
+            (tf.math.softsign, _floats("b:4;h:8"), frozenset({"b", "h"})),
             ("b:4;h:8",),
         ),
         Sample(
-            (tf.linalg.matvec, (Spec(Shape("b:4;h:8"), "float32"),), frozenset("b")),
+            (tf.linalg.matvec, _floats("b:4;h:8"), frozenset({"b"})),
             ("b:4;h:8;k:3", "b:4;k:3"),
         ),
         Sample(
-            (
-                _bounded_matmul,
-                (Spec(Shape("b:4;o:6"), "float32"),),
-                frozenset(("b", "o")),
-            ),
+            (_bounded_matmul, _floats("b:4;o:6"), frozenset({"b", "o"})),
             ("b:4;h:8", "h:8;o:6"),
         ),
     )
@@ -76,8 +75,9 @@ class Slicewise(Op):
         return self.result_specs
 
     def role(self, factor: str) -> Role:
+        # A factor is the name of a dimension of an input or output.
         if factor in self.shardable:
-            return Role.MAP
+            return Role.MAP  # sharded inputs give sharded outputs
         return Role.UNSHARDED
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
@@ -121,13 +121,11 @@ class Slicewise(Op):
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         dys = _as_tuple(dy)
-        has_cotangent = tuple(d is not None for d in dys)
-        cotangents = [d for d in dys if d is not None]
+        has_cotangent = tuple(cotangent is not None for cotangent in dys)
+        cotangents = [cotangent for cotangent in dys if cotangent is not None]
         input_specs = tuple(x.spec for x in xs)
         op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
-        # The op returns gradients only of inputs that can have one.
-        remaining = iter(apply_all(op, *xs, *cotangents))
-        return [next(remaining) if has_gradient(x.dtype) else None for x in xs]
+        return _cotangents_of_inputs(xs, apply_all(op, *xs, *cotangents))
 
 
 class SlicewiseGrad(Op):
@@ -147,14 +145,10 @@ class SlicewiseGrad(Op):
     input_specs: tuple[Spec, ...]
     has_cotangent: tuple[bool, ...]
     shardable: frozenset[str]
+    # The attributes (fn, input_specs, has_cotangent, shardable), and the shapes of inputs.
     conformance_samples = (
         Sample(
-            (
-                tf.math.softsign,
-                (Spec(Shape("b:4;h:8"), "float32"),),
-                (True,),
-                frozenset(("b", "h")),
-            ),
+            (tf.math.softsign, _floats("b:4;h:8"), (True,), frozenset({"b", "h"})),
             ("b:4;h:8", "b:4;h:8"),
             gradient=False,
         ),
@@ -166,13 +160,15 @@ class SlicewiseGrad(Op):
     def role(self, factor: str) -> Role:
         if factor not in self.shardable:
             return Role.UNSHARDED
+        # The outputs have the shapes of these inputs.
         shapes = [x.shape for x in self.input_specs if has_gradient(x.dtype)]
         if all(factor in shape for shape in shapes):
             return Role.MAP
+        # All elements of the dimension use an input that lacks it, so the gradient of this
+        # input is a sum over the dimension: sharded, a partial sum. One role holds for all
+        # outputs, so a mixture of both cases is not sharded.
         if any(factor in shape for shape in shapes):
             return Role.UNSHARDED
-        # Inputs without this dimension are used by all its elements, so their gradients
-        # are sums over them.
         return Role.SUM
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
@@ -183,9 +179,7 @@ class SlicewiseGrad(Op):
         with tf.GradientTape() as tape:
             tape.watch(sources)
             ys = _as_tuple(self.fn(*inputs))
-        targets = [
-            y for y, has_cotangent in zip(ys, self.has_cotangent) if has_cotangent
-        ]
+        targets = list(itertools.compress(ys, self.has_cotangent))
         gradients = tape.gradient(
             targets,
             sources,
@@ -234,15 +228,16 @@ def slicewise(
       shapes: the global shape of the output, or a list of shapes for several outputs;
         None: the shape of xs[0].
       dtypes: the data type of the outputs, or a list of data types; None: that of xs[0].
-      shardable: names of dimensions along which fn may get shards, since element i of the
-        outputs depends only on element i of the inputs, such as "batch". fn gets all
-        elements of the other dimensions.
+      shardable: names of dimensions along which fn may get shards, such as "batch": element
+        i of the outputs must depend only on element i of the inputs. fn gets all elements
+        of the other dimensions.
       check: whether to test at the first call of fn, on a small input, that the results
         for two halves are halves of the result.
 
     Raises:
       ShapeError: `shardable` has a name that no input has, or that an output lacks.
-      PlanError: along a name of `shardable`, results of halves differ from the result of all.
+      PlanError: along a name of `shardable`, results for halves differ from the result for
+        the complete input.
     """
     as_callable("fn", fn)
     check_bools(check=check)
@@ -288,6 +283,25 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
         refuse("dtypes", dtypes, f"one data type for each of {len(shape_list)} shapes")
     pairs = zip(shape_list, dtype_list, strict=True)
     return tuple(Spec(Shape(shape), dtype_name(dtype)) for shape, dtype in pairs)
+
+
+def _cotangents_of_inputs(
+    xs: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> Cotangents:
+    """Returns a list with the gradient of each input, or None for an input that has none.
+
+    Args:
+      xs: the inputs.
+      gradients: the gradients of the floating and complex inputs, in order.
+    """
+    remaining = iter(gradients)
+    cotangents: Cotangents = []
+    for x in xs:
+        if has_gradient(x.dtype):
+            cotangents.append(next(remaining))
+        else:
+            cotangents.append(None)
+    return cotangents
 
 
 def _as_tuple(ys: Any) -> tuple[Any, ...]:

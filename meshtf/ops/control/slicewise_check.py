@@ -5,7 +5,8 @@
 A function is tested at its first call, outside of any program, by TensorFlow on a CPU. Its
 results for two halves of a small input, concatenated, must equal its result for the complete
 input. If the function cannot run on so small an input, the dimensions that are not sharded
-get their full sizes, and then all dimensions do. If it still cannot run, it is not tested.
+get their full sizes in a second attempt, and all dimensions do in a third. If the function
+still cannot run, it is not tested.
 """
 
 from __future__ import annotations
@@ -23,24 +24,22 @@ from meshtf.names import dtype_bytes, is_complex, is_floating
 
 _SMALL_SIZE = 3  # the size of a dimension that is not sharded
 _SMALL_HALF = 2  # the size of each half of a sharded dimension
-_MAX_ELEMENTS = 2**20  # the number of elements up to which inputs are tested
-_MAX_PASSED = 1000  # the number of functions that are remembered
+_MAX_ELEMENTS = 2**20  # the largest number of elements of the test's inputs
+_MAX_PASSED_KEYS = 1000  # the largest number of entries of `_passed_keys`
 # Relative tolerance by the number of bytes of an element: for halves, a function may add up
 # terms in another order.
 _TOLERANCE = {2: 0.05, 4: 1e-3, 8: 1e-3}
 
-_Sizes = dict[str, int]  # the size of each dimension
-_EMPTY_CELL = types.CellType()  # a closure's variable without a value
-_passed: dict[
-    Any, None
-] = {}  # the keys of functions that passed, the oldest at the start
+_Sizes = dict[str, int]  # the size of each dimension in a test
+_EMPTY_CELL = types.CellType()  # the closure cell of a variable without a value
+# The keys of functions that passed, the oldest first: a dict serves as an ordered set.
+_passed_keys: dict[Any, None] = {}
 
 
 def check_names(
     dims: Sequence[str], inputs: Sequence[Spec], outputs: Sequence[Spec]
 ) -> None:
-    """Raises ShapeError for dimensions along which no function can be sharded, since all
-    inputs or an output lack them.
+    """Raises ShapeError if a name of `shardable` is in no input, or an output lacks it.
 
     Args:
       dims: the dimensions named by `shardable`.
@@ -84,8 +83,8 @@ def check_slices(
     outputs: Sequence[Spec],
     dims: Sequence[str],
 ) -> None:
-    """Raises PlanError for a function whose results for halves of an input are not halves
-    of its result.
+    """Raises PlanError if the results of a function for halves of its inputs are not halves
+    of its result. A function that passes is not tested again for the same arguments.
 
     Args:
       fn: the function, of TensorFlow tensors.
@@ -94,13 +93,14 @@ def check_slices(
       dims: the dimensions along which inputs are halved, one after another.
     """
     key = (_function_key(fn), tuple(inputs), tuple(outputs), tuple(dims))
-    if key in _passed:
+    if key in _passed_keys:
         return
     for sizes in _candidate_sizes(inputs, outputs, dims):
+        # init_scope: runs at once, even while a tf.function is traced.
         with tf.init_scope(), tf.device("CPU:0"):
             mismatch = _first_mismatch(fn, inputs, outputs, dims, sizes)
-        # None: the function cannot run on inputs of these sizes.
-        if mismatch is not None:
+        could_run = mismatch is not None
+        if could_run:
             break
     if mismatch:
         raise PlanError(
@@ -114,10 +114,10 @@ def check_slices(
                 "results may differ, pass check=False.",
             )
         )
-    while len(_passed) >= _MAX_PASSED:
-        oldest = next(iter(_passed))
-        del _passed[oldest]
-    _passed[key] = None
+    while len(_passed_keys) >= _MAX_PASSED_KEYS:
+        oldest = next(iter(_passed_keys))
+        del _passed_keys[oldest]
+    _passed_keys[key] = None
 
 
 def _function_key(fn: Any, depth: int = 3) -> Any:
@@ -126,12 +126,17 @@ def _function_key(fn: Any, depth: int = 3) -> Any:
     Each evaluation of a lambda gives a new object, but its code is the same. Many
     functions of TensorFlow share one wrapper's code, and differ by the function in its
     closure, so closures and defaults are part of the key, up to `depth` levels.
+
+    Args:
+      fn: the function; in recursive calls a value in its closure or a default value, which
+        may be of any type.
+      depth: the number of levels.
     """
     if isinstance(fn, (bool, int, float, str)):
         return fn
-    fn = getattr(fn, "__func__", fn)
+    fn = getattr(fn, "__func__", fn)  # the function of a bound method
     code = getattr(fn, "__code__", None)
-    if code is None or not depth:
+    if code is None or depth == 0:
         return type(fn), getattr(fn, "__qualname__", "")
     values = []
     for cell in fn.__closure__ or ():
@@ -169,18 +174,25 @@ def _first_mismatch(
     """Returns the first of `dims` along which the results for halves differ from the
     result for the complete input.
 
-    Returns "" if there is none, and None if the function could not be tested.
+    Args:
+      fn, inputs, outputs, dims: the arguments of `check_slices`.
+      sizes: the size of each dimension in this test.
+
+    Returns:
+      The name of the dimension. "" if there is none; None if the function cannot run on
+      inputs of these sizes, or they have too many elements.
     """
     num_elements = sum(int(np.prod(_sizes_of(x, sizes))) for x in inputs)
     if num_elements > _MAX_ELEMENTS:
         return None
     for draw in (_draw_normal, _draw_from_unit_interval):
-        arrays = [draw(i, x, sizes) for i, x in enumerate(inputs)]
+        arrays = [draw(seed=i, x=x, sizes=sizes) for i, x in enumerate(inputs)]
         expected = _run(fn, arrays, outputs, sizes)
         if expected is None:
             return None
         for name in dims:
-            if sizes[name] < 2 or sizes[name] % 2:
+            has_halves = sizes[name] >= 2 and sizes[name] % 2 == 0
+            if not has_halves:
                 continue
             joined_halves = _run_halves(fn, arrays, inputs, outputs, name, sizes)
             if joined_halves is None:
@@ -198,8 +210,14 @@ def _run_halves(
     name: str,
     sizes: _Sizes,
 ) -> list[Any] | None:
-    """Returns the results for both halves of the inputs along dimension `name`,
-    concatenated along it. Returns None if the function cannot run on a half.
+    """Returns each result of a function for the two halves of its inputs, concatenated;
+    None if the function cannot run on a half.
+
+    Args:
+      fn, inputs, outputs: the arguments of `check_slices`.
+      arrays: the complete inputs, of `sizes`.
+      name: the dimension along which inputs are halved and results are concatenated.
+      sizes: the size of each dimension in this test.
     """
     half_sizes = sizes | {name: sizes[name] // 2}
     results_of_halves = []
@@ -218,12 +236,19 @@ def _run_halves(
 
 
 def _sizes_of(x: Spec, sizes: _Sizes) -> list[int]:
-    """Returns the sizes of the dimensions of x in the test."""
+    """Returns the size of each dimension of x in a test."""
     return [sizes[name] for name in x.shape.names]
 
 
 def _draw_normal(seed: int, x: Spec, sizes: _Sizes) -> Any:
-    """Returns normal numbers; for integer and boolean types, 0 and 1."""
+    """Returns an input of normally distributed numbers; for integer and boolean types, of
+    0 and 1.
+
+    Args:
+      seed: the seed of the random numbers.
+      x: the spec of the input.
+      sizes: the size of each dimension in this test.
+    """
     rng = np.random.default_rng(seed)
     shape = _sizes_of(x, sizes)
     if not is_floating(x.dtype) and not is_complex(x.dtype):
@@ -233,9 +258,12 @@ def _draw_normal(seed: int, x: Spec, sizes: _Sizes) -> Any:
 
 
 def _draw_from_unit_interval(seed: int, x: Spec, sizes: _Sizes) -> Any:
-    """Returns numbers between 0 and 1, for functions that take only these."""
+    """Returns an input of numbers between 0 and 1, for functions that take only these. The
+    arguments, and integer and boolean types, are as in `_draw_normal`.
+    """
     y = _draw_normal(seed, x, sizes)
-    if y.dtype.kind in "biu":
+    is_integer_or_boolean = y.dtype.kind in "biu"
+    if is_integer_or_boolean:
         return y
     return (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
 
@@ -255,15 +283,15 @@ def _run(
     outputs: Sequence[Spec],
     sizes: _Sizes,
 ) -> list[Any] | None:
-    """Returns the results of fn for arrays, as arrays. Returns None if fn cannot run, or
-    if its results have not the shapes and data types of `outputs`.
+    """Returns the results of fn(*arrays) as arrays; None if fn cannot run, or if the results
+    do not have the data types of `outputs` and the shapes that follow from `sizes`.
     """
     try:
         ys = fn(*map(tf.constant, arrays))
         if not isinstance(ys, (list, tuple)):
             ys = [ys]
         ys = [tf.convert_to_tensor(y) for y in ys]
-        expected = [(_sizes_of(y, sizes), y.dtype) for y in outputs]
+        expected = [(_sizes_of(spec, sizes), spec.dtype) for spec in outputs]
         if [(y.shape, y.dtype.name) for y in ys] != expected:
             return None
         return [y.numpy() for y in ys]
@@ -273,10 +301,11 @@ def _run(
 
 
 def _are_close(y: Any, joined: Any) -> bool:
-    """Returns whether a result and the joined results of halves agree within
+    """Returns whether a result y and the joined results of halves agree within
     `_TOLERANCE`; integers, booleans and strings must be equal.
     """
-    if y.dtype.kind in "biuOSU":
+    is_exact = y.dtype.kind in "biuOSU"  # boolean, integers, strings
+    if is_exact:
         return bool(np.array_equal(y, joined))
     tolerance = _TOLERANCE[min(8, dtype_bytes(y.dtype.name))]
     # Relative to the largest number, since small ones may be differences of large ones.
@@ -285,7 +314,7 @@ def _are_close(y: Any, joined: Any) -> bool:
     if magnitudes.size:
         maximum = magnitudes.max()
     wide_dtype = "float64"
-    if y.dtype.kind == "c":
+    if y.dtype.kind == "c":  # complex
         wide_dtype = "complex128"
     close = np.allclose(
         y.astype(wide_dtype),

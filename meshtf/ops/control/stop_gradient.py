@@ -37,9 +37,9 @@ R = TypeVar("R")
 class StopGradient(GradientBarrier):
     """The identity, through which no gradient flows."""
 
-    linearity = "joint"  # partial sums stay partial sums
+    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
     # Inputs for the conformance suite: see `Sample`.
-    conformance_samples = (Sample((), ("b:4;h:8",), gradient=False),)
+    conformance_samples = (Sample(inputs=("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
         return xs
@@ -56,16 +56,17 @@ class OrderingToken(Op):
     pipeline stages can wait for it instead of for the input.
     """
 
-    # A device's token may be computed from its partial sum of the input, which so needs no
-    # reduction: the tokens are zeros, and so are partial sums of zero.
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
-    conformance_samples = (Sample((), ("b:4;h:8",), gradient=False),)
+    # If the input is a partial sum on each device, it needs no all-reduce: the devices'
+    # tokens are zeros, which are also partial sums of zero.
+    linearity = "each"
+    conformance_samples = (Sample(inputs=("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(Shape(), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
-        # Each device computes the same zero from its own shard, without communication.
+        # Sharded along any dimension of the input (a factor), each device computes the same
+        # zero from its shard, without communication.
         return Role.SAME
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
@@ -91,8 +92,8 @@ register_operator("ordering_token", _ordering_token)
 
 
 def recompute(fn: Callable[P, R]) -> Callable[P, R]:
-    """Returns fn, whose intermediate tensors are recomputed in the backward pass instead
-    of stored, which saves device memory.
+    """Returns fn, changed so that its intermediate tensors are recomputed in the backward
+    pass instead of stored, which saves device memory.
 
     It is like `jax.checkpoint`. Random ops in fn draw the same numbers again.
     """
@@ -100,7 +101,8 @@ def recompute(fn: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        # `apply` adds the nodes of fn to the group; the backward pass recomputes them.
+        # `apply` adds the nodes (applied ops) of fn to the group of the current context, and
+        # the backward pass recomputes the nodes of a group.
         with context(recompute_group=RecomputeGroup()):
             return fn(*args, **kwargs)
 

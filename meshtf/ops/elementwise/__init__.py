@@ -1,1 +1,1 @@
-"""Functions of each element."""
+"""Functions that are applied to each element, such as exp and add."""

@@ -29,13 +29,14 @@ from meshtf.ops.common.checks import same_dtype
 
 
 class AddN(Op):
-    """The sum of tensors of the same names."""
+    """The elementwise sum of tensors that have the same names, in any order."""
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    # op(a + b, c + d) = op(a, c) + op(b, d): if all inputs are partial sums, so is the output.
+    linearity = "joint"
     conformance_samples = (
-        Sample((), ("b:4;d:6", "d:6;b:4", "b:4;d:6")),
-        Sample((), ("complex b:4", "complex b:4")),
-        Sample((), ("int b:3;d:4", "int b:3;d:4"), gradient=False),
+        Sample(inputs=("b:4;d:6", "d:6;b:4", "b:4;d:6")),
+        Sample(inputs=("complex b:4", "complex b:4")),
+        Sample(inputs=("int b:3;d:4", "int b:3;d:4"), gradient=False),
     )
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -60,14 +61,13 @@ class AddN(Op):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         dtype = xs[0].dtype
-        if len(xs) > 2:
-            # In float32: TensorFlow rounds float16 and bfloat16 after each addition.
-            xs = tuple(tf.cast(x, accumulation_dtype(dtype.name)) for x in xs)
         (output_shape,) = context.outputs
-        terms = [
-            align(x, shape, output_shape)
-            for x, shape in zip(xs, context.inputs, strict=True)
-        ]
+        terms = []
+        for x, shape in zip(xs, context.inputs, strict=True):
+            if len(xs) > 2:
+                # In float32: TensorFlow rounds float16 and bfloat16 after each addition.
+                x = tf.cast(x, accumulation_dtype(dtype.name))
+            terms.append(align(x, shape, output_shape))
         return (tf.cast(tf.add_n(terms), dtype),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
@@ -78,10 +78,13 @@ class AddN(Op):
 
 
 def add_n(xs: Sequence[Any]) -> Tensor:
-    """Returns the elementwise sum of tensors that have the same names, in any order.
+    """Returns the elementwise sum of tensors, in the shape of the first one.
+
+    Args:
+      xs: a list of tensors or variables that have the same names, in any order.
 
     Raises:
-      ShapeError: their dimensions differ, or there is no tensor.
+      ShapeError: the dimensions of the tensors differ, or there is no tensor.
       DTypeError: their data types differ, or are bool.
     """
     xs = as_sequence("xs", xs, "a list of tensors")

@@ -76,11 +76,11 @@ def logaddexp(x: Any, y: Any) -> Tensor:
 def outer(
     x: Tensor, y: Tensor, function: Callable[[Any, Any], Tensor] = multiply
 ) -> Tensor:
-    """Returns a function of each pair of an element of x and one of y: [length], [memory]
-    -> [length memory].
+    """Returns a function of all pairs of elements of x and y: x [length] and y [memory] give
+    [length, memory].
 
-    Names that both have are batch dimensions: [batch length], [batch memory] -> [batch
-    length memory].
+    Names that both have are batch dimensions: [batch, length] and [batch, memory] give
+    [batch, length, memory].
 
         distance = mtf.outer(positions, memory_positions, mtf.subtract)
 
@@ -100,14 +100,17 @@ def outer(
 
 def _as_tensors(x: Any, y: Any) -> tuple[Any, Any]:
     """Returns x and y. If one is a tensor and the other a number, the number becomes a
-    scalar tensor of the same data type.
+    scalar tensor of the same data type. Two numbers stay numbers: `apply_binary` raises an
+    error for them.
     """
-    x = x if is_scalar(x) else as_tensor("x", x)
-    y = y if is_scalar(y) else as_tensor("y", y)
+    if not is_scalar(x):
+        x = as_tensor("x", x)
+    if not is_scalar(y):
+        y = as_tensor("y", y)
     if is_scalar(x) and not is_scalar(y):
-        return full(y.mesh, "", python_scalar(x), y.dtype), y
-    if is_scalar(y) and not is_scalar(x):
-        return x, full(x.mesh, "", python_scalar(y), x.dtype)
+        x = full(y.mesh, shape="", value=python_scalar(x), dtype=y.dtype)
+    elif is_scalar(y) and not is_scalar(x):
+        y = full(x.mesh, shape="", value=python_scalar(y), dtype=x.dtype)
     return x, y
 
 

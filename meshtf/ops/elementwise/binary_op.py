@@ -1,8 +1,8 @@
 """The op of two tensors that broadcast by names, behind meshtf.ops.elementwise.arithmetic,
 and its gradients.
 
-    x[batch d] + b[d] -> [batch d]        one TensorFlow op, which broadcasts leading axes
-    x[batch d] < y[batch] -> bool
+    x[batch d] + b[d] -> [batch d]        Binary("add"): one TensorFlow op
+    x[batch d] < y[batch] -> bool         Binary("less")
 
 At singular points, where a plain multiplication would give 0 * inf = NaN, gradient rules keep
 a cotangent of zero at zero. For this they use `zero_safe_multiply` and `zero_safe_divide`,
@@ -115,7 +115,7 @@ def result_dtype(fn: str, dtype: str) -> str:
     )
 
 
-# The prefix that says how the values of a function's samples are drawn; default: "ties ".
+# The prefix that says how a function's samples are drawn: see `Sample`; default: "ties ".
 _SAMPLE_VALUES = {
     "floordiv": "positive ",
     "floormod": "positive ",
@@ -137,20 +137,15 @@ def _samples_of(fn: str) -> list[Sample]:
     # Broadcasting is the same code for all functions, so only three functions with
     # different gradients have samples of all cases.
     if fn in ("add", "multiply", "maximum"):
-        shapes += [
-            ("b:4;d:6", "b:4;d:6"),
-            ("b:3;d:5", "d:5"),
-            ("b:4", "d:6"),
-            ("b:4;l:3;d:6", "d:6;b:4"),
-            ("", "b:4;d:6"),
-        ]
+        shapes += [("b:4;d:6", "b:4;d:6"), ("b:3;d:5", "d:5"), ("b:4", "d:6")]
+        shapes += [("b:4;l:3;d:6", "d:6;b:4"), ("", "b:4;d:6")]
     samples = [
         Sample((fn,), (values + x, values + y), gradient=gradient) for x, y in shapes
     ]
     if fn in ("add", "maximum", "less", "not_equal"):
         samples.append(Sample((fn,), ("int b:4;d:6", "int d:6"), gradient=False))
     if fn in _TAKES_COMPLEX:
-        # TensorFlow's gradients of these two do not take conjugates.
+        # TensorFlow's gradients of these two lack the conjugates of complex gradients.
         gradient = gradient and fn not in ("multiply_no_nan", "xdivy")
         inputs = ("complex b:4;d:6", "complex d:6")
         samples.append(Sample((fn,), inputs, gradient=gradient))
@@ -166,6 +161,8 @@ def _samples() -> tuple[Sample, ...]:
     return tuple(samples)
 
 
+# Functions of partial sums whose result is a partial sum: "joint" if both inputs are partial
+# sums; "each" if one of them is.
 _LINEARITY = {
     "add": "joint",
     "subtract": "joint",
@@ -228,13 +225,13 @@ class BinaryGrad(Op):
     fn: str
 
     conformance_samples = (
-        _grad_sample("maximum", "ties ", "ties ", gradient=False),
-        _grad_sample("minimum", "ties ", "ties ", gradient=False),
-        _grad_sample("pow", "ties ", "whole ", gradient=False),
-        _grad_sample("logaddexp", "ties ", "ties ", gradient=False),
-        _grad_sample("maximum", "", "", gradient=True),
-        _grad_sample("pow", "positive ", "", gradient=True),
-        _grad_sample("logaddexp", "", "", gradient=True),
+        _grad_sample("maximum", x="ties ", y="ties ", gradient=False),
+        _grad_sample("minimum", x="ties ", y="ties ", gradient=False),
+        _grad_sample("pow", x="ties ", y="whole ", gradient=False),
+        _grad_sample("logaddexp", x="ties ", y="ties ", gradient=False),
+        _grad_sample("maximum", x="", y="", gradient=True),
+        _grad_sample("pow", x="positive ", y="", gradient=True),
+        _grad_sample("logaddexp", x="", y="", gradient=True),
     )
 
     @property
@@ -275,7 +272,7 @@ def _sum(terms: Sequence[Tensor]) -> Tensor:
 
 
 def _no_second_gradients(*_: Any) -> tuple[None, None]:
-    """Returns those of maximum and minimum, whose partial derivatives are constant."""
+    """Returns None twice: the partial derivatives of maximum and minimum are constant."""
     return None, None
 
 
@@ -310,16 +307,19 @@ def _pow_second_gradients(
     dw_x, dw_y = dws
     pow_grad = BinaryGrad("pow")
     y_less_1 = y - 1.0
-    power = apply(Binary("pow"), x, y_less_1)
+    power = apply(Binary("pow"), x, y_less_1)  # x**(y - 1)
     dx_terms = []
     dy_terms = []
     if dw_x is not None:
+        # The product rule for the factors y and x**(y - 1).
         by_base, by_exponent = apply_all(pow_grad, dz * dw_x * y, x, y_less_1)
         dx_terms.append(by_base)
         dy_terms += [by_exponent, zero_safe_multiply(dz * dw_x, power)]
     if dw_y is not None:
+        # In x: y x**(y - 1) log(x) + x**(y - 1). In y: x**y log(x) log(x).
         _, by_exponent = apply_all(pow_grad, dz * dw_y * y, x, y_less_1)
         ones = OPERATORS["ones_like"](dz)
+        # The derivative of x**y in y at y = 0 is log(x); the op returns 0 for x <= 0.
         _, log_x = apply_all(pow_grad, ones, x, OPERATORS["zeros_like"](y))
         slope = zero_safe_multiply(dz * dw_y, power)
         dx_terms += [by_exponent, OPERATORS["where"](x > 0.0, slope, 0.0)]

@@ -3,11 +3,12 @@
     z = mtf.math.complex(re, im)          # complex64 of float32, complex128 of float64
     mtf.math.real(z), mtf.math.imag(z), mtf.math.conj(z), abs(z), mtf.math.angle(z)
 
-Gradients follow TensorFlow's convention: the gradient of a real loss at z = x + iy is
-dloss/dx + i dloss/dy, so that z - rate * dz descends. For functions with f(conj(z)) =
-conj(f(z)), the gradient rule of real numbers becomes that of complex numbers if it is applied
-to the conjugates of x and y. So a rule only needs `conj`, which returns real numbers as they
-are.
+Gradients follow TensorFlow's convention: the gradient dz of a real loss at z = x + iy is
+dloss/dx + i dloss/dy, so that a step from z to z - rate * dz descends.
+
+Let y = f(x) be a function with f(conj(x)) = conj(f(x)), such as exp. Its gradient rule for
+real numbers, applied to conj(x) and conj(y), is its rule for complex numbers. So rules call
+`conj`, which returns real numbers as they are, and need no other case.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ from meshtf.ops.variables.fill import full
 class Conj(Op):
     """The conjugates of complex numbers."""
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
-    conformance_samples = (Sample((), ("complex b:4;d:6",)),)
+    # op(a + b) = op(a) + op(b): partial sums of x give partial sums of y.
+    linearity = "joint"
+    conformance_samples = (Sample(inputs=("complex b:4;d:6",)),)
 
     def output_specs(self, x: Spec) -> Specs:
         return (x,)
@@ -65,8 +67,8 @@ class Complex(Op):
 
     linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
     conformance_samples = (
-        Sample((), ("b:4;d:6", "b:4;d:6")),
-        Sample((), ("d:5;b:4", "b:4")),
+        Sample(inputs=("b:4;d:6", "b:4;d:6")),
+        Sample(inputs=("d:5;b:4", "b:4")),
     )
 
     def output_specs(self, re: Spec, im: Spec) -> Specs:
@@ -98,11 +100,16 @@ class Complex(Op):
 
 @dataclasses.dataclass(frozen=True)
 class RealOrImag(Op):
-    """The real part of complex numbers, or the imaginary part if `imaginary`."""
+    """The real or imaginary part of complex numbers.
+
+    Attributes:
+      imaginary: whether to return the imaginary part, and not the real part.
+    """
 
     imaginary: bool
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # op(a + b) = op(a) + op(b)
+    # Each sample: the attribute `imaginary`, and the shape of x.
     conformance_samples = (
         Sample((False,), ("complex b:4;d:6",)),
         Sample((True,), ("complex d:5;b:3",)),
@@ -124,11 +131,15 @@ class RealOrImag(Op):
         return (Spec(x.shape, real_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.math.imag(x) if self.imaginary else tf.math.real(x),)
+        if self.imaginary:
+            return (tf.math.imag(x),)
+        return (tf.math.real(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         dx = cast(dy, x.dtype)
-        return [dx * 1j if self.imaginary else dx]
+        if self.imaginary:
+            dx = dx * 1j
+        return [dx]
 
 
 def complex(re: Any, im: Any) -> Tensor:
@@ -137,14 +148,17 @@ def complex(re: Any, im: Any) -> Tensor:
     Raises:
       DTypeError: re and im are neither both float32 nor both float64.
     """
-    re = re if is_scalar(re) else as_tensor("re", re)
-    im = im if is_scalar(im) else as_tensor("im", im)
     if is_scalar(re) and is_scalar(im):
         raise DTypeError("complex of two numbers: one of them must be a tensor.")
+    if not is_scalar(re):
+        re = as_tensor("re", re)
+    if not is_scalar(im):
+        im = as_tensor("im", im)
+    # A number becomes a scalar tensor.
     if is_scalar(re):
-        re = full(im.mesh, "", re, im.dtype)
+        re = full(im.mesh, shape="", value=re, dtype=im.dtype)
     elif is_scalar(im):
-        im = full(re.mesh, "", im, re.dtype)
+        im = full(re.mesh, shape="", value=im, dtype=re.dtype)
     return apply(Complex(), *broadcast_operands("complex", re, im))
 
 

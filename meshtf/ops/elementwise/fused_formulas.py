@@ -1,11 +1,13 @@
 """Elementwise kernels on TensorFlow tensors, with as few passes over memory as possible.
 
 TensorFlow runs one op after the other, and each op is a pass over memory. Some of its
-gradient kernels compute an expression of several ops in one pass:
+kernels, most of them for gradients, compute an expression of several ops in one pass. Here
+they are also used for other formulas, such as silu:
 
     TanhGrad(y, dy)           dy * (1 - y * y)
     SigmoidGrad(y, dy)        dy * y * (1 - y)
     SoftplusGrad(dy, x)       dy * sigmoid(x); so silu(x) is SoftplusGrad(x, x)
+    ReciprocalGrad(y, dy)     -dy * y * y
     Xdivy(dy, y)              dy / y, but 0 where dy is 0, even if y is 0
     MulNoNan(y, dy)           y * dy, but 0 where dy is 0, even if y is infinite
 
@@ -29,8 +31,10 @@ _B = _A * 0.044715
 
 
 def through_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a kernel that computes float16 and bfloat16 in float32, for kernels that
-    TensorFlow has only for wider types.
+    """Returns a kernel that also takes float16 and bfloat16, which it computes in float32.
+
+    Args:
+      kernel: a kernel that TensorFlow has only for wider types.
     """
 
     def wide_kernel(*xs: Any) -> Any:
@@ -50,8 +54,8 @@ def silu_kernel(x: Any) -> Any:
 
 def _silu_gradient(dy: Any, x: Any) -> Any:
     """Returns dy * (s + x s (1 - s)), where s = sigmoid(x)."""
-    y = tf.sigmoid(x)
-    return dy * (y + _RAW.SigmoidGrad(y=y, dy=x))
+    s = tf.sigmoid(x)
+    return dy * (s + _RAW.SigmoidGrad(y=s, dy=x))
 
 
 def gelu_kernel(x: Any) -> Any:
@@ -67,20 +71,21 @@ def _gelu_gradient(dy: Any, x: Any) -> Any:
     v' is _A + 3 * _B * x**2 = 3 * (_A + _B * x**2) - 2 * _A.
     """
     factor = _A + _B * tf.square(x)
-    y = tf.sigmoid(x * factor)
-    # SigmoidGrad, x s (1 - s), is computed first, since it is 0 for a large x. The product
-    # of x and v' could be infinite.
-    return dy * (y + _RAW.SigmoidGrad(y=y, dy=x) * (3 * factor - 2 * _A))
+    s = tf.sigmoid(x * factor)
+    v_derivative = 3 * factor - 2 * _A
+    # x s (1 - s) is computed first, since it is 0 for a large x. The product of x and v'
+    # could be infinite.
+    return dy * (s + _RAW.SigmoidGrad(y=s, dy=x) * v_derivative)
 
 
 def gelu_exact_kernel(x: Any) -> Any:
-    """Returns x times the cumulative distribution function of the normal distribution at x."""
+    """Returns x Phi(x), where Phi is the distribution function of the normal distribution."""
     return x * (0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5)))
 
 
 def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
-    """Returns dy * (x phi(x) + Phi(x)), with the density phi and the distribution function
-    Phi of the normal distribution.
+    """Returns dy * (x phi(x) + Phi(x)), where phi is the density and Phi the distribution
+    function of the normal distribution.
     """
     density_at_0 = math.sqrt(0.5 / math.pi)
     density = tf.exp(-0.5 * tf.square(x)) * density_at_0
@@ -92,14 +97,15 @@ def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
 def logaddexp_kernel(x: Any, y: Any) -> Any:
     """Returns log(exp(x) + exp(y)); infinities give infinities, not NaN."""
     largest = tf.maximum(x, y)
+    # Finite, since inf - inf is NaN.
     largest = tf.clip_by_value(largest, largest.dtype.min, largest.dtype.max)
     total = tf.exp(x - largest) + tf.exp(y - largest)
     return tf.math.log(total) + largest
 
 
 def extreme_gradients(fn: str, dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns dx and dy of maximum or minimum: dz goes to the selected element; two equal
-    elements get half of it each.
+    """Returns dx and dy of z = fn(x, y), where `fn` is "maximum" or "minimum": dz goes to the
+    selected element; two equal elements get half of it each.
     """
     zero = tf.zeros([], dz.dtype)
     half_dz = dz * tf.constant(0.5, dz.dtype)
@@ -115,7 +121,7 @@ def extreme_gradients(fn: str, dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def logaddexp_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns dx and dy of log(exp(x) + exp(y)): dz times a softmax."""
+    """Returns dx and dy of z = log(exp(x) + exp(y)): dz times the softmax of x and y."""
     # Equal infinities get equal shares: their difference would be NaN.
     zero = tf.zeros([], dz.dtype)
     difference = tf.where(tf.equal(x, y), zero, x - y)
@@ -126,29 +132,37 @@ def logaddexp_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns dx and dy of x ** y."""
-    # x ** 0 is constant in x, and a base that is not positive has no logarithm. In both
-    # cases the argument is replaced by 1, so that no NaN or infinity is computed.
+    """Returns dx and dy of z = x ** y: dz y x**(y - 1) and dz x**y log(x)."""
     zero = tf.zeros([], dz.dtype)
     one = tf.ones([], dz.dtype)
+    # x ** 0 is constant in x. The exponent is replaced there by 1, so that no NaN or infinity
+    # is computed.
     is_constant = tf.equal(y, 0)
-    slope = y * tf.pow(x, tf.where(is_constant, one, y - one))
-    dx = tf.math.multiply_no_nan(slope, dz)
+    x_slope = y * tf.pow(x, tf.where(is_constant, one, y - one))
+    dx = tf.math.multiply_no_nan(x_slope, dz)
     dx = tf.where(is_constant, zero, dx)
+    # A base that is not positive has no real logarithm. It is replaced by 1 likewise.
     if x.dtype.is_complex:
         has_log = tf.not_equal(x, 0)
     else:
         has_log = tf.greater(x, 0)
     safe_x = tf.where(has_log, x, one)
-    dy_slope = tf.pow(safe_x, y) * tf.math.log(safe_x)
-    dy = tf.math.multiply_no_nan(dy_slope, dz)
+    y_slope = tf.pow(safe_x, y) * tf.math.log(safe_x)
+    dy = tf.math.multiply_no_nan(y_slope, dz)
     return dx, tf.where(has_log, dy, zero)
 
 
-# Gradients of functions, from dy and either the output y or the input x of the function.
+def _rsqrt_gradient(dy: Any, y: Any) -> Any:
+    """Returns dy * -0.5 * y**3, where y = 1 / sqrt(x)."""
+    minus_y_cubed = _RAW.ReciprocalGrad(y=y, dy=y)
+    return _RAW.MulNoNan(x=minus_y_cubed, y=dy * 0.5)
+
+
+# Gradients of functions y = f(x): from dy and y, or from dy and x, as the names of the
+# arguments say.
 FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "sqrt": lambda dy, y: _RAW.Xdivy(x=dy, y=y + y),
-    "rsqrt": lambda dy, y: _RAW.MulNoNan(x=_RAW.ReciprocalGrad(y=y, dy=y), y=dy * 0.5),
+    "rsqrt": _rsqrt_gradient,
     "tanh": lambda dy, y: _RAW.TanhGrad(y=y, dy=dy),
     "sigmoid": lambda dy, y: _RAW.SigmoidGrad(y=y, dy=dy),
     "relu": lambda dy, y: _RAW.ReluGrad(gradients=dy, features=y),

@@ -1,6 +1,6 @@
 """The op of a tensor and a number, behind meshtf.ops.elementwise.arithmetic, and its gradients.
 
-x * 2, 1 - x          # the number is an attribute of one op, not a tensor
+x * 2, 1 - x          # the number is an attribute of the op `Scalar`, not a tensor
 x ** 2, x ** -0.5     # computed as square and rsqrt
 """
 
@@ -54,8 +54,9 @@ _POWERS: dict[Any, Callable[[Any], Any]] = {
     -1: tf.math.reciprocal,
     1: tf.identity,
 }
-# The functions that the op computes. Of the other functions of two tensors, maximum and
-# minimum of a number are `clip`; for the rest the number becomes a tensor.
+# The functions that `Scalar` computes. Other functions of two tensors are computed otherwise
+# if one argument is a number: maximum and minimum by `clip`, all others with the number as a
+# scalar tensor.
 _SCALAR_FUNCTIONS = (
     "add",
     "subtract",
@@ -71,26 +72,29 @@ _SCALAR_FUNCTIONS = (
 
 
 def _samples_of(fn: str) -> list[Sample]:
-    """Returns the samples of one function."""
+    """Returns the samples of one function, for the conformance suite."""
+    value: bool | float = 1.5
+    # The prefix of a shape says how x is drawn: see `Sample`.
     if fn in LOGICAL:
-        values = "bool "
+        x = "bool b:4;d:6"
+        value = True
     elif fn in ("divide", "floordiv", "floormod", "pow"):
-        values = "positive "
+        x = "positive b:4;d:6"
     else:
-        values = "ties "
-    value = True if fn in LOGICAL else 1.5
+        x = "ties b:4;d:6"
     gradient = fn not in PIECEWISE_CONSTANT
     samples = []
     for swapped in (False, True):
-        inputs = (values + "b:4;d:6",)
-        samples.append(Sample((fn, value, swapped), inputs, gradient=gradient))
+        samples.append(Sample((fn, value, swapped), (x,), gradient=gradient))
     if fn not in LOGICAL and fn != "divide":
         samples.append(Sample((fn, 3), ("int b:3;d:5",), gradient=False))
     return samples
 
 
 def _samples() -> tuple[Sample, ...]:
-    """Returns the samples of all functions."""
+    """Returns the samples of all functions: the attributes (fn, value, swapped) of `Scalar`,
+    and the shape of x.
+    """
     samples = [sample for fn in _SCALAR_FUNCTIONS for sample in _samples_of(fn)]
     samples += [
         Sample(("multiply", 1 - 2j), ("complex b:4;d:6",)),
@@ -98,8 +102,10 @@ def _samples() -> tuple[Sample, ...]:
         Sample(("subtract", 2.0, True), ("complex b:4;d:6",)),
         Sample(("pow", 3), ("complex b:4;d:6",)),
     ]
-    samples += [Sample(("pow", n), ("positive b:4",)) for n in (*_POWERS, 0, -2.5)]
-    samples += [Sample(("pow", n), ("b:4;d:6",)) for n in (2, 4)]
+    for exponent in (*_POWERS, 0, -2.5):
+        samples.append(Sample(("pow", exponent), ("positive b:4",)))
+    for exponent in (2, 4):
+        samples.append(Sample(("pow", exponent), ("b:4;d:6",)))
     return tuple(samples)
 
 
@@ -124,15 +130,15 @@ class Scalar(Op):
 
     @property
     def linearity(self) -> Any:
-        """Partial sums may be scaled. A number that is added to each of them would be added
-        several times.
-        """
-        scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
-        return "joint" if scales else None
+        is_scaling = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
+        if is_scaling:
+            return "joint"  # partial sums of x give partial sums of the result
+        # A number that is added to each partial sum would be added several times.
+        return None
 
     def output_specs(self, x: Spec) -> Specs:
         check_scalar(self.value, x.dtype)
-        is_power = self.fn == "pow" and not self.swapped
+        is_power = self.fn == "pow" and not self.swapped  # x ** value
         is_negative = not isinstance(self.value, complex) and self.value < 0
         if is_power and is_negative and is_integer(x.dtype):
             raise DTypeError(
@@ -148,13 +154,16 @@ class Scalar(Op):
             return (_POWERS[self.value](x),)
         value = constant(self.value, x.dtype)
         function = FUNCTIONS[self.fn]
-        return (function(value, x) if self.swapped else function(x, value),)
+        if self.swapped:
+            return (function(value, x),)
+        return (function(x, value),)
 
     def gradient(self, dz: Any, z: Any, x: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
             return [None]
         rules = _SWAPPED_GRADIENTS if self.swapped else _GRADIENTS
         rule = rules[self.fn]
+        # Of real numbers and tensors, the conjugates are the same.
         return [rule(dz, conj(z), conj(x), self.value.conjugate())]
 
 
@@ -203,7 +212,7 @@ def apply_binary(fn: str, x: Any, y: Any) -> Tensor:
     if is_scalar(x) and is_scalar(y):
         raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
     if is_scalar(x):
-        return apply(Scalar(fn, python_scalar(x), swapped=True), y)
+        return apply(Scalar(fn, value=python_scalar(x), swapped=True), y)
     if is_scalar(y):
-        return apply(Scalar(fn, python_scalar(y)), x)
+        return apply(Scalar(fn, value=python_scalar(y)), x)
     return apply(Binary(fn), *broadcast_operands(fn, x, y))

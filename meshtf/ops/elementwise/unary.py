@@ -4,7 +4,10 @@
     abs(x), -x, ~x                Python's operators call these functions
 
 At singular points a cotangent of zero stays zero: the gradient of mtf.where(x > 0,
-mtf.log(x), 0.0) at x = 0 is 0, not NaN.
+mtf.log(x), 0.0) at x = 0 is 0, not 0 * inf = NaN.
+
+Each function applies the op `Unary` with the name of the function, which is an entry of the
+table in `unary_op`.
 """
 
 from __future__ import annotations
@@ -133,9 +136,7 @@ def angle(x: Any) -> Tensor:
 
 
 def abs(x: Any) -> Tensor:
-    """Returns the absolute value, elementwise; of complex numbers their modulus, as
-    floats.
-    """
+    """Returns the absolute value, elementwise; for complex numbers the modulus, as floats."""
     return apply(Unary("abs"), x)
 
 
@@ -165,8 +166,8 @@ def ceil(x: Any) -> Tensor:
 
 
 def round(x: Any) -> Tensor:
-    """Returns x rounded to the nearest integer, elementwise, halves to the even one; it
-    has no gradient.
+    """Returns x rounded to the nearest integer, elementwise: 0.5 to 0, 1.5 to 2. It has no
+    gradient.
     """
     return apply(Unary("round"), x)
 
@@ -186,5 +187,6 @@ def logical_not(x: Any) -> Tensor:
     return apply(Unary("logical_not"), x)
 
 
+# Python's operators abs(x), -x and ~x call functions by this table.
 for _function in (abs, negative, logical_not):
     OPERATORS[_function.__name__] = _function

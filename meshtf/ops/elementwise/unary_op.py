@@ -2,10 +2,11 @@
 gradients.
 
 If TensorFlow has a kernel for a gradient with few passes over memory, the gradient is one op,
-`UnaryGrad`, with the formulas of `fused_formulas`. Other gradients are rules in named ops:
+`UnaryGrad`, with the formulas of `fused_formulas`: a *fused* gradient. Other gradients are
+rules, made of the named functions of this library:
 
-    d tanh    apply(UnaryGrad("tanh"), dy, y)
-    d cos     -(dy * sin(x))
+    dx of y = tanh(x)    apply(UnaryGrad("tanh"), dy, y)
+    dx of y = cos(x)     -(dy * sin(x))
 
 At singular points, where a plain multiplication would give 0 * inf = NaN, rules keep a
 cotangent of zero at zero. For this, `zero_safe_multiply(dy, factor)` is dy * factor, but 0
@@ -52,8 +53,8 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 _FLOAT = ("float",)
 _ANALYTIC = ("float", "complex")
 _REAL = ("float", "int")
-_ANY = ("float", "int", "complex")
-# The gradient of a function: (dy, y, x) -> dx, where y is the output and x the input.
+_NUMERIC = ("float", "int", "complex")
+# The gradient rule of a function y = f(x): (dy, y, x) -> dx.
 Rule = Callable[[Any, Any, Any], Tensor]
 
 
@@ -62,10 +63,11 @@ class UnaryFunction(NamedTuple):
 
     Attributes:
       local: the function of a TensorFlow tensor.
-      gradient: a rule (dy, y, x) -> dx in named ops; or "x" or "y" for a fused gradient,
-        the tensor that it reads in addition to dy; or None if there is no gradient.
+      gradient: a rule (dy, y, x) -> dx; or, for a fused gradient, "x" or "y", the tensor
+        that it reads in addition to dy; or None if there is no gradient.
       kinds: the kinds of data types that the function takes.
-      sample_values: the prefix that says how the values of samples are drawn.
+      sample_values: the prefix that says how x of samples is drawn, such as "positive ":
+        see `Sample`.
       result: the data type of the result: "bool", "real" for the real type of the input, or
         "" for that of the input.
     """
@@ -107,17 +109,19 @@ _TABLE: dict[str, UnaryFunction] = {
         lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
         sample_values="positive ",
     ),
-    "sqrt": UnaryFunction(tf.sqrt, "y", kinds=_ANALYTIC, sample_values="positive "),
-    "rsqrt": UnaryFunction(tf.math.rsqrt, "y", sample_values="positive "),
-    "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), kinds=_ANY),
+    "sqrt": UnaryFunction(
+        tf.sqrt, gradient="y", kinds=_ANALYTIC, sample_values="positive "
+    ),
+    "rsqrt": UnaryFunction(tf.math.rsqrt, gradient="y", sample_values="positive "),
+    "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC),
     "reciprocal": UnaryFunction(
-        tf.math.reciprocal, "y", kinds=_ANALYTIC, sample_values="positive "
+        tf.math.reciprocal, gradient="y", kinds=_ANALYTIC, sample_values="positive "
     ),
-    "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, kinds=_ANY),
+    "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, kinds=_NUMERIC),
     "abs": UnaryFunction(
-        tf.abs, _abs_gradient, kinds=_ANY, sample_values="ties ", result="real"
+        tf.abs, _abs_gradient, kinds=_NUMERIC, sample_values="ties ", result="real"
     ),
-    "sign": UnaryFunction(tf.sign, None, kinds=_REAL, sample_values="ties "),
+    "sign": UnaryFunction(tf.sign, kinds=_REAL, sample_values="ties "),
     "sin": UnaryFunction(
         tf.sin, lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
     ),
@@ -150,15 +154,15 @@ _TABLE: dict[str, UnaryFunction] = {
     "cosh": UnaryFunction(
         tf.cosh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
     ),
-    "tanh": UnaryFunction(tf.tanh, "y", kinds=_ANALYTIC),
-    "sigmoid": UnaryFunction(tf.sigmoid, "y"),
-    "relu": UnaryFunction(tf.nn.relu, "y", kinds=_REAL, sample_values="ties "),
-    "elu": UnaryFunction(tf.nn.elu, "y"),
-    "selu": UnaryFunction(tf.nn.selu, "y"),
-    "gelu": UnaryFunction(gelu_kernel, "x"),
-    "gelu_exact": UnaryFunction(gelu_exact_kernel, "x"),
-    "silu": UnaryFunction(silu_kernel, "x"),
-    "softplus": UnaryFunction(tf.math.softplus, "x"),
+    "tanh": UnaryFunction(tf.tanh, gradient="y", kinds=_ANALYTIC),
+    "sigmoid": UnaryFunction(tf.sigmoid, gradient="y"),
+    "relu": UnaryFunction(tf.nn.relu, gradient="y", kinds=_REAL, sample_values="ties "),
+    "elu": UnaryFunction(tf.nn.elu, gradient="y"),
+    "selu": UnaryFunction(tf.nn.selu, gradient="y"),
+    "gelu": UnaryFunction(gelu_kernel, gradient="x"),
+    "gelu_exact": UnaryFunction(gelu_exact_kernel, gradient="x"),
+    "silu": UnaryFunction(silu_kernel, gradient="x"),
+    "softplus": UnaryFunction(tf.math.softplus, gradient="x"),
     "erf": UnaryFunction(
         tf.math.erf,
         lambda dy, y, x: (
@@ -180,7 +184,7 @@ _TABLE: dict[str, UnaryFunction] = {
         sample_values="positive ",
     ),
     "digamma": UnaryFunction(
-        through_float32(tf.math.digamma), "x", sample_values="positive "
+        through_float32(tf.math.digamma), gradient="x", sample_values="positive "
     ),
     "floor": UnaryFunction(tf.floor, sample_values="ties "),
     "ceil": UnaryFunction(tf.math.ceil, sample_values="ties "),
@@ -188,7 +192,7 @@ _TABLE: dict[str, UnaryFunction] = {
     "is_finite": UnaryFunction(tf.math.is_finite, result="bool"),
     "is_nan": UnaryFunction(tf.math.is_nan, result="bool"),
     "logical_not": UnaryFunction(
-        tf.logical_not, None, kinds=("bool",), sample_values="bool "
+        tf.logical_not, kinds=("bool",), sample_values="bool "
     ),
 }
 
@@ -199,19 +203,21 @@ def _gelu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     gelu(x) = x s(u), where s is the sigmoid and u = x (a + b x**2). Its second derivative is
     2 s'u' + x (s''u'u' + s'u''), with s' = s (1 - s) and s'' = s' (1 - 2s).
     """
+    # The constants of `gelu_kernel`.
     a = 2 * math.sqrt(2 / math.pi)
     b = a * 0.044715
     x_squared = apply_unary("square", x)
     s = apply_unary("sigmoid", x * (x_squared * b + a))
-    du = x_squared * (3 * b) + a
-    ddu = x * (6 * b)
+    du = x_squared * (3 * b) + a  # u'
+    ddu = x * (6 * b)  # u''
+    # (s''u'u' + s'u'') / s'
     curvature = (1.0 - s * 2.0) * apply_unary("square", du) + ddu
     return dz * dy * s * (1.0 - s) * (du * 2.0 + x * curvature)
 
 
 def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
-    """Returns dz * dy times the second derivative of x Phi(x): (2 - x**2) phi(x), where phi
-    is the density of the normal distribution.
+    """Returns dz * dy times the second derivative of x Phi(x): (2 - x**2) phi(x), where Phi
+    is the distribution function of the normal distribution and phi its density.
     """
     square = apply_unary("square", x)
     return (
@@ -237,8 +243,8 @@ def _elu_second(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
     return where(y < 0, dz * dy, 0.0)
 
 
-# The gradient of a fused gradient z(dy, v) with respect to v: (dz, z, dy, v) -> dv, where v
-# is the input x or the output y of the function.
+# The gradient of a fused gradient z = UnaryGrad(dy, v) in v: (dz, z, dy, v) -> dv, where v is
+# the input x or the output y of the function.
 _SECOND_GRADIENTS: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
     "sqrt": lambda dz, z, dy, y: -zero_safe_divide(dz * z, y),
     "rsqrt": lambda dz, z, dy, y: dz * z * 3.0 / y,
@@ -261,11 +267,13 @@ def _kind(dtype: str) -> str:
         return "int"
     if is_complex(dtype):
         return "complex"
-    return "bool" if dtype == "bool" else "float"
+    if dtype == "bool":
+        return "bool"
+    return "float"
 
 
 def _samples() -> tuple[Sample, ...]:
-    """Returns samples of all functions of the table, for each kind of data type."""
+    """Returns samples for the conformance suite: all functions, each kind of data type."""
     samples = []
     for fn, function in _TABLE.items():
         has_gradient = function.gradient is not None
@@ -297,7 +305,9 @@ class Unary(Op):
 
     @property
     def linearity(self) -> Any:
-        return "joint" if self.fn == "negative" else None
+        if self.fn == "negative":
+            return "joint"  # -(a + b) = -a + -b: partial sums stay partial sums
+        return None
 
     def output_specs(self, x: Spec) -> Specs:
         function = _TABLE[self.fn]
@@ -330,11 +340,14 @@ class Unary(Op):
         rule = function.gradient
         if rule is None:
             return [None]
+        # The rule for complex numbers is the rule for real numbers of the conjugates, except
+        # for abs, whose rule covers both: see `complex.py`.
         if function.result != "real":
             y = conj(y)
             x = conj(x)
         if isinstance(rule, str):
-            return [apply(UnaryGrad(self.fn), dy, y if rule == "y" else x)]
+            v = {"x": x, "y": y}[rule]
+            return [apply(UnaryGrad(self.fn), dy, v)]
         return [rule(dy, y, x)]
 
 
@@ -346,8 +359,8 @@ def _grad_samples() -> tuple[Sample, ...]:
         inputs = ("b:4;d:6", function.sample_values + "b:4;d:6")
         samples.append(Sample((fn,), inputs, gradient=fn in _SECOND_GRADIENTS))
         if "complex" in function.kinds:
-            # Of TensorFlow's gradients of these kernels, only that of TanhGrad takes
-            # conjugates.
+            # TensorFlow's gradients of the other kernels lack the conjugates of complex
+            # gradients.
             inputs = ("complex b:4;d:6", "complex b:4;d:6")
             samples.append(Sample((fn,), inputs, gradient=fn == "tanh"))
     return tuple(samples)
@@ -381,4 +394,5 @@ class UnaryGrad(Op):
             raise NotImplementedError
         v = conj(v)
         dv = _SECOND_GRADIENTS[self.fn](dz, conj(z), conj(dy), v)
+        # The op is linear in dy, so its gradient in dy is the same op of dz.
         return [apply(self, dz, v), dv]

@@ -1,4 +1,4 @@
-"""Pointwise ops that select, convert or bound: where, cast, clip.
+"""Elementwise ops that select, convert or bound: where, cast, clip.
 
 mtf.where(x > 0, x, 0.0)          # a number is an attribute of the op, not a tensor
 mtf.cast(x, "bfloat16")
@@ -42,13 +42,13 @@ from meshtf.ops.common.checks import require_order, same_dtype
 
 
 class Where(Op):
-    """x where the condition holds, and y elsewhere.
+    """x where the condition holds, and y elsewhere; x and y are tensors or numbers.
 
-    The inputs are the condition, and those of x and y that are tensors.
+    The inputs are the condition, x if it is a tensor, and y if it is a tensor.
 
     Attributes:
-      x: the value where the condition holds, if it is a number; None: it is an input.
-      y: the value elsewhere, if it is a number; None: it is an input.
+      x: the number where the condition holds; None: x is an input.
+      y: the number elsewhere; None: y is an input.
       dtype: the data type of the result if both are numbers; "" if not.
     """
 
@@ -56,17 +56,20 @@ class Where(Op):
     y: bool | int | float | complex | None = None
     dtype: str = ""
 
-    # Inputs for the conformance suite: see `Sample`, also for words such as "bool".
+    # Inputs for the conformance suite: see `Sample`, also for words such as "bool". Each
+    # sample has the attributes (x, y, dtype) and the shapes of the inputs.
     conformance_samples = (
-        Sample((), ("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
-        Sample((), ("bool b:4", "b:4;d:6", "d:6;b:4")),
-        Sample((), ("bool d:6;b:4", "b:4", "d:6")),
+        Sample(inputs=("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
+        Sample(inputs=("bool b:4", "b:4;d:6", "d:6;b:4")),
+        Sample(inputs=("bool d:6;b:4", "b:4", "d:6")),
         Sample((None, 0.0), ("bool b:3;d:5", "b:3;d:5")),
         Sample((-1.5, None), ("bool d:6", "b:4;d:6")),
         Sample((1.0, 0.0, "float32"), ("bool b:4;d:6",), gradient=False),
         Sample((None, 1j), ("bool d:5", "complex b:3;d:5")),
         Sample((None, 7), ("bool b:4", "int d:6;b:4"), gradient=False),
     )
+
+    # `branches`: the inputs after the condition, which are x, y or both.
 
     def output_specs(self, condition: Spec, *branches: Spec) -> Specs:
         if condition.dtype != "bool":
@@ -82,37 +85,38 @@ class Where(Op):
         for value in (self.x, self.y):
             if value is not None:
                 check_scalar(value, dtype)
-        shape = broadcast_shape(condition.shape, *(b.shape for b in branches))
+        branch_shapes = [branch.shape for branch in branches]
+        shape = broadcast_shape(condition.shape, *branch_shapes)
         return (Spec(shape, dtype),)
 
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
     ) -> LocalTensors:
-        (out,) = context.outputs
-        condition, *tensors = [
-            align(x, shape, out)
-            for x, shape in zip((condition, *branches), context.inputs, strict=True)
-        ]
+        (output_shape,) = context.outputs
+        condition_shape, *branch_shapes = context.inputs
+        condition = align(condition, condition_shape, output_shape)
+        tensors = []
+        for branch, shape in zip(branches, branch_shapes, strict=True):
+            tensors.append(align(branch, shape, output_shape))
         dtype = tensors[0].dtype if tensors else self.dtype
-        values = []
-        for constant in (self.x, self.y):
-            if constant is None:
-                values.append(tensors.pop(0))
+        x_and_y = []
+        for scalar in (self.x, self.y):
+            if scalar is None:
+                x_and_y.append(tensors.pop(0))
             else:
-                values.append(tf.constant(constant, dtype))
-        return (tf.where(condition, *values),)
+                x_and_y.append(tf.constant(scalar, dtype))
+        return (tf.where(condition, *x_and_y),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
         # Cotangents are selected, not multiplied by 0 and 1: 0 times a NaN would be NaN.
-        ops = []
+        selections = []
         if self.x is None:
-            ops.append(Where(y=0.0))
+            selections.append(Where(y=0.0))  # dy where the condition holds, else 0
         if self.y is None:
-            ops.append(Where(x=0.0))
-        gradients = [
-            sum_to_shape(apply(op, condition, dy), branch)
-            for op, branch in zip(ops, branches, strict=True)
-        ]
+            selections.append(Where(x=0.0))  # 0 where the condition holds, else dy
+        gradients = []
+        for selection, branch in zip(selections, branches, strict=True):
+            gradients.append(sum_to_shape(apply(selection, condition, dy), branch))
         return [None, *gradients]
 
 
@@ -135,6 +139,7 @@ class Cast(Op):
     old: str
     new: str
 
+    # Each sample: the attributes (old, new), and the shape of x.
     conformance_samples = (
         Sample(("float32", "float64"), ("ties b:4;d:6",)),
         Sample(("float32", "bfloat16"), ("b:4;d:6",)),
@@ -146,12 +151,9 @@ class Cast(Op):
 
     @property
     def linearity(self) -> Any:
-        """Returns "joint" if partial sums may be converted before they are added up, and
-        None if not: see `Op`. They may if the new type represents all values of the old
-        one; a conversion to a narrower type would round each partial sum.
-        """
         if (self.old, self.new) in _EXACT_CASTS:
-            return "joint"
+            return "joint"  # partial sums may be converted before they are added up
+        # The narrower type would round each partial sum.
         return None
 
     def output_specs(self, x: Spec) -> Specs:
@@ -183,6 +185,7 @@ class Clip(Op):
     low: int | float | None = None
     high: int | float | None = None
 
+    # Each sample: the attributes (low, high), and the shape of x.
     conformance_samples = (
         Sample((-0.5, 0.75), ("b:4;d:6",)),
         Sample((0.25, None), ("b:3;d:5",)),
@@ -228,7 +231,7 @@ class ClipGrad(Op):
         return (dy,)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
-        # Only floats have gradients, so an infinite bound can stand for none.
+        # Only floats have gradients, so the absence of a bound can be an infinite bound.
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         clipped = tf.raw_ops.ClipByValue(
@@ -243,26 +246,35 @@ class ClipGrad(Op):
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
-    """Returns x where the condition holds and y elsewhere, broadcast by names; x and y
-    may be numbers.
+    """Returns x where the condition holds and y elsewhere, broadcast by names.
 
     An element that is not selected has a gradient of zero, even if it is NaN or infinite.
     At a singular point (of log, sqrt, 1 / x and others), the gradient for a cotangent of
     zero is zero, not 0 * inf = NaN. So mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its
     gradient, and needs no second `where` around the argument.
+
+    Args:
+      condition: a tensor of booleans.
+      x: a tensor or a number.
+      y: a tensor or a number.
+
+    Raises:
+      ShapeError: none of the tensors has the names of all others, or sizes conflict.
+      DTypeError: the condition is not bool, or x and y are of different types.
     """
-    tensors = [value for value in (x, y) if not is_scalar(value)]
-    x_value = python_scalar(x) if is_scalar(x) else None
-    y_value = python_scalar(y) if is_scalar(y) else None
-    dtype = "" if tensors else _dtype_of_numbers(x_value, y_value)
-    op = Where(x_value, y_value, dtype)
+    tensors = [operand for operand in (x, y) if not is_scalar(operand)]
+    x_number = python_scalar(x) if is_scalar(x) else None
+    y_number = python_scalar(y) if is_scalar(y) else None
+    dtype = "" if tensors else _dtype_of_numbers(x_number, y_number)
+    op = Where(x=x_number, y=y_number, dtype=dtype)
     return apply(op, *broadcast_operands("where", condition, *tensors))
 
 
 def _dtype_of_numbers(x: Any, y: Any) -> str:
     """Returns the data type of the wider one of two Python numbers."""
-    order = [bool, int, float, complex]
-    return dtype_name(max(type(x), type(y), key=order.index))
+    types_by_width = [bool, int, float, complex]
+    wider_type = max(type(x), type(y), key=types_by_width.index)
+    return dtype_name(wider_type)
 
 
 def cast(x: Any, dtype: Any) -> Tensor:

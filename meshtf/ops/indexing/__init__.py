@@ -1,5 +1,6 @@
-"""Elements by their index."""
+"""Ops by integer index: gather, scatter, dynamic slices, one-hot, top-k, and `x["length", 0]`."""
 
 from meshtf.ops.indexing.by_name import index_by_name
 
-__all__ = ["index_by_name"]  # in the table of operators, for `x["length", 0]`
+# The import registers `index_by_name`, which `x["length", 0]` calls.
+__all__ = ["index_by_name"]

@@ -4,9 +4,9 @@
     x["length", 2:8]                      # length:6
     x[{"batch": 0, "length": ids}]        # [batch, length], [k] -> [k]
 
-An integer or a tensor of integers is a `gather`. A slice is a `slice` or, with a step, a
-gather of constant indices. So any layout of x is allowed, and the result must fit the layout
-like any other tensor: where `length` is sharded, a slice of it is sharded too.
+An integer or a tensor of integers becomes a `gather`. A slice becomes an `mtf.slice` or, with
+a step, a gather of constant indices. So any layout of x is allowed, and the result must fit
+the layout like any other tensor: where `length` is sharded, a slice of it is sharded too.
 """
 
 from __future__ import annotations
@@ -27,28 +27,33 @@ from meshtf.ops.shapes.reshape import rename, transpose
 from meshtf.ops.shapes.slice import slice as slice_
 from meshtf.ops.variables.fill import full
 
-_TAKES = "an integer, a slice or a tensor of integers"
+_INDEX_TYPES = "an integer, a slice or a tensor of integers"  # for error messages
 
-DimIndex: TypeAlias = int | slice | Tensor
+DimIndex: TypeAlias = int | slice | Tensor  # an index into one dimension
 
 
 def index_by_name(x: Any, index: Any) -> Tensor:
-    """Returns entries of x [batch, length, ...]: see `Operators.__getitem__`."""
+    """Returns x[index], entries of x [batch, length, ...].
+
+    Args:
+      x: a tensor or variable.
+      index: the name of a dimension and its index, or a mapping of indices by name.
+    """
     x = as_tensor("x", x)
     tensor_indices = {}
     constant_indices = {}
-    for dim, value in _indices_by_name(x, index):
-        dim_index = _check_index(x, dim, value)
+    for dim, raw_index in _indices_by_name(x, index):
+        dim_index = _as_dim_index(x, dim, raw_index)
         if isinstance(dim_index, Tensor):
             tensor_indices[dim] = dim_index
         else:
             constant_indices[dim] = dim_index
-    for dim, constant in constant_indices.items():
-        if isinstance(constant, slice):
-            x = _entries_of_slice(x, dim, constant)
+    for dim, constant_index in constant_indices.items():
+        if isinstance(constant_index, slice):
+            x = _entries_of_slice(x, dim, constant_index)
         else:
-            ids = full(x.mesh, "", constant, "int32")
-            x = gather_with_bounds(x, ids, dim, "trusted")
+            ids = full(x.mesh, shape="", value=constant_index, dtype="int32")
+            x = gather_with_bounds(x, ids, dim, out_of_range="trusted")
     # Tensors are last, since they may have dimensions that integers have removed from x.
     for dim, ids in tensor_indices.items():
         x = _entries_at(x, dim, ids)
@@ -88,9 +93,9 @@ def _suggest_names(x: Tensor, index: Any) -> str:
     """Returns a sentence that says how to write `x[0, 2:8]`, an index without names."""
     positional = index if isinstance(index, tuple) else (index,)
     if any(i is None or i is Ellipsis for i in positional):
-        # The dimension of each index is not known.
+        # It is not known which dimension each index belongs to.
         positional = ()
-    texts = {}
+    texts = {}  # by the name of the dimension, what to write as its index
     for name, dim_index in zip(x.shape.names, positional):
         if isinstance(dim_index, int):
             texts[name] = str(dim_index)
@@ -105,7 +110,7 @@ def _suggest_names(x: Tensor, index: Any) -> str:
     return 'Write x["length", 0], x["length", 0:8] or x[{"batch": 0, "length": ids}].'
 
 
-def _check_index(x: Tensor, dim: str, index: Any) -> DimIndex:
+def _as_dim_index(x: Tensor, dim: str, index: Any) -> DimIndex:
     """Returns an index of a dimension of x: an integer that is not negative, a slice of
     integers, or a tensor.
 
@@ -120,10 +125,10 @@ def _check_index(x: Tensor, dim: str, index: Any) -> DimIndex:
     if isinstance(index, slice):
         for bound in (index.start, index.stop, index.step):
             if bound is not None:
-                as_int("index", bound)
+                as_int("index", bound)  # raises for other types
         return index
     if isinstance(index, (bool, str, float)) or getattr(index, "shape", ()) != ():
-        refuse(f"index of {dim}", index, _TAKES, _suggest_type(index))
+        refuse(f"index of {dim}", index, _INDEX_TYPES, _suggest_type(index))
     integer = as_int(f"index of {dim}", index)
     if not -size <= integer < size:
         raise ShapeError(
@@ -166,11 +171,13 @@ def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
         )
     if entries.step == 1:
         return slice_(x, dim, entries.start, len(entries))
-    # No layout shards a name with a dot.
+    # A temporary name, since indices cannot have the dimension that they index. Names that
+    # begin with a dot are internal, and no layout shards them.
     slice_dim = Dimension("." + dim, len(entries))
     steps = index_range(x.mesh, slice_dim)
     ids = add(multiply(steps, entries.step), entries.start)
-    y = rename(gather_with_bounds(x, ids, dim, "trusted"), {slice_dim.name: dim})
+    y = gather_with_bounds(x, ids, dim, out_of_range="trusted")
+    y = rename(y, {slice_dim.name: dim})
     return transpose(y, x.shape.names)
 
 
@@ -192,5 +199,6 @@ def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:
     return transpose(y, [*names_before, *new_names, *names_after])
 
 
-# `Operators.__getitem__` calls it by this table: classes of `meshtf.graph` cannot import ops.
+# `Operators.__getitem__` looks the function up by this name, since modules of `meshtf.graph`
+# cannot import ops.
 register_operator("index_by_name", index_by_name)

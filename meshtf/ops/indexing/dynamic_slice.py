@@ -32,7 +32,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
-from meshtf.names.arguments import as_bool
+from meshtf.names.arguments import check_bools
 from meshtf.ops.common.broadcasting import align
 from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
@@ -58,6 +58,8 @@ class DynamicUpdate(Op):
 
     dim: str
     update_dim: str
+    # Test inputs: the attributes (dim, update_dim), then each input's kind of values and
+    # shape; "int " is a scalar. Integers are less than `below`.
     conformance_samples = (
         Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
         Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), below=6),
@@ -69,25 +71,28 @@ class DynamicUpdate(Op):
         return (Spec(x.shape, same_dtype(x, updates)),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x or of the updates, does.
         if factor == self.update_dim:
             return Role.UNSHARDED
-        return Role.MAP
+        return Role.MAP  # the output is sharded too
 
     def local(
         self, context: LocalContext, x: Any, begin: Any, updates: Any
     ) -> LocalTensors:
         x_shape, begin_shape, _ = context.inputs
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of x, input 0
         outer_shape = x_shape.only(x_shape.names[:axis])
         local_size = context.local_size(self.dim)
         num_updates = context.local_size(self.update_dim)
         is_sharded = context.num_shards(self.dim) > 1
         if is_sharded:
             begin = begin - context.shard_offset(self.dim)
+        # The outer dimensions are merged into groups, and so are the inner dimensions.
         x_3d = tf.reshape(x, [outer_shape.size, local_size, -1])
         updates = tf.reshape(updates, [outer_shape.size, num_updates, -1])
-        crosses_shards = is_sharded and num_updates > 1
-        if context.compiled or begin_shape.names or crosses_shards:
+        may_cross_shards = is_sharded and num_updates > 1
+        if context.compiled or begin_shape.names or may_cross_shards:
+            # Each group has a start index. Updates that lie in other shards are dropped.
             begins = align(begin, begin_shape, outer_shape)
             begins = tf.broadcast_to(begins, outer_shape.sizes)
             begins = tf.reshape(begins, [-1, 1, 1])
@@ -98,7 +103,7 @@ class DynamicUpdate(Op):
                 # this index modulo the local size is written back.
                 is_local = (begin >= 0) & (begin < local_size)
                 begin = begin % local_size
-                current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), 1)
+                current = tf.expand_dims(tf.gather(x_3d, begin, axis=1), axis=1)
                 updates = tf.where(is_local, updates, current)
             y = _write_slice(x_3d, begin, updates)
         return (tf.reshape(y, x.shape),)
@@ -109,15 +114,15 @@ class DynamicUpdate(Op):
         dx = apply(self, dy, begin, zeros_like(updates))
         steps = index_range(x.mesh, updates.shape.dim(self.update_dim))
         indices = add(begin, steps)
-        # An index that is too large becomes negative, which the gather ignores.
+        # An index that is too large becomes negative, and the gather gives zero for it.
         indices = where(less(indices, x.shape[self.dim]), indices, -1)
-        dupdates = gather_with_bounds(dy, indices, self.dim, "zeros")
+        dupdates = gather_with_bounds(dy, indices, self.dim, out_of_range="zeros")
         return [dx, None, transpose(dupdates, updates.shape.names)]
 
 
 def _write_slice(x: Any, begin: Any, updates: Any) -> Any:
     """Returns x with updates from index `begin` of axis 1 on, by a kernel that works in
-    place where x is not used again. XLA would need `begin` to be a constant.
+    place where x is not used again. XLA cannot compile it, since `begin` is no constant.
 
     Args:
       x: a TensorFlow tensor [groups, n, inner].
@@ -145,7 +150,8 @@ def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
       updates: the new elements, [groups, size, inner].
     """
     groups, size = updates.shape[:2]
-    # The pairs (group, step), [groups, size, 2]; `begin` is added to the steps.
+    # The indices of updates, pairs (group, step) of [groups, size, 2]; `begin` is added to
+    # the steps.
     grid = np.meshgrid(range(groups), range(size), indexing="ij")
     group_and_step = np.stack(grid, -1).astype("int32")
     indices = group_and_step + begin * np.array([0, 1], "int32")
@@ -172,7 +178,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> 
 
     Raises:
       ShapeError: x lacks `dim` or a name of `begin`, or `dim` is smaller than the slice.
-      DTypeError: `begin` is no integer.
+      DTypeError: `begin` is not an integer.
     """
     x, dim = tensor_along(x, dim)
     if isinstance(size, int):
@@ -180,10 +186,11 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> 
     else:
         slice_dim = single_dim(size)
     begin = _clamp_start(x, dim, begin, slice_dim.size)
+    # A temporary name, since indices cannot have the dimension that they index.
     step_dim = Dimension("." + dim, slice_dim.size)
     steps = index_range(x.mesh, step_dim)
-    indices = outer(begin, steps, add)
-    return _gather_along(x, dim, indices, slice_dim.name)
+    indices = outer(begin, steps, add)  # begin + step for all pairs
+    return _gather_along(x, dim, indices, new_dim=slice_dim.name)
 
 
 def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tensor:
@@ -202,22 +209,24 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tenso
 
     Raises:
       ShapeError: x lacks `dim` or a name of `begin`, or `updates` do not fit.
-      DTypeError: `begin` is no integer, or data types differ.
+      DTypeError: `begin` is not an integer, or data types differ.
     """
     x, dim = tensor_along(x, dim)
     updates = as_tensor("updates", updates)
     update_dim = _update_dim(x, dim, updates)
     num_updates = update_dim.size if update_dim else 1
     begin = _clamp_start(x, dim, begin, num_updates)
-    # The op takes the dimensions of `begin` before `dim`.
+    # The op requires that x has the dimensions of `begin` before `dim`.
     order = list(x.shape.names)
     axis = order.index(dim)
     if any(order.index(name) > axis for name in begin.shape.names):
-        remaining = [name for name in order if name not in begin.shape]
-        order = [*begin.shape.names, *remaining]
+        remaining_names = [name for name in order if name not in begin.shape]
+        order = [*begin.shape.names, *remaining_names]
     new_name = "." + dim
-    updates = _arrange_updates(updates, update_dim, dim, new_name, order)
-    op = DynamicUpdate(dim, new_name)
+    updates = _arrange_updates(
+        updates, update_dim, dim=dim, new_name=new_name, order=order
+    )
+    op = DynamicUpdate(dim, update_dim=new_name)
     y = apply(op, transpose(x, order), begin, updates)
     return transpose(y, x.shape)
 
@@ -289,16 +298,16 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
 
     Raises:
       ShapeError: x lacks `dim` or a name of `by`.
-      DTypeError: `by` is no integer.
+      DTypeError: `by` is not an integer.
     """
     x, dim = tensor_along(x, dim)
-    as_bool("wrap", wrap)
-    by = _check_index(x, dim, by)
+    check_bools(wrap=wrap)
+    by = _as_index(x, dim, by)
     size = x.shape[dim]
     sources = outer(index_range(x.mesh, Dimension("." + dim, size)), by, subtract)
     if wrap:
-        return _gather_along(x, dim, floormod(sources, size), dim)
-    return _gather_along(x, dim, sources, dim, out_of_range="zeros")
+        return _gather_along(x, dim, floormod(sources, size), new_dim=dim)
+    return _gather_along(x, dim, sources, new_dim=dim, out_of_range="zeros")
 
 
 def _gather_along(
@@ -315,7 +324,8 @@ def _gather_along(
       dim: the name of the dimension that is indexed.
       indices: an integer tensor [..., "." + dim].
       new_dim: the name in the result in place of `dim`.
-      out_of_range: the policy for indices out of range: see `OutOfRange`.
+      out_of_range: the policy for indices out of range: "trusted": there are none;
+        "zeros": they give zeros.
     """
     y = gather_with_bounds(x, indices, dim, out_of_range)
     y = rename(y, {"." + dim: new_dim})
@@ -327,10 +337,10 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
     elements of `dim` lies within x.
 
     Raises:
-      ShapeError: the slice is longer than the dimension, or as in `_check_index`.
-      DTypeError: `begin` is no integer.
+      ShapeError: the slice is longer than the dimension, or as in `_as_index`.
+      DTypeError: `begin` is not an integer.
     """
-    begin = _check_index(x, dim, begin)
+    begin = _as_index(x, dim, begin)
     if not 0 < size <= x.shape[dim]:
         raise ShapeError(
             explain_error(
@@ -340,12 +350,12 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
     return clip(begin, 0, x.shape[dim] - size)
 
 
-def _check_index(x: Tensor, dim: str, index: Tensor) -> Tensor:
+def _as_index(x: Tensor, dim: str, index: Tensor) -> Tensor:
     """Returns an index into `dim` of x as an int32 tensor.
 
     Raises:
       ShapeError: x lacks `dim`, or `index` has it or a dimension that x lacks.
-      DTypeError: the index is no integer.
+      DTypeError: the index is not an integer.
     """
     index = as_tensor("begin", index)
     require_dim(x.shape, dim)

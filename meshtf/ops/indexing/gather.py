@@ -60,12 +60,16 @@ class Gather(Op):
 
     Attributes:
       dim: the dimension of the table that ids index.
-      out_of_range: the policy for indices outside of [0, size of `dim`).
+      out_of_range: the policy for indices outside of [0, size of `dim`): "error";
+        "negative": negative ones give zeros, others are errors; "zeros": all give zeros;
+        "trusted": there are none.
     """
 
     dim: str
     out_of_range: OutOfRange = "error"
-    linearity = "each"  # of the table; ids cannot be partial sums
+    linearity = "each"  # if the table is a partial sum over shards, so is the output
+    # Test inputs: the attributes (dim, out_of_range), then each input's kind of values and
+    # shape. Integers are less than `below`.
     conformance_samples = (
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
@@ -83,6 +87,8 @@ class Gather(Op):
         return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of an input or of the output, does: shards of
+        # `dim` give partial sums; with others sharded, the output is sharded too.
         return Role.SUM if factor == self.dim else Role.MAP
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> LocalTensors:
@@ -90,18 +96,20 @@ class Gather(Op):
         is_sharded = context.num_shards(self.dim) > 1
         ignores_ids = self.out_of_range in ("negative", "zeros")
         gives_zeros = is_sharded or ignores_ids
+        # If `context.kernels_refuse`, TensorFlow's kernel checks the bounds itself.
         if gives_zeros or not context.kernels_refuse:
             ids = check_bounds(context, self.dim, ids, self.out_of_range)
         if gives_zeros:
             ids, is_local = to_local_ids(context, self.dim, ids)
             # Ids outside of the shard look up element 0, which is replaced by zero.
             y = self._lookup(context, table, tf.where(is_local, ids, 0))
-            ids_sizes = context.inputs[1].sizes
-            num_rest = len(y.shape) - len(ids_sizes)
-            is_local = tf.reshape(is_local, [*ids_sizes, *[1] * num_rest])
+            _table_shape, ids_shape = context.inputs
+            num_rest = len(y.shape) - len(ids_shape)
+            is_local = tf.reshape(is_local, [*ids_shape.sizes, *[1] * num_rest])
             y = tf.where(is_local, y, tf.zeros([], y.dtype))
         else:
             y = self._lookup(context, table, ids)
+        # XLA cannot raise errors: there the result for an id out of range is NaN.
         return (mark_out_of_range(context, self.dim, y, global_ids, self.out_of_range),)
 
     def _lookup(self, context: LocalContext, table: Any, ids: Any) -> Any:
@@ -111,6 +119,7 @@ class Gather(Op):
         table_shape, ids_shape = context.inputs
         batch = [n for n in ids_shape.names if n in table_shape]
         lookups = [n for n in ids_shape.names if n not in table_shape]
+        # `dim` may be anywhere among the rest.
         dim_and_rest = [n for n in table_shape.names if n not in ids_shape]
         axis = dim_and_rest.index(self.dim)
         y = tf.gather(
@@ -134,16 +143,20 @@ class SegmentSum(Op):
     """The sums of x by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
     [*batch, dim, *rest].
 
+    A segment consists of the elements of x that have the same id.
+
     Attributes:
       dim: the new dimension, which ids index.
-      like: the shape of the output, [*batch, dim, *rest] in any order.
-      out_of_range: the policy for indices outside of [0, size of `dim`).
+      output_shape: the shape of the output, [*batch, dim, *rest] in any order.
+      out_of_range: the policy for indices outside of [0, size of `dim`), as in `Gather`;
+        elements whose ids give zeros there are dropped.
     """
 
     dim: str
-    like: Shape
+    output_shape: Shape
     out_of_range: OutOfRange = "negative"
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # if one input is a partial sum, so is the output
+    # Attributes: (dim, output_shape, out_of_range).
     conformance_samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
         Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
@@ -155,25 +168,25 @@ class SegmentSum(Op):
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments("segment_sum", self.dim, self.like, x, ids)
-        return (Spec(self.like, x.dtype),)
+        check_segments("segment_sum", self.dim, self.output_shape, x=x, ids=ids)
+        return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.like else Role.SUM
+        return Role.MAP if factor in self.output_shape else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
-        widened = widen(x)  # sums of ones in bfloat16 would stop at 256
         sums = reduce_segments(
             tf.math.unsorted_segment_sum,
             context,
-            self.dim,
-            widened,
-            ids,
-            self.out_of_range,
+            dim=self.dim,
+            x=widen(x),  # to float32: in bfloat16, sums of ones would stop at 256
+            ids=ids,
+            out_of_range=self.out_of_range,
         )
         return (tf.cast(sums, x.dtype),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
+        # An element that the sum has dropped has the gradient zero.
         policy: OutOfRange = "zeros" if self.out_of_range == "zeros" else "negative"
         dx = apply(Gather(self.dim, policy), dy, ids)
         return [transpose(dx, x.shape), None]
@@ -182,37 +195,41 @@ class SegmentSum(Op):
         return x.shape.size
 
 
-def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
+def check_segments(
+    op_name: str, dim: str, output_shape: Shape, x: Spec, ids: Spec
+) -> None:
     """Checks the inputs of a segment op.
 
     Args:
       op_name: the name of the op, for errors.
       dim: the dimension that ids index.
-      like: the shape of the output.
+      output_shape: the shape of the output.
       x: the spec of the values, [*batch, *reduced, *rest].
       ids: the spec of the segment ids, [*batch, *reduced].
 
     Raises:
-      ShapeError: `like` is not [*batch, dim, *rest], in any order.
-      DTypeError: ids are no integers, or x is bool.
+      ShapeError: `output_shape` is not [*batch, dim, *rest], in any order.
+      DTypeError: ids are not integers, or x is bool.
     """
     check_ids(ids, dim)
     require_dim(x.shape, *ids.shape.names)
     _check_sizes(x.shape, ids.shape)
     if x.dtype == "bool":
         raise DTypeError(f"{op_name} takes numbers, not bool.")
-    output_dims = like.without(dim)
+    output_dims = output_shape.without(dim)
     lost_dims = [
         d for d in x.shape if d.name not in ids.shape and d.name not in output_dims
     ]
     if dim in x.shape or lost_dims or not set(output_dims) <= set(x.shape):
-        raise ShapeError(f'{op_name} into {like!r} along "{dim}" takes no {x.shape!r}.')
+        raise ShapeError(
+            f'{op_name} into {output_shape!r} along "{dim}" takes no {x.shape!r}.'
+        )
 
 
-def segments_like(
+def segment_dim_and_output_shape(
     x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
 ) -> tuple[str, Shape]:
-    """Returns the attributes `dim` and `like` of a segment op.
+    """Returns the attributes `dim` and `output_shape` of a segment op.
 
     Args:
       x: the values, [*batch, *reduced, *rest].
@@ -266,13 +283,12 @@ def gather(
 
     Raises:
       ShapeError: the table lacks `dim`, ids have it, or a shared name has two sizes.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
       PlanError: `out_of_range` is neither "error" nor "zeros".
     """
     check_bools(zero_negative=zero_negative)
-    as_choice("out_of_range", out_of_range, ("error", "zeros"))
     policy: OutOfRange = "negative" if zero_negative else "error"
-    if out_of_range == "zeros":
+    if as_choice("out_of_range", out_of_range, ("error", "zeros")) == "zeros":
         policy = "zeros"
     return gather_with_bounds(table, ids, dim, policy)
 
@@ -309,7 +325,7 @@ def take_along_axis(
 
     Raises:
       ShapeError: x or ids lack `dim`, or another name has two sizes.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
     """
     ids, dim = tensor_along(ids, dim, "ids")
     x = as_tensor("x", x)
@@ -335,6 +351,7 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
     Raises:
       ShapeError: x lacks a name of ids, or has `dim`.
-      DTypeError: ids are no integers, or x is bool.
+      DTypeError: ids are not integers, or x is bool.
     """
-    return apply(SegmentSum(*segments_like(x, ids, dim, batch)), x, ids)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    return apply(SegmentSum(dim_name, output_shape), x, ids)

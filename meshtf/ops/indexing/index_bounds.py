@@ -10,11 +10,13 @@ An op has a policy (`OutOfRange`) for indices outside of [0, size):
 To ignore an index means that a lookup gives zero, and that a segment sum drops the value.
 
 Which indices are errors does not depend on the layout. TensorFlow's CPU kernels raise errors
-for indices that are too large. They do not if the dimension is sharded, if there are batch
-dimensions, or on a GPU: then the check is one comparison, one reduction and an assertion.
+for indices that are too large. Kernels of GPUs do not; and if the dimension is sharded, or
+there are batch dimensions, the kernel gets other indices, computed from these. Then the check
+is one comparison, one reduction and an assertion.
 XLA cannot raise errors: under every layout, `gather` then gives NaN (for integers, the
-smallest integer), a cross entropy gives NaN, and segment sums ignore the index. Programs of
-live meshes record the first failure, and the host raises the error.
+smallest integer), a cross entropy gives NaN, and segment sums ignore the index. On live
+meshes, whose devices run programs of XLA by jax, a program records its first failure, and the
+host raises the error.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ def check_ids(ids: Spec, dim: str) -> None:
 def bounds_checks(
     context: LocalContext, dim: str, ids: Any, out_of_range: OutOfRange
 ) -> list[Any]:
-    """Returns the assertions to run before ids are used, in a list that may be empty.
+    """Returns the assertions to run before ids are used, in a list that may be empty: on a
+    live mesh the check is recorded instead (`LocalContext.record_check`).
 
     Args:
       context: the shard that uses the ids.
@@ -77,6 +80,7 @@ def bounds_checks(
         return []
     size = context.global_size(dim)
     in_range = _is_in_range(ids, size, out_of_range)
+    # Names that begin with "." are dimensions that ops make for themselves.
     interval = f'[0, {size}) of "{dim.lstrip(".")}"'
     if context.record_check is not None:
         context.record_check(in_range, ids, interval)
@@ -182,6 +186,8 @@ def reduce_segments(
     rest = [n for n in output_shape.names if n not in batch and n != dim]
     num_segments = context.local_size(dim)
     is_sharded = context.num_shards(dim) > 1
+    # The kernel raises for ids that are too large (`kernels_refuse`), and ignores negative
+    # ones, which is what all policies but "error" want.
     kernel_checks_bounds = (
         context.kernels_refuse
         and not batch

@@ -1,4 +1,4 @@
-"""Indices as tensors: one_hot, and the indices of a dimension, range.
+"""Indices as tensors: `one_hot` encodes them, `range` returns the indices of a dimension.
 
 y = mtf.one_hot(ids, "vocab:256")            # [batch] -> [batch vocab]
 i = mtf.range(mesh, "length:8")              # [length]: 0, 1, ..., 7
@@ -30,10 +30,15 @@ from meshtf.ops.indexing.index_bounds import as_index_dtype, check_ids
 class OneHot(Op):
     """Ids [*shape] -> [*shape, dim], with 1 where the index along `dim` is the id, and 0
     elsewhere.
+
+    Attributes:
+      dim: the new dimension.
+      dtype: the data type of the output.
     """
 
     dim: Dimension
     dtype: str = "float32"
+    # Test inputs: the op's attributes, then each input's kind of values and shape.
     conformance_samples = (
         Sample((Dimension("v", 8),), ("int b:4",), gradient=False),
         Sample((Dimension("v", 4), "int32"), ("int b:4;c:3",), gradient=False),
@@ -47,6 +52,7 @@ class OneHot(Op):
 
     def local(self, context: LocalContext, ids: Any) -> LocalTensors:
         if context.num_shards(self.dim.name) > 1:
+            # Relative to this shard; ids of other shards are out of range, and give zeros.
             offset = context.shard_offset(self.dim.name)
             ids = tf.cast(ids, tf.int64) - tf.cast(offset, tf.int64)
         ids = as_index_dtype(ids)
@@ -79,8 +85,9 @@ class Range(Op):
         # dimension is sharded, it would make the length dynamic.
         indices = tf.range(context.local_size(self.dim.name))
         if context.compiled:
-            # Otherwise TensorFlow computes all that depends on indices alone while it lowers
-            # a program: attention masks of [length, length] would be in its text.
+            # Otherwise TensorFlow would compute all that depends on indices alone while it
+            # lowers a program, and the text of the program would contain the numbers, such
+            # as attention masks of [length, length].
             indices = context.optimization_barrier(indices)
         if context.num_shards(self.dim.name) > 1:
             indices += context.shard_offset(self.dim.name)
@@ -102,7 +109,7 @@ def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
 
     Raises:
       ShapeError: ids have `dim` already.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
     """
     return apply(OneHot(single_dim(dim), dtype_name(dtype)), ids)
 

@@ -41,8 +41,8 @@ from meshtf.ops.indexing.gather import (
     SegmentSum,
     check_segments,
     gather_with_bounds,
+    segment_dim_and_output_shape,
     segment_sum,
-    segments_like,
 )
 from meshtf.ops.indexing.index_bounds import reduce_segments
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
@@ -54,21 +54,26 @@ _SEGMENT_KERNELS = {
     "max": tf.math.unsorted_segment_max,
     "min": tf.math.unsorted_segment_min,
 }
+_SCATTERED = ".updates"  # the temporary name of the merged dimensions of updates
 
 
 class SegmentExtreme(Op):
     """The maximum or minimum of x by segment: x [*batch, *reduced, *rest], ids
     [*batch, *reduced] -> [*batch, dim, *rest].
 
+    A segment consists of the elements of x that have the same id.
+
     Attributes:
       kind: "max" or "min".
       dim: the new dimension, which ids index.
-      like: the shape of the output, [*batch, dim, *rest] in any order.
+      output_shape: the shape of the output, [*batch, dim, *rest] in any order.
     """
 
     kind: str
     dim: str
-    like: Shape
+    output_shape: Shape
+    # Test inputs: the attributes (kind, dim, output_shape), then each input's kind of values and
+    # shape. Integers are less than `below`; "ties" are floats, many of which are equal.
     conformance_samples = (
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
         Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
@@ -79,11 +84,14 @@ class SegmentExtreme(Op):
     )
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments(f"segment_{self.kind}", self.dim, self.like, x, ids)
-        return (Spec(self.like, x.dtype),)
+        op_name = f"segment_{self.kind}"
+        check_segments(op_name, self.dim, self.output_shape, x=x, ids=ids)
+        return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        if factor in self.like:
+        # What sharding `factor`, a dimension of x or of the output, does: the output is
+        # sharded too, or each shard has a partial maximum or minimum.
+        if factor in self.output_shape:
             return Role.MAP
         return Role(self.kind)
 
@@ -91,10 +99,10 @@ class SegmentExtreme(Op):
         y = reduce_segments(
             _SEGMENT_KERNELS[self.kind],
             context,
-            self.dim,
-            x,
-            ids,
-            out_of_range="negative",
+            dim=self.dim,
+            x=x,
+            ids=ids,
+            out_of_range="negative",  # negative ids are ignored, too large ones are errors
         )
         if y.dtype.is_floating:
             # For empty segments, and for segments of infinities only, the kernels return
@@ -110,13 +118,14 @@ class SegmentExtreme(Op):
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         def at_elements(segments: Tensor) -> Tensor:
             """Returns the value of each element's segment, in the shape of x."""
-            values = gather_with_bounds(segments, ids, self.dim, "zeros")
+            # Ids out of range, which are checked already, give zeros here.
+            values = gather_with_bounds(segments, ids, self.dim, out_of_range="zeros")
             return transpose(values, x.shape)
 
         # If several elements are the extreme of a segment, each gets an equal share of the
         # cotangent, as in TensorFlow.
         is_extreme = equal(x, at_elements(y))
-        count_op = SegmentSum(self.dim, self.like, out_of_range="zeros")
+        count_op = SegmentSum(self.dim, self.output_shape, out_of_range="zeros")
         count = apply(count_op, cast(is_extreme, x.dtype), ids)
         share = divide(dy, maximum(count, 1.0))
         return [where(is_extreme, at_elements(share), 0.0), None]
@@ -130,10 +139,22 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     of the new `dim` is the largest of the elements of x where ids are i.
 
     Empty segments are -inf, or the smallest integer. Equal largest elements share the
-    gradient. Arguments and errors are those of `segment_sum`.
+    gradient.
+
+    Args:
+      x: a tensor with all dimensions of ids.
+      ids: the segment of each element, integers; elements with negative ids are ignored.
+      dim: the dimension of the segments, such as "segment:8".
+      batch: names of ids that the result keeps: each of their entries has segments of its
+        own.
+
+    Raises:
+      ShapeError, DTypeError: as in `segment_sum`.
     """
-    dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentExtreme("max", dim_name, like), x, ids)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    return apply(
+        SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape), x, ids
+    )
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -143,8 +164,10 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Empty segments are inf, or the largest integer. Equal smallest elements share the
     gradient. Arguments and errors are those of `segment_sum`.
     """
-    dim_name, like = segments_like(x, ids, dim, batch)
-    return apply(SegmentExtreme("min", dim_name, like), x, ids)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    return apply(
+        SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape), x, ids
+    )
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -155,7 +178,7 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
     """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
-    # bfloat16 could count to 256 only.
+    # In bfloat16, counts would stop at 256.
     dtype = accumulation_dtype(x.dtype)
     count = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
     total = segment_sum(cast(x, dtype), ids, dim, batch)
@@ -171,12 +194,12 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
 
     Raises:
       ShapeError: updates lack a name of ids, or have `dim`.
-      DTypeError: ids are no integers.
+      DTypeError: ids are not integers.
     """
     updates = as_tensor("updates", updates)
     ids = as_tensor("ids", ids)
-    dim_name, like = segments_like(updates, ids, dim, batch)
-    y, _ = _last_updates(updates, ids, dim_name, like)
+    dim_name, output_shape = segment_dim_and_output_shape(updates, ids, dim, batch)
+    y, _ = _last_updates(updates, ids, dim_name, output_shape)
     return y
 
 
@@ -193,7 +216,7 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
     Raises:
       ShapeError: the shapes do not fit.
-      DTypeError: ids are no integers, or the types of x and updates differ.
+      DTypeError: ids are not integers, or the types of x and updates differ.
     """
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
@@ -218,7 +241,7 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
 
 def _last_updates(
-    updates: Tensor, ids: Tensor, dim: str, like: Shape
+    updates: Tensor, ids: Tensor, dim: str, output_shape: Shape
 ) -> tuple[Tensor, Tensor]:
     """Returns the last update of each element of `dim`, and the index of that update.
 
@@ -226,35 +249,38 @@ def _last_updates(
       updates: the updates, [*batch, *scattered, *rest].
       ids: the index of each update in `dim`, [*batch, *scattered].
       dim: the name of the updated dimension.
-      like: the shape of the result, [*batch, dim, *rest].
+      output_shape: the shape of the result, [*batch, dim, *rest].
 
     Returns:
-      The updates, of shape `like`; 0 where there is none. Their indices in the merged
+      The updates, of shape `output_shape`; 0 where there is none. Their indices in the merged
       scattered dimensions, [*batch, dim]; negative where there is none.
     """
-    scattered = [n for n in ids.shape.names if n not in like]
-    ids = _merge_scattered(ids, scattered)
-    updates = _merge_scattered(updates, scattered)
-    (update_dim,) = (d for d in ids.shape if d.name not in like)
+    scattered_names = [n for n in ids.shape.names if n not in output_shape]
+    ids = _merge_scattered(ids, scattered_names)
+    updates = _merge_scattered(updates, scattered_names)
+    (update_dim,) = (d for d in ids.shape if d.name not in output_shape)
+    # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
-    batch = like.only(ids.shape.names)
-    last = apply(SegmentExtreme("max", dim, batch + like.dim(dim)), indices, ids)
-    y = gather_with_bounds(updates, last, update_dim.name, "zeros")
-    return transpose(y, like), last
+    batch = output_shape.only(ids.shape.names)
+    last_op = SegmentExtreme(
+        kind="max", dim=dim, output_shape=batch + output_shape.dim(dim)
+    )
+    last_update_index = apply(last_op, indices, ids)
+    new_values = gather_with_bounds(
+        updates, last_update_index, update_dim.name, out_of_range="zeros"
+    )
+    return transpose(new_values, output_shape), last_update_index
 
 
-_SCATTERED = ".updates"
-
-
-def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
-    """Returns x with the dimensions `scattered` merged into one, or with an added dimension
+def _merge_scattered(x: Tensor, scattered_names: list[str]) -> Tensor:
+    """Returns x with the dimensions `scattered_names` merged into one, or with an added dimension
     of size 1 if there are none.
     """
-    if not scattered:
+    if not scattered_names:
         return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
-    if len(scattered) == 1:
+    if len(scattered_names) == 1:
         return x
-    return flatten(x, scattered, _SCATTERED)
+    return flatten(x, scattered_names, _SCATTERED)
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
@@ -264,7 +290,7 @@ def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
     if dim in ids.shape or set(expected) != set(updates.shape):
         raise ShapeError(
             explain_error(
-                f'the updates along "{dim}" have the dimensions of ids and the '
+                f'the updates along "{dim}" must have the dimensions of ids and the '
                 "remaining ones of x.",
                 x=repr(x.shape),
                 ids=repr(ids.shape),

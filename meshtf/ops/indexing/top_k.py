@@ -1,13 +1,14 @@
 """The largest and smallest elements along a dimension: top_k, argmax, argmin, top_1,
-nth_largest, nth_smallest. Of equal elements, the one with the lowest index comes first.
+nth_largest, nth_smallest. Among equal elements, the one with the lowest index comes first.
 
     values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> both [batch k]
     label = mtf.argmax(logits, "vocab")                      # [batch]
     third = mtf.math.nth_largest(logits, "vocab", 2)         # [batch]
 
-Where the dimension is sharded, shards exchange their k largest elements, and every device
-selects the k largest of all exchanged ones. The gradient of top_k adds dvalues at the
-indices, which is a segment_sum.
+If the dimension is not sharded, the method `local` of an op computes its outputs. If it is,
+`statistics` returns the k largest elements of a shard, which all shards exchange, and
+`local_sharded` selects the k largest of all exchanged ones. The gradient of top_k adds
+dvalues at the indices, which is a segment_sum.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from meshtf.ops.indexing.gather import SegmentSum
 from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_
 
-_K = ".k"  # the name of the dimension k where the result drops it
+# The name of the dimension of the k largest where only one of them is returned. Names that
+# begin with a dot are internal, and no layout shards them.
+_K_NAME = ".k"
 
 
 class TopK(OpWithStatistics):
@@ -55,6 +58,7 @@ class TopK(OpWithStatistics):
 
     dim: str
     k: Dimension
+    # Test inputs: the attributes (dim, k), then the input's kind of values and shape.
     conformance_samples = (
         Sample(("v", Dimension("k", 3)), ("b:4;v:8",)),
         Sample(("v", Dimension("k", 2)), ("v:8;b:3",)),
@@ -76,11 +80,12 @@ class TopK(OpWithStatistics):
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x or of the outputs, does.
         if factor == self.dim:
-            return Role.SAME
+            return Role.SAME  # each shard computes the same outputs, after the exchange
         if factor == self.k.name:
             return Role.UNSHARDED
-        return Role.MAP
+        return Role.MAP  # the outputs are sharded too
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -107,17 +112,18 @@ class TopK(OpWithStatistics):
         # Values and indices of all shards, [shards, *rest, k], are concatenated along k in
         # the order of the shards, so that the lowest index comes first among equals.
         shard_values, shard_indices = gathered
-        all_values = tf.concat(tf.unstack(shard_values), -1)
-        all_indices = tf.concat(tf.unstack(shard_indices), -1)
-        values, selected = tf.math.top_k(all_values, self.k.size)
-        batch_dims = len(selected.shape) - 1
-        return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
+        all_values = tf.concat(tf.unstack(shard_values), axis=-1)
+        all_indices = tf.concat(tf.unstack(shard_indices), axis=-1)
+        values, selected_indices = tf.math.top_k(all_values, self.k.size)
+        batch_dims = len(selected_indices.shape) - 1
+        return values, tf.gather(all_indices, selected_indices, batch_dims=batch_dims)
 
     def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
         """Returns the k largest elements of the local shard and their local indices, both
         [*rest, min(k, local size)].
         """
-        names = context.inputs[0].names
+        (x_shape,) = context.inputs
+        names = x_shape.names
         rest = [n for n in names if n != self.dim]
         x = arrange(x, names, [*rest, self.dim])
         local_k = min(self.k.size, context.local_size(self.dim))
@@ -163,7 +169,8 @@ class ArgMax(OpWithStatistics):
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.argmax(x, context.axis(0, self.dim), output_type=tf.int32),)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return (tf.argmax(x, axis, output_type=tf.int32),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
@@ -176,8 +183,8 @@ class ArgMax(OpWithStatistics):
     ) -> LocalTensors:
         # The largest element of each shard and its index, both [shards, *rest].
         largest, indices = gathered
-        indices = tf.stack(tf.unstack(indices), -1)  # [*rest, shards]
-        best_shard = tf.argmax(largest, 0, output_type=tf.int32)  # [*rest]
+        indices = tf.stack(tf.unstack(indices), axis=-1)  # [*rest, shards]
+        best_shard = tf.argmax(largest, axis=0, output_type=tf.int32)  # [*rest]
         rank = len(best_shard.shape)
         return (tf.gather(indices, best_shard, batch_dims=rank, axis=rank),)
 
@@ -189,7 +196,12 @@ class ArgMax(OpWithStatistics):
 
 
 def _check_ordered(x: Spec, dim: str) -> None:
-    """Checks that x has a largest element along `dim`. Raises ShapeError or DTypeError."""
+    """Checks that x has a largest element along `dim`.
+
+    Raises:
+      ShapeError: x lacks `dim`, or `dim` has no elements.
+      DTypeError: x is boolean or complex.
+    """
     require_dim(x.shape, dim)
     if x.dtype == "bool" or x.dtype.startswith("complex"):
         raise DTypeError(f"{x.dtype} has no largest.")
@@ -243,8 +255,8 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
     Only the element at that index gets a gradient; `reduce_max` divides it among equal
     elements. Errors are those of `top_k`.
     """
-    values, indices = top_k(x, dim, Dimension(_K, 1))
-    return _select(values, 0), _select(indices, 0)
+    values, indices = top_k(x, dim, Dimension(_K_NAME, 1))
+    return _select(values, n=0), _select(indices, n=0)
 
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
@@ -270,7 +282,7 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
                 way_out=f"Count from 0, the largest, to {x.shape[dim] - 1}.",
             )
         )
-    values, _ = top_k(x, dim, Dimension(_K, n + 1))
+    values, _ = top_k(x, dim, Dimension(_K_NAME, n + 1))
     return _select(values, n)
 
 
@@ -285,16 +297,18 @@ def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
 
 
 def _select(x: Tensor, n: int) -> Tensor:
-    """Returns element n of x along the dimension `_K`: [..., _K] -> [...]."""
-    return reshape(slice_(x, _K, n, 1), x.shape.without(_K))
+    """Returns element n of x along the dimension `_K_NAME`: [..., k] -> [...]."""
+    element = slice_(x, _K_NAME, begin=n, size=1)
+    return reshape(element, x.shape.without(_K_NAME))
 
 
 def _reverse_order(x: Tensor) -> Tensor:
-    """Returns numbers whose order is the reverse of that of x: -x for floats, and for
-    integers a difference that does not overflow. It is its own inverse.
+    """Returns numbers whose order is the reverse of that of x: -x for floats, max - x for
+    unsigned integers, and -1 - x for signed ones, since -x would overflow for the smallest
+    integer. The function is its own inverse.
     """
     if is_floating(x.dtype):
         return negative(x)
-    is_unsigned = x.dtype.startswith("u")
-    total = np.iinfo(x.dtype).max if is_unsigned else -1
-    return subtract(total, x)
+    if x.dtype.startswith("u"):
+        return subtract(np.iinfo(x.dtype).max, x)
+    return subtract(-1, x)

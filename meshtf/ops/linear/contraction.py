@@ -1,4 +1,5 @@
-"""The contraction of two TensorFlow tensors with named axes, as one matmul.
+"""The contraction of two TensorFlow tensors with named axes, as one matmul: their product,
+summed over the names that the output lacks.
 
 There are four kinds of names:
 
@@ -11,7 +12,7 @@ Without batch names it is one 2-D matmul, which TensorFlow runs up to twice as f
 of small ones. Transposes are added only where the order of names needs them.
 
     contract(x, ("batch", "length", "d"), w, ("d", "heads", "key"),
-             out=("batch", "length", "heads", "key"))
+             out_names=("batch", "length", "heads", "key"))
 """
 
 from __future__ import annotations
@@ -48,41 +49,48 @@ def contract(
     x_names: Names,
     y: Any,
     y_names: Names,
-    out: Names,
+    out_names: Names,
     context: LocalContext | None = None,
 ) -> Any:
-    """Returns the product of x and y, summed over the names that `out` lacks.
+    """Returns the product of x and y, summed over the names that `out_names` lacks.
 
     Args:
       x: a TensorFlow tensor.
       x_names: the names of the axes of x.
       y: a TensorFlow tensor.
       y_names: the names of the axes of y.
-      out: the names of the axes of the result. It includes all names of only one input.
+      out_names: the names of the axes of the result. It includes all names of only one input.
       context: the shard, whose device selects the matmul kernel; None: TensorFlow does.
     """
-    shared = [name for name in x_names if name in y_names]
-    summed = [name for name in shared if name not in out]
-    batch = [name for name in out if name in shared]
-    x_free = [name for name in x_names if name not in shared]
-    y_free = [name for name in y_names if name not in shared]
-    if not summed:
-        return _align(x, x_names, out) * _align(y, y_names, out)
-    if not x_free and not y_free:
-        return _dot(x, x_names, y, y_names, summed, out)
-    left = _Operand(x, x_names, x_free)
-    right = _Operand(y, y_names, y_free)
-    if _starts_with(out, batch + y_free) and not _starts_with(out, batch + x_free):
+    shared_names = [name for name in x_names if name in y_names]
+    summed_names = [name for name in shared_names if name not in out_names]
+    batch = [name for name in out_names if name in shared_names]
+    x_free_names = [name for name in x_names if name not in shared_names]
+    y_free_names = [name for name in y_names if name not in shared_names]
+    if not summed_names:
+        # An elementwise or outer product.
+        return _align(x, x_names, out_names) * _align(y, y_names, out_names)
+    if not x_free_names and not y_free_names:
+        return _dot(
+            x, x_names, y, y_names, summed_names=summed_names, out_names=out_names
+        )
+    left = _Operand(x, x_names, x_free_names)
+    right = _Operand(y, y_names, y_free_names)
+    is_x_first = _starts_with(out_names, batch + x_free_names)
+    is_y_first = _starts_with(out_names, batch + y_free_names)
+    if is_y_first and not is_x_first:
         # The matmul of y and x is the output without a transpose.
         left, right = right, left
-    return _contract_matrices(left, right, batch, out, context)
+    return _contract_matrices(
+        left, right, batch=batch, out_names=out_names, context=context
+    )
 
 
 def _contract_matrices(
     left: _Operand,
     right: _Operand,
     batch: list[str],
-    out: Names,
+    out_names: Names,
     context: LocalContext | None,
 ) -> Any:
     """Returns the contraction, computed as a matmul [batch, left free names, summed] times
@@ -91,21 +99,28 @@ def _contract_matrices(
     sizes = dict(zip(left.names, left.x.shape))
     sizes.update(zip(right.names, right.x.shape))
     # Free names are in the order of the output, so that it need not be transposed.
-    left_free = [name for name in out if name in left.free_names]
-    right_free = [name for name in out if name in right.free_names]
-    summed = [n for n in left.names if n in right.names and n not in out]
-    is_left_matrix = _is_transposed(left.names, batch, left_free, summed) is not None
-    is_right_matrix = _is_transposed(right.names, batch, summed, right_free) is not None
-    if not is_left_matrix and not is_right_matrix:
-        # Both inputs would be copied. With summed names in the order of the right input,
-        # perhaps only the left one is.
-        summed = [name for name in right.names if name in summed]
-    a, transpose_a = _as_matrix(left, batch, left_free, summed, sizes)
-    b, transpose_b = _as_matrix(right, batch, summed, right_free, sizes)
-    z = fast_matmul(a, b, transpose_a, transpose_b, context)
+    left_free = [name for name in out_names if name in left.free_names]
+    right_free = [name for name in out_names if name in right.free_names]
+    summed_names = [n for n in left.names if n in right.names and n not in out_names]
+    # None: a tensor in another order, which has to be copied to become a batch of matrices.
+    left_is_transposed = _is_transposed(left.names, batch, left_free, summed_names)
+    right_is_transposed = _is_transposed(right.names, batch, summed_names, right_free)
+    if left_is_transposed is None and right_is_transposed is None:
+        # With summed names in the order of the right input, perhaps only the left one has
+        # to be copied.
+        summed_names = [name for name in right.names if name in summed_names]
+    a, transpose_a = _as_matrix(
+        left, batch, row_names=left_free, column_names=summed_names, sizes=sizes
+    )
+    b, transpose_b = _as_matrix(
+        right, batch, row_names=summed_names, column_names=right_free, sizes=sizes
+    )
+    z = fast_matmul(
+        a, b, transpose_a=transpose_a, transpose_b=transpose_b, context=context
+    )
     z_names = (*batch, *left_free, *right_free)
     z = reshape(z, [sizes[name] for name in z_names])
-    return _transpose_to(z, z_names, out)
+    return _transpose_to(z, z_names, out_names)
 
 
 def _as_matrix(
@@ -147,6 +162,12 @@ def _is_transposed(
 
     It is True for [*batch, columns, rows], False for [*batch, rows, columns], and None for
     other orders, which have to be transposed.
+
+    Args:
+      names: the names of the tensor's axes.
+      batch: the batch names.
+      row_names: the names that are merged into the rows.
+      column_names: the names that are merged into the columns.
     """
     if list(names) == [*batch, *row_names, *column_names]:
         return False
@@ -155,44 +176,50 @@ def _is_transposed(
     return None
 
 
-def _starts_with(out: Names, names: Sequence[str]) -> bool:
-    """Returns whether `names` are the first names of `out`."""
-    return list(out[: len(names)]) == list(names)
+def _starts_with(out_names: Names, names: Sequence[str]) -> bool:
+    """Returns whether `names` are the first names of `out_names`."""
+    return list(out_names[: len(names)]) == list(names)
 
 
-def _align(x: Any, names: Names, out: Names) -> Any:
-    """Returns x transposed, and with added axes of size 1, so that it broadcasts to `out`."""
-    order = tuple(name for name in out if name in names)
+def _align(x: Any, names: Names, out_names: Names) -> Any:
+    """Returns x transposed, and with added axes of size 1, so that it broadcasts to `out_names`."""
+    order = tuple(name for name in out_names if name in names)
     x = _transpose_to(x, names, order)
-    last_names = out[len(out) - len(order) :]
+    last_names = out_names[len(out_names) - len(order) :]
     if order == last_names:
         # TensorFlow adds leading axes of size 1.
         return x
     sizes = dict(zip(order, x.shape))
-    return reshape(x, [sizes.get(name, 1) for name in out])
+    return reshape(x, [sizes.get(name, 1) for name in out_names])
 
 
 def _dot(
-    x: Any, x_names: Names, y: Any, y_names: Names, summed: list[str], out: Names
+    x: Any,
+    x_names: Names,
+    y: Any,
+    y_names: Names,
+    summed_names: list[str],
+    out_names: Names,
 ) -> Any:
     """Returns the contraction of two tensors without free names, computed as a product and
-    a sum over `summed`.
+    a sum over `summed_names`.
     """
     dtype = x.dtype
     if dtype in (tf.bfloat16, tf.float16):
-        # A matmul accumulates in float32. In the half type each term would be rounded.
+        # As in a matmul, which accumulates in float32. In x's type each term would be
+        # rounded.
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
     terms = x * _align(y, y_names, x_names)
-    axes = [x_names.index(name) for name in summed]
+    axes = [x_names.index(name) for name in summed_names]
     z = tf.cast(tf.reduce_sum(terms, axes), dtype)
-    remaining = tuple(name for name in x_names if name not in summed)
-    return _transpose_to(z, remaining, out)
+    remaining_names = tuple(name for name in x_names if name not in summed_names)
+    return _transpose_to(z, remaining_names, out_names)
 
 
-def _transpose_to(x: Any, names: Names, out: Names) -> Any:
-    """Returns x with its axes in the order of `out`, which has the same names."""
-    if names == out:
+def _transpose_to(x: Any, names: Names, out_names: Names) -> Any:
+    """Returns x with its axes in the order of `out_names`, which has the same names."""
+    if names == out_names:
         return x
-    order = [names.index(name) for name in out]
+    order = [names.index(name) for name in out_names]
     return transpose(x, order)

@@ -28,14 +28,15 @@ def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Te
     """Returns Pearson's correlation of x and y over observations, in [-1, 1].
 
     The result has the names of x and those of y, without `dims`. Other names that both
-    have are batch dimensions. For names that only one has, the result has all pairs.
+    have are batch dimensions. Entries along a name that only x has are correlated with all
+    entries along a name that only y has.
 
     Args:
       x: a tensor of floats.
       y: a tensor of floats.
       dims: the names of the dimensions of observations, which both have.
-      epsilon: the smallest sum of squares by which a tensor is divided. So the correlation
-        of a constant is 0.
+      epsilon: the smallest sum of squares by which a tensor is divided, so that the
+        correlation of a constant is 0.
     """
     x = as_tensor("x", x)
     y = as_tensor("y", y)
@@ -53,6 +54,6 @@ def _normalize(x: Tensor, dims: Names, epsilon: float) -> Tensor:
     accumulation.
     """
     x = cast(x, accumulation_dtype(x.dtype))
-    centered = x - reduce_mean(x, dims)
-    sum_of_squares = reduce_sum(square(centered), dims)
-    return centered * rsqrt(maximum(sum_of_squares, epsilon))
+    centered_x = x - reduce_mean(x, dims)
+    sum_of_squares = reduce_sum(square(centered_x), dims)
+    return centered_x * rsqrt(maximum(sum_of_squares, epsilon))

@@ -42,7 +42,8 @@ class Einsum(Op):
     """
 
     names: tuple[str, ...]
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # if one input is a partial sum, so is the output
+    # Test inputs: the attribute `names`, then each input's kind of values and shape.
     conformance_samples = (
         Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),
         Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
@@ -69,10 +70,10 @@ class Einsum(Op):
             )
         for name in self.names:
             if name not in sizes:
-                close = near_misses(name, sizes)
+                similar_name = near_misses(name, sizes)
                 suggestion = ""
-                if close:
-                    suggestion = f" Did you mean {close}?"
+                if similar_name:
+                    suggestion = f" Did you mean {similar_name}?"
                 raise ShapeError(
                     f'no input has the dimension "{name}" of the output.{suggestion}'
                 )
@@ -80,18 +81,20 @@ class Einsum(Op):
         return (Spec(shape, xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of the inputs, does: the output is sharded too,
+        # or each shard has a partial sum.
         if factor in self.names:
             return Role.MAP
         return Role.SUM
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
-        names = [shape.names for shape in context.inputs]
-        if len(xs) == 2 and self._is_contraction(*names):
+        input_names = [shape.names for shape in context.inputs]
+        if len(xs) == 2 and self._is_contraction(*input_names):
             x, y = xs
-            x_names, y_names = names
-            z = contract(x, x_names, y, y_names, self.names, context)
+            x_names, y_names = input_names
+            z = contract(x, x_names, y, y_names, out_names=self.names, context=context)
             return (z,)
-        equation = _equation(names, self.names)
+        equation = _equation(input_names, self.names)
         z = tf.einsum(equation, *map(widen, xs))
         return (tf.cast(z, xs[0].dtype),)
 
@@ -154,7 +157,7 @@ def matmul(x: Any, y: Any) -> Tensor:
 
 
 def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
-    """Returns the size of each name. Raises ShapeError if inputs have two sizes of one."""
+    """Returns the size of each name. Raises ShapeError if a name has two sizes."""
     sizes: dict[str, int] = {}
     for x in xs:
         for d in x.shape:
@@ -180,15 +183,15 @@ def _equation(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
     return f"{left}->{right}"
 
 
-def _einsum_onto(x: Tensor, factors: list[Any]) -> Tensor:
-    """Returns the product of the factors, summed to the names of x and broadcast along the
-    names of x that no factor has.
+def _einsum_onto(x: Tensor, operands: list[Any]) -> Tensor:
+    """Returns the product of the operands in the shape of x: summed over the names that x
+    lacks, and broadcast along the names of x that no operand has.
     """
-    factor_names: set[str] = set()
-    for factor in factors:
-        factor_names.update(factor.shape.names)
-    names = [name for name in x.shape.names if name in factor_names]
-    dx = einsum(factors, names)
+    operand_names: set[str] = set()
+    for operand in operands:
+        operand_names.update(operand.shape.names)
+    names = [name for name in x.shape.names if name in operand_names]
+    dx = einsum(operands, names)
     if len(names) == len(x.shape):
         return dx
     return broadcast(dx, x.shape)

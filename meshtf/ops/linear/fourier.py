@@ -49,8 +49,7 @@ from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
 
 class _Transform(Op):
-    """The base of the transforms. The contract of ops (`role` of a factor, `linearity`,
-    `conformance_samples` for the conformance suite) is in `meshtf/graph/op.py`.
+    """The base of the transforms.
 
     Attributes:
       dim: the dimension that is transformed. It must not be sharded.
@@ -59,15 +58,16 @@ class _Transform(Op):
     dim: str
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x, does: with MAP, y is sharded too.
         if factor == self.dim:
             return Role.UNSHARDED
         return Role.MAP
 
     def flops(self, *xs: Spec) -> int:
-        x = xs[0]
-        (y,) = self.output_specs(*xs)
-        # 5 n log2(n) is the usual count for n complex numbers. Of a real transform n is the
-        # size of the real side, which is the larger one. At least 2: log2(1) would be 0.
+        (x,) = xs
+        (y,) = self.output_specs(x)
+        # 5 n log2(n) is the usual count for n complex numbers. For a real transform, n is
+        # the count of real numbers, the larger size. At least 2, since log2(1) is 0.
         n = max(2, x.shape[self.dim], y.shape[self.dim])
         flops_per_transform = round(5 * n * math.log2(n))
         num_transforms = x.shape.without(self.dim).size
@@ -77,7 +77,7 @@ class _Transform(Op):
         self, context: LocalContext, kernel: Callable[[Any], Any], x: Any
     ) -> tuple[Any, ...]:
         """Returns the output of the op, by a kernel that transforms the last axis."""
-        # The order of axes in which that of `dim` is the last one.
+        # The order in which the axis of `dim` is the last one.
         axis = context.axis(0, self.dim)  # in input 0, which is x
         order = [i for i in range(len(x.shape)) if i != axis]
         order.append(axis)
@@ -97,7 +97,8 @@ class FFT(_Transform):
     dim: str
     inverse: bool = False
 
-    linearity = "joint"  # partial sums of x give partial sums of y
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Test inputs: the attributes (dim, inverse), then the input's kind of values and shape.
     conformance_samples = (
         Sample(("d",), ("complex b:4;d:6",)),
         Sample(("d", True), ("complex d:5;b:4",)),
@@ -137,7 +138,7 @@ class RFFT(_Transform):
 
     dim: str
 
-    linearity = "joint"  # partial sums of x give partial sums of y
+    linearity = "joint"  # if all inputs are partial sums, so is the output
     conformance_samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
 
     def output_specs(self, x: Spec) -> Specs:
@@ -157,10 +158,10 @@ class RFFT(_Transform):
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         # dx is n * Re(ifft(dy, padded with zeros)). IRFFT adds to each paired coefficient its
-        # conjugate, which counts the real part twice: so these are halved first.
+        # conjugate, which counts the real part twice; so paired coefficients are halved first.
         n = x.shape[self.dim]
-        halved = _scale_paired_coefficients(dy, self.dim, size=n, scale=0.5)
-        return [multiply(apply(IRFFT(self.dim, n), halved), n)]
+        scaled_dy = _scale_paired_coefficients(dy, self.dim, size=n, scale=0.5)
+        return [multiply(apply(IRFFT(self.dim, size=n), scaled_dy), n)]
 
 
 class IRFFT(_Transform):
@@ -174,7 +175,8 @@ class IRFFT(_Transform):
     dim: str
     size: int
 
-    linearity = "joint"  # partial sums of x give partial sums of y
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attributes: (dim, size).
     conformance_samples = (
         Sample(("d", 6), ("complex b:4;d:4",)),
         Sample(("d", 5), ("complex d:3;b:4",)),
@@ -211,7 +213,7 @@ class IRFFT(_Transform):
 
 
 def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:
-    """Returns coefficients, of which the paired ones are multiplied by a scale.
+    """Returns coefficients with the paired ones multiplied by `scale`.
 
     Coefficient k is paired if the whole spectrum also has its conjugate, as coefficient
     size - k: for all k but 0 and, if `size` is even, size / 2.
@@ -219,11 +221,11 @@ def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> 
     Args:
       z: the coefficients, [..., dim:size // 2 + 1, ...].
       dim: the dimension of the coefficients.
-      size: the number of real numbers that the coefficients belong to.
-      scale: the factor.
+      size: the number of real numbers that were transformed.
+      scale: the multiplier.
     """
     k = index_range(z.mesh, z.shape.dim(dim))
-    is_middle = equal(multiply(k, 2), size)
+    is_middle = equal(multiply(k, 2), size)  # of an even size
     is_unpaired = logical_or(equal(k, 0), is_middle)
     scales = where(is_unpaired, 1.0, scale)
     return multiply(z, cast(scales, z.dtype))
@@ -265,8 +267,8 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
       LayoutError: the layout cannot shard n // 2 + 1 elements.
     """
     x = as_tensor("x", x)
-    *rest, last = _require_names(dims, x.shape)
-    return fft(apply(RFFT(last), x), rest)
+    *other_dims, last_dim = _require_names(dims, x.shape)
+    return fft(apply(RFFT(last_dim), x), other_dims)
 
 
 def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
@@ -283,12 +285,12 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
       DTypeError: x is not of complex numbers.
     """
     x = as_tensor("x", x)
-    *rest, last = _require_names(dims, x.shape)
-    require_dim(x.shape, last)
-    x = ifft(x, rest)
+    *other_dims, last_dim = _require_names(dims, x.shape)
+    require_dim(x.shape, last_dim)
+    x = ifft(x, other_dims)
     if size is None:
-        size = 2 * x.shape[last] - 2
-    return apply(IRFFT(last, size), x)
+        size = 2 * x.shape[last_dim] - 2
+    return apply(IRFFT(last_dim, size), x)
 
 
 def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ of a float32 matrix of 1,024 columns lie 4 KiB apart, so all elements of a colum
 the same set, and a kernel that reads matrices in place takes up to twice as long. For the
 default kernel such a matrix is padded by a few columns, which costs a copy and adds nothing to
 the result. oneDNN's kernel is slow if it reads the second matrix by columns; for it, that
-matrix is transposed first (`python -m benchmarks.ops.matmuls`).
+matrix is transposed first. `python -m benchmarks.ops.matmuls` measures this.
 
     fast_matmul(a, b, transpose_a=True, transpose_b=False, context=context)   # a^T b
 """
@@ -31,30 +31,29 @@ _COLUMNS_4_KIB = 1024
 _COLUMNS_2_KIB = 512
 _PAD_COLUMNS = 16  # one cache line
 
-# When padding pays. Copies of inputs with fewer elements of a, or sums of fewer terms, cost
-# more than they save.
+# Bounds within which padding saves time, in a matmul of matrices a and b.
+# Elements of a, and terms of each sum: with fewer, the copy costs more than it saves.
 _MIN_ELEMENTS = 2**15
 _MIN_TERMS = 256
-# The number of rows of the output up to which the default kernel reads b in place; for more, it
-# copies b into blocks.
+# Rows of the output: with more, the default kernel does not read b in place, but copies it
+# into blocks.
 _MAX_ROWS_READ_IN_PLACE = 384
-_MAX_COPY = 2**22  # elements: a larger copy would show in the peak memory of a step
-_MAX_COLUMNS = (
-    512  # columns of the output: with more, memory access is little of the work
-)
+# Elements of the copy: a larger one would show in the peak memory of a step.
+_MAX_COPY = 2**22
+# Columns of the output: with more, memory access takes little of the time.
+_MAX_COLUMNS = 512
 
-# When oneDNN's kernel is faster.
-_MIN_SIZE = 8  # the smallest number of rows and of columns of the output
-_MIN_BATCHED_WORK = 2**15  # multiply-adds of one matmul of a batch
-_MIN_SHARED_WORK = (
-    2**22
-)  # multiply-adds of a batch: with fewer, threads wait for each other
-_MAX_BATCHED_ELEMENTS = (
-    2**18
-)  # elements of one matrix b of a batch, which oneDNN copies
-_MANY_ROWS = (
-    512  # rows of the output: with more, a transpose of b is little of the work
-)
+# Bounds within which oneDNN's kernel is faster.
+# Rows and columns of the output.
+_MIN_SIZE = 8
+# Multiply-adds of one matmul of a batch.
+_MIN_BATCHED_WORK = 2**15
+# Multiply-adds of a batch: with fewer, threads wait for each other.
+_MIN_SHARED_WORK = 2**22
+# Elements of one matrix b of a batch, which oneDNN copies.
+_MAX_BATCHED_ELEMENTS = 2**18
+# Rows of the output from which on a transpose of b takes little of the time.
+_MANY_ROWS = 512
 
 
 def fast_matmul(
@@ -77,11 +76,19 @@ def fast_matmul(
     if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
         wide_a = tf.cast(a, tf.float32)
         wide_b = tf.cast(b, tf.float32)
-        y = fast_matmul(wide_a, wide_b, transpose_a, transpose_b, context)
+        y = fast_matmul(
+            wide_a,
+            wide_b,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            context=context,
+        )
         return tf.cast(y, a.dtype)
-    kernels = None
+    kernels = None  # TensorFlow selects
     if context is not None and a.dtype == tf.float32:
         kernels = context.matmul_kernels
+    # `kernels.onednn` calls oneDNN's kernel by name; `kernels.all_onednn`: TensorFlow uses
+    # oneDNN for all matmuls of a graph.
     if kernels and not tf.executing_eagerly():
         form = _form_of(a, b, transpose_a, transpose_b)
         if kernels.all_onednn and _transpose_b_pays(form):
@@ -123,15 +130,22 @@ def _form_of(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
         m, k = k, m
     n = b.shape[-2] if transpose_b else b.shape[-1]
     batch_size = math.prod(batch) if batch else None
-    return _Form(m, k, n, transpose_a, transpose_b, batch_size)
+    return _Form(
+        m=m,
+        k=k,
+        n=n,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        batch_size=batch_size,
+    )
 
 
 def _suits_onednn(form: _Form, threads: int) -> bool:
     """Returns whether oneDNN's kernel is faster if `threads` threads share a matmul.
 
-    It also reads matrices in place, and so is slow if the rows of b lie 4 KiB apart. If
-    several threads share a matmul of many rows, the default kernel is as fast and takes
-    less memory.
+    Like the default kernel, it reads matrices in place, and so is slow if the rows of b lie
+    4 KiB apart. If several threads share a matmul of many rows, the default kernel is as
+    fast and takes less memory.
     """
     if min(form.m, form.n) < _MIN_SIZE:
         return False
@@ -154,11 +168,11 @@ def _suits_onednn_batch(form: _Form, batch_size: int, threads: int) -> bool:
 
 
 def _transpose_b_pays(form: _Form) -> bool:
-    """Returns whether oneDNN's kernel is so slow for a transposed b that it pays to
-    transpose b first.
+    """Returns whether oneDNN's kernel is so slow for a transposed b that a transpose of b
+    before the matmul saves time.
 
-    It is if the output has few columns. With more, the kernel uses each row that it has
-    loaded into the cache more often.
+    This is so if the output has few columns. With more columns, the kernel uses each row
+    that it has loaded into the cache more often.
     """
     return (
         form.transpose_b
@@ -172,23 +186,27 @@ def _transpose_b_pays(form: _Form) -> bool:
 
 
 def _batch_matmul(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
-    """Returns the matmul by TensorFlow's op for batches."""
+    """Returns the matmul by TensorFlow's op for batches; the arguments are those of
+    `fast_matmul`.
+    """
     if a.dtype.is_complex:
-        # The op also conjugates the matrices that it transposes, so these are conjugated
-        # twice.
-        a = tf.math.conj(a) if transpose_a else a
-        b = tf.math.conj(b) if transpose_b else b
+        # The op also conjugates the matrices that it transposes; a conjugate before it
+        # cancels that.
+        if transpose_a:
+            a = tf.math.conj(a)
+        if transpose_b:
+            b = tf.math.conj(b)
     return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
 
 
 def _kernel_rounds(context: LocalContext | None) -> bool:
-    """Returns whether the kernel rounds the results of matmuls of bfloat16. The default
-    kernel of CPUs truncates them, so that all are too small.
+    """Returns whether the kernel rounds the results of bfloat16 matmuls to nearest. The
+    default kernel of CPUs truncates them, so that all magnitudes are too small.
     """
     if context is None or tf.executing_eagerly() or _has_gpus():
-        return _rounds(rewritten=True)
+        return _rounds(may_rewrite=True)
     kernels = context.matmul_kernels
-    return _rounds(rewritten=kernels is not None and kernels.all_onednn)
+    return _rounds(may_rewrite=kernels is not None and kernels.all_onednn)
 
 
 @functools.cache
@@ -198,20 +216,23 @@ def _has_gpus() -> bool:
 
 
 @functools.cache
-def _rounds(rewritten: bool) -> bool:
-    """Returns whether a matmul of bfloat16 is rounded: 1 + 1.5 * 2**-8, which is between 1
-    and 1 + 2**-7, is truncated to 1.
+def _rounds(may_rewrite: bool) -> bool:
+    """Returns whether TensorFlow rounds a bfloat16 matmul to nearest, tested by an example.
+
+    The exact result, 1 + 1.5 * 2**-8, is between the bfloat16 numbers 1 and 1 + 2**-7. The
+    latter is nearer; truncation gives 1.
 
     Args:
-      rewritten: whether TensorFlow may rewrite the op to oneDNN's, as it does outside of
+      may_rewrite: whether TensorFlow may rewrite the op to oneDNN's, as it does outside of
         branches.
     """
     with tf.init_scope():
         a = tf.constant([[1.0, 2.0**-8]], tf.bfloat16)
         b = tf.constant([[1.0], [1.5]], tf.bfloat16)
-        if rewritten:
+        if may_rewrite:
             y = tf.matmul(a, b)
         else:
+            # TensorFlow does not rewrite the ops of a branch.
             branch = tf.function(tf.matmul).get_concrete_function(a, b)
             (y,) = tf.raw_ops.StatelessCase(
                 branch_index=0, input=[a, b], Tout=[a.dtype], branches=[branch]
@@ -222,7 +243,9 @@ def _rounds(rewritten: bool) -> bool:
 def _padded_matmul(
     a: Any, b: Any, transpose_a: bool, transpose_b: bool, threads: int
 ) -> Any:
-    """Returns the matmul by the default kernel, with inputs padded by columns if that pays."""
+    """Returns the matmul by the default kernel, with columns added to the inputs if that
+    saves time. The arguments are those of `fast_matmul`, and the number of threads.
+    """
     form = _form_of(a, b, transpose_a, transpose_b)
     pad_a = _padding_a_pays(form)
     pad_b = _padding_b_pays(form, threads)
@@ -252,8 +275,9 @@ def _padding_a_pays(form: _Form) -> bool:
 def _padding_b_pays(form: _Form, threads: int) -> bool:
     """Returns whether the matmul is faster if b is padded.
 
-    One thread reads b in place if the output has few rows. Each of several threads copies
-    its share of the columns of b. The rows of the copy are as far apart as it has columns.
+    One thread reads b in place if the output has few rows; then rows of b that lie a
+    multiple of 4 KiB apart conflict. Each of several threads copies its share of the columns
+    of b, n / threads; then rows of the copy that are a multiple of 8 KiB long conflict.
     """
     if form.transpose_b:
         return False

@@ -3,6 +3,9 @@
     mtf.relu(x), mtf.gelu(x), mtf.silu(x)       silu is also called swish
     mtf.leaky_relu(x, alpha=0.1)
 
+Most of them are `Unary(name)`, an op that applies the TensorFlow function of that name to each
+element; `ops/elementwise/unary_op.py` has the functions and their derivatives.
+
 References: elu arXiv 1511.07289, selu 1706.02515, gelu 1606.08415, silu 1702.03118,
 squared relu 2109.08668.
 """
@@ -24,7 +27,7 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
-from meshtf.names.arguments import as_bool
+from meshtf.names.arguments import check_bools
 from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.unary_op import Unary
@@ -35,6 +38,7 @@ class LeakyRelu(Op):
 
     alpha: float
 
+    # Test inputs: the attribute alpha, then each input's kind of values and shape.
     conformance_samples = (
         Sample((0.2,), ("b:4;d:6",)),
         Sample((0.5,), ("ties d:5;b:3",)),
@@ -52,7 +56,9 @@ class LeakyRelu(Op):
 
 
 class LeakyReluGrad(Op):
-    """dy where x is positive, alpha * dy elsewhere; the inputs are dy and x."""
+    """The gradient of `LeakyRelu`: dy where x is positive, alpha * dy elsewhere; the inputs
+    are dy and x.
+    """
 
     alpha: float
 
@@ -65,6 +71,7 @@ class LeakyReluGrad(Op):
         return (tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=self.alpha),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
+        # z, the output, is linear in dy and does not change with small changes of x.
         return [apply(self, dz, x), None]
 
 
@@ -99,7 +106,7 @@ def gelu(x: Any, approximate: bool = True) -> Tensor:
     """Returns, elementwise, x times the cumulative distribution function of the normal
     distribution at x, exactly or approximated by tanh.
     """
-    as_bool("approximate", approximate)
+    check_bools(approximate=approximate)
     return apply(Unary("gelu" if approximate else "gelu_exact"), x)
 
 

@@ -8,12 +8,15 @@ label, which is 0 if the label lies in another shard. The op also returns the gl
 log-sum-exp and the probabilities p. So the gradient needs no communication, no exponentials
 and no logits:
 
-    loss    lse - logits[label]  +  z_loss * lse**2
-    p       exp(logits - lse)
-    dx      p * dloss * (1 + 2 * z_loss * lse), less dloss at the label
+    loss       lse - logits[label]  +  z_loss * lse**2
+    p          exp(logits - lse)
+    dlogits    p * dloss * (1 + 2 * z_loss * lse), minus dloss at the label
 
-With label smoothing s, the logit of the label becomes (1 - s) times itself plus s times the
-mean of all logits.
+With label smoothing s, logits[label] in the loss is replaced by (1 - s) times itself plus s
+times the mean of all logits.
+
+If the dimension is not sharded, the method `local` of the op computes its outputs. If it is,
+`statistics` runs on each shard, and `local_sharded` after the exchange.
 """
 
 from __future__ import annotations
@@ -79,6 +82,8 @@ class CrossEntropy(OpWithStatistics):
     dim: str
     z_loss: float = 0.0
     smoothing: float = 0.0
+    # Test inputs: the attributes (dim, z_loss, smoothing), then each input's kind of values
+    # and shape. Integers are less than `below`.
     conformance_samples = (
         Sample(("v",), ("b:4;v:8", "int b:4")),
         Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
@@ -112,7 +117,7 @@ class CrossEntropy(OpWithStatistics):
         return self._outputs(context, lse, label_logit, statistics.residuals, labels)
 
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of logits, input 0
         logits = widen(logits)
         logits_shape, labels_shape = context.inputs
         labels = arrange_labels(labels, labels_shape, logits_shape.without(self.dim))
@@ -136,9 +141,9 @@ class CrossEntropy(OpWithStatistics):
         logits: Any,
         labels: Any,
     ) -> LocalTensors:
-        lses, label_logits = gathered
-        lse = log_sum_exp(lses, [0])
-        label_logit = tf.reduce_sum(label_logits, 0)
+        lses, label_logits = gathered  # both [shards, *batch]
+        lse = log_sum_exp(lses, axes=[0])
+        label_logit = tf.reduce_sum(label_logits, axis=0)
         return self._outputs(context, lse, label_logit, residuals, labels)
 
     def _outputs(
@@ -155,33 +160,37 @@ class CrossEntropy(OpWithStatistics):
           context: the shard.
           lse: the global log-sum-exp, [*batch].
           label_logit: the logit of each label, [*batch].
-          residuals: those of `statistics`.
+          residuals: exp(logits - largest), [*batch, dim], and the shard's largest logits,
+            [*batch].
           labels: the second input of the op.
         """
         exponentials, largest = residuals
-        checks = bounds_checks(context, self.dim, labels, "negative")
+        # Negative labels are ignored; labels that are too large are errors.
+        checks = bounds_checks(context, self.dim, labels, out_of_range="negative")
         lse = with_dependencies(checks, lse)
         loss = lse - label_logit
         if self.z_loss:
             loss = loss + self.z_loss * tf.square(lse)
-        labels = arrange_labels(labels, context.inputs[1], context.outputs[0])
+        _logits_shape, labels_shape = context.inputs
+        loss_shape, _lse_shape, _p_shape = context.outputs
+        labels = arrange_labels(labels, labels_shape, loss_shape)
         loss = mask_invalid(loss, labels, context, self.dim)
         scale = expand(tf.exp(largest - lse), context.axis(0, self.dim))
         return loss, lse, exponentials * scale
 
     def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> Cotangents:
         dloss, dlse, dp = dys
-        _, lse, p = ys
-        dxs = []
+        _loss, lse, p = ys
+        dlogits_terms = []
         if dloss is not None:
             grad = CrossEntropyGrad(self.dim, self.z_loss, self.smoothing)
-            dxs.append(apply(grad, dloss, p, labels, lse))
+            dlogits_terms.append(apply(grad, dloss, p, labels, lse))
         # The other outputs have cotangents only in gradients of gradients.
         if dlse is not None:
-            dxs.append(multiply(p, dlse))
+            dlogits_terms.append(multiply(p, dlse))
         if dp is not None:
-            dxs.append(apply(SoftmaxGrad(self.dim), dp, p))
-        return [cast(add_n(dxs), logits.dtype), None]
+            dlogits_terms.append(apply(SoftmaxGrad(self.dim), dp, p))
+        return [cast(add_n(dlogits_terms), logits.dtype), None]
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size
@@ -213,40 +222,43 @@ class CrossEntropyGrad(Op):
     def local(
         self, context: LocalContext, dloss: Any, p: Any, labels: Any, lse: Any
     ) -> LocalTensors:
-        axis = context.axis(1, self.dim)
-        labels = arrange_labels(labels, context.inputs[2], context.inputs[0])
+        axis = context.axis(1, self.dim)  # in the shape of p, input 1
+        dloss_shape, _p_shape, labels_shape, _lse_shape = context.inputs
+        labels = arrange_labels(labels, labels_shape, dloss_shape)
         dloss = mask_invalid(dloss, labels, context, self.dim)
         scale = dloss
         if self.z_loss:
             scale = dloss * (1 + 2 * self.z_loss * lse)
-        dx = p * expand(scale, axis)
+        dlogits = p * expand(scale, axis)
         if self.smoothing:
             share_of_class = self.smoothing / context.global_size(self.dim)
-            dx = dx - tf.expand_dims(dloss * share_of_class, axis)
+            dlogits = dlogits - tf.expand_dims(dloss * share_of_class, axis)
             dloss = dloss * (1 - self.smoothing)
         local_labels = to_local_labels(labels, context, self.dim)
         if axis == len(p.shape) - 1:
-            return (subtract_at(dx, local_labels, dloss, context),)
+            return (subtract_at(dlogits, local_labels, dloss, context),)
         local_size = context.local_size(self.dim)
-        one_hot = tf.one_hot(local_labels, local_size, axis=axis, dtype=dx.dtype)
-        return (dx - one_hot * tf.expand_dims(dloss, axis),)
+        one_hot = tf.one_hot(local_labels, local_size, axis=axis, dtype=p.dtype)
+        return (dlogits - one_hot * tf.expand_dims(dloss, axis),)
 
     def gradient(
         self, dz: Any, z: Any, dloss: Any, p: Any, labels: Any, lse: Any
     ) -> Cotangents:
+        # z, the output, is dloss * (slope * p - target), where slope = 1 + 2 * z_loss * lse.
         labels = transpose(labels, lse.shape)
         is_valid = labels >= 0
         valid_dloss = where(is_valid, dloss, 0.0)
         slope = add(multiply(lse, 2 * self.z_loss), 1.0)
-        total = reduce_sum(multiply(dz, p), self.dim)
-        at_label = gather_with_bounds(dz, labels, self.dim, "zeros")
+        dz_times_p = reduce_sum(multiply(dz, p), self.dim)
+        dz_times_target = gather_with_bounds(dz, labels, self.dim, out_of_range="zeros")
         if self.smoothing:
             mean = where(is_valid, reduce_mean(dz, self.dim), 0.0)
-            at_label = multiply(at_label, 1 - self.smoothing)
-            at_label = add(at_label, multiply(mean, self.smoothing))
-        ddloss = subtract(where(is_valid, multiply(slope, total), 0.0), at_label)
+            dz_times_target = multiply(dz_times_target, 1 - self.smoothing)
+            dz_times_target = add(dz_times_target, multiply(mean, self.smoothing))
+        p_term = where(is_valid, multiply(slope, dz_times_p), 0.0)
+        ddloss = subtract(p_term, dz_times_target)
         dp = multiply(dz, multiply(valid_dloss, slope))
-        dlse = multiply(multiply(valid_dloss, 2 * self.z_loss), total)
+        dlse = multiply(multiply(valid_dloss, 2 * self.z_loss), dz_times_p)
         return [ddloss, dp, None, dlse]
 
     def flops(self, *xs: Spec) -> int:
@@ -294,7 +306,7 @@ def cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Returns the negative log-likelihood of labels: logits [..., dim], labels [...] ->
-    [...].
+    loss [...].
 
     A negative label is ignored: its loss and gradient are 0. A label that is too large is
     an error when the program runs, as in `gather`; under XLA its loss and gradient are NaN.
@@ -325,9 +337,11 @@ def cross_entropy(
             f"{label_smoothing}."
         )
     if is_floating(labels.dtype):
-        return _soft_cross_entropy(logits, labels, dim, z_loss, label_smoothing)
-    op = CrossEntropy(dim, float(z_loss), float(label_smoothing))
-    loss, _, _ = apply_all(op, logits, labels)
+        return _soft_cross_entropy(
+            logits, labels, dim, z_loss=z_loss, smoothing=label_smoothing
+        )
+    op = CrossEntropy(dim, z_loss=float(z_loss), smoothing=float(label_smoothing))
+    loss, _lse, _p = apply_all(op, logits, labels)
     return loss
 
 

@@ -3,10 +3,14 @@
     y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          layer_norm
     y = x / sqrt(mean(x**2) + epsilon)                                  rms_norm
 
-Where the dimension is sharded, shards exchange their means and variances. The global mean and
-variance follow from these without cancellation (Chan, Golub and LeVeque, "Algorithms for
-computing the sample variance", 1983). The ops have a second output, 1/std, for the gradient,
-which needs y and 1/std, but not x. Statistics of float16 and bfloat16 are in float32.
+If the dimension is not sharded, the method `local` of an op computes its outputs. If it is,
+`statistics` returns the mean and variance of a shard, which all shards exchange, and
+`local_sharded` computes the outputs from those of all shards. The global mean and variance
+follow from these without cancellation (Chan, Golub and LeVeque, "Algorithms for computing the
+sample variance", 1983).
+
+The op has a second output, 1/std, for the gradient, which needs y and 1/std, but not x.
+Statistics of float16 and bfloat16 are in float32.
 """
 
 from __future__ import annotations
@@ -42,9 +46,9 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 class _NormalizeBase(OpWithStatistics):
-    """The base of the two ops.
+    """The base of `Normalize` and `NormalizeGrad`.
 
-    If `center`, shards of `dim` exchange two statistics, otherwise one.
+    Shards of `dim` exchange two statistics if `center` is true, otherwise one.
 
     Attributes:
       dim: the dimension along which x is normalized.
@@ -72,6 +76,7 @@ class Normalize(_NormalizeBase):
 
     epsilon: float
 
+    # Test inputs: (dim, center, epsilon), then the input's kind of values and shape.
     conformance_samples = (
         Sample(("d", True, 1e-6), ("b:4;d:6",)),
         Sample(("d", False, 1e-6), ("b:4;d:6",)),
@@ -92,22 +97,23 @@ class Normalize(_NormalizeBase):
         statistics = self.statistics(context, x)
         if self.center:
             _mean_of_x, variance = statistics.exchanged
-            centered, _ = statistics.residuals
+            centered_x, _ = statistics.residuals
         else:
             (variance,) = statistics.exchanged
-            (centered,) = statistics.residuals
-        return self._scale(context, centered, variance, x)
+            (centered_x,) = statistics.residuals
+        return self._scale(context, centered_x, variance, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         x = widen(x)
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
         if not self.center:
             mean_square = _mean(tf.square(x), axis)
             return Statistics(exchanged=(mean_square,), residuals=(x,))
         mean = _mean(x, axis)
-        centered = x - mean
-        variance = _mean(tf.square(centered), axis)
-        return Statistics(exchanged=(mean, variance), residuals=(centered, mean))
+        centered_x = x - mean
+        variance = _mean(tf.square(centered_x), axis)
+        # Residuals stay on the device, for `local_sharded`.
+        return Statistics(exchanged=(mean, variance), residuals=(centered_x, mean))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
@@ -115,35 +121,43 @@ class Normalize(_NormalizeBase):
         if not self.center:
             (mean_squares,) = gathered
             (wide_x,) = residuals
-            mean_square = tf.reduce_mean(mean_squares, 0)
+            mean_square = tf.reduce_mean(mean_squares, axis=0)
             return self._scale(context, wide_x, mean_square, x)
-        centered, mean = residuals
-        means, variances = gathered
-        global_mean = tf.reduce_mean(means, 0)
-        centered = centered + (mean - global_mean)
-        variance = tf.reduce_mean(variances + tf.square(means - global_mean), 0)
-        return self._scale(context, centered, variance, x)
+        centered_x, mean = residuals
+        means, variances = gathered  # of all shards: [shards, ...]
+        global_mean = tf.reduce_mean(means, axis=0)
+        centered_x = centered_x + (mean - global_mean)
+        variance = tf.reduce_mean(variances + tf.square(means - global_mean), axis=0)
+        return self._scale(context, centered_x, variance, x)
 
     def _scale(
-        self, context: LocalContext, centered: Any, variance: Any, x: Any
+        self, context: LocalContext, centered_x: Any, variance: Any, x: Any
     ) -> tuple[Any, ...]:
-        """Returns the outputs of the op: centered / std in the data type of x, and 1/std."""
+        """Returns the outputs of the op: centered_x / std in the data type of x, and 1/std.
+
+        Args:
+          context: the shard.
+          centered_x: x - mean or, without `center`, x, in the data type of statistics.
+          variance: the global variance or, without `center`, the mean square.
+          x: the input of the op.
+        """
         inverse_std = tf.math.rsqrt(variance + self.epsilon)
-        y = tf.cast(centered * inverse_std, x.dtype)
+        y = tf.cast(centered_x * inverse_std, x.dtype)
         return y, squeeze(inverse_std, context.axis(0, self.dim))
 
     def gradient(self, dys: Any, ys: Any, x: Any) -> Cotangents:
-        dy, dinverse = dys
+        dy, dinverse_std = dys
         y, inverse_std = ys
         dx_terms = []
         if dy is not None:
             grad = NormalizeGrad(self.dim, self.center)
             dx_terms.append(apply(grad, dy, y, inverse_std))
-        if dinverse is not None:
-            # 1/std has a cotangent only in gradients of gradients.
-            slope = multiply(dinverse, multiply(inverse_std, inverse_std))
-            slope = multiply(slope, -1 / x.shape[self.dim])
-            dx = multiply(cast(y, inverse_std.dtype), slope)
+        if dinverse_std is not None:
+            # 1/std has a cotangent only in gradients of gradients. Its derivative by x is
+            # -y / std**2 / size.
+            scale = multiply(dinverse_std, multiply(inverse_std, inverse_std))
+            scale = multiply(scale, -1 / x.shape[self.dim])
+            dx = multiply(cast(y, inverse_std.dtype), scale)
             dx_terms.append(cast(dx, x.dtype))
         if not dx_terms:
             return [None]
@@ -159,6 +173,7 @@ class NormalizeGrad(_NormalizeBase):
     It is (dy - mean(dy) - y * mean(dy * y)) / std; without `center`, mean(dy) is left out.
     """
 
+    # Attributes: (dim, center).
     conformance_samples = (
         Sample(("d", True), ("b:4;d:6", "b:4;d:6", "positive b:4")),
         Sample(("d", False), ("b:4;d:6", "b:4;d:6", "positive b:4")),
@@ -173,9 +188,8 @@ class NormalizeGrad(_NormalizeBase):
         self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
     ) -> LocalTensors:
         statistics = self.statistics(context, dy, y, inverse_std)
-        return self._dx(
-            context, statistics.exchanged, statistics.residuals, inverse_std, dy
-        )
+        means = statistics.exchanged
+        return self._dx(context, means, statistics.residuals, inverse_std, like=dy)
 
     def statistics(
         self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
@@ -197,8 +211,8 @@ class NormalizeGrad(_NormalizeBase):
         y: Any,
         inverse_std: Any,
     ) -> LocalTensors:
-        means = tuple(tf.reduce_mean(t, 0) for t in gathered)
-        return self._dx(context, means, residuals, inverse_std, dy)
+        means = tuple(tf.reduce_mean(t, axis=0) for t in gathered)
+        return self._dx(context, means, residuals, inverse_std, like=dy)
 
     def _dx(
         self,
@@ -212,10 +226,10 @@ class NormalizeGrad(_NormalizeBase):
 
         Args:
           context: the shard.
-          means: the global mean of dy * y and, if `center`, that of dy.
+          means: the global mean of dy * y and, if `center`, the global mean of dy.
           residuals: dy and y in the data type of statistics.
           inverse_std: 1/std.
-          like: dy as it is given to the op.
+          like: dy in its original data type.
         """
         dy, y = residuals
         if self.center:
@@ -230,24 +244,28 @@ class NormalizeGrad(_NormalizeBase):
     def gradient(
         self, dz: Any, z: Any, dy: Any, y: Any, inverse_std: Any
     ) -> Cotangents:
+        # z is the output. As a function of dy it is symmetric, so its gradient is the op.
         dtype = dy.dtype
         dy_gradient = apply(self, dz, y, inverse_std)
         # Products are computed in the data type of statistics.
         dz, z, dy, y = (cast(t, inverse_std.dtype) for t in (dz, z, dy, y))
+        # -(dz * mean(dy * y) + dy * mean(dz * y)) / std
         cross = add(
             multiply(dz, reduce_mean(multiply(dy, y), self.dim)),
             multiply(dy, reduce_mean(multiply(dz, y), self.dim)),
         )
         y_gradient = cast(negative(multiply(cross, inverse_std)), dtype)
+        # z is proportional to 1/std, so its derivative by 1/std is z * std.
         total = reduce_sum(multiply(dz, z), self.dim)
-        return [dy_gradient, y_gradient, divide(total, inverse_std)]
+        inverse_std_gradient = divide(total, inverse_std)
+        return [dy_gradient, y_gradient, inverse_std_gradient]
 
     def flops(self, *xs: Spec) -> int:
         return 7 * xs[0].shape.size
 
 
 def _mean(x: Any, axis: int) -> Any:
-    """Returns the mean along an axis, in which it has size 1."""
+    """Returns the mean along an axis, which is kept with size 1."""
     return tf.reduce_mean(x, constant(axis), keepdims=True)
 
 
@@ -262,7 +280,7 @@ def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
 
     Raises:
       ShapeError: x lacks `dim`.
-      DTypeError: x is not of floats.
+      DTypeError: x is not of a floating type.
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)

@@ -4,11 +4,12 @@ If it is sharded, shards exchange two numbers for each element of the other dime
 maximum and the sum of exponentials of a shard. They keep their exponentials as residuals, so
 that each element is exponentiated once:
 
-    m, s = max(x), sum(exp(x - m))            of each shard
-    M, S = max(m), sum(s * exp(m - M))        over the shards
-    y    = exp(x - m) * (exp(m - M) / S)      log: (x - m) + ((m - M) - log(S))
+    m, s = max(x), sum(exp(x - m))            of each shard: `statistics`
+    M, S = max(m), sum(s * exp(m - M))        over the shards: `local_sharded`
+    y    = exp(x - m) * (exp(m - M) / S)      softmax
+    y    = (x - m) + ((m - M) - log(S))       log-softmax
 
-Half floats are computed in float32 and rounded once, at the end.
+For float16 and bfloat16, the result is computed in float32 and rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.logsumexp import check_sink_logit
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
+# Test inputs: the attribute `dim`, then each input's kind of values and shape.
 _SAMPLES = (
     Sample(("d",), ("b:4;d:6",)),
     Sample(("b",), ("b:4;d:6",)),
@@ -55,7 +57,7 @@ _GRAD_SAMPLES = (
 
 
 class _SoftmaxBase(OpWithStatistics):
-    """The base of the four ops. All inputs have the shape of the output.
+    """The base of the four ops below. All inputs have the shape of the output.
 
     Attributes:
       dim: the dimension along which the softmax is computed.
@@ -68,7 +70,7 @@ class _SoftmaxBase(OpWithStatistics):
 
     def output_specs(self, *xs: Spec) -> Specs:
         require_dim(xs[0].shape, self.dim)
-        require_floating(xs[0], type(self).__name__.lower())
+        require_floating(xs[0], function=self.display_name)
         return (xs[0],)
 
     def statistics_dims(self) -> tuple[str, ...]:
@@ -86,18 +88,17 @@ class _SoftmaxBase(OpWithStatistics):
 class Softmax(_SoftmaxBase):
     """exp(x) / sum(exp(x)) along `dim`; the input is x."""
 
-    dim: str
-
     conformance_samples = _SAMPLES
     num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.cast(_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return (tf.cast(_softmax(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        shifted, largest = _subtract_max(widen(x), axis)
-        exponentials = tf.exp(shifted)
+        shifted_x, largest = _subtract_max(widen(x), axis)
+        exponentials = tf.exp(shifted_x)
         total = tf.reduce_sum(exponentials, axis, keepdims=True)
         return Statistics(exchanged=(largest, total), residuals=(exponentials, largest))
 
@@ -116,8 +117,6 @@ class Softmax(_SoftmaxBase):
 class SoftmaxGrad(_SoftmaxBase):
     """The gradient of `Softmax`, (dy - sum(dy * y)) * y; the inputs are dy and y."""
 
-    dim: str
-
     conformance_samples = _GRAD_SAMPLES
 
     def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
@@ -130,13 +129,12 @@ class SoftmaxGrad(_SoftmaxBase):
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
         (totals,) = gathered
-        return self._dx(tf.reduce_sum(totals, 0), dy, y)
+        return self._dx(tf.reduce_sum(totals, axis=0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
-        """Returns the local sum of dy * y along `dim`, in which it has size 1."""
-        return tf.reduce_sum(
-            widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
-        )
+        """Returns the local sum of dy * y along `dim`, which is kept with size 1."""
+        axis = context.axis(0, self.dim)
+        return tf.reduce_sum(widen(dy) * widen(y), axis, keepdims=True)
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
         """Returns the output of the op from the global total."""
@@ -157,26 +155,25 @@ class SoftmaxGrad(_SoftmaxBase):
 class LogSoftmax(_SoftmaxBase):
     """x - log(sum(exp(x))) along `dim`; the input is x."""
 
-    dim: str
-
     conformance_samples = _SAMPLES
     num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.cast(_log_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
+        axis = context.axis(0, self.dim)
+        return (tf.cast(_log_softmax(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        shifted, largest = _subtract_max(widen(x), axis)
-        total = tf.reduce_sum(tf.exp(shifted), axis, keepdims=True)
-        return Statistics(exchanged=(largest, total), residuals=(shifted, largest))
+        shifted_x, largest = _subtract_max(widen(x), axis)
+        total = tf.reduce_sum(tf.exp(shifted_x), axis, keepdims=True)
+        return Statistics(exchanged=(largest, total), residuals=(shifted_x, largest))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        shifted, largest = residuals
+        shifted_x, largest = residuals
         global_max, total = _combine_shards(*gathered)
-        y = shifted + ((largest - global_max) - tf.math.log(total))
+        y = shifted_x + ((largest - global_max) - tf.math.log(total))
         return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
@@ -185,8 +182,6 @@ class LogSoftmax(_SoftmaxBase):
 
 class LogSoftmaxGrad(_SoftmaxBase):
     """The gradient of `LogSoftmax`, dy - exp(y) * sum(dy); the inputs are dy and y."""
-
-    dim: str
 
     conformance_samples = _GRAD_SAMPLES
 
@@ -200,10 +195,10 @@ class LogSoftmaxGrad(_SoftmaxBase):
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> LocalTensors:
         (totals,) = gathered
-        return self._dx(tf.reduce_sum(totals, 0), dy, y)
+        return self._dx(tf.reduce_sum(totals, axis=0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
-        """Returns the local sum of dy along `dim`, in which it has size 1."""
+        """Returns the local sum of dy along `dim`, which is kept with size 1."""
         return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
     def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
@@ -212,15 +207,16 @@ class LogSoftmaxGrad(_SoftmaxBase):
         return (tf.cast(dx, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
-        weighted = multiply(dz, exp(y))
-        dy_gradient = subtract(dz, reduce_sum(weighted, self.dim))
-        y_gradient = negative(multiply(weighted, reduce_sum(dy, self.dim)))
+        # exp(y) are the probabilities.
+        weighted_dz = multiply(dz, exp(y))
+        dy_gradient = subtract(dz, reduce_sum(weighted_dz, self.dim))
+        y_gradient = negative(multiply(weighted_dz, reduce_sum(dy, self.dim)))
         return [dy_gradient, y_gradient]
 
 
 def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
-    """Returns x - max, and max: the maximum of x along `axis`, in which it has size 1. The
-    maximum is finite even if all elements are -inf.
+    """Returns x - max, and max: the maximum of x along `axis`, which is kept with size 1.
+    The maximum is finite even if all elements are -inf.
     """
     largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - largest, largest
@@ -233,8 +229,8 @@ def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
       maxima: the maximum of each shard, [shards, ...].
       totals: the sum of exponentials of x - maximum of each shard, [shards, ...].
     """
-    global_max = tf.reduce_max(maxima, 0)
-    total = tf.reduce_sum(totals * tf.exp(maxima - global_max), 0)
+    global_max = tf.reduce_max(maxima, axis=0)
+    total = tf.reduce_sum(totals * tf.exp(maxima - global_max), axis=0)
     return global_max, total
 
 
@@ -245,8 +241,8 @@ def _softmax(x: Any, axis: int) -> Any:
         return x * tf.constant(0.0, x.dtype) + tf.constant(1.0, x.dtype)
     if axis != len(x.shape) - 1:
         # tf.nn.softmax would transpose x twice.
-        shifted, _ = _subtract_max(x, axis)
-        exponentials = tf.exp(shifted)
+        shifted_x, _ = _subtract_max(x, axis)
+        exponentials = tf.exp(shifted_x)
         return exponentials / tf.reduce_sum(exponentials, axis, keepdims=True)
     if len(x.shape) > 5:
         # TensorFlow with oneDNN raises an error for more than 5 dimensions.
@@ -259,9 +255,9 @@ def _log_softmax(x: Any, axis: int) -> Any:
     """Returns the log-softmax of a TensorFlow tensor along an axis."""
     if axis == len(x.shape) - 1:
         return tf.nn.log_softmax(x)
-    shifted, _ = _subtract_max(x, axis)
-    total = tf.reduce_sum(tf.exp(shifted), axis, keepdims=True)
-    return shifted - tf.math.log(total)
+    shifted_x, _ = _subtract_max(x, axis)
+    total = tf.reduce_sum(tf.exp(shifted_x), axis, keepdims=True)
+    return shifted_x - tf.math.log(total)
 
 
 def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
@@ -270,19 +266,19 @@ def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     Args:
       x: the logits, floats [..., dim, ...].
       dim: the name of the dimension along which the probabilities sum to 1.
-      sink_logit: a logit that is added to each sum, a number or a tensor of names of x
-        other than `dim`. Then the probabilities sum to less than 1, so that attention may
-        attend to nothing. None: there is none.
+      sink_logit: a logit whose exponential is added to each sum: a number, or a tensor of
+        names of x other than `dim`. Then the probabilities sum to less than 1, so that
+        attention may attend to nothing. None: there is none.
 
     Raises:
       ShapeError: x lacks `dim`, or the sink logit has it.
-      DTypeError: x is not of floats.
+      DTypeError: x is not of a floating type.
     """
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
         return apply(Softmax(dim), x)
-    shifted, total = _with_sink_logit(x, dim, sink_logit)
-    return cast(divide(exp(shifted), total), x.dtype)
+    shifted_x, total = _with_sink_logit(x, dim, sink_logit)
+    return cast(divide(exp(shifted_x), total), x.dtype)
 
 
 def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
@@ -292,13 +288,13 @@ def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
         return apply(LogSoftmax(dim), x)
-    shifted, total = _with_sink_logit(x, dim, sink_logit)
-    return cast(subtract(shifted, log(total)), x.dtype)
+    shifted_x, total = _with_sink_logit(x, dim, sink_logit)
+    return cast(subtract(shifted_x, log(total)), x.dtype)
 
 
 def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tensor]:
     """Returns x - max, and the sum of its exponentials along `dim`. Both the maximum and
-    the sum include the sink logit.
+    the sum include the sink logit. The arguments are those of `softmax`.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")
@@ -307,6 +303,6 @@ def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tens
     if not is_scalar(sink_logit):
         sink_logit = cast(sink_logit, x.dtype)
     largest = stop_gradient(maximum(reduce_max(x, dim), sink_logit))
-    shifted = subtract(x, largest)
-    total = reduce_sum(exp(shifted), dim)
-    return shifted, add(total, exp(subtract(sink_logit, largest)))
+    shifted_x = subtract(x, largest)
+    total = reduce_sum(exp(shifted_x), dim)
+    return shifted_x, add(total, exp(subtract(sink_logit, largest)))

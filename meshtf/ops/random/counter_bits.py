@@ -1,10 +1,10 @@
 """A counter-based random generator: 32 bits as a hash of (key, global index).
 
-Each index i_d of dimension d has two words of 32 bits, word0 and word1, which are computed
-once for all elements, in 1-D tensors. For each element, the words of its indices are added
-up, and the two sums are mixed:
+Each index i_d of dimension d has two words of 32 bits, word_a and word_b, hashes of the key,
+d and i_d. They are computed once per index, in 1-D tensors. For each element, the words of
+its indices are added up, and the two sums are mixed:
 
-    a = sum_d word0(i_d)      b = sum_d word1(i_d)      bits = mix(a, b)
+    a = sum_d word_a(i_d)      b = sum_d word_b(i_d)      bits = mix(a, b)
 
 With one word per index, two of 250,000 indices would almost surely have the same word, and
 so the same bits. With two words, they almost surely do not. All arithmetic is in uint32,
@@ -13,6 +13,10 @@ since TensorFlow runs int32 ops of a GPU on the host. On one CPU core a million 
 
 In eager mode NumPy computes keys and words. On a CPU it computes the elements as well, in
 blocks that fit the cache, which is faster than TensorFlow's ops one by one.
+
+    key = random_key([seed])                                # seed: int32 []
+    words = index_words(context, ("batch", "length"), key)
+    bits = map_elements(mix, words, sizes=[8, 4])           # uint32 [batch, length]
 """
 
 from __future__ import annotations
@@ -28,18 +32,19 @@ from meshtf.graph import LocalContext
 _PACKET = 16  # the number of floats in the widest vector register
 _BLOCK = 1 << 16  # the number of elements of which a few arrays fit a core's cache
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, as in Weyl sequences
-# Constants that are added to word0 and word1, so that these differ.
+# Constants that are added to the hashes of word_a and of word_b, so that these differ.
 _SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
 
-# Two lists, of word0 and of word1, with a 1-D tensor or array for each dimension.
+# The list of all word_a, and that of all word_b: a 1-D tensor or array for each dimension.
 Words = tuple[list[Any], list[Any]]
 
 
 class IndexStride(NamedTuple):
-    """Maps the indices of a dimension that counts examples of a microbatch to those of the
-    batch.
+    """Maps the indices of a dimension that counts examples of a microbatch to indices of the
+    batch, so that an example gets the same numbers in a microbatch and in the batch.
 
-    Index i of the dimension is index
+    A microbatch has every num_microbatches-th example of the batch. Index i of the dimension
+    is index
     (i // inner_size * num_microbatches + microbatch) * inner_size + i % inner_size
     of the batch.
 
@@ -58,12 +63,14 @@ _NO_STRIDES: Mapping[str, IndexStride] = {}
 
 
 def random_key(seeds: Sequence[Any]) -> Any:
-    """Returns the key of scalar int32 seeds, uint32 [2, 1].
+    """Returns the key of scalar int32 seeds, uint32 [2, 1]: a word for word_a and another
+    one for word_b.
 
     It is a NumPy array in eager mode.
     """
     key: Any = np.array([[0], [_GOLDEN_RATIO]], np.uint32)
     for seed in seeds:
+        # Without the constant, a seed of 0 would leave a key of 0 unchanged.
         key = _avalanche(_as_uint32(seed) + key) ^ np.uint32(0x85EBCA6B)
     return _avalanche(key)
 
@@ -84,12 +91,14 @@ def index_words(
       key: the result of `random_key`.
       strides: the strides of dimensions that count examples of a microbatch, by name.
     """
-    sizes = [context.local_size(name) for name in names] or [1]
-    indices = [
-        _distinct_indices(context, name, d, strides.get(name))
-        for d, name in enumerate(names)
-    ]
-    if not names:
+    if names:
+        sizes = [context.local_size(name) for name in names]
+        indices = [
+            _distinct_indices(context, name, d, strides.get(name))
+            for d, name in enumerate(names)
+        ]
+    else:
+        sizes = [1]
         indices = [_zero_index()]
     if isinstance(key, np.ndarray):
         return _array_words(indices, key, sizes)
@@ -105,8 +114,9 @@ def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
       sizes: the size of each dimension.
     """
     index = np.concatenate(indices)
-    hashed = _avalanche(index + key)
-    words_a, words_b = _avalanche(hashed + key[::-1] + _SALT)
+    hashes = _avalanche(index + key)  # [2, sum of sizes]
+    # Each row is hashed once more, with the other word of the key.
+    words_a, words_b = _avalanche(hashes + key[::-1] + _SALT)
     *ends, _total = np.cumsum(sizes)
     split_a = np.split(words_a, ends)
     split_b = np.split(words_b, ends)
@@ -118,11 +128,11 @@ def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
     `_array_words`.
     """
     if len(indices) > 1:
-        index = tf.concat(indices, 0)
+        index = tf.concat(indices, axis=0)
     else:
         index = indices[0]
-    hashed = _avalanche(index + key)
-    words = _avalanche(hashed + tf.reverse(key, [0]) + _SALT)
+    hashes = _avalanche(index + key)
+    words = _avalanche(hashes + tf.reverse(key, [0]) + _SALT)
     words_a, words_b = tf.unstack(words)
     if len(sizes) == 1:
         return [words_a], [words_b]
@@ -160,8 +170,10 @@ def element_sums(words: Words) -> tuple[Any, Any]:
 
 
 def mix_high(a: Any, b: Any) -> Any:
-    """Returns 32 bits from two words, of which only the upper 16 are as random as those of
-    `mix`.
+    """Returns 32 bits from two words; only the upper 16 bits are as random as those of `mix`.
+
+    The shifts and factors are those of the hash lowbias32 (Chris Wellons, "Prospecting for
+    hash functions", 2018).
     """
     h = _shift_right(a, 16)
     h ^= a  # in place for NumPy, a new tensor for TensorFlow
@@ -222,7 +234,7 @@ def _distinct_indices(
     Args:
       context: the shard for which the op runs.
       name: the name of the dimension.
-      d: the index of the dimension in the shape.
+      d: the index of the dimension in the list of dimensions.
       stride: the stride of a dimension that counts examples of a microbatch, or None.
     """
     size = context.local_size(name)
@@ -287,14 +299,17 @@ def _outer_sum(words: list[Any]) -> Any:
 
 
 def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
-    """Returns function(a, b) for all elements, computed in blocks of NumPy arrays."""
+    """Returns function(a, b) for all elements, computed in blocks of NumPy arrays: [n, size
+    of the last dimension], where n is the product of the other sizes.
+    """
     words_a, words_b = words
     a_leading, a_last = _leading_sums_and_last(words_a)
     b_leading, b_last = _leading_sums_and_last(words_b)
-    step = max(1, _BLOCK // a_last.size)
+    block_size = max(1, _BLOCK // a_last.size)  # in rows
 
     def block(start: int) -> Any:
-        stop = start + step
+        """Returns the rows of the block that starts at row `start`."""
+        stop = start + block_size
         a = a_leading[start:stop] + a_last
         b = b_leading[start:stop] + b_last
         return np.asarray(function(a, b))
@@ -302,9 +317,9 @@ def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
     # The first block has the data type of the result.
     first_block = block(0)
     result = np.empty([len(a_leading), *first_block.shape[1:]], first_block.dtype)
-    result[:step] = first_block
-    for start in range(step, len(a_leading), step):
-        result[start : start + step] = block(start)
+    result[:block_size] = first_block
+    for start in range(block_size, len(a_leading), block_size):
+        result[start : start + block_size] = block(start)
     return result
 
 

@@ -1,9 +1,10 @@
-"""Random distributions, as functions of the two words of an element (see `counter_bits`).
+"""Random distributions, as functions of two uint32 words a and b of each element.
 
     draw = DISTRIBUTIONS["normal"]("float32", 0.02, 0.0)       # dtype, scale, shift
     y = draw(a, b)                                             # NumPy arrays or tensors
 
-The caller casts y to the data type: float16 and bfloat16 are computed in float32.
+The words are hashes of the seed and the element's index (`counter_bits`); mix(a, b) are 32
+random bits. The caller casts y to the data type: float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import tensorflow as tf
 
 from meshtf.ops.random.counter_bits import by_packets, mix, upper_bits
 
-# The number of random bits of a number in [0, 1), by data type. A type represents so many
-# bits exactly; with more, a number could be rounded up to 1.
+# The number of random bits of a number in [0, 1), by data type: at most the precision of the
+# type, since with more bits a number could be rounded up to 1; and at most 31, since
+# `upper_bits` returns int32.
 _UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
 
-# Returns random numbers for the two words of each element, all of one shape.
+# A function (a, b) -> random numbers, all of one shape.
 Draw = Callable[[Any, Any], Any]
+
+
+# Each of the next five functions takes the data type of the numbers, a scale and a shift.
 
 
 def _uniform(dtype: str, scale: float, shift: float) -> Draw:
@@ -47,32 +52,35 @@ def _integers(dtype: str, count: float, minval: float) -> Draw:
     def draw(a: Any, b: Any) -> Any:
         bits = _cast(mix(a, b), "uint64")
         product = bits * np.uint64(int(count))
-        shift = np.uint64(32)
+        num_bits = np.uint64(32)
         if isinstance(product, np.ndarray):
-            quotient = product >> shift
+            quotient = product >> num_bits
         else:
-            quotient = tf.bitwise.right_shift(product, shift)
+            quotient = tf.bitwise.right_shift(product, num_bits)
         return _cast(quotient, dtype)
 
-    return _scale_and_shift(draw, 1, minval)
+    return _scale_and_shift(draw, scale=1, shift=minval)
 
 
 def _normal(dtype: str, scale: float, shift: float) -> Draw:
-    """Returns a function that draws normal numbers, by the Box-Muller transform.
+    """Returns a function that draws normal numbers, by the Box-Muller transform:
+    sqrt(-2 log(u)) * cos(angle) for uniform u in (0, 1] and angle in [0, 2 pi).
 
-    Its results agree within 1e-6 op by op and under XLA; with erfinv they would differ by 2e-3.
+    The results of TensorFlow's ops one by one and of XLA agree within 1e-6; those of the
+    inverse error function would differ by 2e-3.
     """
 
-    def radius(x: Any) -> Any:
-        return tf.sqrt(-2.0 * tf.math.log(x))
+    def radius(u: Any) -> Any:
+        return tf.sqrt(-2.0 * tf.math.log(u))
 
     def draw(a: Any, b: Any) -> Any:
-        x = _upper_float(mix(a, b), 24)
-        angle = _upper_float(mix(b, a), 24)
-        x += 1.0  # in place for NumPy, a new tensor for TensorFlow
-        x *= 2.0**-24
+        u = _upper_float(mix(a, b), count=24)
+        angle = _upper_float(mix(b, a), count=24)
+        u += 1.0  # in place for NumPy, a new tensor for TensorFlow
+        u *= 2.0**-24
         angle *= 2 * math.pi * 2.0**-24
-        return by_packets(radius, x) * by_packets(tf.cos, angle)
+        # With `by_packets`, results do not depend on the index of an element.
+        return by_packets(radius, u) * by_packets(tf.cos, angle)
 
     return _scale_and_shift(draw, scale, shift)
 
@@ -86,7 +94,7 @@ def _truncated(dtype: str, scale: float, shift: float) -> Draw:
     def quantile(bits: Any) -> Any:
         # Midpoints of 2**23 intervals of equal probability, in (-mass, mass).
         interval = mass * 2.0**-22
-        midpoints = (_upper_float(bits, 23) + 0.5) * interval - mass
+        midpoints = (_upper_float(bits, count=23) + 0.5) * interval - mass
         return tf.math.erfinv(midpoints) * math.sqrt(2)
 
     def draw(a: Any, b: Any) -> Any:
@@ -102,7 +110,7 @@ def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
 
     def double_log(bits: Any) -> Any:
         # log1p keeps all digits of a small p, which gives the upper tail.
-        midpoints = _upper_float(bits, 31) + 0.5
+        midpoints = _upper_float(bits, count=31) + 0.5
         minus_p = midpoints * -(2.0**-31)
         exponential = -tf.math.log1p(minus_p)
         return -tf.math.log(exponential)
@@ -116,7 +124,7 @@ def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
 def _scale_and_shift(draw: Draw, scale: float, shift: float) -> Draw:
     """Returns a function whose result is draw(a, b) * scale + shift."""
 
-    def scaled(a: Any, b: Any) -> Any:
+    def scaled_draw(a: Any, b: Any) -> Any:
         y = draw(a, b)
         if scale != 1:
             y *= scale
@@ -124,11 +132,11 @@ def _scale_and_shift(draw: Draw, scale: float, shift: float) -> Draw:
             y += shift
         return y
 
-    return scaled
+    return scaled_draw
 
 
 def _upper_float(bits: Any, count: int) -> Any:
-    """Returns the upper `count` bits as an integer in float32."""
+    """Returns the upper `count` bits of 32 as an integer in float32."""
     return _cast(upper_bits(bits, count), "float32")
 
 
@@ -139,7 +147,7 @@ def _cast(x: Any, dtype: str) -> Any:
     return tf.cast(x, dtype)
 
 
-# Functions of dtype, scale and shift.
+# Functions (dtype, scale, shift) -> Draw; for "integers", the scale is the count of integers.
 DISTRIBUTIONS: dict[str, Callable[[str, float, float], Draw]] = {
     "uniform": _uniform,
     "integers": _integers,

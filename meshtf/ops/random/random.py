@@ -1,12 +1,13 @@
-"""Random numbers that do not depend on the layout: a hash of (key, global index).
+"""Random numbers that do not depend on the layout: hashes of (key, global index).
 
     with mtf.seed(run_seed, step):                  # ints, or scalar int32 tensors
       x = mtf.dropout(x, 0.1)                       # key: run_seed, step and "encoder/dropout"
 
-An element gets the same bits under any layout, on any device, in eager mode, in a trace,
-when it is recomputed and when XLA compiles it (see `counter_bits`). The key is an input of
-the op, so a new step needs no new trace. The numbers depend on the order of a tensor's
-dimensions, but not on their names or sizes.
+The key is computed from the seeds and from the path of the op: the names of the modules that
+it is in, and its own name. An element gets the same bits under any layout, on any device, in
+eager mode, in a trace, when it is recomputed and when XLA compiles it (see `counter_bits`). The
+seeds are inputs of the op, so a new step needs no new trace. The numbers depend on the order
+of a tensor's dimensions, but not on their names or sizes.
 """
 
 from __future__ import annotations
@@ -48,19 +49,31 @@ def _draw(
     seed: Seed,
     name: str,
 ) -> Tensor:
-    """Returns random numbers: those of the op `Random`, for the seeds of this program.
+    """Returns random numbers of the op `Random`, for the seeds of this program.
 
     Args:
       mesh: the mesh of the result.
-      kind: as in `Random`; so are `shape`, `dtype`, `scale` and `shift`.
+      kind: the distribution: "uniform", "integers", "normal", "truncated" or "gumbel".
+      shape: the named shape of the result.
+      dtype: the data type of the result.
+      scale: the factor of the standard numbers; for "integers" their count.
+      shift: the number that is added to them.
       seed: the seed or seeds; None: those of `with mtf.seed(...)`.
       name: the name that distinguishes random ops of one module.
     """
-    as_text("name", name)
+    name = as_text("name", name)
     shape = Shape(shape)
+    # In a microbatch, examples get the numbers that they would get in the entire batch.
     microbatch = microbatch_inputs(mesh, shape)
     return apply(
-        Random(kind, shape, dtype, scale, shift, microbatch.strided),
+        Random(
+            kind,
+            shape,
+            dtype,
+            scale=scale,
+            shift=shift,
+            strided=microbatch.strided,
+        ),
         *seeds_of(mesh, seed, name),
         *microbatch.seeds,
         *microbatch.indices,
@@ -144,7 +157,16 @@ def random_normal(
       PlanError: there is no seed, or two ops of one name have the same seed.
       DTypeError: `dtype` is not floating.
     """
-    return _draw_normal("normal", mesh, shape, mean, stddev, dtype, seed, name)
+    return _draw_normal(
+        "normal",
+        mesh,
+        shape=shape,
+        mean=mean,
+        stddev=stddev,
+        dtype=dtype,
+        seed=seed,
+        name=name,
+    )
 
 
 def truncated_normal(
@@ -161,7 +183,16 @@ def truncated_normal(
 
     Arguments and errors are those of `random_normal`.
     """
-    return _draw_normal("truncated", mesh, shape, mean, stddev, dtype, seed, name)
+    return _draw_normal(
+        "truncated",
+        mesh,
+        shape=shape,
+        mean=mean,
+        stddev=stddev,
+        dtype=dtype,
+        seed=seed,
+        name=name,
+    )
 
 
 def _draw_normal(
@@ -207,14 +238,16 @@ def categorical(
     Args:
       logits: unnormalized log-probabilities, floats.
       dim: the name of the dimension of classes.
-      temperature: a number or a tensor; at 0 the result is argmax(logits).
+      temperature: a number or a tensor by which logits are divided; at 0 the result is
+        argmax(logits).
       seed: as in `random_uniform`.
       name: as in `random_uniform`.
     """
     logits, dim = tensor_along(logits, dim, "logits")
     if not is_scalar(temperature):
         temperature = as_tensor("temperature", temperature)
-    # Gumbel-max: argmax(logits + Gumbel noise) is a sample from softmax(logits).
+    # Gumbel-max: argmax(logits + Gumbel noise) is a sample from softmax(logits). The noise
+    # is multiplied by the temperature, so that 0 is allowed.
     noise = _draw(
         logits.mesh,
         "gumbel",
@@ -264,10 +297,10 @@ def dropout(
     mask_shape = x.shape.without(*broadcast_names)
     microbatch = microbatch_inputs(x.mesh, mask_shape)
     mask = apply(
-        DropoutMask(float(rate), mask_shape, microbatch.strided),
+        DropoutMask(float(rate), mask_shape, strided=microbatch.strided),
         *seeds_of(x.mesh, seed, name),
         *microbatch.seeds,
         *microbatch.indices,
         mesh=x.mesh,
     )
-    return apply(Dropout(1 / (1 - rate)), x, mask)
+    return apply(Dropout(scale=1 / (1 - rate)), x, mask)

@@ -1,9 +1,13 @@
 """The ops of random numbers: Random, DropoutMask and Dropout.
 
-    apply(Random("normal", Shape("batch:8"), "float32", 0.02), seed)     # scale 0.02
+    apply(Random("normal", Shape("batch:8"), "float32", scale=0.02), seed)
 
-Their inputs are seeds. The public functions, which take the seeds from the program, are in
-`random`.
+The inputs of `Random` and `DropoutMask` are seeds. The public functions, which take the seeds
+from the program, are in `random.py`.
+
+In a microbatch, an example gets the numbers that it would get in the entire batch. So for a
+dimension that counts examples of a microbatch, `Strided` has the parameters that map its
+indices to indices in the batch, and the index of the microbatch is a further input of the op.
 """
 
 from __future__ import annotations
@@ -38,12 +42,12 @@ from meshtf.ops.random.counter_bits import (
 )
 from meshtf.ops.random.distributions import DISTRIBUTIONS
 
-# FLOPs of a random number, roughly: the additions and multiplications of the hash.
-_OPS_PER_ELEMENT = 12
+# The approximate FLOPs of a random number: the additions and multiplications of the hash.
+_FLOPS_PER_ELEMENT = 12
 
 
 def _sample(*attributes: Any, num_inputs: int = 1) -> Sample:
-    """Returns a sample of a random op, for conformance tests.
+    """Returns a test input of a random op.
 
     Args:
       *attributes: the attributes of the op.
@@ -76,7 +80,10 @@ class Random(Op):
     shift: float = 0.0
     strided: tuple[Strided, ...] = ()
 
+    # Equal ops are traced once, since they consist of many TensorFlow ops.
     share_trace = True
+    # Attributes: (kind, shape, dtype, scale, shift, strided).
+    # Strided: (dim, num_microbatches, inner_size).
     conformance_samples = (
         _sample("uniform", Shape("b:4;d:8"), "float32"),
         _sample("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0, num_inputs=2),
@@ -121,7 +128,7 @@ class Random(Op):
         return [None] * len(seeds)
 
     def flops(self, *seeds: Spec) -> int:
-        return _OPS_PER_ELEMENT * self.shape.size
+        return _FLOPS_PER_ELEMENT * self.shape.size
 
 
 def _words(
@@ -130,7 +137,8 @@ def _words(
     strided: Sequence[Strided],
     inputs: Sequence[Any],
 ) -> Words:
-    """Returns the words of each index of each dimension of a random tensor.
+    """Returns the words of each index of each dimension of a random tensor: hashes of the
+    seeds and the index (`counter_bits.py`).
 
     Args:
       context: the shard for which the op runs.
@@ -142,14 +150,18 @@ def _words(
     num_seeds = len(inputs) - len(strided)
     seeds = inputs[:num_seeds]
     if context.compiled:
-        # Otherwise TensorFlow computes all that depends on constant seeds while it lowers a
-        # program, and the numbers, such as the initial values of a model, are in its text.
+        # Otherwise TensorFlow would compute all that depends on constant seeds while it
+        # lowers a program, and the text of the program would contain the numbers, such as
+        # the initial values of a model.
         seeds = [context.optimization_barrier(seed) for seed in seeds]
     key = random_key(seeds)
-    strides = {
-        s.dim: IndexStride(s.num_microbatches, s.inner_size, microbatch)
-        for s, microbatch in zip(strided, inputs[num_seeds:])
-    }
+    strides = {}
+    for mapping, microbatch in zip(strided, inputs[num_seeds:]):
+        strides[mapping.dim] = IndexStride(
+            num_microbatches=mapping.num_microbatches,
+            inner_size=mapping.inner_size,
+            microbatch=microbatch,
+        )
     return index_words(context, shape.names, key, strides)
 
 
@@ -166,7 +178,8 @@ class DropoutMask(Op):
     shape: Shape
     strided: tuple[Strided, ...] = ()
 
-    share_trace = True
+    share_trace = True  # as `Random`
+    # Attributes: (rate, shape, strided).
     conformance_samples = (
         _sample(0.4, Shape("b:4;d:6")),
         _sample(0.5, Shape("d:5;b:3"), num_inputs=2),
@@ -179,10 +192,12 @@ class DropoutMask(Op):
         return (Spec(self.shape, "bool"),)
 
     def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
+        # The number of the 2**32 values of the random bits that give false.
         threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         words = _words(context, self.shape, self.strided, seeds)
 
         def is_kept(a: Any, b: Any) -> Any:
+            # The upper 16 bits of `mix_high` are random enough for a comparison.
             return mix_high(a, b) >= threshold
 
         return (map_elements(is_kept, words, context.outputs[0].sizes),)
@@ -191,7 +206,7 @@ class DropoutMask(Op):
         return [None] * len(seeds)
 
     def flops(self, *seeds: Spec) -> int:
-        return _OPS_PER_ELEMENT * self.shape.size
+        return _FLOPS_PER_ELEMENT * self.shape.size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +215,8 @@ class Dropout(Op):
 
     scale: float
 
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # if one input is a partial sum, so is the output
+    # Test inputs: the attribute `scale`, then each input's kind of values and shape.
     conformance_samples = (
         Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),
         Sample((1.5,), ("d:5;b:3", "bool b:3")),
@@ -218,4 +234,4 @@ class Dropout(Op):
         return (tf.where(aligned_mask, scaled_x, zero),)
 
     def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> Cotangents:
-        return [apply(self, dy, mask), None]
+        return [apply(self, dy, mask), None]  # the same scale and mask

@@ -34,7 +34,8 @@ class Broadcast(Op):
 
     shape: Shape
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if x is a partial sum, so is the output
+    # Test inputs: the attribute `shape`, then the input's kind of values and shape.
     conformance_samples = (
         Sample((Shape("b:4;d:6"),), ("b:4",)),
         Sample((Shape("b:4;d:6"),), ("d:6",)),
@@ -59,8 +60,8 @@ class Broadcast(Op):
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         (input_shape,) = context.inputs
         (output_shape,) = context.outputs
-        aligned = align(x, input_shape, output_shape)
-        return (tf.broadcast_to(aligned, output_shape.sizes),)
+        aligned_x = align(x, input_shape, output_shape)
+        return (tf.broadcast_to(aligned_x, output_shape.sizes),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [sum_to_shape(dy, x)]

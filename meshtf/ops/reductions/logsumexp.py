@@ -2,8 +2,9 @@
 
     y = mtf.reduce_logsumexp(x, "vocab")        # [batch vocab] -> [batch]
 
-Where a dimension is sharded, shards exchange their local log-sum-exps, one number for each
-element of the result.
+If no summed dimension is sharded, the method `local` of the op computes the result. If one is,
+`statistics` returns the log-sum-exp of each shard, which all shards exchange, one number for
+each element of the result, and `local_sharded` combines them.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class LogSumExp(OpWithStatistics):
 
     dims: tuple[str, ...]
 
+    # Test inputs: the attribute `dims`, then the input's kind of values and shape.
     conformance_samples = (
         Sample((("d",),), ("b:4;d:6",)),
         Sample((("b",),), ("b:4;d:6",)),
@@ -65,9 +67,10 @@ class LogSumExp(OpWithStatistics):
         return (Spec(x.shape.without(*self.dims), x.dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x, does.
         if factor in self.dims:
-            return Role.SAME
-        return Role.MAP
+            return Role.SAME  # each shard computes the same result, after the exchange
+        return Role.MAP  # the result is sharded too
 
     def statistics_dims(self) -> tuple[str, ...]:
         return self.dims
@@ -84,10 +87,12 @@ class LogSumExp(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        return (tf.cast(log_sum_exp(gathered[0], [0]), x.dtype),)
+        (shard_results,) = gathered  # [shards, ...]
+        return (tf.cast(log_sum_exp(shard_results, axes=[0]), x.dtype),)
 
     def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
-        axes = [context.axis(0, d) for d in self.dims]
+        """Returns the log-sum-exp of the local shard of x, at least in float32."""
+        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
         return log_sum_exp(widen(x), axes)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
@@ -124,17 +129,17 @@ def reduce_logsumexp(
     x: Tensor, dims: Names | None = None, sink_logit: Any = None
 ) -> Tensor:
     """Returns log(sum(exp(x))) over dimensions: x [..., dims] -> [...]. It is -inf where
-    all elements of x are.
+    all summed elements are -inf.
 
     Args:
       x: a tensor of floats.
       dims: the names of the dimensions that are summed over; None: all.
-      sink_logit: an additional element of each sum: a number, or a tensor of names of the
-        result, such as one number for each attention head. None: there is none.
+      sink_logit: a number whose exponential is added to each sum, or a tensor of names of
+        the result, such as one number for each attention head. None: there is none.
 
     Raises:
       ShapeError: x lacks a name of `dims` or `sink_logit`, or a name is in both.
-      DTypeError: x is not of floats.
+      DTypeError: x is not of a floating type.
     """
     x = as_tensor("x", x)
     names = names_or_all(x, dims)
@@ -148,15 +153,23 @@ def reduce_logsumexp(
 
 
 def check_sink_logit(sums: Shape, sink_logit: Any) -> None:
-    """Checks that all names of a sink logit are names of the sums. Raises ShapeError."""
+    """Checks that all names of a sink logit are names of the sums.
+
+    Args:
+      sums: the shape of the sums to which its exponential is added.
+      sink_logit: a number or a tensor.
+
+    Raises:
+      ShapeError: the sums lack one of its names.
+    """
     if is_scalar(sink_logit):
         return
     shape = as_tensor("sink_logit", sink_logit).shape
-    unknown = [n for n in shape.names if n not in sums]
-    if unknown:
+    unknown_names = [n for n in shape.names if n not in sums]
+    if unknown_names:
         raise ShapeError(
             explain_error(
-                f'the sink logit has the dimension "{unknown[0]}", which is summed or '
+                f'the sink logit has the dimension "{unknown_names[0]}", which is summed or '
                 "absent.",
                 sink_logit=repr(shape),
                 sums=repr(sums),

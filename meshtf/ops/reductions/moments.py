@@ -3,8 +3,10 @@
     mtf.reduce_prod(x, "length")
     mtf.reduce_std(x, "batch;length")           # divides by the number of elements
 
-A product cannot be reduced from partial sums. So where the dimension is sharded, shards
-exchange their local products, one number for each element of the result.
+A product cannot be reduced from partial sums. So if the dimension is sharded, `statistics` of
+the op returns the product of each shard, which all shards exchange, one number for each
+element of the result, and `local_sharded` multiplies them. If it is not sharded, `local` alone
+computes the result.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Prod(OpWithStatistics):
 
     dim: str
 
+    # Test inputs: the attribute `dim`, then the input's kind of values and shape.
     conformance_samples = (
         Sample(("d",), ("b:4;d:6",)),
         Sample(("b",), ("b:4;d:3",)),
@@ -62,9 +65,10 @@ class Prod(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), x.dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x, does.
         if factor == self.dim:
-            return Role.SAME
-        return Role.MAP
+            return Role.SAME  # each shard computes the same product, after the exchange
+        return Role.MAP  # the output is sharded too
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -73,8 +77,8 @@ class Prod(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        y = tf.reduce_prod(widen(x), context.axis(0, self.dim))
-        return (tf.cast(y, x.dtype),)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return (tf.cast(tf.reduce_prod(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         product = tf.reduce_prod(widen(x), context.axis(0, self.dim))
@@ -84,7 +88,7 @@ class Prod(OpWithStatistics):
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
         (products,) = gathered
-        return (tf.cast(tf.reduce_prod(products, 0), x.dtype),)
+        return (tf.cast(tf.reduce_prod(products, axis=0), x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ProdGrad(self.dim), dy, x)]
@@ -126,22 +130,23 @@ class ProdGrad(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, x: Any
     ) -> LocalTensors:
-        axis = context.axis(1, self.dim)
-        # The product of all other elements is that of the other shards, times that of the
-        # other elements of this shard.
-        (shard_products,) = gathered
-        products_of_other_shards = tf.gather(
-            _products_of_others(shard_products, 0), context.shard_index(self.dim)
+        axis = context.axis(1, self.dim)  # in the shape of x, input 1
+        # The product of all other elements is the product of the other shards' products
+        # and of the other elements of this shard.
+        (shard_products,) = gathered  # [shards, ...]
+        product_of_other_shards = tf.gather(
+            _products_of_others(shard_products, axis=0), context.shard_index(self.dim)
         )
         local_products = _products_of_others(widen(x), axis)
-        other_products = local_products * tf.expand_dims(products_of_other_shards, axis)
+        other_products = local_products * tf.expand_dims(product_of_other_shards, axis)
         return self._dx(context, other_products, dy, x)
 
     def _dx(
         self, context: LocalContext, other_products: Any, dy: Any, x: Any
     ) -> LocalTensors:
         """Returns the output of the op from the product of all other elements."""
-        dy = align(widen(dy), context.inputs[0], context.outputs[0])
+        dy_shape, x_shape = context.inputs
+        dy = align(widen(dy), dy_shape, x_shape)
         return (tf.cast(other_products * dy, x.dtype),)
 
 

@@ -1,4 +1,4 @@
-"""Reductions over named dimensions, and broadcasting, their transpose.
+"""Reductions over named dimensions: sum, mean, maximum, minimum, any and all.
 
     mtf.reduce_sum(x, "length;d_model")       # x[batch, length, d_model] -> [batch]
     mtf.reduce_max(x)                         # over all dimensions
@@ -46,8 +46,8 @@ from meshtf.ops.elementwise.arithmetic import (
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.broadcast import broadcast
 
-# The role of a summed dimension: how the results of shards are reduced. True and false are 1
-# and 0.
+# What sharding a reduced dimension does: shards get partial sums, maxima or minima. True and
+# false are 1 and 0.
 _ROLES = {
     "sum": Role.SUM,
     "mean": Role.SUM,
@@ -57,13 +57,17 @@ _ROLES = {
     "all": Role.MIN,
 }
 _LOGICAL = ("any", "all")
+# The TensorFlow function of each kind, with the arguments (x, axes).
 _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
 # The mean is accumulated in float32, since TensorFlow adds up float16 in float16.
 _KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 
 
 def _samples() -> tuple[Sample, ...]:
-    """Returns samples of all kinds of reductions and data types."""
+    """Returns test inputs for all kinds of reductions and data types.
+
+    A `Sample` has the attributes (kind, dims), and the input's kind of values and shape.
+    """
     floats = [
         *(
             Sample((kind, ("d",)), ("b:4;d:6",))
@@ -107,7 +111,7 @@ class Reduce(Op):
 
     @property
     def linearity(self) -> Any:
-        """Sums and means of partial sums are partial sums."""
+        """Whether a partial sum x gives a partial sum ("joint"), or never does (None)."""
         if self.kind in ("sum", "mean"):
             return "joint"
         return None
@@ -121,12 +125,13 @@ class Reduce(Op):
         return (Spec(x.shape.without(*self.dims), dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension of x, does.
         if factor in self.dims:
             return _ROLES[self.kind]
-        return Role.MAP
+        return Role.MAP  # the output is sharded too
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        axes = [context.axis(0, d) for d in self.dims]
+        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
         if self.kind == "sum":
             y = sum_over(x, axes, context)
         else:
@@ -135,7 +140,7 @@ class Reduce(Op):
             y = tf.cast(y, tf.int32)
         num_shards = math.prod(context.num_shards(d) for d in self.dims)
         if self.kind == "mean" and num_shards > 1:
-            # The mean is the sum of the shards' means, each divided by their number.
+            # The global mean is the sum of each shard's mean divided by num_shards.
             y = y * (1 / num_shards)
         return (y,)
 
@@ -145,8 +150,8 @@ class Reduce(Op):
         if self.kind == "mean":
             count = x.shape.only(self.dims).size
             return [broadcast(multiply(dy, 1 / count), x.shape)]
-        # If several elements are the extreme, each gets an equal share of the cotangent, as
-        # in TensorFlow.
+        # Maximum or minimum: if several elements are equal to it, each gets an equal share
+        # of the cotangent, as in TensorFlow.
         is_extreme = equal(x, y)
         num_equal = reduce_sum(cast(is_extreme, x.dtype), self.dims)
         return [where(is_extreme, divide(dy, num_equal), 0.0)]
@@ -229,5 +234,6 @@ def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
     return names_of(dims, x.shape)
 
 
+# For modules of folders that come before this one in the order of imports.
 for _function in (reduce_sum, reduce_mean, reduce_max, reduce_min):
     OPERATORS[_function.__name__] = _function

@@ -1,1 +1,1 @@
-"""Running results along a dimension."""
+"""Running sums, products and recurrences along a dimension."""

@@ -1,8 +1,12 @@
 """Running sums, products, maxima, minima and log-sum-exps along a dimension.
 
     x           [1 2] [3 4]    on two devices
-    totals       3     7       each shard exchanges its total
+    totals       3     7       each shard sends its total to all shards
     cumsum(x)   [1 3] [6 10]   the local running sum, plus the totals of the earlier shards
+
+Where the dimension is not sharded, the method `local` of an op runs. Where it is, `statistics`
+runs on each shard, then an all-gather of the totals, then `local_sharded`; the residuals are
+tensors that a shard keeps in between.
 
 The gradients of prod, max, min and logsumexp are linear recurrences. float16 and bfloat16 are
 computed in float32 and rounded once, at the end: in bfloat16 a sum of ones would stop at 256.
@@ -52,7 +56,7 @@ class Cumsum(OpWithStatistics):
     """The running sum along a dimension.
 
     Attributes:
-      dim: the dimension.
+      dim: the name of the dimension.
       exclusive: whether the sum at an index leaves out the element at that index.
       reverse: whether the sum runs from the end.
     """
@@ -61,7 +65,8 @@ class Cumsum(OpWithStatistics):
     exclusive: bool = False
     reverse: bool = False
 
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
+    # Each sample: the attributes (dim, exclusive, reverse), and the shape of x.
     conformance_samples = (
         Sample(("d",), ("b:4;d:6",)),
         Sample(("b", True), ("b:4;d:6",)),
@@ -86,33 +91,32 @@ class Cumsum(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.cast(self._running(context, widen(x)), x.dtype),)
+        return (tf.cast(self._local_sums(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         x = widen(x)
-        y = self._running(context, x)
-        total = last_element(y, axis, self.reverse)
+        local_sums = self._local_sums(context, x)
+        total = last_element(local_sums, axis, self.reverse)
         if self.exclusive:
             total = total + last_element(x, axis, self.reverse)
-        return Statistics(exchanged=(total,), residuals=(y,))
+        return Statistics(exchanged=(total,), residuals=(local_sums,))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
         (totals,) = gathered
         (local_sums,) = residuals
-        # The offset of a shard is the total of the earlier shards.
-        offsets = tf.cumsum(totals, 0, exclusive=True, reverse=self.reverse)
+        # The offset of a shard is the sum of the totals of the earlier shards.
+        offsets = tf.cumsum(totals, axis=0, exclusive=True, reverse=self.reverse)
         offset = tf.gather(offsets, context.shard_index(self.dim))
         y = local_sums + offset
         return (tf.cast(y, x.dtype),)
 
-    def _running(self, context: LocalContext, x: Any) -> Any:
-        """Returns the running sum of the local shard."""
-        return tf.cumsum(
-            x, context.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse
-        )
+    def _local_sums(self, context: LocalContext, x: Any) -> Any:
+        """Returns the running sum of x, the local shard."""
+        axis = context.axis(0, self.dim)
+        return tf.cumsum(x, axis, exclusive=self.exclusive, reverse=self.reverse)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         backward = Cumsum(self.dim, self.exclusive, reverse=not self.reverse)
@@ -124,13 +128,14 @@ class Scan(OpWithStatistics):
 
     Attributes:
       kind: "prod", "max", "min" or "logsumexp".
-      dim: the dimension.
+      dim: the name of the dimension.
       reverse: whether the scan runs from the end.
     """
 
     kind: str
     dim: str
     reverse: bool = False
+    # Each sample: the attributes (kind, dim, reverse), and the shape of x.
     conformance_samples = (
         Sample(("prod", "d"), ("b:4;d:8",)),
         Sample(("prod", "d", True), ("positive d:6;b:2",)),
@@ -167,9 +172,9 @@ class Scan(OpWithStatistics):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        y = running(self.kind, widen(x), axis, self.reverse)
-        total = last_element(y, axis, self.reverse)
-        return Statistics(exchanged=(total,), residuals=(y,))
+        local_results = running(self.kind, widen(x), axis, self.reverse)
+        total = last_element(local_results, axis, self.reverse)
+        return Statistics(exchanged=(total,), residuals=(local_results,))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
@@ -177,19 +182,20 @@ class Scan(OpWithStatistics):
         reduce = _REDUCE[self.kind]
         (totals,) = gathered
         (local_results,) = residuals
-        # The offset of a shard combines the totals of the earlier shards.
+        # The total of all earlier shards; 1 for a product if there are none.
         identity = tf.constant(IDENTITIES[self.kind](totals.dtype), totals.dtype)
         is_earlier = is_earlier_shard(context, self.dim, self.reverse, totals)
         earlier_totals = tf.where(is_earlier, totals, identity)
-        offset = tf.broadcast_to(reduce(earlier_totals, [0]), x.shape)
-        y = reduce(tf.stack([offset, local_results]), [0])
+        total = tf.broadcast_to(reduce(earlier_totals, [0]), x.shape)
+        # Combined with the results of this shard.
+        y = reduce(tf.stack([total, local_results]), [0])
         return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
 
 
-# Functions (x, axes) that reduce TensorFlow tensors.
+# By kind, a function (x, axes) that reduces a TensorFlow tensor.
 _REDUCE = {
     "prod": tf.reduce_prod,
     "max": tf.reduce_max,
@@ -202,41 +208,44 @@ def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
     """Returns the gradient of cumprod, without a division by x: dx[i] = y[i - 1] * h[i],
     where h[i] = x[i + 1] * h[i + 1] + dy[i].
     """
-    offset = 1 if reverse else -1
-    next_x = shift(x, dim, offset)
+    offset_of_next = 1 if reverse else -1
+    next_x = shift(x, dim, offset_of_next)
     h = apply(LinearRecurrence(dim, reverse=not reverse), next_x, dy)
-    previous_y = shift(y, dim, -offset, fill=1)
+    previous_y = shift(y, dim, -offset_of_next, fill=1)
     return multiply(previous_y, h)
 
 
 def _extreme_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    """Returns the gradient of cummax or cummin: each dy goes to the latest element that
-    equals the extreme so far.
+    """Returns the gradient of cummax or cummin: dy[i] is added to dx of the last element up
+    to i that equals the extreme y[i].
 
-    dx[i] = h[i] where x[i] is the extreme so far, with h[i] = decay[i] * h[i + 1] + dy[i].
-    The decay is 0 if element i + 1 is an extreme too, and gets the later cotangents.
+    dx[i] = h[i] where x[i] = y[i], and 0 elsewhere, with h[i] = decay[i] * h[i + 1] + dy[i].
+    decay[i] is 0 if x[i + 1] = y[i + 1], since element i + 1 then gets the cotangents after
+    i; otherwise it is 1.
     """
+    offset_of_next = 1 if reverse else -1
     is_extreme = equal(x, y)
-    next_is_extreme = shift(is_extreme, dim, 1 if reverse else -1)
+    next_is_extreme = shift(is_extreme, dim, offset_of_next)
     decay = cast(logical_not(next_is_extreme), x.dtype)
-    dx = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
-    return where(is_extreme, dx, 0.0)
+    h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
+    return where(is_extreme, h, 0.0)
 
 
 def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
     """Returns the gradient of cumulative_logsumexp: dx[i] = exp(x[i] - y[i]) * h[i], where
     h[i] = exp(y[i] - y[i + 1]) * h[i + 1] + dy[i].
     """
-    # -inf minus -inf would give NaN.
+    # Without -inf, since -inf minus -inf would give NaN. The last decay is exp(-inf) = 0.
     y = clip(y, low=float(tf.as_dtype(y.dtype).min))
-    next_y = shift(y, dim, 1 if reverse else -1, fill=float("inf"))
+    offset_of_next = 1 if reverse else -1
+    next_y = shift(y, dim, offset_of_next, fill=float("inf"))
     decay = exp(subtract(y, next_y))
     weight = exp(subtract(x, y))
     h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return multiply(weight, h)
 
 
-# Gradient rules (dy, y, x, dim, reverse) -> dx.
+# By kind, the gradient rule (dy, y, x, dim, reverse) -> dx.
 _GRADIENT = {
     "prod": _prod_gradient,
     "max": _extreme_gradient,
@@ -279,8 +288,8 @@ def cummax(
     """Returns the running maximum of x along `dim`, in the shape of x. Arguments and errors
     are those of `cumsum`.
 
-    Of equal elements, the latest gets the gradient. If `exclusive`, the initial value is
-    the smallest value of the data type (-inf for floats).
+    If several elements equal the maximum, the last of them gets the gradient. If
+    `exclusive`, the first element is the smallest value of the data type (-inf for floats).
     """
     return _scan("max", x, dim, exclusive, reverse)
 
@@ -306,9 +315,9 @@ def cumulative_logsumexp(
 
 
 def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Tensor:
-    """Returns the running result of one kind of `Scan`; other arguments as in `cumsum`."""
+    """Returns the running result of a kind of `Scan`; other arguments are as in `cumsum`."""
     x, dim = tensor_along(x, dim)
-    as_bool("exclusive", exclusive)
+    exclusive = as_bool("exclusive", exclusive)
     dtype = x.dtype
     if kind == "logsumexp":
         # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
@@ -316,6 +325,8 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     y = apply(Scan(kind, dim, reverse), cast(x, dtype))
     y = cast(y, x.dtype)
     if exclusive:
+        # Element i is the result up to i - 1.
         identity = IDENTITIES[kind](tf.as_dtype(x.dtype))
-        return shift(y, dim, -1 if reverse else 1, identity)
+        offset = -1 if reverse else 1
+        return shift(y, dim, offset, fill=identity)
     return y

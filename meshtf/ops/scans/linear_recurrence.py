@@ -1,9 +1,20 @@
 """Linear recurrences along a dimension: h[i] = a[i] * h[i - 1] + b[i].
 
-Where the dimension is sharded, a shard exchanges the product of its a, and its last h for an
-initial value of 0. From both follows its last h for any initial value. The gradients of
-cumprod, cummax, cummin and cumulative_logsumexp are such recurrences. They need no division,
-so they are exact for factors of zero, and do not overflow for large values.
+    h = mtf.linear_recurrence(a, b, "length")       # a, b, h [batch, length]
+
+Where the dimension is sharded, each shard computes h for an initial value of 0, and sends
+to all shards the statistics
+
+    product    the product of the shard's elements of a
+    end        the shard's last h for an initial value of 0
+
+For any initial value, the last h is product * initial + end. So each shard computes from the
+statistics of the earlier shards the initial value of its recurrence. The method `statistics`
+runs before this exchange, and `local_sharded` after it; the residuals are tensors that a shard
+keeps in between. Where the dimension is not sharded, only `local` runs.
+
+The gradients of cumprod, cummax, cummin and cumulative_logsumexp are such recurrences. They
+need no division, so they are exact for factors of zero, and do not overflow for large values.
 """
 
 from __future__ import annotations
@@ -41,12 +52,13 @@ class LinearRecurrence(OpWithStatistics):
     """h[i] = a[i] * h[i - 1] + b[i] along a dimension, with 0 before the first element.
 
     Attributes:
-      dim: the dimension.
+      dim: the name of the dimension.
       reverse: whether the recurrence runs from the end: h[i] = a[i] * h[i + 1] + b[i].
     """
 
     dim: str
     reverse: bool = False
+    # Each sample: the attributes (dim, reverse), and the shapes of a and b.
     conformance_samples = (
         Sample(("d",), ("b:4;d:8", "b:4;d:8")),
         Sample(("d", True), ("d:6;b:2", "d:6;b:2")),
@@ -68,42 +80,50 @@ class LinearRecurrence(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, a: Spec, b: Spec) -> Specs:
-        return (Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype)),) * 2
+        statistic = Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype))
+        return (statistic, statistic)
 
     def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
-        _, h = running_linear(widen(a), widen(b), axis, self.reverse)
+        _products, h = running_linear(widen(a), widen(b), axis, self.reverse)
         return (tf.cast(h, b.dtype),)
 
     def statistics(self, context: LocalContext, a: Any, b: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        ys = running_linear(widen(a), widen(b), axis, self.reverse)
-        last_ys = tuple(last_element(y, axis, self.reverse) for y in ys)
-        return Statistics(exchanged=last_ys, residuals=ys)
+        products, h = running_linear(widen(a), widen(b), axis, self.reverse)
+        product = last_element(products, axis, self.reverse)
+        end = last_element(h, axis, self.reverse)
+        return Statistics(exchanged=(product, end), residuals=(products, h))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, a: Any, b: Any
     ) -> LocalTensors:
         # The running products of a, and h for an initial value of 0, of this shard.
         products, h = residuals
-        # The last elements of both, of each shard.
+        # The statistics of each shard, [shards, ...].
         shard_products, shard_ends = gathered
-        _, ends = running_linear(shard_products, shard_ends, 0, self.reverse)
-        previous_ends = tf.roll(ends, -1 if self.reverse else 1, 0)
-        # The initial value is the last h of the previous shard. It is not added in the first
-        # shard of the scan: 0 times an infinite product would be NaN.
-        initial = tf.gather(previous_ends, context.shard_index(self.dim))
-        is_earlier = is_earlier_shard(context, self.dim, self.reverse, ends)
+        # The true last h of each shard: a recurrence over shards.
+        _, true_ends = running_linear(
+            shard_products, shard_ends, axis=0, reverse=self.reverse
+        )
+        # The initial value of a shard is the last h of the shard before it in the scan.
+        shift_to_next = -1 if self.reverse else 1
+        initial_values = tf.roll(true_ends, shift_to_next, axis=0)
+        initial_value = tf.gather(initial_values, context.shard_index(self.dim))
+        # It is not added in the first shard of the scan, whose initial value is 0: 0 times
+        # an infinite product would be NaN.
+        is_earlier = is_earlier_shard(context, self.dim, self.reverse, true_ends)
         is_first_shard = tf.logical_not(tf.reduce_any(is_earlier))
-        h = tf.where(is_first_shard, h, h + products * initial)
+        h = tf.where(is_first_shard, h, h + products * initial_value)
         return (tf.cast(h, b.dtype),)
 
-    def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> Cotangents:
-        offset = 1 if self.reverse else -1
-        next_a = shift(a, self.dim, offset)
+    def gradient(self, dh: Any, h: Any, a: Any, b: Any) -> Cotangents:
+        # db[i] = a[i + 1] * db[i + 1] + dh[i], and da[i] = db[i] * h[i - 1].
+        offset_of_next = 1 if self.reverse else -1
+        next_a = shift(a, self.dim, offset_of_next)
         backward = LinearRecurrence(self.dim, reverse=not self.reverse)
-        db = apply(backward, next_a, dy)
-        previous_h = shift(y, self.dim, -offset)
+        db = apply(backward, next_a, dh)
+        previous_h = shift(h, self.dim, -offset_of_next)
         return [multiply(db, previous_h), db]
 
 
@@ -112,11 +132,12 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
     the first element.
 
     It computes moving averages and linear recurrent layers. A device makes log2(size)
-    passes over its shards of both tensors (Hillis and Steele 1986).
+    passes over its shards of both tensors (Hillis and Steele, "Data Parallel Algorithms",
+    1986).
 
     Args:
-      a: a tensor of floats, which is broadcast by names.
-      b: a tensor of floats, which is broadcast by names.
+      a: the factors, a tensor of floats, which is broadcast by names.
+      b: the terms, a tensor of floats, which is broadcast by names.
       dim: the name of the dimension of the recurrence.
       reverse: whether the recurrence runs from the end: h[i] = a[i] * h[i + 1] + b[i].
 
@@ -135,8 +156,13 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
 
 
 def last_element(y: Any, axis: int, reverse: bool) -> Any:
-    """Returns the last element of y along `axis` in the order of the scan, which is the
-    total of a shard. It has size 1 along `axis`.
+    """Returns the last element of y along `axis` in the order of the scan, in a tensor of
+    size 1 along `axis`. If y has the running results of a shard, it is the shard's total.
+
+    Args:
+      y: a TensorFlow tensor.
+      axis: the axis of the scan.
+      reverse: whether the scan runs from the end, so that the last element has index 0.
     """
     last = slice(0, 1) if reverse else slice(-1, None)
     return y[(slice(None),) * axis + (last,)]
@@ -148,13 +174,20 @@ def is_earlier_shard(
     """Returns a mask over the shards of `dim`, true for shards that are earlier in the scan
     than the local one.
 
-    Its shape is `[num_shards, 1, ...]`, which broadcasts with `gathered`, statistics of all
-    shards.
+    Args:
+      context: the context of the op on this device.
+      dim: the dimension of the scan.
+      reverse: whether the scan runs from the end.
+      gathered: the statistics of all shards, [num_shards, ...].
+
+    Returns:
+      The mask, [num_shards, 1, ...] with as many axes as `gathered`, so that it broadcasts.
     """
-    indices = tf.range(gathered.shape[0])
+    shard_indices = tf.range(gathered.shape[0])
     local_index = context.shard_index(dim)
     if reverse:
-        mask = indices > local_index
+        mask = shard_indices > local_index
     else:
-        mask = indices < local_index
-    return tf.reshape(mask, [-1] + [1] * (len(gathered.shape) - 1))
+        mask = shard_indices < local_index
+    num_other_axes = len(gathered.shape) - 1
+    return tf.reshape(mask, [-1] + [1] * num_other_axes)

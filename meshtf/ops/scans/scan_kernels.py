@@ -1,11 +1,16 @@
-"""Running products, maxima, minima, log-sum-exps and linear recurrences of one device, along
-an axis.
+"""Running products, maxima, minima, log-sum-exps and linear recurrences along an axis of one
+device's tensor.
+
+    running("max", x, axis=1, reverse=False)          # y[:, i] = max(x[:, 0], ..., x[:, i])
 
 TensorFlow has kernels for products and log-sum-exps. Maxima, minima and recurrences use the
 parallel scan of Hillis and Steele ("Data Parallel Algorithms", 1986): log2(n) passes over n
 elements. After each pass an element covers twice as many of the elements before it:
 
-    [3 1 4 1 5]  ->  [3 3 4 4 5]  ->  ...   element i: the maximum of the last 2, 4, 8 elements
+    x               [9 1 4 1 5]
+    after pass 1    [9 9 4 4 5]     element i: the maximum of elements i - 1 and i
+    after pass 2    [9 9 9 9 5]     element i: the maximum of elements i - 3 to i
+    after pass 3    [9 9 9 9 9]     element i: the maximum of elements i - 7 to i
 """
 
 from __future__ import annotations
@@ -17,23 +22,23 @@ import numpy as np
 import tensorflow as tf
 
 
-def _least(dtype: tf.DType) -> float:
+def _smallest(dtype: tf.DType) -> float:
     """Returns the smallest value of a data type, -inf for floats."""
     return -np.inf if dtype.is_floating else dtype.min
 
 
-def _greatest(dtype: tf.DType) -> float:
+def _largest(dtype: tf.DType) -> float:
     """Returns the largest value of a data type, inf for floats."""
     return np.inf if dtype.is_floating else dtype.max
 
 
-# The identity element of each kind, as a function of the data type. It is the result of a
-# scan before the first element.
+# The identity element of each kind, as a function of the data type: the result for no
+# elements, such as 1 for a product.
 IDENTITIES: dict[str, Callable[[tf.DType], float]] = {
     "prod": lambda dtype: 1,
-    "max": _least,
-    "min": _greatest,
-    "logsumexp": _least,
+    "max": _smallest,
+    "min": _largest,
+    "logsumexp": _smallest,
 }
 
 
@@ -51,40 +56,44 @@ def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
     if kind == "logsumexp":
         return tf.math.cumulative_logsumexp(x, axis, reverse=reverse)
     combine = tf.maximum if kind == "max" else tf.minimum
+    y = x
     step = 1
     while step < x.shape[axis]:
-        previous, current, start = _split_at_step(x, axis, step, reverse)
-        current = combine(current, previous)
-        x = _concat(current, start, axis, reverse)
+        previous, current, start = _split_at_step(y, axis, step, reverse)
+        y = _concat(combine(current, previous), start, axis, reverse)
         step *= 2
-    return x
+    return y
 
 
 def running_linear(a: Any, b: Any, axis: int, reverse: bool) -> tuple[Any, Any]:
-    """Returns the running products of a, and h with h[i] = a[i] * h[i - 1] + b[i], along
-    an axis; the arguments are as in `running`.
+    """Returns the running products of a, and h with h[i] = a[i] * h[i - 1] + b[i], where
+    h[-1] = 0, along an axis; other arguments are as in `running`.
 
-    After a pass, element i is h[i] = a[i] * h[i - step] + b[i] for the products a and the
-    partial results b of the last `step` elements.
+    From another initial value h[-1], h[i] is larger by h[-1] times the i-th product.
     """
+    # Invariant: h[i] = products[i] * h[i - step] + partial_h[i], where products[i] is the
+    # product of the last `step` elements of a, and partial_h[i] is h[i] if h[i - step] is 0.
+    products = a
+    partial_h = b
     step = 1
     while step < a.shape[axis]:
-        a_previous, a_current, a_start = _split_at_step(a, axis, step, reverse)
-        b_previous, b_current, b_start = _split_at_step(b, axis, step, reverse)
-        b_current = b_current + a_current * b_previous
-        b = _concat(b_current, b_start, axis, reverse)
-        a = _concat(a_current * a_previous, a_start, axis, reverse)
+        a_slices = _split_at_step(products, axis, step, reverse)
+        h_slices = _split_at_step(partial_h, axis, step, reverse)
+        next_h = h_slices.current + a_slices.current * h_slices.previous
+        partial_h = _concat(next_h, h_slices.start, axis, reverse)
+        next_products = a_slices.current * a_slices.previous
+        products = _concat(next_products, a_slices.start, axis, reverse)
         step *= 2
-    return a, b
+    return products, partial_h
 
 
 class _Slices(NamedTuple):
-    """Slices of a tensor along the axis of a scan.
+    """Slices of a tensor along the axis of a scan, for one pass with a given step.
 
     Attributes:
-      previous: the elements `step` before those of `current`, of the same shape.
-      current: the elements that have an element `step` before them.
-      start: the `step` elements at the start of the scan, which have none.
+      previous: for each element of `current`, the element that is `step` elements before it.
+      current: the elements after the first `step` ones, in the order of the scan.
+      start: the first `step` elements, in the order of the scan.
     """
 
     previous: Any
@@ -97,12 +106,12 @@ def _split_at_step(x: Any, axis: int, step: int, reverse: bool) -> _Slices:
     index.
     """
     size = x.shape[axis]
-    low = _slice_axis(x, axis, 0, size - step)
-    high = _slice_axis(x, axis, step, size)
+    low = _slice_axis(x, axis, begin=0, end=size - step)
+    high = _slice_axis(x, axis, begin=step, end=size)
     if reverse:
-        start = _slice_axis(x, axis, size - step, size)
+        start = _slice_axis(x, axis, begin=size - step, end=size)
         return _Slices(previous=high, current=low, start=start)
-    start = _slice_axis(x, axis, 0, step)
+    start = _slice_axis(x, axis, begin=0, end=step)
     return _Slices(previous=low, current=high, start=start)
 
 
@@ -112,6 +121,8 @@ def _slice_axis(x: Any, axis: int, begin: int, end: int) -> Any:
 
 
 def _concat(current: Any, start: Any, axis: int, reverse: bool) -> Any:
-    """Returns the elements at the start of the scan and the other ones, concatenated."""
+    """Returns `start`, the elements at the start of the scan, and `current`, all other ones,
+    concatenated in the order of their indices.
+    """
     order = [current, start] if reverse else [start, current]
     return tf.concat(order, axis)

@@ -1,1 +1,1 @@
-"""Other shapes of the same elements."""
+"""Ops that arrange elements: reshapes, transposes, slices, concatenations and stacks."""

@@ -3,9 +3,10 @@ transpose.
 
 The layout shards a renamed tensor by its new names, so a program reshards by renaming:
 
-    y = mtf.rename(x, {"group": "group_all", "experts_all": "experts"})  # at once: all_to_all
-    h = mtf.unflatten(x, "d_model", "heads:8;d_head:64")                    # [batch, heads, d_head]
-    x = mtf.flatten(h, "heads;d_head", "d_model")
+    # If the layout is "group:data; experts:data", this is one all_to_all.
+    y = mtf.rename(x, {"group": "group_all", "experts_all": "experts"})
+    h = mtf.unflatten(x, "d_model", "heads:8;d_head:64")   # [batch, heads, d_head]
+    x = mtf.flatten(h, "heads;d_head", "d_model")          # [batch, d_model]
 
 A reshape divides the old and the new shape into corresponding blocks with equal numbers of
 elements. In each block only the leading dimension of either shape may be sharded, and both
@@ -66,7 +67,8 @@ class Rename(RenamingOp):
     """
 
     pairs: tuple[tuple[str, str], ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Test inputs: the attribute `pairs`, then the input's kind of values and shape.
     conformance_samples = (
         Sample(((("a", "c"),),), ("a:4;b:3",)),
         Sample(((("a", "b"), ("b", "a")),), ("a:4;b:8",)),
@@ -79,6 +81,8 @@ class Rename(RenamingOp):
         return (Spec(x.shape.rename(new_names), x.dtype),)
 
     def factor(self, dim: str) -> str:
+        # A dimension of x and the dimension of the output that it becomes are one factor:
+        # they are sharded in the same way. The factor has the new name.
         return dict(self.pairs).get(dim, dim)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -102,10 +106,11 @@ class Reshape(RenamingOp):
 
     old: Shape
     new: Shape
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attributes: (old, new).
     conformance_samples = tuple(
-        Sample((Shape(old), Shape(new)), (kind + old,))
-        for old, new, kind in (
+        Sample((Shape(old), Shape(new)), (kind_of_values + old,))
+        for old, new, kind_of_values in (
             ("a:4;b:8", "a:4;c:4;d:2", ""),
             ("a:4;c:4;d:2", "a:4;b:8", ""),
             ("a:2;b:2;c:4", "ab:4;c:4", ""),
@@ -131,56 +136,60 @@ class Reshape(RenamingOp):
 
     def _leading(self) -> dict[str, str]:
         """Returns the leading new dimension of each block, by its leading old dimension."""
-        old_starts = _starts(self.old)
-        new_starts = _starts(self.new)
+        old_names = _names_by_start(self.old)
+        new_names = _names_by_start(self.new)
         leading = {}
-        for start, name in old_starts.items():
-            if start in new_starts:
-                leading[name] = new_starts[start]
+        for start, old_name in old_names.items():
+            if start in new_names:
+                leading[old_name] = new_names[start]
         return leading
 
     def factor(self, dim: str) -> str:
-        # The dot distinguishes a dimension within a block from a dimension of the output
-        # that has the same name.
+        # The leading dimensions of a block, of x and of the output, are one factor. The dot
+        # distinguishes another dimension of a block from a dimension of the output that has
+        # the same name.
         return self._leading().get(dim, "." + dim)
 
     def role(self, factor: str) -> Role:
+        # What sharding the dimensions of a factor does.
         if factor in self._leading().values():
-            return Role.MAP
+            return Role.MAP  # the output is sharded like x
         return Role.UNSHARDED
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (tf.reshape(x, context.outputs[0].sizes),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(Reshape(self.new, self.old), transpose(dy, self.new))]
+        inverse = Reshape(old=self.new, new=self.old)
+        return [apply(inverse, transpose(dy, self.new))]
 
     def flops(self, *xs: Spec) -> int:
         return 0
 
 
-def _starts(shape: Shape) -> dict[int, str]:
-    """Returns the name of each dimension larger than 1, by the product of the sizes before
-    it. It is {} for a shape without elements.
+def _names_by_start(shape: Shape) -> dict[int, str]:
+    """Returns the name of each dimension larger than 1, by its start: the product of the
+    sizes of the dimensions before it. It is {} for a shape without elements.
 
-    A block begins at each product that two shapes have in common.
+    Where both shapes of a reshape have a dimension with the same start, a block begins.
     """
-    starts = {}
-    size_before = 1
+    names = {}
+    start = 1
     for dim in shape:
         if dim.size > 1:
-            starts[size_before] = dim.name
-        size_before *= dim.size
-    if size_before == 0:
+            names[start] = dim.name
+        start *= dim.size
+    if start == 0:
         return {}
-    return starts
+    return names
 
 
 class Transpose(Op):
     """x with its dimensions in the order of `names`."""
 
     names: tuple[str, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attribute: names.
     conformance_samples = (
         Sample((("b", "a"),), ("a:4;b:3",)),
         Sample((("c", "a", "b"),), ("a:2;b:4;c:5",)),
@@ -219,20 +228,25 @@ def rename(
     """
     x = as_tensor("x", x)
     if isinstance(old, Mapping):
-        new_names = {}
+        mapping = {}
         for old_name, new_name in old.items():
-            new_names[as_dim("old", old_name)] = as_dim("new", new_name)
+            mapping[as_dim("old", old_name)] = as_dim("new", new_name)
     else:
-        new_names = _new_names(x, old, () if new is None else new)
-    require_dim(x.shape, *new_names)
-    pairs = tuple((a, b) for a, b in new_names.items() if a != b)
-    record_rename(x.shape, dict(pairs))
-    if not pairs:
+        mapping = _name_mapping(x, old, () if new is None else new)
+    require_dim(x.shape, *mapping)
+    changes = {
+        old_name: new_name
+        for old_name, new_name in mapping.items()
+        if old_name != new_name
+    }
+    # For random ops in microbatches, which need the batch indices of renamed dimensions.
+    record_rename(x.shape, changes)
+    if not changes:
         return x
-    return apply(Rename(pairs), x)
+    return apply(Rename(tuple(changes.items())), x)
 
 
-def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
+def _name_mapping(x: Tensor, old: Names, new: Names) -> dict[str, str]:
     """Returns the new name of each old name, for the arguments of `rename`.
 
     Raises:
@@ -240,17 +254,19 @@ def _new_names(x: Tensor, old: Names, new: Names) -> dict[str, str]:
         another size than the dimension has.
     """
     old_names = names_of(old, x.shape, argument="old")
-    new_names = names_of(new, x.shape.only(()), argument="new")
+    no_dims = x.shape.only(())  # x need not have the new names
+    new_names = names_of(new, no_dims, argument="new")
     if len(old_names) != len(new_names):
         raise ShapeError(
             f"rename needs a new name for each old one, not {new_names!r} for "
             f"{old_names!r}."
         )
-    pairs = dict(zip(old_names, new_names))
-    renamed = Shape((new_name, x.shape.get(name)) for name, new_name in pairs.items())
-    # Raises if `new` has another size of a name.
-    names_of(new, renamed)
-    return pairs
+    mapping = dict(zip(old_names, new_names))
+    renamed_shape = Shape(
+        (new_name, x.shape.get(name)) for name, new_name in mapping.items()
+    )
+    names_of(new, renamed_shape)  # raises if `new` has a name with another size
+    return mapping
 
 
 def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
@@ -269,6 +285,7 @@ def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     new = as_dim("new", new)
     names = names_of(dims, x.shape)
     require_dim(x.shape, *names)
+    # `new` may include a size, as "d_model:512", which is checked and removed.
     new = name_of(new, x.shape.only(names).size)
     if len(names) < 2:
         return rename(x, names, (new,))
@@ -336,7 +353,8 @@ def _reshape(
     new_shape = Shape(shape)
     if new_shape.sizes == x.shape.sizes:
         return rename(x, dict(zip(x.shape.names, new_shape.names)))
-    y = apply(Reshape(x.shape, new_shape), x)
+    y = apply(Reshape(old=x.shape, new=new_shape), x)
+    # For random ops in microbatches, which need the batch indices of new dimensions.
     record_reshape(old, new)
     return y
 
@@ -354,4 +372,5 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
     return apply(Transpose(names), x)
 
 
+# For modules of folders that come before this one in the order of imports.
 register_operator("transpose", transpose)

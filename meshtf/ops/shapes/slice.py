@@ -46,12 +46,18 @@ __all__ = ["chunk", "concat", "pad", "slice"]
 
 @dataclasses.dataclass(frozen=True)
 class Slice(WindowedOp):
-    """Elements [begin, begin + size) of one dimension."""
+    """Elements [begin, begin + size) of one dimension.
+
+    A `WindowedOp` declares the range of input elements that a shard of the output needs, its
+    window, and `context.window` returns them, with those that other devices have sent.
+    """
 
     dim: str
     begin: int
     size: int
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Test inputs: the attributes (dim, begin, size), then the input's kind of values and
+    # shape.
     conformance_samples = (
         Sample(("b", 2, 4), ("a:4;b:8",)),
         Sample(("b", 5, 2), ("b:8;a:3",)),
@@ -70,24 +76,32 @@ class Slice(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(self.begin)
+            return _shifted_window(by=self.begin)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (context.window(0, self.dim, x),)
+        return (context.window(0, self.dim, x),)  # of input 0
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         after = x.shape[self.dim] - self.begin - self.size
-        return [pad(dy, self.dim, self.begin, after)]
+        return [pad(dy, self.dim, before=self.begin, after=after)]
 
 
 class Pad(WindowedOp):
-    """x with elements of one value before and after those of one dimension."""
+    """x with elements of one value before and after those of one dimension.
+
+    Attributes:
+      dim: the dimension.
+      before: the number of elements that are added before the first one.
+      after: the number of elements that are added after the last one.
+      value: the value of the added elements.
+    """
 
     dim: str
     before: int
     after: int
     value: float = 0.0
+    # Attributes: (dim, before, after, value).
     conformance_samples = (
         Sample(("b", 2, 2), ("a:4;b:4",)),
         Sample(("b", 0, 5, -1.5), ("b:3;a:4",)),
@@ -98,7 +112,7 @@ class Pad(WindowedOp):
 
     @property
     def linearity(self) -> Any:
-        # Padded partial sums would add `value` once for each of them.
+        # If partial sums were padded, their sum would contain `value` several times.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> Specs:
@@ -115,14 +129,14 @@ class Pad(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(-self.before, self.value)
+            return _shifted_window(by=-self.before, fill=self.value)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [slice(dy, self.dim, self.before, x.shape[self.dim])]
+        return [slice(dy, self.dim, begin=self.before, size=x.shape[self.dim])]
 
 
 class Concat(WindowedOp):
@@ -135,7 +149,8 @@ class Concat(WindowedOp):
 
     dim: str
     sizes: tuple[int, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Attributes: (dim, sizes).
     conformance_samples = (
         Sample(("b", (4, 8)), ("a:4;b:4", "b:8;a:4")),
         Sample(("b", (3, 5)), ("b:3;a:2", "b:5;a:2")),
@@ -157,35 +172,36 @@ class Concat(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(-self._begins()[input_index])
+            begin = self._begins()[input_index]
+            return _shifted_window(by=-begin)
         return None
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.outputs[0].names
         axis = names.index(self.dim)
         is_sharded = context.num_shards(self.dim) > 1
-        ordered = []
+        arranged_xs = []
         for i, x in enumerate(xs):
             if is_sharded:
-                # The range of this device's shard of the output, padded.
+                # The elements of x in this device's range of the output; 0 where x has none.
                 x = context.window(i, self.dim, x)
-            ordered.append(arrange(x, context.inputs[i].names, names))
+            arranged_xs.append(arrange(x, context.inputs[i].names, names))
         if not is_sharded:
-            return (tf.concat(ordered, axis),)
+            return (tf.concat(arranged_xs, axis),)
         # Each element of the output is selected from the input that has its global index.
         index_shape = [1] * len(names)
         index_shape[axis] = -1
         local_index = tf.range(context.local_size(self.dim))
         index = tf.reshape(local_index + context.shard_offset(self.dim), index_shape)
-        y = ordered[0]
-        for x, begin in zip(ordered[1:], self._begins()[1:]):
+        y = arranged_xs[0]
+        for x, begin in zip(arranged_xs[1:], self._begins()[1:]):
             y = tf.where(index < begin, y, x)
         return (y,)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         dxs = []
         for begin, x in zip(self._begins(), xs):
-            dx = slice(dy, self.dim, begin, x.shape[self.dim])
+            dx = slice(dy, self.dim, begin, size=x.shape[self.dim])
             dxs.append(transpose(dx, x.shape))
         return dxs
 
@@ -195,7 +211,8 @@ class Chunk(Op):
 
     dim: str
     sizes: tuple[int, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if the input is a partial sum, so are the outputs
+    # Attributes: (dim, sizes).
     conformance_samples = (
         Sample(("b", (4, 4)), ("a:4;b:8",)),
         Sample(("b", (3, 5)), ("b:8;a:2",)),
@@ -214,12 +231,14 @@ class Chunk(Op):
         )
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension, does: with MAP, the outputs are sharded too.
         if factor == self.dim:
             return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return tuple(tf.split(x, self.sizes, context.axis(0, self.dim)))
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return tuple(tf.split(x, self.sizes, axis))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
@@ -229,12 +248,18 @@ def _shifted_window(by: int, fill: float = 0.0) -> Window:
     """Returns the window of an op whose element i reads element i + by of an input, or
     `fill` where the input has no such element.
     """
-    return Window(lambda a: a + by, lambda b: b + by, fill=fill)
+    return Window(low=lambda first: first + by, high=lambda stop: stop + by, fill=fill)
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
     """Returns elements [begin, begin + size) of one dimension of x: [..., dim, ...] ->
     [..., size, ...].
+
+    Args:
+      x: a tensor or variable.
+      dim: the name of the dimension; the result has it too, with another size.
+      begin: the index of the first element.
+      size: the number of elements.
 
     Raises:
       ShapeError: x lacks `dim`, or an element is out of range.
@@ -250,6 +275,13 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
     """Returns x with elements of `value` before and after those of one dimension:
     [..., dim, ...] -> [..., before + dim + after, ...].
+
+    Args:
+      x: a tensor or variable.
+      dim: the name of the dimension.
+      before: the number of elements that are added before the first one.
+      after: the number of elements that are added after the last one.
+      value: the value of the added elements.
 
     Raises:
       ShapeError: x lacks `dim`, or `before` or `after` is negative.
@@ -267,6 +299,10 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
     """Returns tensors [..., dim, ...] concatenated along `dim`, with dimensions in the
     order of the first tensor.
 
+    Args:
+      xs: the tensors, with the same dimensions, in any order, except for the size of `dim`.
+      dim: the name of the dimension.
+
     Raises:
       ShapeError: there are no tensors, or they differ in more than the size of `dim`.
       DTypeError: their data types differ.
@@ -274,12 +310,15 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
     xs = as_sequence("xs", xs, "a list of tensors")
     if not xs:
         raise ShapeError("concat takes at least one tensor.")
-    xs = [tensor_along(x, dim, "xs")[0] for x in xs]
+    tensors = []
+    for x in xs:
+        tensor, _dim_name = tensor_along(x, dim, "xs")
+        tensors.append(tensor)
     dim = as_dim("dim", dim)
-    if len(xs) == 1:
-        return xs[0]
-    sizes = tuple(x.shape[dim] for x in xs)
-    return apply(Concat(dim, sizes), *xs)
+    if len(tensors) == 1:
+        return tensors[0]
+    sizes = tuple(x.shape[dim] for x in tensors)
+    return apply(Concat(dim, sizes), *tensors)
 
 
 def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:

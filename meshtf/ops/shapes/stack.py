@@ -38,11 +38,17 @@ from meshtf.ops.shapes.reshape import arrange, transpose
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Op):
-    """Tensors of one shape, stacked along a new dimension at index `axis` of the shape."""
+    """Tensors of one shape, stacked along a new dimension.
+
+    Attributes:
+      dim: the name of the new dimension.
+      axis: the index of the new dimension in the shape of the output.
+    """
 
     dim: str
     axis: int = 0
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # Test inputs: the attributes (dim, axis), then each input's kind of values and shape.
     conformance_samples = (
         Sample(("n",), ("a:4;b:3", "b:3;a:4")),
         Sample(("n", 2), ("a:4;b:2",) * 4),
@@ -56,16 +62,17 @@ class Stack(Op):
         return (Spec(Shape(dims), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:
+        # What sharding `factor`, a dimension, does: with MAP, the output is sharded too.
         if factor == self.dim:
             return Role.UNSHARDED
         return Role.MAP
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.inputs[0].names
-        ordered = [
+        arranged_xs = [
             arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
         ]
-        return (tf.stack(ordered, self.axis),)
+        return (tf.stack(arranged_xs, self.axis),)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
@@ -75,7 +82,7 @@ class Unstack(Op):
     """A tensor for each index of one dimension."""
 
     dim: str
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # if all inputs are partial sums, so is the output
     conformance_samples = (
         Sample(("n",), ("n:3;a:4",)),
         Sample(("n",), ("a:4;n:2;b:3",)),
@@ -94,7 +101,8 @@ class Unstack(Op):
         return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return tuple(tf.unstack(x, axis=axis))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> Cotangents:
         has_several_outputs = isinstance(y, tuple)
@@ -105,7 +113,13 @@ class Unstack(Op):
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
     """Returns the cotangents of ys [...], with zeros in place of those that are None."""
-    return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
+    # Looked up by its name: folders of ops import in one direction, and `variables` comes
+    # after `shapes`.
+    zeros_like = OPERATORS["zeros_like"]
+    cotangents = []
+    for dy, y in zip(dys, ys):
+        cotangents.append(zeros_like(y) if dy is None else dy)
+    return cotangents
 
 
 def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
@@ -141,9 +155,10 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
     """Returns tensors [...] stacked along a new dimension: [dim, ...] for axis 0.
 
     Args:
-      xs: the tensors, with dimensions in any order; the result has that of the first.
+      xs: the tensors, with dimensions in any order; the result has the order of the first.
       dim: the name of the new dimension.
-      axis: its index in the shape of the result; negative indices count from the end.
+      axis: the index of the new dimension in the shape of the result; negative indices
+        count from the end.
 
     Raises:
       ShapeError: there are no tensors, their dimensions differ, or they have `dim`

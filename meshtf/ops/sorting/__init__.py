@@ -1,1 +1,1 @@
-"""Order along a dimension."""
+"""Sorting along a dimension: sort and argsort."""

@@ -6,9 +6,12 @@
     iteration 2      [1 2] [3 7] [8 9]   shards 0 and 1 merge
 
 As many iterations as there are shards sort any input. This is odd-even transposition sort
-with merge-splitting (Baudet and Stevenson 1978). In each iteration a device receives one
-shard, that of its partner, by a window exchange. The dimension is reshaped to
-`[blocks, elements]`: a layout that shards the dimension shards the blocks.
+with merge-splitting (Baudet and Stevenson, "Optimal Sorting Algorithms for Parallel
+Computers", 1978). In each iteration a device receives one shard, that of its partner.
+
+The dimension is reshaped to `[blocks, elements]`, where a block has the elements of one
+shard. So a layout that shards the dimension shards the blocks, and each op below works on
+complete blocks.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ class MergeSplit(WindowedOp):
     no gradient: `WithGradientOf` provides that of the sorted tensor.
 
     Attributes:
-      blocks: the dimension of blocks.
-      elements: the dimension of the elements of a block.
+      blocks: the name of the dimension of blocks.
+      elements: the name of the dimension of the elements of a block.
       odd: whether the pairs are (1 2) (3 4) ...; then blocks at the ends may have no
         partner, and stay as they are.
       descending: whether the largest comes first.
@@ -62,7 +65,8 @@ class MergeSplit(WindowedOp):
     elements: str
     odd: bool
     descending: bool = False
-    share_trace = True
+    share_trace = True  # equal nodes of a program share one trace of `local`
+    # Each sample: the attributes (blocks, elements, odd, descending), and the input shapes.
     conformance_samples = (
         Sample(("b", "r", False), ("ties b:4;r:2", "int b:4;r:2"), gradient=False),
         Sample(("b", "r", True), ("ties a:2;b:4;r:3", "b:4;r:3;a:2"), gradient=False),
@@ -74,50 +78,57 @@ class MergeSplit(WindowedOp):
         return xs
 
     def role(self, factor: str) -> Role:
+        # A factor is the name of a dimension of the inputs.
         if factor == self.elements:
             return Role.UNSHARDED
-        return Role.MAP
+        return Role.MAP  # each shard of the inputs gives its shard of the outputs
 
     def window(self, input_index: int, dim: str) -> Window | None:
+        """Returns the range of blocks that a shard of blocks [a, b) reads: this range,
+        extended to complete pairs.
+        """
         if dim != self.blocks:
             return None
 
-        # A range of blocks is extended to whole pairs. It starts in the middle of a pair if
-        # its first block is a right one, and ends there if the block after it is.
+        # Block k is the right one of its pair if (k + odd) % 2 is 1.
         def low(a: int) -> int:
+            # If the first block is a right one, its left partner is read too.
             return a - (a + self.odd) % 2
 
         def high(b: int) -> int:
+            # If block b is a right one, it is the partner of the last block.
             return b + (b + self.odd) % 2
 
-        return Window(low, high)
+        return Window(low=low, high=high)
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         inner = (self.blocks, self.elements)
-        outer = [n for n in context.inputs[0].names if n not in inner]
+        outer = [name for name in context.inputs[0].names if name not in inner]
         order = [*outer, *inner]
-        # The local blocks of each input and their partners, [*outer, blocks, elements].
+        # For each input, its window: the local blocks and their partners, which neighbouring
+        # shards have sent, [*outer, blocks, elements].
         windows = []
         for i, x in enumerate(xs):
             window = context.window(i, self.blocks, x)
             windows.append(arrange(window, context.inputs[i].names, order))
-        merged_pairs = self._merge_pairs(windows)
+        sorted_pairs = self._sort_pairs(windows)
         num_local = context.local_size(self.blocks)
         is_unpaired = self._is_unpaired(context, num_local)
-        # The index of the first local block in the window: 1 if it is a right block.
+        # The index of the first local block in the window: 1 if it is a right block, since
+        # the window then starts with its partner.
         start = (context.shard_offset(self.blocks) + self.odd) % 2
         outputs = []
-        for window, pairs, output in zip(windows, merged_pairs, context.outputs):
+        for window, pairs, output in zip(windows, sorted_pairs, context.outputs):
             unchanged_blocks = _local_blocks(window, start, num_local)
-            merged_blocks = tf.reshape(pairs, window.shape)
-            sorted_blocks = _local_blocks(merged_blocks, start, num_local)
+            pairs_as_blocks = tf.reshape(pairs, window.shape)
+            sorted_blocks = _local_blocks(pairs_as_blocks, start, num_local)
             y = tf.where(is_unpaired, unchanged_blocks, sorted_blocks)
             outputs.append(arrange(y, order, output.names))
         return tuple(outputs)
 
-    def _merge_pairs(self, windows: list[Any]) -> list[Any]:
-        """Returns the windows as pairs of blocks, `[*outer, pairs, 2 * elements]`, each
-        pair sorted by the first window.
+    def _sort_pairs(self, windows: list[Any]) -> list[Any]:
+        """Returns each window as pairs of blocks, `[*outer, pairs, 2 * elements]`, with the
+        elements of a pair sorted by the keys, which are the first window.
         """
         pairs_of_inputs = []
         for x in windows:
@@ -136,6 +147,7 @@ class MergeSplit(WindowedOp):
         """
         block = context.shard_offset(self.blocks) + tf.range(num_local)
         is_right = (block + self.odd) % 2
+        # The partner of a left block is the block after it, that of a right one before it.
         partner = block + 1 - 2 * is_right
         num_blocks = context.global_size(self.blocks)
         is_outside = (partner < 0) | (partner >= num_blocks)
@@ -146,10 +158,10 @@ class MergeSplit(WindowedOp):
 
 
 def _local_blocks(window: Any, start: Any, num_local: int) -> Any:
-    """Returns the blocks [start, start + num_local) of a window, which are this device's.
+    """Returns this device's blocks of a window: blocks [start, start + num_local).
 
     Args:
-      window: `[*outer, blocks, elements]`.
+      window: a tensor `[*outer, blocks, elements]`.
       start: the index of the first local block, a scalar.
       num_local: the number of local blocks.
     """
@@ -160,19 +172,21 @@ def _local_blocks(window: Any, start: Any, num_local: int) -> Any:
 
 
 class WithGradientOf(Op):
-    """Returns y, which equals x reordered by `order`, and passes the gradient to x.
+    """Returns y, and passes its gradient to x.
 
-    So `MergeSplit`, which computes y, needs no gradient.
+    The inputs are x, y and `order`, where y is x reordered along a dimension: y[i] =
+    x[order[i]]. So `MergeSplit`, which computes y, needs no gradient.
 
     Attributes:
-      dim: the dimension along which x is reordered.
+      dim: the name of the dimension along which x is reordered.
       blocks: the number of blocks of `dim`.
-      back: whether y is instead the tensor of which x is the reordering.
+      back: whether y is instead x with its reordering undone: y[order[i]] = x[i].
     """
 
     dim: str
     blocks: int
     back: bool = False
+    # The attributes (dim, blocks), and the shapes of x, y and order.
     conformance_samples = (
         Sample(("d", 2), ("b:2;d:4", "b:2;d:4", "int b:2;d:4"), gradient=False),
     )
@@ -211,9 +225,9 @@ def merge_sorted(
     x_blocks = _split_into_blocks(x, dim, blocks)
     keys, indices_in_block = apply_all(Sort(ELEMENTS, descending), x_blocks)
     assert x.mesh is not None
-    block = index_range(x.mesh, Dimension(BLOCKS, blocks))
-    offsets = multiply(block, x.shape[dim] // blocks)
-    indices = add(indices_in_block, offsets)
+    block_index = index_range(x.mesh, Dimension(BLOCKS, blocks))
+    block_offset = multiply(block_index, x.shape[dim] // blocks)
+    indices = add(indices_in_block, block_offset)
     keys, indices = _merge_blocks(keys, indices, descending)
     y = reshape(keys, x.shape)
     order = reshape(indices, x.shape)
@@ -221,9 +235,15 @@ def merge_sorted(
 
 
 def _undo_order(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
-    """Returns the tensor x of which y is the reordering by `order`.
+    """Returns x, if y is x reordered along a dimension: y[i] = x[order[i]].
 
-    x is y sorted by `order`, which has the index in x of each element of y.
+    It sorts y by the keys `order`, which are the indices in x of y's elements.
+
+    Args:
+      y: the reordered tensor.
+      order: the index in x of each element of y, int32 in the shape of y.
+      dim: the name of the dimension.
+      blocks: the number of shards of `dim`.
     """
     order_blocks = _split_into_blocks(order, dim, blocks)
     y_blocks = _split_into_blocks(y, dim, blocks)
@@ -243,12 +263,16 @@ def _split_into_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:
 def _merge_blocks(
     keys: Tensor, values: Tensor, descending: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns the keys of sorted blocks, sorted over all blocks, and values in the same
-    order. All are [..., BLOCKS, ELEMENTS, ...].
+    """Returns keys sorted over all blocks, and values in the same order.
+
+    Args:
+      keys: the keys [..., BLOCKS, ELEMENTS, ...], sorted within each block.
+      values: the values, in the shape of the keys.
+      descending: whether the largest key comes first.
     """
-    blocks = keys.shape[BLOCKS]
+    num_blocks = keys.shape[BLOCKS]
     # Two blocks are sorted by one merge.
-    num_iterations = blocks if blocks > 2 else 1
+    num_iterations = num_blocks if num_blocks > 2 else 1
     for iteration in range(num_iterations):
         is_odd = iteration % 2 == 1
         merge = MergeSplit(BLOCKS, ELEMENTS, odd=is_odd, descending=descending)

@@ -6,8 +6,8 @@
 
 Where the dimension is sharded, there are two algorithms. Neither gathers the dimension:
 
-    if another dimension can be sharded instead   all-to-all, a local sort, and all-to-all
-                                                  back: see `partition.plan`
+    if another dimension can be sharded instead   all-to-all, a local sort (`Sort`), and
+                                                  all-to-all back
     if no other dimension can be sharded          each device sorts its shard; then neighbours
                                                   merge their shards (`ops.sorting.merge_sort`),
                                                   in as many iterations as there are shards
@@ -18,8 +18,6 @@ algorithm, have another dimension that the mesh axis divides and that is not sha
 """
 
 from __future__ import annotations
-
-import math
 
 from meshtf.graph import Tensor, apply_all, current
 from meshtf.mesh import Sharded
@@ -32,7 +30,7 @@ from meshtf.ops.sorting.sort_op import Sort
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
     """Returns x [..., dim, ...] sorted along `dim`, the smallest first.
 
-    Where a NaN is sorted to is not defined.
+    The index of a NaN in the result is not defined.
 
     Args:
       x: a tensor of floats or integers.
@@ -50,9 +48,7 @@ def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
 def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
     """Returns the index in x of each element of `sort(x, dim)`, int32 [..., dim, ...].
 
-    Indices of equal elements ascend.
-
-    Arguments and errors are those of `sort`.
+    Indices of equal elements ascend. Arguments and errors are those of `sort`.
     """
     _, order = _sort_with_order(x, dim, descending)
     return order
@@ -61,27 +57,29 @@ def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
 def _sort_with_order(x: Tensor, dim: str, descending: bool) -> tuple[Tensor, Tensor]:
     """Returns the results of `sort` and `argsort`."""
     x, dim = tensor_along(x, dim)
-    as_bool("descending", descending)
+    descending = as_bool("descending", descending)
     num_shards = _shards_to_merge(x, dim)
     if num_shards > 1:
-        return merge_sorted(x, dim, num_shards, descending)
+        return merge_sorted(x, dim, blocks=num_shards, descending=descending)
     values, order = apply_all(Sort(dim, descending), x)
     return values, order
 
 
 def _shards_to_merge(x: Tensor, dim: str) -> int:
-    """Returns the number of shards of `dim`; 1 if another dimension can be sharded
-    instead.
+    """Returns the number of shards of `dim` by the active layout rules; 1 if another
+    dimension can be sharded instead.
     """
-    if x.mesh is None:
+    mesh = x.mesh
+    if mesh is None:
         return 1
-    placement, _ = x.mesh.place(x.shape, x.mesh.layout_in(current().region))
-    num_shards = math.prod(
-        size
-        for state, size in zip(placement, x.mesh.axes.values())
-        if state == Sharded(dim)
-    )
-    unsharded_dims = [d for d in x.shape if Sharded(d.name) not in placement]
-    if any(d.size % num_shards == 0 for d in unsharded_dims):
-        return 1
+    # The placement: for each mesh axis, whether it shards a dimension of x, and which.
+    placement, _ = mesh.place(x.shape, mesh.layout_in(current().region))
+    num_shards = 1
+    for axis_state, axis_size in zip(placement, mesh.axes.values()):
+        if axis_state == Sharded(dim):
+            num_shards *= axis_size
+    for other_dim in x.shape:
+        is_sharded = Sharded(other_dim.name) in placement
+        if not is_sharded and other_dim.size % num_shards == 0:
+            return 1
     return num_shards

@@ -1,10 +1,11 @@
-"""Ops that sort along a dimension of one device: Sort, and Reorder.
+"""Ops that sort along a dimension which is not sharded: Sort, and Reorder.
 
     values, order = apply_all(Sort("d"), x)              # both [batch d]
     apply(Reorder("d"), x, order)                        # equals values
     apply(Reorder("d", back=True), values, order)        # equals x
 
-Both ops need `dim` unsharded. Where possible, the planner shards another dimension instead.
+If x is sharded along the dimension, the planner of the program reshards it, where possible
+along another dimension.
 """
 
 from __future__ import annotations
@@ -33,10 +34,17 @@ from meshtf.ops.shapes.reshape import arrange
 
 
 class Sort(Op):
-    """x sorted along `dim`, and the index in x of each sorted element."""
+    """x sorted along a dimension, and the index in x of each sorted element.
+
+    Attributes:
+      dim: the name of the dimension.
+      descending: whether the largest comes first.
+    """
 
     dim: str
     descending: bool = False
+    # Each sample: the attributes (dim, descending), and the shape of x. "ties" are floats of
+    # which many are equal, "int" are integers.
     conformance_samples = (
         Sample(("d",), ("b:4;d:8",)),
         Sample(("d", True), ("ties d:6;b:4",)),
@@ -56,9 +64,10 @@ class Sort(Op):
         return (x, Spec(x.shape, "int32"))
 
     def role(self, factor: str) -> Role:
+        # A factor is the name of a dimension of x.
         if factor == self.dim:
             return Role.UNSHARDED
-        return Role.MAP
+        return Role.MAP  # each shard of x gives its shard of the result
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         names = context.inputs[0].names
@@ -73,21 +82,23 @@ class Sort(Op):
         return [apply(Reorder(self.dim, back=True), dvalues, order)]
 
     def flops(self, x: Spec) -> int:
-        comparisons = math.ceil(math.log2(max(x.shape[self.dim], 1)))
-        return x.shape.size * max(1, comparisons)
+        comparisons_per_element = math.ceil(math.log2(max(x.shape[self.dim], 1)))
+        return x.shape.size * max(1, comparisons_per_element)
 
 
 class Reorder(Op):
-    """x reordered along `dim`: y[i] = x[order[i]].
+    """x reordered along a dimension: y[i] = x[order[i]]. The inputs are x and `order`.
 
     Attributes:
-      dim: the dimension.
-      back: whether to undo the reordering instead: y[order[i]] = x[i]. Of several equal
-        entries of `order`, the elements of x are added up; without any, y is 0.
+      dim: the name of the dimension.
+      back: whether to undo the reordering instead: y[order[i]] = x[i]. If several entries
+        of `order` are k, y[k] is the sum of these elements of x; if no entry is, y[k] is 0.
     """
 
     dim: str
     back: bool = False
+    # Each sample: the attributes (dim, back), and the shapes of x and `order`, integers less
+    # than `below`.
     conformance_samples = (
         Sample(("d",), ("b:4;d:6", "int b:4;d:6"), below=6),
         Sample(("d", True), ("d:4;b:2", "int b:2;d:4"), below=4),
@@ -119,15 +130,16 @@ class Reorder(Op):
 
 def _scatter_last_axis(x: Any, order: Any) -> Any:
     """Returns y, in the shape of x: zeros, to which y[..., order[..., i]] += x[..., i]."""
-    num_groups = math.prod(x.shape[:-1])
+    num_vectors = math.prod(x.shape[:-1])
     size = x.shape[-1]
-    # Element i of group g is segment g * size + order[g, i] of one sum for all groups.
-    offsets = tf.range(0, num_groups * size, size, dtype=order.dtype)
-    segment_ids = tf.reshape(order, [num_groups, size]) + offsets[:, None]
+    # One segment sum for all vectors along the last axis: element i of vector k is added to
+    # segment k * size + order[k, i].
+    offsets = tf.range(0, num_vectors * size, size, dtype=order.dtype)
+    segment_ids = tf.reshape(order, [num_vectors, size]) + offsets[:, None]
     y = tf.math.unsorted_segment_sum(
         data=tf.reshape(x, [-1]),
         segment_ids=tf.reshape(segment_ids, [-1]),
-        num_segments=num_groups * size,
+        num_segments=num_vectors * size,
     )
     return tf.reshape(y, x.shape)
 
@@ -149,10 +161,11 @@ def _reverse_order(x: Any) -> Any:
     """Returns numbers whose order is the reverse of that of x. It is its own inverse."""
     if x.dtype.is_floating:
         return -x
-    # -x - 1, which does not overflow.
+    # ~x is -x - 1, which does not overflow, while -x does for the smallest integer.
     return tf.bitwise.invert(x)
 
 
 def _move_last(names: tuple[str, ...], dim: str) -> tuple[str, ...]:
     """Returns the names with `dim` as the last one."""
-    return (*(n for n in names if n != dim), dim)
+    other_names = [name for name in names if name != dim]
+    return (*other_names, dim)

@@ -1,1 +1,1 @@
-"""Reads and writes of variables, optimizer updates, and ops with side effects."""
+"""Reads and writes of variables, optimizer updates, constants, prints and summaries."""

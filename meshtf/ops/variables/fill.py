@@ -35,6 +35,7 @@ class Fill(ConstantOp):
     shape: Shape
     value: Number
     dtype: str
+    # Test inputs: the attributes (shape, value, dtype); there are no input tensors.
     conformance_samples = (
         Sample((Shape("b:4;h:8"), 1.5, "float32")),
         Sample((Shape(""), 3, "int32")),
@@ -79,13 +80,13 @@ def full(
 
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns zeros [*shape]."""
-    return full(mesh, shape, 0, dtype)
+    """Returns zeros [*shape]. Arguments are those of `full`."""
+    return full(mesh, shape, value=0, dtype=dtype)
 
 
 def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns ones [*shape]."""
-    return full(mesh, shape, 1, dtype)
+    """Returns ones [*shape]. Arguments are those of `full`."""
+    return full(mesh, shape, value=1, dtype=dtype)
 
 
 def zeros_like(x: Tensor) -> Tensor:

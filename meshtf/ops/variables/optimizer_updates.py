@@ -13,6 +13,9 @@ slots, and returns its next value:
 A fused op takes a single data type, and the slots of a float16 or bfloat16 variable are
 float32. So the second form is also used for such a variable: it takes the value in float32,
 and the caller rounds the result once.
+
+Each update defines its arithmetic (`new_values`). `write_in_place` runs the fused op and
+returns True; if it returns False, or is not defined, the caller assigns the new values.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class ReducePartialSums(Op):
     Sharded inputs stay sharded.
     """
 
+    # Test inputs: no attributes, then the input's kind of values and shape.
     conformance_samples = (
         Sample((), ("b:4;d:6",)),
         Sample((), ("int d:6;b:4",), gradient=False),
@@ -69,7 +73,7 @@ class OptimizerUpdate(WriteOp):
     `slots_only`, the variable's value is a third input, and its next value is the output.
 
     Attributes:
-      variable: the variable that is updated.
+      variable: the variable that is updated; `Store` is the interface of variables for ops.
       slots_only: whether only the slots are written, and not the variable.
     """
 
@@ -107,7 +111,8 @@ class OptimizerUpdate(WriteOp):
                 f"a gradient of {gradient.shape!r} does not fit variable "
                 f"{self.variable.name!r} of {shape!r}."
             )
-        labels = "an input of", "an input of", "its value in"
+        # The start of the message for the gradient, the rate and the value.
+        labels = ("an input of", "an input of", "its value in")
         for x, label in zip((gradient, rate, *value), labels):
             if x.dtype != self.dtype:
                 raise DTypeError(
@@ -123,7 +128,7 @@ class OptimizerUpdate(WriteOp):
         dtype = self.variable.spec.dtype
         for slot in self.slots:
             if slot.spec.dtype != dtype:
-                # TensorFlow would abort the process.
+                # Otherwise TensorFlow would abort the process.
                 raise DTypeError(
                     f"variable {self.variable.name!r} is {dtype} and its slot "
                     f"{slot.name!r} {slot.spec.dtype}: no update changes both in place."
@@ -190,7 +195,7 @@ class DescentUpdate(OptimizerUpdate):
 
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
         if self.variable.spec.dtype != self.dtype:
-            return False
+            return False  # the fused op takes a single data type
         (variable,) = handles
         tf.raw_ops.ResourceApplyGradientDescent(
             var=variable, delta=gradient, alpha=rate
@@ -204,8 +209,8 @@ class MomentumUpdate(OptimizerUpdate):
     Attributes:
       velocity: the slot of the velocity, the decaying sum of gradients.
       momentum: the decay of the velocity in one step.
-      nesterov: whether the step is Nesterov's, along the velocity after the next step with
-        the same gradient.
+      nesterov: whether the step is Nesterov's: momentum * velocity + gradient, with the
+        new velocity.
     """
 
     velocity: Store
@@ -239,7 +244,7 @@ class MomentumUpdate(OptimizerUpdate):
 
 
 class WeightDecay(WriteOp):
-    """Multiplies a variable by 1 - share; the input is the share, a scalar."""
+    """Multiplies a variable by 1 - share; the input is the share to subtract, a scalar."""
 
     variable: Store
 

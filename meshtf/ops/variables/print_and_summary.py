@@ -21,7 +21,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
 
-# TensorBoard identifies a scalar by this.
+# The metadata by which TensorBoard recognizes the summary of a scalar.
 _METADATA = tf.compat.v1.SummaryMetadata(
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
@@ -29,7 +29,8 @@ _METADATA = tf.compat.v1.SummaryMetadata(
 
 
 class Print(HostOp):
-    """Prints the input to standard error, after a message.
+    """Prints the input to standard error, after a message; a `HostOp` runs once, on the host,
+    with the global input.
 
     Attributes:
       message: the text before the values.
@@ -94,8 +95,11 @@ class ScalarSummary(HostOp):
                 stacklevel=2,
             )
             return
-        value, *step_input = xs
-        step = step_input[0] if step_input else self.step
+        if self.step is None:
+            value, step = xs
+        else:
+            (value,) = xs
+            step = self.step
         tf.summary.write(
             self.name,
             tf.cast(value, tf.float32),
@@ -115,8 +119,9 @@ def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
         dimension; -1: all.
     """
     x = as_tensor("x", x)
-    as_text("message", message)
-    apply_all(Print(f"{message} {x.dtype} {x.shape!r}".lstrip(), summarize), x)
+    message = as_text("message", message)
+    text = f"{message} {x.dtype} {x.shape!r}".lstrip()
+    apply_all(Print(text, summarize), x)  # without outputs
     return x
 
 
@@ -130,11 +135,11 @@ def scalar_summary(name: str, x: Any, step: Any) -> Tensor:
       name: the name of the curve.
       x: a scalar.
       step: the training step: an integer, or a scalar tensor or variable. In a
-        mtf.function it must be a tensor, since a Python integer would keep its value of the
-        first call.
+        mtf.function it must be a tensor or variable, since a Python integer would keep the
+        value that it has in the first call.
 
     Raises:
-      ShapeError: x or the step is no scalar.
+      ShapeError: x or the step is not a scalar.
       DTypeError: x is complex.
     """
     x = as_tensor("x", x)

@@ -1,6 +1,9 @@
-"""Reading and writing stores (variables, arguments), and scalar inputs.
+"""The ops `Read` and `Write`, and Python numbers as inputs of a program.
 
 w.assign(w - 0.1 * dw)                 # a Read, two ops, a Write
+
+A store is anything that a program reads: a variable, an argument of a function, or a Python
+number that is an input of the program. Only variables are written.
 """
 
 from __future__ import annotations
@@ -49,28 +52,33 @@ class Write(WriteOp):
         return (self.variable,)
 
     def output_specs(self, *xs: Spec) -> Specs:
-        (new,) = xs
-        if new.dtype != self.variable.spec.dtype:
+        (new_value,) = xs
+        if new_value.dtype != self.variable.spec.dtype:
             raise DTypeError(
                 f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
-                f"value of {new.dtype} needs mtf.cast."
+                f"value of {new_value.dtype} needs mtf.cast."
             )
         return ()
 
-    def new_values(self, new: Any, old: Any) -> LocalTensors:
-        return (new,)
+    def new_values(self, new_value: Any, old_value: Any) -> LocalTensors:
+        return (new_value,)
 
-    def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:
+    def write_in_place(self, handles: Sequence[Any], new_value: Any) -> bool:
         (variable,) = handles
-        tf.raw_ops.AssignVariableOp(resource=variable, value=new)
+        tf.raw_ops.AssignVariableOp(resource=variable, value=new_value)
         return True
 
 
 class ScalarStore:
     """A Python number that is an input of the program.
 
-    Ops that differ only in such a number are equal, and traced once. With the number as a
-    constant, they would not be.
+    Ops that differ only in such a number are equal, so TensorFlow traces them once. With the
+    number as a constant in the program, each would be traced.
+
+    Attributes:
+      value: the number.
+      mesh: the mesh of the program; None: not known yet.
+      spec: the shape, [], and the data type.
     """
 
     name = "a number"
@@ -83,18 +91,20 @@ class ScalarStore:
 
     @property
     def placement(self) -> Placement:
-        """Replicated."""
+        """The placement on the mesh: replicated."""
         assert self.mesh is not None
         return self.mesh.replicated
 
     def read(self) -> list[Any]:
-        """Returns the number as a scalar tensor for each position of the mesh."""
+        """Returns the number as a scalar tensor, for each position of the mesh."""
         assert self.mesh is not None
         value = tf.constant(self.value, tf.as_dtype(self.spec.dtype))
         return [value] * self.mesh.size
 
-    def slices(self) -> Sequence[Any]:
-        """Raises NotImplementedError: such a number is never written."""
+    def slots(self) -> Sequence[Any]:
+        """Raises NotImplementedError: a slot stores a shard that may be written, and such a
+        number is never written.
+        """
         raise NotImplementedError
 
 
@@ -104,12 +114,14 @@ class PathHash(ScalarStore):
 
 def path_hash(mesh: Mesh | None, value: int) -> Tensor:
     """Returns the hash `value` of the active path as an input of the program, int32 []."""
-    return apply(Read(PathHash(value, "int32", mesh)), mesh=mesh)
+    store = PathHash(value, dtype="int32", mesh=mesh)
+    return apply(Read(store), mesh=mesh)
 
 
 def scalar_input(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
     """Returns a scalar [] that is an input of the program: see `ScalarStore`."""
-    return apply(Read(ScalarStore(value, dtype, mesh)), mesh=mesh)
+    store = ScalarStore(value, dtype, mesh)
+    return apply(Read(store), mesh=mesh)
 
 
 def transpose_like(x: Tensor, shape: Shape) -> Tensor:
@@ -127,6 +139,7 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
     return OPERATORS["transpose"](x, shape.names)
 
 
+# For modules of folders that come before this one in the order of imports.
 register_operator("zeros", zeros)
 register_operator("zeros_like", zeros_like)
 register_operator("ones_like", ones_like)

@@ -1,1 +1,1 @@
-"""Elements and their neighbours: convolutions, pooling, shifts."""
+"""Functions of an element and its neighbours: convolutions, pooling, shifts."""

@@ -46,7 +46,8 @@ class ConvAxes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """How windows slide over x, and the roles of the names of the kernel.
+    """How windows slide over x, and the roles of the kernel's names. All other names of the
+    kernel are groups.
 
     Attributes:
       windows: how windows slide over each spatial dimension of x.
@@ -63,18 +64,18 @@ class Geometry:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """The names that windows slide over."""
+        """The spatial names of x, which windows slide over."""
         return tuple(window.dim for window in self.windows)
 
     def window_over(self, dim: str) -> SlidingWindow | None:
-        """Returns how windows slide over a dimension; None if they do not."""
+        """Returns how windows slide over dimension `dim`; None if it is not spatial."""
         for window in self.windows:
             if window.dim == dim:
                 return window
         return None
 
     def sizes(self, *xs: Spec) -> dict[str, int]:
-        """Returns the sizes of all names except for those that windows slide over.
+        """Returns the sizes of all names except for spatial ones.
 
         Args:
           *xs: the specs of the inputs of an op, two of x, y and the kernel.
@@ -85,7 +86,7 @@ class Geometry:
         """
         sizes = {tap: window.taps for tap, window in zip(self.taps, self.windows)}
         for x in xs:
-            require_floating(x, "a convolution")
+            require_floating(x, function="a convolution")
             if x.dtype != xs[0].dtype:
                 raise DTypeError(
                     explain_error(
@@ -95,10 +96,11 @@ class Geometry:
                     )
                 )
             for dim in x.shape.without(*self.dims):
-                if sizes.setdefault(dim.name, dim.size) != dim.size:
+                known_size = sizes.setdefault(dim.name, dim.size)
+                if known_size != dim.size:
                     raise ShapeError(
                         explain_error(
-                            f'"{dim.name}" has size {sizes[dim.name]} in one input and '
+                            f'"{dim.name}" has size {known_size} in one input and '
                             f"{dim.size} in another.",
                             inputs=" ".join(repr(x.shape) for x in xs),
                             way_out="A name that joins inputs has one size: rename one "
@@ -110,7 +112,12 @@ class Geometry:
     def packed_axes(
         self, x_names: Sequence[str], kernel_names: Sequence[str]
     ) -> ConvAxes:
-        """Returns the names that form each axis of x, the kernel and y."""
+        """Returns the names that each packed axis of x, the kernel and y merges.
+
+        Args:
+          x_names: the names of x, in any order.
+          kernel_names: the names of the kernel, in any order.
+        """
         groups = tuple(
             name for name in x_names if name in kernel_names and name not in self.summed
         )
@@ -128,16 +135,17 @@ class Geometry:
         self,
         context: LocalContext,
         x_sizes: Sequence[int],
-        groups: int,
+        num_groups: int,
         c_in: int,
         c_out: int,
     ) -> ConvKernels:
         """Returns the TensorFlow ops of this convolution on this device.
 
         Args:
-          context: the device. Its dimensions that are sharded are padded already.
+          context: the sizes of this device's shards. The exchange between devices has
+            padded sharded dimensions already.
           x_sizes: the spatial sizes of x on the device.
-          groups: the number of groups.
+          num_groups: the number of groups.
           c_in: the number of channels of x in a group.
           c_out: the number of channels of y in a group.
         """
@@ -153,14 +161,15 @@ class Geometry:
             strides=tuple(window.stride for window in self.windows),
             dilations=tuple(window.dilation for window in self.windows),
             pads=tuple(pads),
-            groups=groups,
+            groups=num_groups,
             c_in=c_in,
             c_out=c_out,
         )
 
 
 def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
-    """Returns a TensorFlow tensor whose axes merge the names of each of `axes`.
+    """Returns x in its packed form, such as [b, h, w, c] with axes [("b",), ("h", "w"),
+    ("c",)] as [b, h * w, c].
 
     Args:
       x: the TensorFlow tensor.
@@ -177,7 +186,13 @@ def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
 
 
 def unpack(x: Any, shape: Shape, axes: PackedAxes) -> Any:
-    """Returns the TensorFlow tensor of `shape` of which x is the packed form."""
+    """Returns the tensor whose packed form is x: the inverse of `pack`.
+
+    Args:
+      x: the packed TensorFlow tensor.
+      shape: the shape of the result.
+      axes: the names that each axis of x merges.
+    """
     order = [name for axis in axes for name in axis]
     x = reshape(x, [shape[name] for name in order])
     return transpose(x, [order.index(name) for name in shape.names])
@@ -190,22 +205,23 @@ def replace_names(
     removed: Sequence[str],
     added: Sequence[str],
 ) -> tuple[str, ...]:
-    """Returns `names` without the removed names, and with the added names.
+    """Returns the names of the result of a convolution or matmul with a kernel: `names` of x
+    without the removed names, and with the added names.
 
-    The added names follow the last of `names` that the kernel has too, or else are last.
+    The added names follow the last of `names` that the kernel has too. If the kernel has
+    none of them, they are last.
     """
-    end = len(names)
+    insertion_index = len(names)
     shared_indices = [i for i, name in enumerate(names) if name in kernel_names]
     if shared_indices:
-        end = shared_indices[-1] + 1
-    order = [*names[:end], *added, *names[end:]]
+        insertion_index = shared_indices[-1] + 1
+    order = [*names[:insertion_index], *added, *names[insertion_index:]]
     return tuple(name for name in order if name not in removed)
 
 
 def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Shape:
-    """Returns a shape of these names.
-
-    The size of a name is that in `sizes`, or, where `sizes` lacks it, that in `shape`.
+    """Returns the shape with dimensions `names`. Their sizes are those in `sizes`, or else
+    those in `shape`.
     """
     dims = []
     for name in names:
@@ -217,8 +233,14 @@ def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Sha
 def read_window(
     window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups: Names
 ) -> dict[str, str]:
-    """Returns the argument `window` of a convolution as a dictionary: for each name of x
-    that windows slide over, the name of its taps in the kernel.
+    """Returns the argument `window` of `conv` as a dictionary: for each spatial name of x,
+    the name of its taps in the kernel.
+
+    Args:
+      window: the argument: a mapping, or text such as "h:k_h;w:k_w".
+      x: the shape of x.
+      kernel: the shape of the kernel.
+      groups: the argument `groups` of `conv`.
 
     Raises:
       ShapeError: names are missing or conflict.
@@ -233,13 +255,15 @@ def read_window(
     require_dim(kernel, *taps.values())
     for shape in (x, kernel):
         require_dim(shape, *names_of(groups, shape, argument="groups"))
-    if not 1 <= len(taps) <= MAX_DIMS or len(set(taps.values())) < len(pairs):
+    has_duplicates = len(set(taps.values())) < len(pairs)
+    if not 1 <= len(taps) <= MAX_DIMS or has_duplicates:
         raise ShapeError(
             f"windows slide over 1 to {MAX_DIMS} names, each with a name of the "
             f"kernel that no other has, not {window!r}."
         )
-    for shape, names in ((x, taps.values()), (kernel, taps)):
-        for name in names:
+    # x must not have the names of taps, and the kernel must not have spatial names.
+    for shape, forbidden_names in ((x, taps.values()), (kernel, taps)):
+        for name in forbidden_names:
             if name in shape:
                 raise ShapeError(
                     explain_error(
@@ -263,18 +287,20 @@ def convolution_geometry(
     dilation: Any,
     groups: Names,
 ) -> tuple[Geometry, tuple[str, ...]]:
-    """Returns the geometry of a convolution of x, and the names of its result.
+    """Returns the geometry of a convolution of x, and the names of its result in order.
 
     Args:
       x: the shape of x.
       kernel: the shape of the kernel.
-      taps: the result of `read_window`.
+      taps: the result of `read_window`: the name of the taps by spatial name.
       stride, padding, dilation, groups: the arguments of `conv`.
     """
     window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
     windows = sliding_windows(x, window_sizes, stride, padding, dilation)
     summed, added = summed_and_added(x, kernel, taps, groups)
-    geometry = Geometry(windows, tuple(taps.values()), summed, added)
+    geometry = Geometry(
+        windows=windows, taps=tuple(taps.values()), summed=summed, added=added
+    )
     names = replace_names(x.names, kernel.names, removed=summed, added=added)
     return geometry, names
 
@@ -282,8 +308,13 @@ def convolution_geometry(
 def summed_and_added(
     x: Shape, kernel: Shape, taps: dict[str, str], groups: Names
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the names of the kernel that are summed over, and those that x lacks, except
-    for taps.
+    """Returns the names of the kernel whose role is summed, and those whose role is added.
+
+    Args:
+      x: the shape of x.
+      kernel: the shape of the kernel.
+      taps: the result of `read_window`.
+      groups: the argument `groups` of `conv`.
     """
     group_names = names_of(groups, x, kernel)
     summed = []

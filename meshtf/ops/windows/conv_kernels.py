@@ -7,10 +7,16 @@ TensorFlow has kernels for two and three spatial dimensions, and for one group o
 one channel each (depthwise). A CPU without oneDNN lacks other convolutions, so these are
 computed by the available kernels:
 
-    one dimension        as two, one of size 1
+    one dimension        as two, one of them of size 1
     dilation d           as d interleaved convolutions, concatenated along the batch
     dilated and strided  with stride 1, then every stride-th window is taken
     other groups         by one convolution for each group
+
+Taps are the elements of a window, as in a filter. An example with one spatial dimension:
+
+    kernels = ConvKernels(sizes=(8,), taps=(3,), strides=(1,), dilations=(1,),
+                          pads=((1, 1),), groups=1, c_in=4, c_out=2)
+    y = kernels.forward(x, kernel)       # x [batch, 8, 1, 4], kernel [3, 1, 4, 2]
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ import tensorflow as tf
 from meshtf.ops.common.local_reshape import reshape
 
 _RAW = tf.raw_ops
+# For each kind of convolution, the ops that compute y, dx and dkernel.
 _DENSE_2D = (_RAW.Conv2D, _RAW.Conv2DBackpropInput, _RAW.Conv2DBackpropFilter)
 _DENSE_3D = (_RAW.Conv3D, _RAW.Conv3DBackpropInputV2, _RAW.Conv3DBackpropFilterV2)
 _DEPTHWISE = (
@@ -31,6 +38,11 @@ _DEPTHWISE = (
     _RAW.DepthwiseConv2dNativeBackpropInput,
     _RAW.DepthwiseConv2dNativeBackpropFilter,
 )
+
+# The axis of `groups` in x, y and the kernel, from the end.
+_GROUPS_OF_X = -2
+_GROUPS_OF_Y = -2
+_GROUPS_OF_KERNEL = -3
 
 Ints = tuple[int, ...]
 
@@ -60,10 +72,14 @@ class ConvKernels:
     c_out: int
 
     def forward(self, x: Any, kernel: Any) -> Any:
-        """Returns y."""
+        """Returns y [batch, *num_windows, groups, c_out]."""
         if self._unrolled:
             return self._for_each_group(
-                ConvKernels.forward, x, kernel, axes=(-2, -3), result_axis=-2
+                ConvKernels.forward,
+                x,
+                kernel,
+                axes=(_GROUPS_OF_X, _GROUPS_OF_KERNEL),
+                result_axis=_GROUPS_OF_Y,
             )
         forward_op, _, _ = self._ops
         y = forward_op(
@@ -76,10 +92,14 @@ class ConvKernels:
         return self._subsampled(y)
 
     def input_gradient(self, dy: Any, kernel: Any) -> Any:
-        """Returns dx, which is the transposed convolution of dy."""
+        """Returns dx [batch, *sizes, groups, c_in], the transposed convolution of dy."""
         if self._unrolled:
             return self._for_each_group(
-                ConvKernels.input_gradient, dy, kernel, axes=(-2, -3), result_axis=-2
+                ConvKernels.input_gradient,
+                dy,
+                kernel,
+                axes=(_GROUPS_OF_Y, _GROUPS_OF_KERNEL),
+                result_axis=_GROUPS_OF_X,
             )
         _, input_gradient_op, _ = self._ops
         dy = self._op_output_gradient(dy)
@@ -94,10 +114,14 @@ class ConvKernels:
         return self._from_op_layout(dx, self._margins, self.c_in)
 
     def kernel_gradient(self, x: Any, dy: Any) -> Any:
-        """Returns dkernel."""
+        """Returns dkernel [*taps, groups, c_in, c_out]."""
         if self._unrolled:
             return self._for_each_group(
-                ConvKernels.kernel_gradient, x, dy, axes=(-2, -2), result_axis=-3
+                ConvKernels.kernel_gradient,
+                x,
+                dy,
+                axes=(_GROUPS_OF_X, _GROUPS_OF_Y),
+                result_axis=_GROUPS_OF_KERNEL,
             )
         _, _, kernel_gradient_op = self._ops
         taps = self._at_least_2d(self.taps)
@@ -167,8 +191,8 @@ class ConvKernels:
     @property
     def _op_attributes(self) -> dict[str, Any]:
         """The attributes of the op, for dimensions [batch, *spatial, channels]."""
-        # An added dimension of size 1 gets the stride of the other one, since ops require
-        # equal strides. It has one window, whatever the stride.
+        # Ops require equal strides, so an added dimension of size 1 gets the stride of the
+        # other one. It has one window, whatever the stride.
         spatial = self._at_least_2d(self._op_strides, added=self._op_strides[-1])
         return {
             "strides": [1, *spatial, 1],
@@ -180,11 +204,11 @@ class ConvKernels:
     @property
     def _stride_1_windows(self) -> list[int]:
         """The number of windows of each dimension if its stride were 1."""
-        counts = []
+        num_windows = []
         spatial = zip(self.sizes, self.taps, self.dilations, self.pads)
         for size, taps, dilation, pads in spatial:
-            counts.append(size + sum(pads) - (taps - 1) * dilation)
-        return counts
+            num_windows.append(size + sum(pads) - (taps - 1) * dilation)
+        return num_windows
 
     @property
     def _dilation_padding(self) -> list[int]:
@@ -192,11 +216,14 @@ class ConvKernels:
         `tf.space_to_batch` requires.
         """
         pairs = zip(self._stride_1_windows, self.dilations)
-        return [-count % dilation for count, dilation in pairs]
+        # -n % d is the distance from n to the next multiple of d.
+        return [-num_windows % dilation for num_windows, dilation in pairs]
 
     @property
     def _margins(self) -> list[tuple[int, int]]:
-        """Padding of x before and after, except for that of the op itself."""
+        """Padding of each spatial dimension of x (before, after), to be added before the op
+        runs. None is added if the op's "SAME" padding suffices.
+        """
         if self._has_same_padding:
             return [(0, 0)] * len(self.sizes)
         margins = []
@@ -221,9 +248,9 @@ class ConvKernels:
         """Returns dy in the layout of the op, with zeros for windows that strides skip."""
         if self._needs_subsampling:
             pairs = zip(self._stride_1_windows, self.strides)
-            for axis, (count, stride) in enumerate(pairs, start=1):
+            for axis, (num_windows, stride) in enumerate(pairs, start=1):
                 if stride > 1:
-                    dy = _insert_zeros(dy, axis, stride, count)
+                    dy = _insert_zeros(dy, axis, stride, size=num_windows)
         margins = [(0, extra) for extra in self._dilation_padding]
         return self._to_op_layout(dy, margins)
 
@@ -232,7 +259,8 @@ class ConvKernels:
         if not self._needs_subsampling:
             return y
         spatial = [slice(None, None, stride) for stride in self.strides]
-        return y[[slice(None), *spatial]]
+        index = (slice(None), *spatial)
+        return y[index]
 
     def _to_op_layout(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
         """Returns x [batch, *sizes, groups, channels] as [batch, *sizes, groups * channels].
@@ -255,6 +283,7 @@ class ConvKernels:
         """Returns the output of an op as [batch, *sizes, groups, channels], without
         margins: the inverse of `_to_op_layout`.
         """
+        # The last spatial sizes: without the dimension that `_at_least_2d` added in front.
         sizes = x.shape.as_list()[-1 - len(self.sizes) : -1]
         x = reshape(x, [x.shape[0], *sizes, self.groups, channels])
         if self._dilated:
@@ -263,7 +292,8 @@ class ConvKernels:
             spatial = []
             for size, (before, after) in zip(sizes, margins):
                 spatial.append(slice(before, size - after))
-            x = x[[slice(None), *spatial]]
+            index = (slice(None), *spatial)
+            x = x[index]
         return x
 
     def _op_filter(self, kernel: Any) -> Any:
@@ -272,10 +302,8 @@ class ConvKernels:
         return reshape(kernel, [*taps, self.groups * self.c_in, self.c_out])
 
     def _at_least_2d(self, values: Sequence[Any], added: Any = 1) -> list[Any]:
-        """Returns a value for each spatial dimension of the op.
-
-        Ops have two or three. Before a single one, a dimension with value `added` is
-        inserted.
+        """Returns a value for each spatial dimension of the op: `values`, but with `added`
+        in front if there is only one. Ops have two or three spatial dimensions.
         """
         if len(values) == 1:
             return [added, *values]
@@ -309,8 +337,8 @@ class ConvKernels:
 
 
 def _insert_zeros(x: Any, axis: int, stride: int, size: int) -> Any:
-    """Returns x with stride - 1 zeros after each element along an axis, of which the first
-    `size` elements are kept: [a, b, c], stride 2, size 5 -> [a, 0, b, 0, c].
+    """Returns the first `size` elements of x with stride - 1 zeros after each element along
+    an axis: [a, b, c], stride 2, size 5 -> [a, 0, b, 0, c].
     """
     sizes_before = x.shape.as_list()[:axis]
     sizes_after = x.shape.as_list()[axis + 1 :]
@@ -322,5 +350,4 @@ def _insert_zeros(x: Any, axis: int, stride: int, size: int) -> Any:
     with_zeros = tf.reshape(
         tf.pad(expanded, pads), [*sizes_before, merged_size, *sizes_after]
     )
-    kept_slices = [slice(None)] * axis + [slice(size)]
-    return with_zeros[kept_slices]
+    return with_zeros[(slice(None),) * axis + (slice(size),)]

@@ -65,7 +65,8 @@ class _ConvOp(WindowedOp):
     """The base of the three ops.
 
     Attributes:
-      geometry: how windows slide over x, and the roles of the kernel's names.
+      geometry: how windows slide over x, and which names of the kernel are taps, summed
+        over or added.
       names: the names of the output, in order.
     """
 
@@ -73,14 +74,15 @@ class _ConvOp(WindowedOp):
     names: tuple[str, ...]
 
     def role(self, factor: str) -> Role:
+        # `factor` is the name of a dimension of an input or of the output.
         if factor in self.geometry.taps:
             return Role.UNSHARDED
         if factor in self.names:
-            return Role.MAP
-        return Role.SUM
+            return Role.MAP  # sharded inputs give a sharded output
+        return Role.SUM  # sharded inputs give partial sums
 
     def _spatial_sizes(self) -> dict[str, int]:
-        """Returns the sizes in the output of the names that windows slide over."""
+        """Returns the sizes of the spatial dimensions in this op's output, by name."""
         return {window.dim: window.num_windows for window in self.geometry.windows}
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -90,9 +92,10 @@ class _ConvOp(WindowedOp):
         return (Spec(shape, xs[0].dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        window = self.geometry.window_over(dim)
-        if window is not None and input_index == 0:
-            return window.elements_of_windows()
+        # The elements of an input that a shard of the output reads; None: only its shard.
+        sliding_window = self.geometry.window_over(dim)
+        if sliding_window is not None and input_index == 0:
+            return sliding_window.elements_of_windows()
         return None
 
     def flops(self, *xs: Spec) -> int:
@@ -104,14 +107,15 @@ class _ConvOp(WindowedOp):
 def _sample(
     x: str, kernel: str, window: str, inputs: str = "xk", **options: Any
 ) -> Sample:
-    """Returns a sample of an op that takes two of x, y and the kernel.
+    """Returns a sample for the conformance suite, of an op that takes two of x, y and the
+    kernel.
 
     Args:
       x: the shape of x as text, "b:2;h:8;c:4".
       kernel: the shape of the kernel as text.
       window: the argument of `conv`.
       inputs: one letter for each input of the op: "x", "y", or "k" for the kernel. The
-        third one is its output.
+        letter that is not in it is the op's output.
       **options: `stride`, `padding`, `dilation` and `groups` of `conv`.
     """
     defaults: dict[str, Any] = {
@@ -133,7 +137,7 @@ def _sample(
     for letter in inputs:
         dims = shapes.pop(letter)
         input_texts.append(";".join(map(repr, dims)))
-    (output_shape,) = shapes.values()
+    (output_shape,) = shapes.values()  # the only one that is not an input
     return Sample((geometry, output_shape.names), tuple(input_texts))
 
 
@@ -143,7 +147,8 @@ class Conv(_ConvOp):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    # op(a + b, c) = op(a, c) + op(b, c): a partial sum of one input gives a partial sum.
+    linearity = "each"
     conformance_samples = (
         _sample("b:2;h:8;c:4", "k:3;c:4;o:2", "h:k"),
         _sample("h:8;c:4", "o:4;k:4;c:4", "h:k", stride=2),
@@ -186,25 +191,27 @@ class Conv(_ConvOp):
 class ConvTranspose(_ConvOp):
     """The transposed convolution, which is the gradient of a convolution in x.
 
-    The inputs are y, whose elements are the windows of the convolution, and the kernel.
+    The inputs are y, with one element for each window of the convolution, and the kernel.
     """
 
     geometry: Geometry
     names: tuple[str, ...]
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # as in `Conv`
     conformance_samples = (
-        _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "yk", stride=2),
-        _sample("h:8;c:2", "k:2;c:2;o:3", "h:k", "yk", stride=3, padding=(2, 2)),
-        _sample("h:4;w:4;c:2", "i:3;j:2;c:2", "h:i;w:j", "yk", stride=2, groups="c"),
+        _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", inputs="yk", stride=2),
+        _sample("h:8;c:2", "k:2;c:2;o:3", "h:k", inputs="yk", stride=3, padding=(2, 2)),
+        _sample(
+            "h:4;w:4;c:2", "i:3;j:2;c:2", "h:i;w:j", inputs="yk", stride=2, groups="c"
+        ),
     )
 
     def _spatial_sizes(self) -> dict[str, int]:
         return {window.dim: window.size for window in self.geometry.windows}
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        window = self.geometry.window_over(dim)
-        if window is not None and input_index == 0:
-            return window.windows_of_elements()
+        sliding_window = self.geometry.window_over(dim)
+        if sliding_window is not None and input_index == 0:
+            return sliding_window.windows_of_elements()
         return None
 
     def local(self, context: LocalContext, y: Any, kernel: Any) -> LocalTensors:
@@ -220,6 +227,7 @@ class ConvTranspose(_ConvOp):
             if context.num_shards(window.dim) == 1:
                 x_sizes.append(window.size)
             else:
+                # All elements that the windows of y read: the shard and its border.
                 x_sizes.append(window.covered_size(num_windows))
         kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
         x = kernels.input_gradient(y, kernel)
@@ -238,24 +246,31 @@ class ConvTranspose(_ConvOp):
 class ConvKernelGrad(_ConvOp):
     """The gradient of a convolution in its kernel; the inputs are y and x.
 
-    y comes first, since the size of a factor is that of the first input where no output
-    has it (`WindowedOp`): windows are the factor here, and y has one element for each.
+    y is the first input, since the output has no spatial dimensions: then the first input
+    determines how many indices of a dimension are divided among devices (`WindowedOp`).
+    These are the windows, for each of which y has one element.
     """
 
     geometry: Geometry
     names: tuple[str, ...]
-    linearity = "each"  # op(a + b, c) = op(a, c) + op(b, c)
+    linearity = "each"  # as in `Conv`
     conformance_samples = (
-        _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "yx", stride=2),
+        _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", inputs="yx", stride=2),
         _sample(
-            "h:8;c:2", "c:2;m:2;k:2", "h:k", "yx", stride=3, padding=(2, 2), groups="c"
+            "h:8;c:2",
+            "c:2;m:2;k:2",
+            "h:k",
+            inputs="yx",
+            stride=3,
+            padding=(2, 2),
+            groups="c",
         ),
     )
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        window = self.geometry.window_over(dim)
-        if window is not None and input_index == 1:
-            return window.elements_of_windows()
+        sliding_window = self.geometry.window_over(dim)
+        if sliding_window is not None and input_index == 1:
+            return sliding_window.elements_of_windows()
         return None
 
     def local(self, context: LocalContext, y: Any, x: Any) -> LocalTensors:
@@ -356,7 +371,10 @@ def conv_transpose(
     if output_size is not None:
         as_mapping("output_size", output_size, 'numbers by name, such as {"h": 8}')
         known_dims = {dim: result_sizes[dim] for dim in output_size if dim in taps}
-        result_sizes |= by_dim(output_size, known_dims, 0, "output_size")
+        # `output_size` has a value for each of `known_dims`: the default is never used.
+        result_sizes |= by_dim(
+            output_size, known_dims, default=0, argument="output_size"
+        )
     result_shape = Shape(result_sizes.items())
     windows = sliding_windows(result_shape, window_sizes, stride, padding, dilation)
     for sliding_window in windows:
@@ -368,8 +386,11 @@ def conv_transpose(
                 f"{num_windows}, not the {x.shape[dim]} of {x.shape!r}."
             )
     summed, added = summed_and_added(x.shape, kernel.shape, taps, groups)
-    # The geometry is that of the convolution, where the two exchange their roles.
-    geometry = Geometry(windows, tuple(taps.values()), summed=added, added=summed)
+    # The geometry is that of the convolution whose transpose this is: it sums over the
+    # names that the transpose adds, and adds the names that the transpose sums over.
+    geometry = Geometry(
+        windows=windows, taps=tuple(taps.values()), summed=added, added=summed
+    )
     names = replace_names(
         x.shape.names, kernel.shape.names, removed=summed, added=added
     )

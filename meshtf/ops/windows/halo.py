@@ -1,7 +1,10 @@
 """Halo exchange: blocks of elements, extended by elements of the neighbouring blocks.
 
     x = mtf.unflatten(x, "length", "blocks:8;elements:16")
-    y = mtf.halo_exchange(x, "blocks", "elements", 4, 0)     # [blocks:8 elements:20]
+    y = mtf.halo_exchange(x, "blocks", "elements", before=4, after=0)  # [blocks:8 elements:20]
+
+Each block of y starts with the last 4 elements of the block before it; the first block
+starts with zeros.
 
 Where `blocks` is sharded, devices receive only the added elements, from the devices that
 hold them. Convolutions and pooling do not need `halo_exchange`: they exchange the
@@ -46,16 +49,17 @@ def halo_exchange(
             "halo_exchange adds zero or more elements before and after, not "
             f"{before} and {after}."
         )
-    size = x.shape[elements]
+    block_size = x.shape[elements]
     shift_blocks = roll if wrap else shift
     tensors = [x]
-    # The block at `distance` adds its border next to the elements added so far.
-    for distance, start in enumerate(range(0, before, size), start=1):
-        count = min(size, before - start)
-        border = slice(x, elements, size - count, count)
+    # If `before` exceeds the size of a block, several blocks add elements: the block at
+    # distance 1 first, then that at distance 2, and so on. The same holds for `after`.
+    for distance, num_added in enumerate(range(0, before, block_size), start=1):
+        count = min(block_size, before - num_added)
+        border = slice(x, elements, begin=block_size - count, size=count)
         tensors.insert(0, shift_blocks(border, blocks, distance))
-    for distance, start in enumerate(range(0, after, size), start=1):
-        count = min(size, after - start)
-        border = slice(x, elements, 0, count)
+    for distance, num_added in enumerate(range(0, after, block_size), start=1):
+        count = min(block_size, after - num_added)
+        border = slice(x, elements, begin=0, size=count)
         tensors.append(shift_blocks(border, blocks, -distance))
     return concat(tensors, elements)

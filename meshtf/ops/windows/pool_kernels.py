@@ -1,6 +1,8 @@
 """TensorFlow's pooling over any number of dimensions, of inputs that are padded already.
 
-    x [batch, *sizes, channels]  ->  [batch, *num_windows, channels]
+    y = window_means(windows, x)    # [batch, *sizes, channels] -> [batch, *num_windows, channels]
+
+`windows` has a `SlidingWindow` for each of the sizes.
 
 The maximum over a window is the maximum over its first dimension of the maxima over its
 other dimensions, and likewise for the mean. So the kernels for two dimensions suffice.
@@ -29,10 +31,15 @@ Windows = Sequence[SlidingWindow]
 
 
 class _AxisPair(NamedTuple):
-    """One or two adjacent dimensions that a kernel pools at once."""
+    """One or two adjacent dimensions that a kernel pools at once.
 
-    first_axis: int  # the axis of the first of them in x
-    windows: Windows  # how windows slide over each of them
+    Attributes:
+      first_axis: the axis of the first of these dimensions in x.
+      windows: how windows slide over each of these dimensions.
+    """
+
+    first_axis: int
+    windows: Windows
 
 
 def window_maxima(windows: Windows, x: Any) -> Any:
@@ -46,31 +53,39 @@ def maxima_gradient(windows: Windows, dy: Any, x: Any) -> Any:
     """
     pairs = _axis_pairs(windows)
     inputs_of_pairs = _successive_maxima(windows, x)[:-1]
+    gradient = dy
     for pair, pair_input in zip(reversed(pairs), reversed(inputs_of_pairs)):
-        dy = _run_on_images(pair, _max_pool_gradient, pair_input, dy)
-    return dy
+        gradient = _run_on_images(pair, _max_pool_gradient, pair_input, gradient)
+    return gradient
 
 
 def values_at_maxima(windows: Windows, z: Any, x: Any) -> Any:
     """Returns the elements of z where x has the first largest element of each window."""
     inputs_of_pairs = _successive_maxima(windows, x)[:-1]
+    values = z
     for pair, pair_input in zip(_axis_pairs(windows), inputs_of_pairs):
-        z = _run_on_images(pair, _max_pool_values, pair_input, z)
-    return z
+        values = _run_on_images(pair, _max_pool_values, pair_input, values)
+    return values
 
 
 def window_means(windows: Windows, x: Any) -> Any:
     """Returns the mean of each window of x."""
+    means = x
     for pair in _axis_pairs(windows):
-        x = _run_on_images(pair, _avg_pool, x)
-    return x
+        means = _run_on_images(pair, _avg_pool, means)
+    return means
 
 
 def means_gradient(windows: Windows, dy: Any) -> Any:
     """Returns the gradient of `window_means` in x, for all elements that windows read."""
+    gradient = dy
     for pair in reversed(_axis_pairs(windows)):
-        dy = _run_on_images(pair, _avg_pool_gradient, dy)
-    return dy
+        gradient = _run_on_images(pair, _avg_pool_gradient, gradient)
+    return gradient
+
+
+# Kernels of images [batch, height, width, channels]. The attributes are ksize (the sizes of
+# a window), strides and padding.
 
 
 def _max_pool(x: Any, **attributes: Any) -> Any:
@@ -78,8 +93,8 @@ def _max_pool(x: Any, **attributes: Any) -> Any:
 
 
 def _max_pool_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
-    # The maximum is recomputed, not stored: with it, oneDNN's gradient takes a tenth of
-    # the time.
+    # The maximum is recomputed here, not stored in the forward pass: oneDNN's gradient then
+    # takes a tenth of the time.
     return _RAW.MaxPoolGrad(
         orig_input=x,
         orig_output=_max_pool(x, **attributes),
@@ -118,7 +133,10 @@ def _avg_pool_gradient(
 
 
 def _successive_maxima(windows: Windows, x: Any) -> list[Any]:
-    """Returns x, and the maxima after each of `_axis_pairs`; the last is the result."""
+    """Returns x, followed by the maxima after each of `_axis_pairs`.
+
+    Entry i is the input of pair i, and the last entry is the maximum over all dimensions.
+    """
     maxima = [x]
     for pair in _axis_pairs(windows):
         maxima.append(_run_on_images(pair, _max_pool, maxima[-1]))
@@ -126,7 +144,9 @@ def _successive_maxima(windows: Windows, x: Any) -> list[Any]:
 
 
 def _axis_pairs(windows: Windows) -> list[_AxisPair]:
-    """Returns the dimensions in pairs, from the last one; the first may be single."""
+    """Returns the dimensions in pairs, from the last ones: of [d, h, w] the pair (h, w),
+    then d, which is single.
+    """
     pairs = []
     for end in range(len(windows), 0, -2):
         start = max(0, end - 2)
@@ -144,19 +164,19 @@ def _run_on_images(pair: _AxisPair, kernel: Callable[..., Any], *xs: Any) -> Any
       kernel: a function of images [batch, height, width, channels].
       *xs: the inputs [batch, *sizes, channels], which `kernel` gets as images.
     """
-    axis, windows = pair
-    end = axis + len(windows)
-    added = [1] * (2 - len(windows))
-    images = [_as_images(x, axis, end) for x in xs]
+    start, windows = pair
+    end = start + len(windows)
+    width_if_single = [1] * (2 - len(windows))
+    images = [_as_images(x, start, end) for x in xs]
     y = kernel(
         *images,
-        ksize=[1, *(window.taps for window in windows), *added, 1],
-        strides=[1, *(window.stride for window in windows), *added, 1],
+        ksize=[1, *(window.taps for window in windows), *width_if_single, 1],
+        strides=[1, *(window.stride for window in windows), *width_if_single, 1],
         padding="VALID",
     )
     sizes = xs[0].shape.as_list()
     pooled_sizes = y.shape[1 : 1 + len(windows)]
-    return reshape(y, [*sizes[:axis], *pooled_sizes, *sizes[end:]])
+    return reshape(y, [*sizes[:start], *pooled_sizes, *sizes[end:]])
 
 
 def _as_images(x: Any, start: int, end: int) -> Any:
@@ -166,7 +186,7 @@ def _as_images(x: Any, start: int, end: int) -> Any:
     width 1. The axes before are merged into the batch, those after into the channels.
     """
     sizes = x.shape.as_list()
-    added = [1] * (2 - (end - start))
+    width_if_single = [1] * (2 - (end - start))
     batch = math.prod(sizes[:start])
     channels = math.prod(sizes[end:])
-    return reshape(x, [batch, *sizes[start:end], *added, channels])
+    return reshape(x, [batch, *sizes[start:end], *width_if_single, channels])

@@ -30,13 +30,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_floating
-from meshtf.ops.elementwise.arithmetic import (
-    divide,
-    maximum,
-    minimum,
-    multiply,
-    subtract,
-)
+from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
@@ -73,8 +67,8 @@ class _PoolOp(WindowedOp):
         range_method: Callable[[SlidingWindow, float], Window],
         fill: float = 0.0,
     ) -> Window | None:
-        """Returns the range of elements of an input that a shard reads; None if no windows
-        slide over the dimension.
+        """Returns the range of elements of an input that a shard of the output reads; None
+        if no windows slide over the dimension: the shard reads only its own indices.
 
         Args:
           dim: the name of the dimension.
@@ -101,25 +95,25 @@ class _PoolOp(WindowedOp):
         that are not pooled.
         """
         dims = [window.dim for window in self.windows]
-        last = max(names.index(dim) for dim in dims)
-        batch = tuple(name for name in names[:last] if name not in dims)
-        channels = tuple(names[last + 1 :])
+        last_index = max(names.index(dim) for dim in dims)
+        batch = tuple(name for name in names[:last_index] if name not in dims)
+        channels = tuple(names[last_index + 1 :])
         return [batch, *((dim,) for dim in dims), channels]
 
-    def _packed(self, context: LocalContext, input_index: int, x: Any) -> Any:
+    def _packed(self, context: LocalContext, x: Any, input_index: int) -> Any:
         """Returns an input as [batch, *sizes, channels]."""
         # The names of two inputs may differ in order: all follow that of the output.
         axes = self._packed_axes(context.outputs[0].names)
         return pack(x, context.inputs[input_index].names, axes)
 
     def _packed_and_padded(
-        self, context: LocalContext, input_index: int, x: Any, fill: float
+        self, context: LocalContext, x: Any, input_index: int, fill: float
     ) -> Any:
         """Returns an input as [batch, *sizes, channels], with all elements that this
         device's windows read; padding has the value `fill`.
         """
-        x = self._packed(context, input_index, x)
-        for axis, window in enumerate(self.windows, start=1):
+        x = self._packed(context, x, input_index)
+        for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
             x = pad_input(context, x, axis, window, fill)
         return x
 
@@ -129,10 +123,10 @@ class _PoolOp(WindowedOp):
         return (unpack(y, shape, self._packed_axes(shape.names)),)
 
     def _cropped(self, context: LocalContext, x: Any) -> LocalTensors:
-        """Returns the output of the op for its packed output with all elements that this
-        device's windows read.
+        """Returns the output of the op for x [batch, *sizes, channels], the packed output
+        extended to all elements that this device's windows read, which is cropped here.
         """
-        for axis, window in enumerate(self.windows, start=1):
+        for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
             x = crop_to_shard(context, x, axis, window)
         return self._unpacked(context, x)
 
@@ -148,7 +142,7 @@ class _PoolOp(WindowedOp):
 def _sample(
     x: str, window: str, inputs: str = "x", values: str = "", **options: Any
 ) -> Sample:
-    """Returns a sample of a pooling op.
+    """Returns a sample of a pooling op, for the conformance suite.
 
     Args:
       x: the shape of x as text, "b:2;h:8".
@@ -224,7 +218,7 @@ class MaxPool(_PoolOp):
         return self._range_read(dim, SlidingWindow.elements_of_windows, fill=-math.inf)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        x = self._packed_and_padded(context, 0, x, fill=-math.inf)
+        x = self._packed_and_padded(context, x, input_index=0, fill=-math.inf)
         return self._unpacked(context, window_maxima(self.windows, x))
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -232,15 +226,15 @@ class MaxPool(_PoolOp):
 
 
 class MaxPoolGrad(_PoolOp):
-    """The gradient of `MaxPool` in x; the inputs are dy and x.
+    """The gradient of `MaxPool` in x; the inputs are dy and x. Its own gradient in x is zero.
 
-    dy of each window is added to the first of its largest elements of x.
+    dy of each window is added at the first largest element of the window in x.
     """
 
     windows: tuple[SlidingWindow, ...]
     conformance_samples = (
-        _sample("h:8;c:2", "h:3", "yx", stride=2, padding="same"),
-        _sample("h:8", "h:3", "yx", stride=3, padding=(2, 2)),
+        _sample("h:8;c:2", "h:3", inputs="yx", stride=2, padding="same"),
+        _sample("h:8", "h:3", inputs="yx", stride=3, padding=(2, 2)),
     )
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
@@ -254,8 +248,8 @@ class MaxPoolGrad(_PoolOp):
         )
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
-        dy = self._packed(context, 0, dy)
-        x = self._packed_and_padded(context, 1, x, fill=-math.inf)
+        dy = self._packed(context, dy, input_index=0)
+        x = self._packed_and_padded(context, x, input_index=1, fill=-math.inf)
         return self._cropped(context, maxima_gradient(self.windows, dy, x))
 
     def gradient(self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor) -> Cotangents:
@@ -263,15 +257,16 @@ class MaxPoolGrad(_PoolOp):
 
 
 class MaxPoolPick(_PoolOp):
-    """The element of z where x has the first of each window's largest elements.
+    """For each window, the element of z at the index of the window's first largest element
+    in x.
 
     The inputs are z and x, of the same shape. It is the gradient of `MaxPoolGrad` in dy.
     """
 
     windows: tuple[SlidingWindow, ...]
     conformance_samples = (
-        _sample("h:8;c:2", "h:3", "xx", stride=2, padding="same"),
-        _sample("d:2;h:4;w:3", "d:2;h:3;w:2", "xx"),
+        _sample("h:8;c:2", "h:3", inputs="xx", stride=2, padding="same"),
+        _sample("d:2;h:4;w:3", "d:2;h:3;w:2", inputs="xx"),
     )
 
     def output_specs(self, z: Spec, x: Spec) -> Specs:
@@ -283,8 +278,8 @@ class MaxPoolPick(_PoolOp):
         return self._range_read(dim, SlidingWindow.elements_of_windows, fill)
 
     def local(self, context: LocalContext, z: Any, x: Any) -> LocalTensors:
-        z = self._packed_and_padded(context, 0, z, fill=0.0)
-        x = self._packed_and_padded(context, 1, x, fill=-math.inf)
+        z = self._packed_and_padded(context, z, input_index=0, fill=0.0)
+        x = self._packed_and_padded(context, x, input_index=1, fill=-math.inf)
         return self._unpacked(context, values_at_maxima(self.windows, z, x))
 
     def gradient(self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor) -> Cotangents:
@@ -295,7 +290,7 @@ class AvgPool(_PoolOp):
     """The mean of each window of x, in which padding counts as zeros."""
 
     windows: tuple[SlidingWindow, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
     conformance_samples = (
         _sample("b:2;h:8;c:2", "h:2"),
         _sample("h:8;c:2", "h:3", stride=3, padding=(2, 2)),
@@ -310,7 +305,7 @@ class AvgPool(_PoolOp):
         return self._range_read(dim, SlidingWindow.elements_of_windows)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        x = self._packed_and_padded(context, 0, x, fill=0.0)
+        x = self._packed_and_padded(context, x, input_index=0, fill=0.0)
         return self._unpacked(context, window_means(self.windows, x))
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -325,8 +320,10 @@ class AvgPoolGrad(_PoolOp):
     """
 
     windows: tuple[SlidingWindow, ...]
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
-    conformance_samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
+    linearity = "joint"  # as in `AvgPool`
+    conformance_samples = (
+        _sample("h:8;c:2", "h:3", inputs="y", stride=2, padding="same"),
+    )
 
     def output_specs(self, dy: Spec) -> Specs:
         return self._resized(dy, {w.dim: w.size for w in self.windows})
@@ -335,7 +332,7 @@ class AvgPoolGrad(_PoolOp):
         return self._range_read(dim, SlidingWindow.windows_of_elements)
 
     def local(self, context: LocalContext, dy: Any) -> LocalTensors:
-        dy = self._packed(context, 0, dy)
+        dy = self._packed(context, dy, input_index=0)
         return self._cropped(context, means_gradient(self.windows, dy))
 
     def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> Cotangents:
@@ -383,8 +380,9 @@ def avg_pool(
     y = apply(AvgPool(windows), x)
     for sliding_window in windows:
         if sliding_window.pad_before or sliding_window.pad_after:
+            # AvgPool counts padding as zeros; corrected in float32 if x is of 16 bits.
             y = cast(y, accumulation_dtype(x.dtype))
-            y = cast(multiply(y, _padding_correction(x, sliding_window)), x.dtype)
+            y = cast(y * _padding_correction(x, sliding_window), x.dtype)
     return y
 
 
@@ -393,8 +391,10 @@ def _padding_correction(x: Tensor, window: SlidingWindow) -> Tensor:
     not padding: [window.dim:num_windows].
     """
     window_index = index_range(x.mesh, Dimension(window.dim, window.num_windows))
-    start = subtract(multiply(window_index, window.stride), window.pad_before)
-    # max(start, 0) - start elements are before x; those after x likewise.
-    num_padding = subtract(maximum(start, 0), minimum(start, window.size - window.taps))
-    num_elements = subtract(window.taps, num_padding)
-    return divide(float(window.taps), cast(num_elements, accumulation_dtype(x.dtype)))
+    start = window_index * window.stride - window.pad_before
+    last_full_start = window.size - window.taps  # windows that start later read padding
+    # The sum of max(start, 0) - start before x and start - min(start, last_full_start)
+    # after it.
+    num_padding = maximum(start, 0) - minimum(start, last_full_start)
+    num_elements = window.taps - num_padding
+    return float(window.taps) / cast(num_elements, accumulation_dtype(x.dtype))

@@ -1,8 +1,11 @@
 """Separable convolutions: one kernel for each channel, then a matmul over channels.
 
-y = mtf.separable_conv(x, depthwise, pointwise, "h:k_h;w:k_w")
+    y = mtf.separable_conv(x, depthwise, pointwise, "h:k_h;w:k_w")
 
-x[batch h w c_in]   depthwise[k_h k_w c_in]   pointwise[c_in c_out]   y[batch h w c_out]
+    x[batch h w c_in]   depthwise[k_h k_w c_in]   pointwise[c_in c_out]   y[batch h w c_out]
+
+"h:k_h" says that windows slide over h of x, and that k_h of the kernel indexes the taps (the
+elements) of a window.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ def separable_conv(
     padding: PerDim[Padding] = "same",
     dilation: PerDim[int] = 1,
 ) -> Tensor:
-    """Returns a depthwise convolution of x, followed by a matmul over channels, such as
-    [batch, h, w, c_out] (Chollet, 2017, "Xception").
+    """Returns a depthwise convolution of x, followed by a matmul over channels.
+
+    The result is [batch, h, w, c_out] for the shapes below, with a size of h and w that
+    depends on stride and padding (Chollet, 2017, "Xception").
 
     Args:
       x: a tensor, such as [batch, h, w, c_in].
@@ -38,7 +43,8 @@ def separable_conv(
       window: as in `conv`: for each name of x that windows slide over, the name of its
         taps in `depthwise`.
       stride: the distance in elements from one window to the next.
-      padding: "same", "valid", "causal", or the numbers of elements before and after.
+      padding: "same" (ceil(size / stride) windows), "valid" (none), "causal" (all
+        before), or the numbers of elements before and after.
       dilation: the distance in elements of x from one tap of the kernel to the next.
 
     Raises:
@@ -49,7 +55,16 @@ def separable_conv(
     depthwise = as_tensor("depthwise", depthwise)
     pointwise = as_tensor("pointwise", pointwise)
     groups = [name for name in depthwise.shape.names if name in x.shape]
-    y = conv(x, depthwise, window, stride, padding, dilation, groups)
+    y = conv(
+        x,
+        depthwise,
+        window,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+    )
+    # The matmul sums over c_in (and multiplier), in whose place the result has c_out.
     summed = [name for name in pointwise.shape.names if name in y.shape]
     added = [name for name in pointwise.shape.names if name not in y.shape]
     result_names = replace_names(

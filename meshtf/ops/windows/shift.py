@@ -1,17 +1,18 @@
 """Elements moved along a dimension: shift fills with a value, roll wraps around.
 
     y = mtf.shift(x, "length", 1)              # y[i] = x[i - 1]; y[0] is zeros
-    lap = mtf.roll(u, "x", 1) + mtf.roll(u, "x", -1) - 2.0 * u          # on a ring
+    laplacian = mtf.roll(u, "x", 1) + mtf.roll(u, "x", -1) - 2.0 * u    # on a ring
 
 Where the dimension is sharded, a device receives only the elements that its shard lacks,
 from the devices that hold them. In each shift or roll above, that is one element from one
-neighbour.
+neighbour. The method `window` of both ops says which elements of x a shard of the result
+reads; the runtime exchanges these before `local` runs.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -45,6 +46,7 @@ class Shift(WindowedOp):
     dim: str
     by: int
     value: float = 0
+    # Each sample: the attributes (dim, by, value), and the shape of each input.
     conformance_samples = (
         Sample(("b", 1), ("a:4;b:8",)),
         Sample(("b", -3, -1.5), ("b:8;a:3",)),
@@ -54,9 +56,12 @@ class Shift(WindowedOp):
     )
 
     @property
-    def linearity(self) -> Any:
-        # Shifted partial sums would add `value` once for each of them.
-        return None if self.value else "joint"
+    def linearity(self) -> Literal["joint"] | None:
+        if self.value:
+            # If x were a partial sum on each device, the sum of the shifted ones would
+            # contain `value` once for each device.
+            return None
+        return "joint"  # op(a + b) = op(a) + op(b)
 
     def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
@@ -69,6 +74,7 @@ class Shift(WindowedOp):
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
+        # The window is exactly the shard of the result.
         return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -80,7 +86,7 @@ class Roll(WindowedOp):
 
     dim: str
     by: int
-    linearity = "joint"  # op(a + b, c + d) = op(a, c) + op(b, d)
+    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
     conformance_samples = (
         Sample(("b", 1), ("a:4;b:8",)),
         Sample(("b", -3), ("b:8;a:3",)),
@@ -99,32 +105,30 @@ class Roll(WindowedOp):
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        if (
-            context.num_shards(self.dim) > 1
-            or x.shape.num_elements() < _MIN_SIZE_OF_ROLL_OP
-        ):
+        is_sharded = context.num_shards(self.dim) > 1
+        if is_sharded or x.shape.num_elements() < _MIN_SIZE_OF_ROLL_OP:
             return (context.window(0, self.dim, x),)
-        return (
-            tf.raw_ops.Roll(input=x, shift=[self.by], axis=[context.axis(0, self.dim)]),
-        )
+        axis = context.axis(0, self.dim)
+        return (tf.raw_ops.Roll(input=x, shift=[self.by], axis=[axis]),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Roll(self.dim, -self.by), dy)]
 
 
 def _shifted_window(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
-    """Returns the window of an op whose element i reads element i - by.
+    """Returns the range of input elements that output elements [a, b) read, if element i
+    reads element i - by: [a - by, b - by).
 
     Args:
       by: the distance in elements.
       wrap: whether elements beyond one end are those of the other end, and not `fill`.
       fill: the value of elements beyond the ends.
     """
-    return Window(lambda a: a - by, lambda b: b - by, wrap, fill)
+    return Window(low=lambda a: a - by, high=lambda b: b - by, wrap=wrap, fill=fill)
 
 
 def _as_shift(by: Any) -> int:
-    """Returns `by` as an integer. Raises ShapeError."""
+    """Returns `by` as an integer. Raises ShapeError if it is none."""
     try:
         return operator.index(by)
     except TypeError:
@@ -160,7 +164,9 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
         value = bool(value)
     if not offset:
         return x
-    return apply(Shift(dim, max(-size, min(offset, size)), value), x)
+    # A shift by the size or more leaves only `fill`.
+    clipped_offset = max(-size, min(offset, size))
+    return apply(Shift(dim, clipped_offset, value), x)
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:
@@ -177,7 +183,8 @@ def roll(x: Tensor, dim: str, by: int) -> Tensor:
       ShapeError: x lacks `dim`, or `by` is no integer.
     """
     x, dim = tensor_along(x, dim)
-    offset = _as_shift(by) % max(x.shape[dim], 1)
+    modulus = max(x.shape[dim], 1)  # 1 for an empty dimension: modulo 0 is an error
+    offset = _as_shift(by) % modulus
     if offset:
         return apply(Roll(dim, offset), x)
     return x

@@ -64,11 +64,12 @@ class SlidingWindow:
 
     @property
     def pad_after(self) -> int:
-        """The number of padding elements that the last window reads after the
-        dimension.
-        """
+        """The number of padding elements after the dimension that the last window reads."""
         covered = self.covered_size(self.num_windows)
         return max(0, covered - self.pad_before - self.size)
+
+    # A `Window` maps a range [a, b) of output indices to the range [low(a), high(b)) of
+    # input indices that the outputs depend on.
 
     def elements_of_windows(self, fill: float = 0.0) -> Window:
         """Returns the range of elements that windows [a, b) read, padded with `fill`."""
@@ -79,7 +80,7 @@ class SlidingWindow:
         def high(b: int) -> int:
             return low(b - 1) + self.extent
 
-        return Window(low, high, fill=fill)
+        return Window(low=low, high=high, fill=fill)
 
     def windows_of_elements(self, fill: float = 0.0) -> Window:
         """Returns the range of windows that read elements [a, b), padded with `fill`.
@@ -97,7 +98,7 @@ class SlidingWindow:
             last = (b - 1 + self.pad_before) // self.stride
             return max(last, low(b - 1)) + 1
 
-        return Window(low, high, fill=fill)
+        return Window(low=low, high=high, fill=fill)
 
     def elements_sharing_windows(self, fill: float = 0.0) -> Window:
         """Returns the range of elements that are read by any window that reads an element
@@ -112,7 +113,7 @@ class SlidingWindow:
         def high(b: int) -> int:
             return elements.high(windows.high(b))
 
-        return Window(low, high, fill=fill)
+        return Window(low=low, high=high, fill=fill)
 
     def covered_size(self, num_windows: int) -> int:
         """Returns the length of the range of elements that consecutive windows span."""
@@ -160,9 +161,9 @@ def sliding_windows(
         fits.
     """
     require_dim(shape, *taps)
-    strides = by_dim(stride, taps, 1, "stride")
-    dilations = by_dim(dilation, taps, 1, "dilation")
-    paddings = by_dim(padding, taps, default_padding, "padding")
+    strides = by_dim(stride, taps, default=1, argument="stride")
+    dilations = by_dim(dilation, taps, default=1, argument="dilation")
+    paddings = by_dim(padding, taps, default=default_padding, argument="padding")
     windows = []
     for dim in taps:
         window = _sliding_window(
@@ -195,16 +196,16 @@ def transposed_sizes(
       taps, stride, padding, dilation: as in `sliding_windows`.
     """
     require_dim(shape, *taps)
-    strides = by_dim(stride, taps, 1, "stride")
-    dilations = by_dim(dilation, taps, 1, "dilation")
-    paddings = by_dim(padding, taps, "same", "padding")
+    strides = by_dim(stride, taps, default=1, argument="stride")
+    dilations = by_dim(dilation, taps, default=1, argument="dilation")
+    paddings = by_dim(padding, taps, default="same", argument="padding")
     sizes = {}
     for dim in taps:
         num_windows = shape[dim]
         if paddings[dim] in ("same", "causal"):
             sizes[dim] = num_windows * strides[dim]
             continue
-        # "valid" or explicit padding, which depends on neither size nor extent.
+        # "valid" or explicit padding, which does not depend on the last three arguments.
         before, after = _padding_elements(
             paddings[dim], dim=dim, size=1, extent=1, stride=1
         )
@@ -217,10 +218,17 @@ def transposed_sizes(
 def pad_input(
     context: LocalContext, x: Any, axis: int, window: SlidingWindow, fill: float = 0.0
 ) -> Any:
-    """Returns the elements along `axis` that this device's windows read, padded with
+    """Returns the elements along an axis that this device's windows read, padded with
     `fill`.
 
     Where the dimension is sharded, the exchange between devices has padded x already.
+
+    Args:
+      context: the sizes of this device's shards.
+      x: the TensorFlow tensor.
+      axis: the axis of x over which windows slide.
+      window: how windows slide over it.
+      fill: the value of padding.
     """
     if context.num_shards(window.dim) > 1:
         return x
@@ -228,6 +236,7 @@ def pad_input(
         pads = [[0, 0] for _ in x.shape]
         pads[axis] = [window.pad_before, window.pad_after]
         x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
+    # If windows skip elements at the end, these are dropped.
     covered = slice(window.covered_size(window.num_windows))
     return x[(slice(None),) * axis + (covered,)]
 
@@ -235,10 +244,14 @@ def pad_input(
 def crop_to_shard(
     context: LocalContext, x: Any, axis: int, window: SlidingWindow
 ) -> Any:
-    """Returns the elements along `axis` of this device's shard, of x with all elements
-    that its windows read.
+    """Returns the elements of this device's shard, from the range of elements that its
+    windows read: the reverse of `pad_input`. Elements that no window reads are zeros.
 
-    Elements that no window reads are zeros.
+    Args:
+      context: the sizes of this device's shards.
+      x: the TensorFlow tensor, with all elements along `axis` that the windows read.
+      axis: the axis of x over which windows slide.
+      window: how windows slide over it.
     """
     shard_size = context.local_size(window.dim)
     num_shards = context.num_shards(window.dim)
@@ -246,7 +259,7 @@ def crop_to_shard(
         offsets = window.shard_offsets(shard_size, num_shards)
     else:
         offsets = [window.pad_before]
-    # Zeros, so that every shard's range lies within x, whichever device runs this.
+    # All devices run one program, so x is padded with as many zeros as any shard needs.
     pad_before = max(0, -min(offsets))
     pad_after = max(0, max(offsets) + shard_size - x.shape[axis])
     if pad_before or pad_after:
@@ -255,7 +268,8 @@ def crop_to_shard(
         x = tf.pad(x, pads)
     starts = [offset + pad_before for offset in offsets]
     start: Any = starts[0]
-    if len(set(starts)) > 1:
+    shards_differ = len(set(starts)) > 1
+    if shards_differ:
         start = tf.gather(tf.constant(starts), context.shard_index(window.dim))
     begin = [0] * len(x.shape)
     begin[axis] = start
@@ -293,9 +307,15 @@ def by_dim(
 
 
 def _as_padding(name: str, value: Any) -> Padding:
-    """Returns an argument `name` as a padding. Raises ShapeError."""
+    """Returns an argument as a padding. Raises ShapeError if it is none.
+
+    Args:
+      name: the name of the argument, for the error.
+      value: the value of the argument.
+    """
     if isinstance(value, (tuple, list)) and len(value) == 2:
-        return (as_int(name, value[0]), as_int(name, value[1]))
+        before, after = value
+        return (as_int(name, before), as_int(name, after))
     if not isinstance(value, str) or value not in ("same", "valid", "causal"):
         refuse(
             name,

@@ -1,1 +1,1 @@
-"""Mesh positions to hardware: devices, hosts, threads, kernels."""
+"""The hardware of mesh positions: their devices, hosts, threads and matmul kernels."""

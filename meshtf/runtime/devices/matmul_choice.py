@@ -2,7 +2,7 @@
 
 Example:
 
-    matmul_kernels(devices_of(mesh))       # MatmulKernels(2, onednn_matmul, ...) on two cores
+    matmul_kernels(devices_of(mesh)).threads       # 2 on a CPU with two cores
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ _CPUINFO = Path("/proc/cpuinfo")  # exists on Linux only
 
 
 def matmul_kernels(devices: Sequence[str]) -> MatmulKernels | None:
-    """Returns the matmul kernels among which ops choose on a mesh of CPUs; None: there is
+    """Returns the matmul kernels that ops can choose from on a mesh of CPUs; None: there is
     no choice.
 
-    All hosts are assumed to have the CPU and the TensorFlow build of this process.
+    All hosts are assumed to have the CPU and the TensorFlow build of this process. On CPUs
+    with AVX-512 the result is None, unless TensorFlow uses oneDNN for all matmuls: with
+    AVX-512 the default kernel packs matrices into blocks before it multiplies.
 
-    On CPUs with AVX-512 the result is None, unless TensorFlow uses oneDNN for all matmuls:
-    there the default kernel of TensorFlow packs matrices into blocks before it multiplies.
+    Args:
+      devices: the names of the devices of the mesh.
     """
-    rewrites = onednn_rewrites()
+    all_onednn = onednn_rewrites()
     if not only_cpus(devices):
         return None
-    if not rewrites and not _has_avx_without_avx512():
+    if not all_onednn and not _has_avx_without_avx512():
         return None
     matmul = None
-    if not rewrites and all(map(onednn_kernel, ONEDNN_MATMULS)):
+    if not all_onednn and all(onednn_kernel(name) for name in ONEDNN_MATMULS):
         matmul = onednn_matmul
-    return MatmulKernels(op_threads(), matmul, rewrites)
+    return MatmulKernels(threads=op_threads(), onednn=matmul, all_onednn=all_onednn)
 
 
 @functools.cache
@@ -49,6 +51,8 @@ def _has_avx_without_avx512() -> bool:
     """Returns whether the CPU has AVX but not AVX-512; False if that is unknown."""
     if not _CPUINFO.is_file():
         return False
-    lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    return "avx" in flags and "avx512f" not in flags
+    for line in _CPUINFO.read_text(encoding="utf-8").splitlines():
+        if line.startswith("flags"):
+            flags = line.split()
+            return "avx" in flags and "avx512f" not in flags
+    return False

@@ -1,6 +1,7 @@
-"""Names of TensorFlow devices: their types, hosts and indices.
+"""Names of TensorFlow devices: their types, hosts and indices. A host is a process that has
+devices, here task 1 of the job "worker":
 
-host_of("/job:worker/replica:0/task:1/device:GPU:2")     # "/job:worker/replica:0/task:1"
+    host_of("/job:worker/replica:0/task:1/device:GPU:2")     # "/job:worker/replica:0/task:1"
 """
 
 from __future__ import annotations

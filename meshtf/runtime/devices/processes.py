@@ -2,16 +2,17 @@
 
     processes().index, processes().count         # 0, 1 in a usual program
 
-On a live mesh of several processes each runs the same Python program, and has some of the
-devices (`spmd.live.join_processes`). Files are written by the first process, but for
-checkpoints, of which each process writes the shards of its devices.
+A *live* mesh, on whose devices jax runs programs, may have devices of several processes.
+Then each process runs the same Python program (`spmd.live.join_processes`). The first
+process writes all files, except that each process writes the shards of its devices to
+checkpoints.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-_PREFIX = "/process:"
+_PREFIX = "/process:"  # of names of processes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes the files of which there is one for all."""
+        """Whether this process is the first one, which writes the files that all share."""
         return self.index == 0
 
 
@@ -43,21 +44,21 @@ def processes() -> Processes:
 
 
 def set_processes(value: Processes) -> None:
-    """Says that several processes run the program; called once, when they have met."""
+    """Sets the result of `processes`; called once, when several processes have connected."""
     global _processes
     _processes = value
 
 
 def process_host(index: int) -> str:
-    """Returns the name of a process where its devices' host is asked for: see `Slot.host`."""
+    """Returns the name of the host of a process's devices, as in `Slot.host`."""
     return f"{_PREFIX}{index}"
 
 
 def is_of_other_process(host: str) -> bool:
-    """Returns whether a host is another process than this one."""
+    """Returns whether a host is a process of the program, but not this process."""
     return host.startswith(_PREFIX) and host != process_host(_processes.index)
 
 
 def is_process(host: str) -> bool:
-    """Returns whether a host is a process, and no device of TensorFlow."""
+    """Returns whether the name of a host is that of a process, not of a TensorFlow device."""
     return host.startswith(_PREFIX)

@@ -1,4 +1,4 @@
-"""Maps mesh positions to TensorFlow devices.
+"""Maps mesh positions (the elements of a mesh's grid) to TensorFlow devices.
 
 `Mesh(devices=...)` decides which device runs each mesh position:
 
@@ -24,6 +24,7 @@ After `mtf.configure_process()`, each op then uses the threads of one position
 
 from __future__ import annotations
 
+import itertools
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -58,17 +59,18 @@ def logical_devices(count: int) -> None:
     count = as_int("count", count, least=1)
     share_threads(count)
     cpu, *_ = tf.config.list_physical_devices("CPU")
-    if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
+    configured_devices = tf.config.get_logical_device_configuration(cpu) or ()
+    if len(configured_devices) >= count:
         return
     logical = [tf.config.LogicalDeviceConfiguration()] * count
     try:
         tf.config.set_logical_device_configuration(cpu, logical)
     except RuntimeError:
-        existing = len(tf.config.list_logical_devices("CPU"))
-        if existing < count:
+        num_existing = len(tf.config.list_logical_devices("CPU"))
+        if num_existing < count:
             raise MeshError(
                 explain_error(
-                    f"TensorFlow has started already, with {existing} logical CPU "
+                    f"TensorFlow has started already, with {num_existing} logical CPU "
                     "devices.",
                     way_out=f"Call mtf.logical_devices({count}) at the top of the "
                     "program, before any other use of TensorFlow.",
@@ -135,7 +137,7 @@ def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
         "/job:worker/replica:0/task:1/device:GPU:0".
 
     Raises:
-      MeshError: the number of devices of a host is no multiple of the group size.
+      MeshError: the count of devices of a host is no multiple of the group size.
     """
     groups = mesh.groups(*mesh.within_host)
     hosts = [host_of(name) for name in devices]
@@ -148,11 +150,11 @@ def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
     counts = {host: len(indices) for host, indices in indices_of_host.items()}
     if any(count % group_size for count in counts.values()):
         raise _hosts_do_not_fit(mesh, group_size, counts)
-    sorted_indices = iter(i for indices in indices_of_host.values() for i in indices)
+    indices_by_host = itertools.chain.from_iterable(indices_of_host.values())
     index_of_position = [0] * mesh.size
     for group in groups:
         for position in group:
-            index_of_position[position] = next(sorted_indices)
+            index_of_position[position] = next(indices_by_host)
     return index_of_position
 
 
@@ -167,7 +169,8 @@ def _hosts_do_not_fit(mesh: Mesh, group_size: int, counts: dict[str, int]) -> Me
             mesh=mesh,
             within_host=", ".join(mesh.within_host),
             hosts="\n".join(
-                f"{host}: {n} device{'s' * (n > 1)}" for host, n in counts.items()
+                f"{host}: {count} device{'' if count == 1 else 's'}"
+                for host, count in counts.items()
             ),
             way_out="List other devices, leave within_host out, or make the size along "
             f"it {possible_size}, which these hosts allow.",
@@ -177,7 +180,6 @@ def _hosts_do_not_fit(mesh: Mesh, group_size: int, counts: dict[str, int]) -> Me
 
 def _resolve(mesh: Mesh) -> tuple[str, ...]:
     """Returns the device of each position, by the rules in the header of this file."""
-    spec = mesh.devices
     if mesh.abstract:
         raise MeshError(
             explain_error(
@@ -188,6 +190,35 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
         )
     if mesh.live:  # TensorFlow only lowers ops there, and runs single ops on the host
         return (LOCAL_CPU,) * mesh.size
+    _check_single_process(mesh)
+    if mesh.devices is None:
+        if not tf.config.list_physical_devices("GPU"):
+            share_threads(mesh.size)  # before anything that starts TensorFlow
+        workers = worker_devices()
+        if not workers:
+            return _local_devices(mesh)
+        names = [workers[i * len(workers) // mesh.size] for i in range(mesh.size)]
+    elif isinstance(mesh.devices, str):
+        names = _create_logical_devices(mesh.devices, mesh)
+    else:
+        names = list(mesh.devices)
+    existing = {
+        d.name: tf.DeviceSpec.from_string(d.name)
+        for d in tf.config.list_logical_devices()
+    }
+    full_names = [_full_name(name, existing, mesh) for name in names]
+    devices = []
+    for i in keep_within_host(mesh, full_names):
+        # A device that the user names without a job gets a name without a job.
+        has_job = "/job:" in names[i]
+        devices.append(full_names[i] if has_job else short_name(full_names[i]))
+    return tuple(devices)
+
+
+def _check_single_process(mesh: Mesh) -> None:
+    """Raises MeshError if several processes run the program: TensorFlow's devices are those
+    of a single one.
+    """
     if processes().count > 1:
         raise MeshError(
             explain_error(
@@ -197,42 +228,29 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
                 "and workers: python -m meshtf launch, without --spmd.",
             )
         )
-    if spec is None and not tf.config.list_physical_devices("GPU"):
-        share_threads(mesh.size)  # before anything that starts TensorFlow
-    if spec is None:
-        workers = worker_devices()
-        if workers:
-            spec = [workers[i * len(workers) // mesh.size] for i in range(mesh.size)]
-    if spec is None:
-        gpus = [short_name(d.name) for d in tf.config.list_logical_devices("GPU")]
-        devices = gpus or [LOCAL_CPU]
-        return tuple(devices[i % len(devices)] for i in range(mesh.size))
-    if isinstance(spec, str):
-        spec = _logical(spec, mesh)
-    existing = {
-        d.name: tf.DeviceSpec.from_string(d.name)
-        for d in tf.config.list_logical_devices()
-    }
-    full_names = [_full_name(name, existing, mesh) for name in spec]
-    # A device that the user names without a job gets a name without a job.
-    names = [
-        full_name if "/job:" in name else short_name(full_name)
-        for name, full_name in zip(spec, full_names, strict=True)
-    ]
-    return tuple(names[i] for i in keep_within_host(mesh, full_names))
 
 
-def _logical(spec: str, mesh: Mesh) -> list[str]:
-    """Creates and returns the logical devices that "logical:8" or "separate:8" asks for.
+def _local_devices(mesh: Mesh) -> tuple[str, ...]:
+    """Returns the GPUs of this process in turn, one for each position; without GPUs, its
+    CPU for all positions.
+    """
+    gpus = [short_name(d.name) for d in tf.config.list_logical_devices("GPU")]
+    devices = gpus or [LOCAL_CPU]
+    return tuple(devices[i % len(devices)] for i in range(mesh.size))
+
+
+def _create_logical_devices(setting: str, mesh: Mesh) -> list[str]:
+    """Creates the logical devices that "logical:8" or "separate:8" asks for, and returns
+    their names.
 
     Raises:
-      MeshError: the number is not that of the mesh's positions, or TensorFlow has started.
+      MeshError: the mesh has another count of positions, or TensorFlow has started.
     """
-    kind, _, count = spec.partition(":")
+    kind, _, count = setting.partition(":")
     if kind not in ("logical", "separate") or count != str(mesh.size):
         raise MeshError(
             explain_error(
-                f"devices={spec!r} does not fit a mesh of {mesh.size} positions.",
+                f"devices={setting!r} does not fit a mesh of {mesh.size} positions.",
                 mesh=mesh,
                 way_out=f'Write devices="logical:{mesh.size}", give a list of device '
                 "names, or None to use the hardware at hand.",
@@ -247,7 +265,7 @@ def _full_name(name: str, existing: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> 
 
     Args:
       name: a name that may lack the job, replica and task, such as "GPU:0".
-      existing: {full name: DeviceSpec} of all existing devices.
+      existing: all existing devices, {full name: DeviceSpec}.
       mesh: the mesh, for errors.
 
     Raises:
@@ -259,7 +277,7 @@ def _full_name(name: str, existing: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> 
     try:
         spec = tf.DeviceSpec.from_string(device_name)
     except ValueError:
-        spec = tf.DeviceSpec()
+        spec = tf.DeviceSpec()  # without a device type, so it matches no device
     given_fields = [
         field
         for field in ("job", "replica", "task", "device_type", "device_index")

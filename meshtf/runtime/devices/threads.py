@@ -1,4 +1,5 @@
-"""The number of threads of an op if several mesh positions share the CPU.
+"""The number of threads of an op if several mesh positions (elements of the mesh's grid)
+share the CPU.
 
 The positions of a mesh run in parallel and keep all cores busy. If, in addition, each op
 used all cores, ops would wait for each other: eight positions on two cores then take 25 %
@@ -14,7 +15,7 @@ import os
 import tensorflow as tf
 from absl import logging
 
-_VARIABLE = "TF_NUM_INTRAOP_THREADS"
+_VARIABLE = "TF_NUM_INTRAOP_THREADS"  # the environment variable that TensorFlow reads
 _sharing = False  # set by `enable_sharing`
 
 
@@ -67,12 +68,12 @@ def threads_of(positions: int) -> int:
 
 def op_threads() -> int:
     """Returns the number of threads that TensorFlow gives an op."""
-    configured = tf.config.threading.get_intra_op_parallelism_threads()
-    if configured:
-        return configured
-    variable = os.environ.get(_VARIABLE, "")
-    if variable.isdecimal() and int(variable) > 0:
-        return int(variable)
+    configured_threads = tf.config.threading.get_intra_op_parallelism_threads()
+    if configured_threads:
+        return configured_threads
+    environment_threads = os.environ.get(_VARIABLE, "")
+    if environment_threads.isdecimal() and int(environment_threads) > 0:
+        return int(environment_threads)
     return _cores()
 
 

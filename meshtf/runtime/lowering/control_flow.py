@@ -1,9 +1,13 @@
 """Runs loops, branches and calls: a loop is one `tf.while_loop`, and a branch one
 `tf.cond`, for all devices together.
 
-The loop variables are the index of the iteration, the distinct shards of each carry and
-sum, and a tf.TensorArray for each distinct shard of each stacked output. Positions of one
-device with the same shard share one loop variable.
+    run_loop(executor, step)       # sets executor.values[y] for each result y of the loop
+
+The body of a loop returns new carries (values that the next iteration takes), terms of sums
+over all iterations, and outputs that are stacked. The loop variables of `tf.while_loop` are
+the index of the iteration, the distinct shards of each carry and sum, and a tf.TensorArray
+for each distinct shard of each stacked output. Shards are *distinct* if their devices or
+contents differ: mesh positions of one device with the same shard share one loop variable.
 """
 
 from __future__ import annotations
@@ -46,7 +50,9 @@ class BodyRunner(Protocol):
         inputs: dict[Value, Any],
         once: bool = False,
     ) -> list[Any]:
-        """Returns the results of a body; `once`: the program has this body only once."""
+        """Returns the results of a body for the shards of its inputs; `once`: whether the
+        program contains this body only once.
+        """
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which new ops run only after `tensors` are computed."""
@@ -64,6 +70,7 @@ class BodyRunner(Protocol):
 def run_loop(executor: BodyRunner, step: LoopStep) -> None:
     """Executes a loop and stores its results in `executor.values`."""
     loop = _Loop(executor, step)
+    # `wait_for` is a value that must be computed before the loop starts; None: there is none.
     with _after(executor, step.wait_for):
         initial_variables = loop.initial_variables()
     final_variables = tf.while_loop(
@@ -79,23 +86,25 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
     """Executes a branch and stores its results in `executor.values`."""
 
     def run(index: int) -> list[Any]:
+        """Returns the distinct shards of all results of the body with this index."""
         captured = _captured_values(executor, step)
         results = executor.run_body(step.bodies[index], captured)
-        return [
-            tf.identity(x)
-            for value, shards in zip(step.outs, results)
-            for x in executor.distinct_shards(value, shards)
-        ]
+        all_shards = []
+        for value, shards in zip(step.outs, results):
+            for x in executor.distinct_shards(value, shards):
+                all_shards.append(tf.identity(x))
+        return all_shards
 
     with _after(executor, step.wait_for):
         shards = executor.values[step.predicate]
         # The predicate is equal on all devices, so any shard will do.
         any_shard, *_ = executor.distinct_shards(step.predicate, shards)
         predicate = tf.identity(any_shard)
-    results = tf.cond(predicate, lambda: run(0), lambda: run(1))
-    remaining_results = iter(tf.nest.flatten(results))
+    all_shards = tf.cond(predicate, lambda: run(0), lambda: run(1))
+    # `_take_value` takes the shards of one value after another.
+    remaining_shards = iter(tf.nest.flatten(all_shards))
     for value in step.outs:
-        executor.values[value] = _next_value(executor, value, remaining_results)
+        executor.values[value] = _take_value(executor, value, remaining_shards)
 
 
 def run_call(executor: BodyRunner, step: CallStep) -> None:
@@ -121,12 +130,13 @@ class _Loop:
     Attributes:
       executor: the executor, which runs the body.
       step: the loop.
-      num_iterations: the number of iterations; None: the test decides.
+      num_iterations: the number of iterations; None: the loop runs while the test of the
+        step returns True.
       reverse: whether the loop scans from the last element to the first.
       carries: the arguments of the body that are carries.
       sums: the results of the body that are terms of sums.
-      stacked: the results of the body that are stacked.
-      scanned: for each scanned input its distinct shards, with the scanned dimension
+      stacked_results: the results of the body that are stacked.
+      scanned_shards: for each scanned input its distinct shards, with the scanned dimension
         first.
     """
 
@@ -139,26 +149,29 @@ class _Loop:
         results = step.body.results
         self.carries = step.carries
         self.sums = results[op.num_carries : op.num_carries + op.num_sums]
-        self.stacked = results[op.num_carries + op.num_sums :]
-        self.scanned: list[list[Any]] = []
+        self.stacked_results = results[op.num_carries + op.num_sums :]
+        self.scanned_shards: list[list[Any]] = []
         if op.dim is not None:
             for value in step.scanned_inputs:
-                self.scanned.append(_with_leading_dim(executor, value, op.dim.name))
+                self.scanned_shards.append(
+                    _with_leading_dim(executor, value, op.dim.name)
+                )
 
     def initial_variables(self) -> list[Any]:
         """Returns the loop variables before the first iteration."""
         values = self.executor.values
-        carries = [
-            tf.identity(x)
-            for carry, initial in zip(self.carries, self.step.initial_values)
-            for x in self.executor.distinct_shards(carry, values[initial])
-        ]
-        sums = [
-            tf.zeros(*_local_shape_and_dtype(value, self.executor))
-            for value in self._on_shard_devices(self.sums)
-        ]
+        carries = []
+        for carry, initial in zip(self.carries, self.step.initial_values):
+            for x in self.executor.distinct_shards(carry, values[initial]):
+                # A new op, which waits for the control dependencies of the caller.
+                carries.append(tf.identity(x))
+        sums = []
+        for value in self._on_shard_devices(self.sums):
+            sizes, dtype = _local_shape_and_dtype(value, self.executor)
+            sums.append(tf.zeros(sizes, dtype))
         arrays = [
-            self._empty_array(value) for value in self._on_shard_devices(self.stacked)
+            self._empty_array(value)
+            for value in self._on_shard_devices(self.stacked_results)
         ]
         iteration = tf.constant(0)
         return [iteration, *carries, *sums, *arrays]
@@ -173,7 +186,9 @@ class _Loop:
                     yield value
 
     def _empty_array(self, value: Value) -> tf.TensorArray:
-        """Returns the list for the elements of one shard of a stacked output."""
+        """Returns an empty tf.TensorArray for the elements of one shard of a stacked output;
+        an element is the output of one iteration.
+        """
         sizes, dtype = _local_shape_and_dtype(value, self.executor)
         return tf.TensorArray(
             dtype, size=self.num_iterations, element_shape=sizes, clear_after_read=False
@@ -195,9 +210,9 @@ class _Loop:
         """Returns the loop variables after an iteration."""
         remaining_variables = iter(variables)
         index = self._index(iteration)
-        # Takes the carries; the sums and stacked outputs remain.
+        # Takes the carries from the iterator; the sums and stacked outputs remain in it.
         inputs = self._body_inputs(index, remaining_variables)
-        for value, shards in zip(self.step.elements, self.scanned):
+        for value, shards in zip(self.step.entries, self.scanned_shards):
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
@@ -226,12 +241,13 @@ class _Loop:
         """
         inputs = _captured_values(self.executor, self.step)
         devices = self.executor.shard_devices(self.step.iteration)
-        copies = [index] * len(devices)
+        # The shards of the index are equal on all devices.
+        index_shards = [index] * len(devices)
         inputs[self.step.iteration] = self.executor.to_positions(
-            self.step.iteration, copies
+            self.step.iteration, index_shards
         )
         for value in self.carries:
-            inputs[value] = _next_value(self.executor, value, variables)
+            inputs[value] = _take_value(self.executor, value, variables)
         return inputs
 
     def finish(self, final_variables: Sequence[Any]) -> None:
@@ -241,8 +257,8 @@ class _Loop:
         for value in self.step.outs:
             devices = self.executor.shard_devices(value)
             shards = list(itertools.islice(remaining_variables, len(devices)))
-            is_list = isinstance(shards[0], tf.TensorArray)
-            if is_list and value not in self.executor.unstacked_values:
+            is_stacked_output = isinstance(shards[0], tf.TensorArray)
+            if is_stacked_output and value not in self.executor.unstacked_values:
                 shards = [x.stack() for x in shards]
             self.executor.values[value] = self.executor.to_positions(value, shards)
 
@@ -259,13 +275,15 @@ def _accumulated(variable: Any, index: Any, x: Any) -> Any:
 def _captured_values(
     executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
-    """Returns {value that a body captures: its shards}."""
+    """Returns the values that a body captures (reads without being passed them), as
+    {value: its shards}.
+    """
     return {value: executor.values[value] for value in step.captured_values}
 
 
-def _next_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> Any:
-    """Returns the entry of `values` for a value, whose distinct shards are taken from
-    `shards`.
+def _take_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> Any:
+    """Takes the distinct shards of a value from an iterator, and returns the entry of
+    `values` for these shards.
     """
     num_shards = len(executor.shard_devices(value))
     return executor.to_positions(value, list(itertools.islice(shards, num_shards)))
@@ -279,15 +297,15 @@ def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]
     if axis == 0:
         return shards
     other_axes = [i for i in range(len(value.spec.shape)) if i != axis]
-    transposed = []
+    transposed_shards = []
     for device, x in zip(executor.shard_devices(value), shards):
         with tf.device(device):
-            transposed.append(tf.transpose(x, [axis, *other_axes]))
-    return transposed
+            transposed_shards.append(tf.transpose(x, [axis, *other_axes]))
+    return transposed_shards
 
 
 def _element(x: Any, index: Any) -> Any:
-    """Returns element `index` of a list or, along the first dimension, of a tensor."""
+    """Returns element `index` of a tf.TensorArray or, along the first axis, of a tensor."""
     if isinstance(x, tf.TensorArray):
         return x.read(index)
     return x[index]

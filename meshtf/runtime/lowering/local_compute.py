@@ -1,4 +1,13 @@
-"""Runs the ops of a program on one device, and checks their outputs against their specs."""
+"""Runs the ops of a program on one device, and checks their outputs against their specs.
+
+    outputs = run_segment(segment, mesh, coords, inputs)       # shards of one device
+
+A segment is a sequence of computations without communication. A `Compute` step runs one
+node, which is an op with its inputs in the graph. Some ops exchange statistics, such as
+softmax along a sharded dimension: one step computes the statistics of the local shard, and
+a later one the outputs, from the statistics of all shards and from *residuals*, which are
+tensors that the first step leaves on the device.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +32,8 @@ from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 TensorList = list[Any]  # tensors of one device, in order
-# outline(key, body, specs) returns the function that all ops with an equal key call: `body`,
-# traced once for arguments with these specs.
+# A function (key, body, specs) -> function, which is traced from `body` for arguments with
+# these specs, once for all ops with an equal key.
 Outline = Callable[
     [Any, Callable[..., TensorList], Sequence[tf.TensorSpec]],
     Callable[[Sequence[Any]], TensorList],
@@ -53,7 +62,7 @@ def run_segment(
     with trace_cache():
         for compute in segment.computes:
             with _name_scope(compute):
-                run_compute(compute, mesh, coords, shard_of, jit, outline)
+                run_compute(compute, mesh, coords, shard_of, jit=jit, outline=outline)
     return [shard_of[v] for v in segment.outs]
 
 
@@ -63,7 +72,8 @@ def _name_scope(compute: Compute) -> contextlib.AbstractContextManager[Any]:
     """
     if tf.executing_eagerly():
         return contextlib.nullcontext()
-    # TensorFlow neither nests nor numbers a name that ends with "/".
+    # TensorFlow takes a name that ends with "/" as it is: it adds neither the enclosing
+    # scope nor a number.
     return tf.name_scope(f"{shared_scope_of(compute.node)}/")
 
 
@@ -87,17 +97,20 @@ def run_compute(
       jit: whether XLA compiles the op.
       outline: see `Outline`; None: the op shares no function.
       anywhere: whether the op may run on other devices than those of the mesh.
-      checks: takes the checks of indices; None: they are not recorded.
+      checks: the recorder of checks of indices; None: checks are not recorded.
     """
     inputs = [shard_of[v] for v in compute.ins]
+    # `wait_for`: a value that must be computed before the op runs.
     awaited_tensors = []
     if compute.wait_for is not None:
         awaited_tensors = [shard_of[compute.wait_for]]
     if awaited_tensors and inputs and jit:
-        # XLA keeps a barrier, but no control dependencies between pure ops.
+        # XLA ignores control dependencies between ops without side effects, so that only
+        # a barrier makes the inputs wait.
         *inputs, _ = optimization_barrier([*inputs, *awaited_tensors])
     with tf.control_dependencies(awaited_tensors):
         if awaited_tensors:
+            # Copies that wait, so that each op which reads them waits.
             inputs = [tf.identity(x) for x in inputs]
         context = DeviceContext(
             node=compute.node,
@@ -109,7 +122,9 @@ def run_compute(
             anywhere=anywhere,
             checks=checks,
         )
-        outputs = _local_outputs(compute, context, inputs, shard_of, outline)
+        outputs = _local_outputs(
+            compute, context, inputs, shard_of=shard_of, outline=outline
+        )
         shard_of.update(zip(compute.outs, outputs))
 
 
@@ -121,7 +136,7 @@ def _local_outputs(
     outline: Outline | None,
 ) -> Sequence[Any]:
     """Returns the outputs of an op on one device; or (statistics, residuals) if the step
-    computes the statistics of an op.
+    computes the statistics of the op.
     """
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
@@ -150,22 +165,25 @@ def _outlined_outputs(
     """Returns the outputs of `Op.local`, called as a function that all equal nodes
     share.
     """
-    axes = [axis for axis, _ in compute.plan.sharded_factors]
-    coords = [context.coordinates[axis] for axis in axes]
+    # The mesh axes that shard the op, and the coordinates of this device along them, which
+    # are arguments of the function, since devices share it.
+    axes = [axis for axis, _factor in compute.plan.sharded_factors]
+    coordinates = [context.coordinates[axis] for axis in axes]
     dtypes = tuple(x.dtype for x in xs)
     key = (compute.node.op, compute.plan, context.inputs, dtypes)
 
-    def body(*args: Any) -> list[Any]:
-        inputs = args[: len(xs)]
-        inner_coordinates = dict(zip(axes, args[len(xs) :]))
+    def body(*traced_arguments: Any) -> list[Any]:
+        inputs = traced_arguments[: len(xs)]
+        inner_coordinates = dict(zip(axes, traced_arguments[len(xs) :]))
         inner_context = context.with_coordinates(inner_coordinates)
         ys = compute.node.op.local(inner_context, *inputs)
         _check_outputs(compute, inner_context, ys)
         return list(ys)
 
-    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
+    arguments = [*xs, *coordinates]
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
     function = outline(key, body, specs)
-    return function([*xs, *coords])
+    return function(arguments)
 
 
 def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
@@ -203,8 +221,8 @@ def _check_statistics(
     context: DeviceContext,
     exchanged: Sequence[Any],
 ) -> None:
-    """Raises PlanError unless statistics have the data types and sizes of
-    `statistics_specs`, from which forecasts compute bytes.
+    """Raises PlanError unless statistics have the data types and sizes that
+    `statistics_specs` announces. Forecasts compute bytes from these specs.
     """
     local_specs = [
         Spec(shape, x.spec.dtype)
@@ -212,7 +230,8 @@ def _check_statistics(
     ]
     specs = op.statistics_specs(*local_specs)
     actual_sizes = [(x.dtype.name, x.shape.num_elements()) for x in exchanged]
-    if actual_sizes != [(spec.dtype, spec.shape.size) for spec in specs]:
+    announced_sizes = [(spec.dtype, spec.shape.size) for spec in specs]
+    if actual_sizes != announced_sizes:
         actual = ", ".join(f"{x.dtype.name} {tuple(x.shape)}" for x in exchanged)
         announced = ", ".join(f"{s.dtype} {s.shape!r}" for s in specs) or "nothing"
         raise PlanError(

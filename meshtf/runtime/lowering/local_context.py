@@ -1,4 +1,8 @@
-"""The `LocalContext` that ops get when they run on one device.
+"""The `LocalContext` that ops get when they run on one device: the sizes and offsets of the
+local shards.
+
+Sizes and shards are given by *factor*: a dimension of an op's formula, which several of its
+tensors may have. Its name is the name of the dimension, unless the op renames dimensions.
 
 Mesh coordinates are scalar tensors, so that one traced function fits all devices.
 `MeshCoordinates` records which coordinates are read: a segment that reads none computes
@@ -34,7 +38,8 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
 class MeshCoordinates:
-    """The coordinates of a mesh position, which records which of them are read.
+    """The coordinates of a mesh position (an element of the mesh's grid). It records which
+    of them are read.
 
     Attributes:
       tensors: {mesh axis: coordinate, a scalar int32 tensor}.
@@ -58,17 +63,18 @@ class CheckRecorder(Protocol):
 
 
 class DeviceContext:
-    """The shards of one node on one device (see `meshtf.graph.LocalContext`).
+    """The shards of one node on one device (see `meshtf.graph.LocalContext`). A node is an
+    op with its inputs in the graph.
 
     Args:
       node: the node.
-      plan: how the node runs.
+      plan: the sizes of the op's factors, and the mesh axes that shard them.
       mesh: the mesh of the program.
       coords: the coordinates of the device's mesh position.
       xs: the shards of the node's inputs.
       compiled: whether XLA compiles the op.
       anywhere: whether the op may run on other devices than those of the mesh.
-      checks: takes the checks of indices; None: they are not recorded.
+      checks: the recorder of checks of indices; None: checks are not recorded.
 
     Attributes:
       inputs: the shape of each input on this device.
@@ -95,11 +101,12 @@ class DeviceContext:
         self._mesh = mesh
         self._sizes = dict(plan.sizes)
         self.inputs = tuple(
-            Shape(map(Dimension, x.shape.names, t.shape))
-            for x, t in zip(node.inputs, xs)
+            Shape(map(Dimension, x.shape.names, local_x.shape))
+            for x, local_x in zip(node.inputs, xs)
         )
         self.outputs = tuple(
-            local_shape(y.shape, p, mesh) for y, p in zip(node.outputs, plan.results)
+            local_shape(y.shape, placement, mesh)
+            for y, placement in zip(node.outputs, plan.results)
         )
 
     @property
@@ -111,17 +118,17 @@ class DeviceContext:
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels raise for sizes that are too large."""
+        """Whether TensorFlow's kernels raise for sizes that are too large: those of CPUs."""
         return (
             not self.compiled
             and not self._anywhere
             and only_cpus(devices_of(self._mesh))
         )
 
-    def with_coordinates(self, coords: Mapping[str, Any]) -> DeviceContext:
-        """Returns the same context with other tensors for its coordinates."""
+    def with_coordinates(self, tensors: Mapping[str, Any]) -> DeviceContext:
+        """Returns the same context with other tensors for the mesh coordinates."""
         context = copy.copy(self)
-        context.coordinates = MeshCoordinates(coords)
+        context.coordinates = MeshCoordinates(tensors)
         return context
 
     def global_size(self, factor: str) -> int:
@@ -130,17 +137,18 @@ class DeviceContext:
 
     def num_shards(self, factor: str) -> int:
         """Returns the number of shards of a factor; 1 if it is not sharded."""
-        return math.prod(self._mesh.axes[a] for a in self._plan.axes_of(factor))
+        return math.prod(self._mesh.axes[axis] for axis in self._plan.axes_of(factor))
 
     def local_size(self, factor: str) -> int:
         """Returns the size of this shard along a factor, in elements."""
         return self.global_size(factor) // self.num_shards(factor)
 
     def shard_index(self, factor: str) -> Any:
-        """Returns the index of this shard; 0 if the factor is not sharded."""
+        """Returns the index of this shard along a factor; 0 if the factor is not sharded."""
         axes = self._plan.axes_of(factor)
         if not axes:
             return 0
+        # A mixed-radix number, whose digits are the coordinates along the axes.
         major_axis, *minor_axes = axes
         index = self.coordinates[major_axis]
         for axis in minor_axes:
@@ -174,15 +182,17 @@ class DeviceContext:
         window = window_of(self._node.op, i, dim)
         if window is None or self.num_shards(factor) > 1:
             return x
+        # The range that the windows of all outputs read; it may extend beyond the ends.
         start = window.low(0)
         stop = window.high(self._sizes[factor])
         axis = self.axis(i, dim)
         if not window.wrap:
-            return take_elements(x, axis, start, stop, window.fill)
+            return take_elements(x, axis, start=start, stop=stop, fill=window.fill)
+        # Indices wrap around: each span is a range that lies within the axis.
         size = x.shape[axis]
         slices = [
-            take_elements(x, axis, low, high, fill=0.0)
-            for _, low, high in spans(start, stop, size, num_shards=1, wrap=True)
+            take_elements(x, axis, start=low, stop=high, fill=0.0)
+            for _shard, low, high in spans(start, stop, size, num_shards=1, wrap=True)
         ]
         return tf.concat(slices, axis)
 

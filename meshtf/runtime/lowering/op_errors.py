@@ -1,4 +1,9 @@
-"""Errors of TensorFlow's kernels, with the name of the op and the user's line."""
+"""Errors of TensorFlow's kernels, with the name of the op and the user's line.
+
+    raise with_line(node, error) from None      # "einsum failed: ...", source: train.py, line 7
+
+A node is an op with its inputs in the graph; it has the user's line.
+"""
 
 from __future__ import annotations
 
@@ -31,4 +36,4 @@ def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
         source=node.source,
         **way_out,
     )
-    return type(problem)(None, None, text)
+    return type(problem)(node_def=None, op=None, message=text)

@@ -1,4 +1,5 @@
-"""Names of TensorFlow ops: the module path and the op of the node that they compute.
+"""Names of TensorFlow ops: the module path and the op of the node that they compute (a node
+is an op with its inputs in the graph).
 
     scope_of(node)            # "stack/block_3/feed_forward/einsum"
     shared_scope_of(node)     # "stack/block_N/feed_forward/einsum"
@@ -6,9 +7,10 @@
 
     step_scope(step)          # "move/all_reduce/model/stack/block_3/attention/einsum/"
 
-Profilers and traces show these names. Equal segments, such as those of equal blocks,
-share one traced function, so names in the function have N for the index of a block; the
-node that calls the function has the index.
+Profilers and traces show these names. Equal segments (sequences of ops without
+communication), such as those of equal blocks, share one traced function, so names in the
+function have N for the index of a block. The TensorFlow op that calls the function has the
+index.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ _NOT_ALLOWED = re.compile(r"[^\w./-]")  # characters that TensorFlow refuses in 
 
 
 def scope_of(node: Node) -> str:
-    """Returns the module path and the op of a node. For an op of the backward pass,
-    "gradients/" precedes the path, which is that of the forward op.
+    """Returns the module path and the op of a node, such as "stack/block_3/einsum". An op of
+    the backward pass has the path of the forward op, after "gradients/".
     """
     gradients = ("gradients",) if node.primals else ()
     return as_scope("/".join((*gradients, *node.path, node.op.display_name)))
@@ -65,6 +67,7 @@ def step_scope(step: Step) -> str:
     if isinstance(step, ReadStep):
         return "load/"
     if isinstance(step, Bucket):
+        # All reductions of a bucket are one collective, named after the first.
         step = step.reductions[0]
     origin = ""
     if step.node is not None:

@@ -33,11 +33,12 @@ def element_range(
     start: int,
     stop: int,
 ) -> ElementRange:
-    """Returns the slice and the padding for the elements [start, stop) of an axis, some or
-    all of which may be beyond its ends.
+    """Returns the slice and the padding for the elements [start, stop) of an axis; some or
+    all elements may be beyond its ends.
     """
     size = shape[axis]
     length = stop - start
+    # The elements of the range that exist: [low, high).
     low = min(max(start, 0), size)
     high = max(min(stop, size), low)
     sizes = list(shape)

@@ -1,5 +1,6 @@
 """The collectives of a program, and the memory of its variables, arguments and results on
-one device. They do not depend on the runtime.
+one device. They do not depend on the runtime. A store is a variable or an argument: where a
+program reads shards from.
 
     collectives_of(program)      # ["all_reduce over model of [batch:64 d_model:16]"]
     memory_of(program, arguments).variables
@@ -17,7 +18,7 @@ from meshtf.partition.cost import local_bytes
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes on one device: each is that of the mesh position which has the most.
+    """Bytes on one device: each count is that of the mesh position which has the most.
 
     Attributes:
       variables: the bytes of all variables that the program reads or writes.
@@ -53,8 +54,9 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
       program: the program.
       arguments: the stores of the program's arguments.
     """
-    variables: dict[Store, None] = {}
-    for step, _ in walk(program):
+    variables: dict[Store, None] = {}  # an ordered set
+    for step, _times in walk(program):
+        # Stores of other kinds are arguments.
         if isinstance(step, ReadStep) and step.store.kind in ("parameter", "state"):
             variables[step.store] = None
         elif isinstance(step, WriteStep):

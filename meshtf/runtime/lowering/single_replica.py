@@ -1,5 +1,6 @@
-"""Runs a program on one shard of each value: on one replica, or on a single device. A value
-is one tensor, the local shard.
+"""Runs a program on one shard of each value: on one replica, which is the program of one
+mesh position, or on a single device. A value of the program is then one tensor, the local
+shard.
 
     class MyReplica(SingleReplica):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
@@ -35,7 +36,7 @@ class SingleReplica(StepExecutor):
       program: the program.
       coordinates: the mesh coordinates of the shards.
       jit: whether XLA compiles the program.
-      checks: takes the checks of indices; None: they are not recorded.
+      checks: the recorder of checks of indices; None: checks are not recorded.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SingleReplica(StepExecutor):
 
     def run(self) -> list[Any]:
         """Runs all steps and returns the results."""
-        return self.run_body(self.program, {})
+        return self.run_body(self.program, inputs={})
 
     def run_body(
         self,

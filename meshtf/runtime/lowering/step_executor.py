@@ -1,5 +1,8 @@
 """The base class of executors in all runtimes: it maps each type of step to a method.
 
+A program is a list of steps: reads and writes of variables, collectives, loops. Each sets
+values, which are tensors with one shard for every mesh position.
+
     class MyExecutor(StepExecutor):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
 
@@ -85,7 +88,7 @@ class StepExecutor:
         Args:
           program: the program of the body.
           inputs: the shards of the body's arguments and captured values.
-          once: whether the program has this body only once.
+          once: whether the entire program contains this body only once.
         """
         raise NotImplementedError
 

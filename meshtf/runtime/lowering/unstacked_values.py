@@ -23,7 +23,7 @@ def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[V
       steps: the steps of a program.
       results: the results of the program.
     """
-    stacked = {
+    stacked_outputs = {
         value
         for step in steps
         if isinstance(step, LoopStep)
@@ -31,10 +31,10 @@ def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[V
     }
     for step in steps:
         if isinstance(step, LoopStep):
-            stacked.difference_update(_tensor_inputs(step))
+            stacked_outputs.difference_update(_tensor_inputs(step))
         else:
-            stacked.difference_update(dependencies_of(step))
-    return stacked.difference(results)
+            stacked_outputs.difference_update(dependencies_of(step))
+    return stacked_outputs.difference(results)
 
 
 def _tensor_inputs(step: LoopStep) -> Iterator[Value]:

@@ -3,7 +3,8 @@ one, otherwise by assigning the values that it computes.
 
     outputs = write(op, [slot.variable for slot in slots], inputs, num_outputs=1)
 
-Ops get resource handles and tensors, never a tf.Variable.
+A slot stores one shard on one device, in a tf.Variable. Ops get resource handles and
+tensors, never a tf.Variable.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ from meshtf.runtime.tf_internals.variable_handles import temporary_handle
 class ShardVariable(NamedTuple):
     """A shard of a variable within a traced function, with the members of tf.Variable
     that `write` uses.
+
+    Attributes:
+      handle: the resource handle of the shard's tf.Variable.
+      shape: the shape of the shard.
+      dtype: the data type of the shard.
     """
 
     handle: Any
@@ -36,7 +42,9 @@ class ShardVariable(NamedTuple):
         return value
 
     def assign(self, value: Any, read_value: bool = False) -> None:
-        """Assigns a new value."""
+        """Assigns a new value. `read_value`, as tf.Variable has it, must be False: there is
+        no tensor to return.
+        """
         assert not read_value
         tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
 
@@ -56,10 +64,11 @@ def write(
       inputs: the shards of the op's inputs.
       num_outputs: the number of the op's outputs. The op updates them like variables: the
         last `num_outputs` inputs are their initial values.
-      temporaries: whether a fused op may compute outputs in temporary resources, which
-        XLA does not support.
+      temporaries: whether a fused op may compute outputs in temporary resources (handles
+        of variables that exist during the call), which XLA does not support.
     """
     handles = [variable.handle for variable in variables]
+    # `private`: whether this TensorFlow has the internal function that creates handles.
     temporaries = temporaries and private("bare_handles")
     if num_outputs and (tf.executing_eagerly() or not temporaries):
         # Creating a temporary resource eagerly takes longer than a fused op saves.

@@ -1,1 +1,1 @@
-"""One TensorFlow program that drives all devices."""
+"""The placed runtime: one TensorFlow program drives all devices of a mesh."""

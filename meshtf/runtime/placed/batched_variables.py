@@ -3,7 +3,8 @@
 A model has hundreds of variables on each of many devices, and each op and each input of a
 program makes its first step longer. So all reads, or all updates, of a device are one
 function of variable handles. It is traced once for all devices that run the same function.
-On CPUs, all handles of a position are passed as one tensor.
+On CPUs, all handles of a mesh position (an element of the mesh's grid) are passed as one
+tensor.
 
     variables = BatchedVariables(mesh, devices, segments)
     for reads, slices, remaining, writes in phases_of(segment.before, mesh):
@@ -11,6 +12,9 @@ On CPUs, all handles of a position are passed as one tensor.
         values.update(variables.slice(slices, values))
         ...                                            # remaining
         values.update(variables.write(writes, values))
+
+A phase has steps that may run in this order. A slot stores one shard of a variable on one
+device, behind a handle. Positions of one device with the same shard share a slot.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 from meshtf.runtime.placed.variables.batched_functions import (
     Update,
     VariableFunction,
-    reading,
-    slicing,
-    updating,
+    read_function,
+    slice_function,
+    update_function,
 )
 from meshtf.runtime.placed.variables.packed_handles import PackedHandles, unpack_handles
 from meshtf.runtime.placed.variables.read_write_phases import (
@@ -47,19 +51,19 @@ from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.switches import private
 
-Shards = list[Any]
-Slots = Sequence[TensorFlowSlot | None]
+Shards = list[Any]  # the shard of each position
+Slots = Sequence[TensorFlowSlot | None]  # the slot of each position
 
 
 class _Batch(NamedTuple):
     """Steps that the same positions execute, each position on its own slots.
 
     Attributes:
-      steps: the indices of the steps.
+      step_indices: the indices of the steps.
       positions: the mesh positions.
     """
 
-    steps: tuple[int, ...]
+    step_indices: tuple[int, ...]
     positions: list[int]
 
 
@@ -93,14 +97,17 @@ class BatchedVariables:
 
     def read(self, steps: Sequence[ReadStep]) -> dict[Value, Shards]:
         """Returns, for the output of each read, the shard of each position."""
+        # slots_of_steps[step index][position]
         slots_of_steps = [list(tensorflow_slots(step.store)) for step in steps]
-        shard_of: dict[TensorFlowSlot | None, Any] = {}
+        shard_of: dict[TensorFlowSlot | None, Any] = {}  # by slot
         for batch in self._batches(slots_of_steps):
             for position in batch.positions:
-                slots: list[Any] = [slots_of_steps[k][position] for k in batch.steps]
+                slots: list[Any] = [
+                    slots_of_steps[k][position] for k in batch.step_indices
+                ]
                 device = self.devices[position]
-                if self._pays(batch):
-                    values = self._call(reading(slots), device)
+                if self._is_worth_tracing(batch):
+                    values = self._call(read_function(slots), device)
                 else:
                     values = [self._read_one(slot, device) for slot in slots]
                 shard_of.update(zip(slots, values))
@@ -131,8 +138,10 @@ class BatchedVariables:
             inputs = [values[step.src][position] for step in steps]
             args = [self._constant(coordinates[axis], device) for axis in axes]
             args += inputs
-            key = tuple((id(s), tuple(x.shape)) for s, x in zip(steps, inputs))
-            function = self._traced_function(key, slicing(steps, axes, self.mesh), args)
+            # Equal for all positions whose shards have equal shapes.
+            key = tuple((id(step), tuple(x.shape)) for step, x in zip(steps, inputs))
+            slice_all = slice_function(steps, axes, self.mesh)
+            function = self._traced_function(key, slice_all, args)
             results = call_on(function, args, device, self.program)
             for shards, x in zip(shards_of_outputs, results):
                 shards.append(x)
@@ -148,7 +157,7 @@ class BatchedVariables:
           steps: the updates.
           values: for each value, the shard of each position.
         """
-        # slots_of_steps[step][variable][position]
+        # slots_of_steps[step index][variable index][position]
         slots_of_steps = [
             [list(tensorflow_slots(store)) for store in step.variables]
             for step in steps
@@ -162,14 +171,15 @@ class BatchedVariables:
             for position in batch.positions:
                 updates = [
                     _update(steps[k], slots_of_steps[k], values, position)
-                    for k in batch.steps
+                    for k in batch.step_indices
                 ]
                 device = self.devices[position]
-                if self._pays(batch):
-                    results = iter(self._call(updating(updates), device))
+                # An iterator over the outputs of all updates, in order.
+                if self._is_worth_tracing(batch):
+                    results = iter(self._call(update_function(updates), device))
                 else:
                     results = iter(self._update_each(updates, device))
-                for k in batch.steps:
+                for k in batch.step_indices:
                     key: Any = k, first_slots[k][position]
                     outputs[key] = [next(results) for _ in steps[k].outs]
         shards_of_outputs: dict[Value, Shards] = {}
@@ -188,20 +198,21 @@ class BatchedVariables:
         Args:
           slots_of_steps: for each step, the slot of each position.
         """
-        # (step, slot) for the slots on which a position executes the step already.
-        assigned: set[tuple[int, TensorFlowSlot]] = set()
+        # (step index, slot) for the slots on which a position executes the step already.
+        assigned_slots: set[tuple[int, TensorFlowSlot]] = set()
         positions_of_steps: dict[tuple[int, ...], list[int]] = {}
         for position in range(len(self.devices)):
-            steps = []
+            step_indices = []
             for k, slots in enumerate(slots_of_steps):
                 slot = slots[position]
-                if slot is not None and (k, slot) not in assigned:
-                    assigned.add((k, slot))
-                    steps.append(k)
-            if steps:
-                positions_of_steps.setdefault(tuple(steps), []).append(position)
-        for batch_steps, positions in positions_of_steps.items():
-            yield _Batch(batch_steps, positions)
+                if slot is not None and (k, slot) not in assigned_slots:
+                    assigned_slots.add((k, slot))
+                    step_indices.append(k)
+            if step_indices:
+                positions = positions_of_steps.setdefault(tuple(step_indices), [])
+                positions.append(position)
+        for batch_indices, positions in positions_of_steps.items():
+            yield _Batch(step_indices=batch_indices, positions=positions)
 
     @functools.cached_property
     def _handles(self) -> PackedHandles | None:
@@ -212,6 +223,7 @@ class BatchedVariables:
         handles are packed or none.
         """
         stores = _batched_stores(self.segments, self.mesh)
+        # `private`: whether private symbols of TensorFlow may pack handles.
         if not private("packed_handles"):
             return None
         if len(stores) < 2 or not share_memory(self.devices):
@@ -225,28 +237,31 @@ class BatchedVariables:
         """Returns whether ops run eagerly."""
         return self.program is None and tf.executing_eagerly()
 
-    def _pays(self, batch: _Batch) -> bool:
+    def _is_worth_tracing(self, batch: _Batch) -> bool:
         """Returns whether to trace a function for a batch; never in eager mode."""
         if self._runs_now():
             return False
         if self._handles is not None:
             return True
-        return len(batch.steps) > 1 and len(batch.positions) > 1
+        return len(batch.step_indices) > 1 and len(batch.positions) > 1
 
     def _call(self, function: VariableFunction, device: str) -> list[Any]:
         """Calls a function of variables and tensors; it is traced at its first call."""
         slots = function.slots
         # Slot k has handle indices[k] of the concatenation of `handles`.
         if self._handles is not None:
-            handles, indices = self._handles.of(slots)
+            handles, indices = self._handles.locate(slots)
         else:
             handles = [slot.variable.handle for slot in slots]
             indices = list(range(len(slots)))
 
         def with_handles(*args: Any) -> list[Any]:
-            unpacked = [h for x in args[: len(handles)] for h in unpack_handles(x)]
+            """Returns the outputs for arguments that are handles, then other tensors."""
+            unpacked_handles = []
+            for x in args[: len(handles)]:
+                unpacked_handles += unpack_handles(x)
             shards = [
-                ShardVariable(unpacked[k], slot.kind.shape, slot.kind.dtype)
+                ShardVariable(unpacked_handles[k], slot.kind.shape, slot.kind.dtype)
                 for k, slot in zip(indices, slots)
             ]
             with trace_cache():
@@ -293,13 +308,15 @@ class BatchedVariables:
         handle = slot.variable.handle
         kind = slot.kind
         if self.program is not None:
-            return self.program.read_variable(handle, kind.shape, kind.dtype, device)
+            return self.program.read_variable(
+                handle, kind.shape, kind.dtype, device=device
+            )
         with tf.device(device):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind.dtype)
 
     def _update_each(self, updates: Sequence[Update], device: str) -> list[Any]:
         """Executes updates one by one, without a function, and returns their outputs."""
-        function = updating(updates)
+        function = update_function(updates)
         variables = [slot.variable for slot in function.slots]
 
         def run(inputs: list[Any]) -> list[Any]:
@@ -335,10 +352,10 @@ def _update(
 
 def _batched_stores(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
     """Returns the variables of a program; [] if a read or write cannot be batched."""
-    stores: dict[Store, None] = {}
+    stores: dict[Store, None] = {}  # an ordered set
     for segment in segments:
         for phase in phases_of(segment.before, mesh):
-            if any(map(touches_variables, phase.remaining)):
+            if any(touches_variables(step) for step in phase.remaining):
                 return []
             stores.update(dict.fromkeys(step.store for step in phase.reads))
             for step in phase.writes:

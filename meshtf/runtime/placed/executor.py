@@ -1,11 +1,13 @@
 """The placed runtime's executor: one TensorFlow program drives all devices of a mesh.
 
-A value is a list with the shard of each mesh position. Collectives are plain TensorFlow
-ops on tensors of different devices; TensorFlow inserts the sends and receives. The same
-code runs steps eagerly, or while TensorFlow traces a function, or writes them to a
-`ProgramWriter`. A computation that is equal on several positions of one device (equal
-inputs, and equal coordinates as far as it uses them) runs once: on eight positions of one
-CPU, a replicated update runs once.
+A program consists of segments, which are sequences of computations without communication,
+and of the steps between them, such as reads and collectives. A value of the program is a
+list with the shard of each mesh position (an element of the mesh's grid). Collectives are
+plain TensorFlow ops on tensors of different devices; TensorFlow inserts the sends and
+receives. The same code runs steps eagerly, or while TensorFlow traces a function, or writes
+them to a `ProgramWriter`. A computation that is equal on several positions of one device
+(equal inputs, and equal coordinates as far as it uses them) runs once: on eight positions of
+one CPU, a replicated update runs once.
 
     results = PlacedExecutor(mesh, schedule(program), run_directly).run(program.results)
 """
@@ -47,18 +49,18 @@ from meshtf.runtime.storage.argument_storage import ArrayStore
 
 
 def schedule_for_devices(program: Program) -> list[Segment]:
-    """Returns the segments of a program, scheduled for the devices of its mesh: split by
-    axes if positions share a device, with buckets if devices have separate memories.
+    """Returns the segments of a program, scheduled for the devices of its mesh.
+
+    If positions share a device, computations that vary along different mesh axes are in
+    different segments, so that each runs once for all positions with equal results. If
+    devices have separate memories, several reductions are one collective (a bucket).
     """
     mesh = program.mesh
     devices = devices_of(mesh)
-    bucket_bytes = mesh.bucket_bytes
-    if one_memory(mesh):
-        bucket_bytes = 0
+    positions_share_devices = len(set(devices)) < len(devices)
+    bucket_bytes = 0 if one_memory(mesh) else mesh.bucket_bytes
     return schedule(
-        program,
-        split_by_axes=len(set(devices)) < len(devices),
-        bucket_bytes=bucket_bytes,
+        program, split_by_axes=positions_share_devices, bucket_bytes=bucket_bytes
     )
 
 
@@ -81,8 +83,8 @@ class PlacedExecutor(ReshardExecutor):
     Args:
       mesh: the mesh of the program.
       segments: the segments that `schedule_for_devices` returns for the program.
-      make_caller: returns, for a segment and the mesh, the function that calls the segment
-        on a device.
+      make_caller: a function (segment, mesh) -> the function that calls the segment on a
+        device.
       program: the program to which steps are written; None: the steps run eagerly, or
         TensorFlow traces them.
     """
@@ -98,7 +100,7 @@ class PlacedExecutor(ReshardExecutor):
         self.segments = segments
         self.make_caller = make_caller
         self.program = program
-        self.variables = BatchedVariables(mesh, self.devices, segments, program)
+        self.variables = BatchedVariables(mesh, self.devices, segments, program=program)
         # Three caches, which `run_body` shares with the executors of bodies.
         self._schedules: dict[Program, Sequence[Segment]] = {}
         self._constants: dict[Any, Any] = {}  # by value, host and graph
@@ -151,12 +153,13 @@ class PlacedExecutor(ReshardExecutor):
         inputs = list(dict.fromkeys(dependencies_of(step)))
 
         def run(shards: list[Any]) -> list[Any]:
-            tracing_executor = self._for_tracing()
+            """Returns the outputs of the step for the shards of its inputs."""
+            tracing_executor = self._copy_for_tracing()
             tracing_executor.values = dict(zip(inputs, shards))
             tracing_executor.execute(step)
             return [tracing_executor.values[v] for v in step.outs]
 
-        results = self._section(run, [self.values[v] for v in inputs])
+        results = self._run_in_section(run, [self.values[v] for v in inputs])
         self.values.update(zip(step.outs, results))
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
@@ -165,7 +168,7 @@ class PlacedExecutor(ReshardExecutor):
             return super().after(tensors)
         return self.program.after(tensors)
 
-    def _for_tracing(self) -> PlacedExecutor:
+    def _copy_for_tracing(self) -> PlacedExecutor:
         """Returns a copy that executes steps while TensorFlow traces them."""
         executor = copy.copy(self)
         executor.program = None
@@ -175,9 +178,10 @@ class PlacedExecutor(ReshardExecutor):
             executor.make_caller = self.make_caller.in_tensorflow()
         return executor
 
-    def _section(self, run: Callable[[Any], Any], inputs: Any) -> Any:
-        """Returns run(inputs); inputs and results are nested structures of tensors. In a
-        program that is written, TensorFlow traces `run`, and the nodes are added.
+    def _run_in_section(self, run: Callable[[Any], Any], inputs: Any) -> Any:
+        """Returns run(inputs); inputs and results are nested structures of tensors. For a
+        program that is written, TensorFlow traces `run`, and the traced nodes become a
+        section of the program.
         """
         if self.program is None:
             return run(inputs)
@@ -205,19 +209,20 @@ class PlacedExecutor(ReshardExecutor):
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
         """Executes the steps before a segment."""
-        for reads, slices, remaining, writes in phases_of(steps, self.mesh):
+        for phase in phases_of(steps, self.mesh):
             with self._scope("load/"):
-                self.values.update(self.variables.read(reads))
-            sliced_values = self.variables.slice(slices, self.values)
+                self.values.update(self.variables.read(phase.reads))
+            sliced_values = self.variables.slice(phase.slices, self.values)
+            single_steps = phase.remaining
             if sliced_values is None:
-                # One op for each value is better than one function for all.
-                remaining = [*slices, *remaining]
+                # One op for each slice is better than one function for all slices.
+                single_steps = [*phase.slices, *phase.remaining]
             else:
                 self.values.update(sliced_values)
-            for step in remaining:
+            for step in single_steps:
                 self._execute_in_scope(step)
             with self._scope("put/"):
-                self.values.update(self.variables.write(writes, self.values))
+                self.values.update(self.variables.write(phase.writes, self.values))
 
     def _execute_in_scope(self, step: Any) -> None:
         """Executes a step in its name scope; ops that run eagerly have no names."""
@@ -234,18 +239,20 @@ class PlacedExecutor(ReshardExecutor):
         return self.program.scope(name)
 
     def _read(self, store: Store) -> Shards:
-        """Returns the shard of each position of a store."""
+        """Returns the shard of each position of a store: a variable, an argument, a captured
+        tensor or a number.
+        """
         program = self.program
         if program is None:
             return store.read()
         if store.kind in ("parameter", "state"):
             # A variable has another value at each call, so the program itself reads it.
-            return list(self._section(lambda _: store.read(), []))
+            return list(self._run_in_section(lambda _: store.read(), inputs=[]))
         if isinstance(store, ArrayStore):
             return self._shard_array(store)
         if store.kind == "number":
             return [
-                program.constant(x.numpy(), x.dtype, device)
+                program.constant(x.numpy(), x.dtype, device=device)
                 for x, device in zip(store.read(), self.devices)
             ]
         return [None if x is None else program.capture(x) for x in store.read()]
@@ -265,7 +272,7 @@ class PlacedExecutor(ReshardExecutor):
             finally:
                 store.array = array
 
-        return list(self._section(read, array))
+        return list(self._run_in_section(read, inputs=array))
 
     def _write(self, step: WriteStep) -> list[Shards]:
         """Writes each shard once, on the device that has it; a host op runs once."""
@@ -277,7 +284,7 @@ class PlacedExecutor(ReshardExecutor):
                 step.host_op.run_on_host(*values)
             return []
 
-        self._section(run, [self.values[v][0] for v in step.values])
+        self._run_in_section(run, [self.values[v][0] for v in step.values])
         return []
 
     def _call(self, segment: Segment) -> None:
@@ -305,7 +312,7 @@ class PlacedExecutor(ReshardExecutor):
             """Returns a key that is equal for positions with equal outputs."""
             tensors = tf.nest.flatten(shards)
             coordinates = self._coordinates_along(axes_used, position)
-            return self.devices[position], *map(id, tensors), *coordinates
+            return (self.devices[position], *map(id, tensors), *coordinates)
 
         outputs_by_key: dict[Any, tuple[Any, ...]] = {}
         outputs_of_positions: list[tuple[Any, ...]] = []
@@ -329,7 +336,9 @@ class PlacedExecutor(ReshardExecutor):
         """Returns the coordinates of a position as tensors on its host."""
         host = host_cpu(self.devices[position])
         coordinates = zip(self.mesh.axes, self.mesh.coords[position])
-        return {axis: self._constant(c, host) for axis, c in coordinates}
+        return {
+            axis: self._constant(coordinate, host) for axis, coordinate in coordinates
+        }
 
     def _coordinates_along(self, axes: set[str], position: int) -> tuple[int, ...]:
         """Returns the coordinates of a position along some axes of the mesh."""
@@ -341,7 +350,9 @@ class PlacedExecutor(ReshardExecutor):
         return tuple(selected)
 
     def _on_stage(self, stage: int | None) -> list[bool]:
-        """Returns for each position whether it is on a stage; None: on all stages."""
+        """Returns for each position whether it is on a pipeline stage; None: on all
+        stages.
+        """
         return self.mesh.has(with_stage(self.mesh, self.mesh.replicated, stage))
 
     def _with_shared_objects(self, value: Value, shards: Shards) -> Shards:
@@ -367,8 +378,8 @@ class PlacedExecutor(ReshardExecutor):
     def _shard_key(self, placement: Placement, position: int) -> _ShardKey:
         """Returns the key of the shard that a position has."""
         coordinates = [
-            0 if state == Replicated else c
-            for state, c in zip(placement, self.mesh.coords[position])
+            0 if state == Replicated else coordinate
+            for state, coordinate in zip(placement, self.mesh.coords[position])
         ]
         return _ShardKey(self.devices[position], tuple(coordinates))
 
@@ -376,8 +387,10 @@ class PlacedExecutor(ReshardExecutor):
         """Returns an int32 constant on a host."""
         if self.program is not None:
             return self.program.constant(value, device=host)
+        # A tensor can be used only in the graph in which it was created.
         key = value, host, tf.compat.v1.get_default_graph()
         if key not in self._constants:
+            # The constant waits for no op, whatever context first needs it.
             with tf.device(host), tf.control_dependencies(None):
                 self._constants[key] = tf.constant(value, tf.int32)
         return self._constants[key]

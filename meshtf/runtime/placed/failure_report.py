@@ -3,6 +3,11 @@
 If an op fails on one of several devices, TensorFlow often reports only the other devices,
 whose ops it cancelled. So the program is run again, op by op, until the op fails again or
 the first update of a variable is reached.
+
+    raise explain_failure(error, mesh, segments, program.results)
+
+A segment is a sequence of computations without communication. A node is an op with its
+inputs in the graph; it has the user's line.
 """
 
 from __future__ import annotations
@@ -78,7 +83,7 @@ def explain_failure(
       segments: the segments of the program.
       results: the results of the program.
     """
-    num_hosts = len(set(map(host_of, devices_of(mesh))))
+    num_hosts = len({host_of(device) for device in devices_of(mesh)})
     if not isinstance(error, _CAUSED_BY_VALUES) or num_hosts > 1:
         return error
     make_caller = _caller_of_ops
@@ -97,48 +102,52 @@ def explain_failure(
 def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs ops one by one. It raises `_RerunStopped`."""
 
-    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
-        coordinates = MeshCoordinates(coords)
+    def call(
+        device: str, coordinates: dict[str, Any], inputs: TensorList
+    ) -> SegmentResult:
+        mesh_coordinates = MeshCoordinates(coordinates)
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
             try:
                 with tf.device(device):
-                    run_compute(compute, mesh, coordinates, values)
+                    run_compute(compute, mesh, mesh_coordinates, shard_of=values)
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
         outputs = [values[v] for v in segment.outs]
-        return SegmentResult(outputs, axes_used=coordinates.used)
+        return SegmentResult(outputs, axes_used=mesh_coordinates.used)
 
     return call
 
 
 def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that compiles each op separately before it runs, to find an op
-    for which XLA has no kernel. It raises `_RerunStopped`.
+    without a kernel in XLA. It raises `_RerunStopped`.
     """
     call_ops = _caller_of_ops(segment, mesh)
 
-    def call(device: str, coords: dict[str, Any], inputs: TensorList) -> SegmentResult:
+    def call(
+        device: str, coordinates: dict[str, Any], inputs: TensorList
+    ) -> SegmentResult:
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
             arguments = [values[v] for v in compute.inputs]
-            compiled_op = _compiled_op(compute, mesh, coords)
+            compiled_op = _compiled_op(compute, mesh, coordinates)
             try:
                 with tf.device(device):
                     values.update(zip(compute.outs, compiled_op(arguments)))
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
-        return call_ops(device, coords, inputs)
+        return call_ops(device, coordinates, inputs)
 
     return call
 
 
-def _compiled_op(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
+def _compiled_op(compute: Compute, mesh: Mesh, coordinates: dict[str, Any]) -> Any:
     """Returns the function of a computation's inputs that XLA compiles."""
 
     def body(arguments: list[Any]) -> list[Any]:
         values: dict[Value, Any] = dict(zip(compute.inputs, arguments))
-        run_compute(compute, mesh, MeshCoordinates(coords), values)
+        run_compute(compute, mesh, MeshCoordinates(coordinates), shard_of=values)
         return [values[v] for v in compute.outs]
 
     return tf.function(body, autograph=False, jit_compile=True)

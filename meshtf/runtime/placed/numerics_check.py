@@ -6,6 +6,10 @@
 Functions run with their loops, branches, updates and collectives, but op by op, without
 TensorFlow's graphs. An op raises an error if it outputs NaN, or infinity from finite float
 inputs. Infinity from an op without float inputs, such as a mask, is allowed.
+
+A node is an op with its inputs in the graph; it has the user's line. A program consists of
+segments, which are sequences of computations without communication, and of the steps
+between them.
 """
 
 from __future__ import annotations
@@ -106,12 +110,14 @@ class CheckingExecutor(PlacedExecutor):
             iteration = _iteration_text(loop, inputs[loop.iteration])
             self._iterations = (*outer_iterations, iteration)
         try:
-            return super().run_body(program, inputs, once)
+            return super().run_body(program, inputs, once=once)
         finally:
             self._iterations = outer_iterations
 
     def _call(self, segment: Segment) -> None:
-        """Runs each computation as a segment, and checks its outputs."""
+        """Runs each computation of a segment as a separate segment, and checks its
+        outputs.
+        """
         for compute in segment.computes:
             super()._call(
                 Segment(
@@ -122,6 +128,7 @@ class CheckingExecutor(PlacedExecutor):
                     outs=compute.outs,
                 )
             )
+            # Statistics that shards exchange are no outputs of an op.
             if not compute.makes_statistics:
                 self._check(
                     name=compute.node.op.display_name,
@@ -183,7 +190,12 @@ class CheckingExecutor(PlacedExecutor):
 
     def _check_written(self, write: WriteStep) -> None:
         """Checks the outputs of an update, and the variables that it has written."""
-        self._check(write.op.display_name, write.node, write.values, write.outs)
+        self._check(
+            name=write.op.display_name,
+            node=write.node,
+            ins=write.values,
+            outs=write.outs,
+        )
         for store in write.variables:
             check(
                 name=f"{write.op.display_name} of variable {store.name!r}",
@@ -194,7 +206,12 @@ class CheckingExecutor(PlacedExecutor):
 
 
 class CheckedTensor(NamedTuple):
-    """An input or output of an op: its global shape and dtype, and its shards."""
+    """An input or output of an op.
+
+    Attributes:
+      spec: the global shape and data type.
+      shards: the shard of each mesh position (an element of the mesh's grid).
+    """
 
     spec: Spec
     shards: Shards
@@ -249,12 +266,11 @@ def _error(
         facts["module"] = "/".join(node.path)
     if iterations:
         facts["iteration"] = ", ".join(iterations)
-    note = ""
-    if node.primals:
-        note = ", in the gradient of the line below"
+    if node.primals:  # an op of the backward pass
+        headline += ", in the gradient of the line below"
     return NumericsError(
         explain_error(
-            f"{headline}{note}.",
+            f"{headline}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
             inputs="\n".join(map(_description, ins)) or "none",
             **facts,
@@ -266,7 +282,9 @@ def _error(
 def _iteration_text(loop: LoopStep, shards: Shards) -> str:
     """Returns the iteration of a loop as text, such as "layers 3 of 12", from 0 on.
 
-    `shards` are those of the argument that is the index of the iteration.
+    Args:
+      loop: the loop.
+      shards: the shards of the index of the iteration.
     """
     index = next(int(x) for x in shards if x is not None)
     dim = loop.op.dim
@@ -279,8 +297,8 @@ def _arrays(shards: Shards) -> Iterator[Any]:
     """Yields the distinct shards as numpy arrays; real floats as float64, since numpy has
     no bfloat16.
     """
-    distinct = {id(x): x for x in shards if tf.is_tensor(x)}
-    for x in distinct.values():
+    distinct_shards = {id(x): x for x in shards if tf.is_tensor(x)}
+    for x in distinct_shards.values():
         if not x.dtype.is_complex:
             x = tf.cast(x, tf.float64)
         yield np.asarray(x)
@@ -291,9 +309,9 @@ def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:
     elements, such as "3 of 8"; "" if no shard has.
     """
     for array in _arrays(shards):
-        satisfied = test(array)
-        if satisfied.any():
-            return f"{satisfied.sum()} of {array.size}"
+        matches = test(array)
+        if matches.any():
+            return f"{matches.sum()} of {array.size}"
     return ""
 
 

@@ -3,6 +3,12 @@
 The TensorFlow function consists of calls of segments, and of collectives between them. It
 is written node by node, and runs without TensorFlow's graph optimizer, which would delay
 the first step and has nothing to optimize between segments.
+
+    executable = PlacedExecutable(recorded, stores, jit=False)
+    results = executable([x, y])             # the first call writes the function
+
+A segment is a sequence of computations without communication. A store is where a program
+reads an argument from; each call of the function fills the stores.
 """
 
 from __future__ import annotations
@@ -43,8 +49,7 @@ class PlacedExecutable:
 
     Args:
       recorded: the function.
-      stores: the stores of the arguments, in order; each call fills them from the flat
-        list of its tensors.
+      stores: the stores of the arguments, in order; each call fills them from its tensors.
       jit: whether XLA compiles the segments.
 
     Attributes:
@@ -83,7 +88,7 @@ class PlacedExecutable:
         )
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Runs the program on the flat tensors of all arguments; returns its results."""
+        """Returns the results of the program for the tensors of all arguments, in order."""
         results = self.program.results
         if current().check_numerics:
             self._fill_stores(flat)
@@ -98,10 +103,10 @@ class PlacedExecutable:
             return self._sharded_values(self.function(flat))
         except tf.errors.OpError as error:
             self._fill_stores(flat)
-            explained = explain_failure(error, self.mesh, self.segments, results)
-            if explained is error:
+            explained_error = explain_failure(error, self.mesh, self.segments, results)
+            if explained_error is error:
                 raise
-            raise explained from error
+            raise explained_error from error
 
     @property
     def collectives(self) -> list[str]:
@@ -132,27 +137,30 @@ class PlacedExecutable:
         """
         writer = ProgramWriter()
         tracer = Tracer(jit=self.jit, as_branch=self.cpus, program=writer)
-        executor = PlacedExecutor(self.mesh, self.segments, tracer, writer)
+        executor = PlacedExecutor(
+            self.mesh, self.segments, make_caller=tracer, program=writer
+        )
         arguments = [writer.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat]
         self._fill_stores(arguments)
         results: list[Any] = []
         devices: list[str] = []
         self.distinct_indices = []
         for shards in executor.run(self.program.results):
-            tensors, indices = distinct(shards)
+            distinct_shards, indices = distinct(shards)
             self.distinct_indices.append(indices)
-            results += tensors
-            positions = [indices.index(k) for k in range(len(tensors))]
-            devices += [executor.devices[position] for position in positions]
+            results += distinct_shards
+            for k in range(len(distinct_shards)):
+                position = indices.index(k)  # the first position with this shard
+                devices.append(executor.devices[position])
         self.graph_functions = [
             *tracer.graph_functions(),
             *executor.variables.graph_functions(),
         ]
         return ProgramFunction(
-            writer.finish(results, devices),
-            writer.captured,
-            devices,
-            self.config,
+            definition=writer.finish(results, devices),
+            captured=writer.captured,
+            devices=devices,
+            config=self.config,
             functions=writer.functions,
         )
 

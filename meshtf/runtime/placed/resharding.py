@@ -3,9 +3,13 @@ devices.
 
     class PlacedExecutor(ReshardExecutor): ...    # its `execute` calls the methods below
 
-A value is a list with the shard of each mesh position; None: the position belongs to a
-pipeline stage that does not have the value. Groups of positions with identical tensor
-objects share one collective.
+A value is a list with the shard of each mesh position (an element of the mesh's grid);
+None: the position belongs to a pipeline stage that does not have the value. Groups of
+positions with identical tensor objects share one collective.
+
+A `ReshardStep` changes the state of a value along one mesh axis, from `reshard.before` to
+`reshard.after`: `Sharded(dim)`, `Replicated`, `Partial(kind)` (each position has a term of a
+sum, or of another reduction) or `OnStage(i)` (only pipeline stage i has the value).
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from meshtf.runtime.placed.collectives.window_exchange import elements_of_shards
 from meshtf.runtime.placed.program.symbolic_tensor import runs_now
 from meshtf.runtime.placed.program.tensor_ops import identity, split
 
-Shards = list[Any]
+Shards = list[Any]  # the shard of each position
 
 
 class ReshardExecutor(StepExecutor):
@@ -45,7 +49,7 @@ class ReshardExecutor(StepExecutor):
 
     def _collectives(self, devices: Sequence[str]) -> ModuleType:
         """Returns the module with the collectives for a group of devices."""
-        return collectives_for(devices, self.simulates_separate_memory)
+        return collectives_for(devices, separate=self.simulates_separate_memory)
 
     def _reshard(self, step: ReshardStep) -> Shards:
         """Returns the shards of all positions after a reshard."""
@@ -57,19 +61,20 @@ class ReshardExecutor(StepExecutor):
         if kind == "collective_permute":
             return self._permute(step)
         before = step.reshard.before
-        reduction = ""  # no reduction
+        reduction_kind = ""  # the collective does not reduce
         if isinstance(before, Partial):
-            reduction = before.kind
+            reduction_kind = before.kind
         split_axis = _split_axis(step)
         concat_axis = _concat_axis(step)
 
         def collective(shards: Shards, devices: Sequence[str]) -> Shards:
+            """Returns the outputs for a group, whose devices have these shards."""
             algorithms = self._collectives(devices)
             if kind == "all_reduce":
-                outputs = algorithms.all_reduce(shards, devices, reduction)
+                outputs = algorithms.all_reduce(shards, devices, reduction_kind)
             elif kind == "reduce_scatter":
                 outputs = algorithms.reduce_scatter(
-                    shards, devices, reduction, split_axis
+                    shards, devices, reduction_kind, split_axis
                 )
             elif kind == "all_gather":
                 outputs = algorithms.all_gather(shards, devices, concat_axis)
@@ -79,7 +84,9 @@ class ReshardExecutor(StepExecutor):
                 )
             return list(outputs)
 
-        return self._in_groups(self._delayed(step), (step.reshard.axis,), collective)
+        return self._in_groups(
+            self._delayed_shards(step), (step.reshard.axis,), collective
+        )
 
     def _bucket(self, step: Bucket) -> list[Shards]:
         """Returns the shards of each output of several reductions, which one collective
@@ -87,9 +94,9 @@ class ReshardExecutor(StepExecutor):
         """
         reshard = step.reductions[0].reshard
         assert isinstance(reshard.before, Partial)
-        reduction = reshard.before.kind
-        split_axes = [_split_axis(r) for r in step.reductions]
-        shards_of_inputs = [self.values[r.src] for r in step.reductions]
+        reduction_kind = reshard.before.kind
+        split_axes = [_split_axis(reduction) for reduction in step.reductions]
+        shards_of_inputs = [self.values[reduction.src] for reduction in step.reductions]
         # For each position its shards of all inputs; None: it is on another stage.
         bundles = [
             None if bundle[0] is None else bundle for bundle in zip(*shards_of_inputs)
@@ -98,9 +105,9 @@ class ReshardExecutor(StepExecutor):
         def collective(bundles: Shards, devices: Sequence[str]) -> Shards:
             algorithms = self._collectives(devices)
             if reshard.kind == "all_reduce":
-                return bucketed.all_reduce(algorithms, bundles, devices, reduction)
+                return bucketed.all_reduce(algorithms, bundles, devices, reduction_kind)
             return bucketed.reduce_scatter(
-                algorithms, bundles, devices, reduction, split_axes
+                algorithms, bundles, devices, reduction_kind, split_axes
             )
 
         outputs = self._in_groups(bundles, (reshard.axis,), collective)
@@ -109,9 +116,9 @@ class ReshardExecutor(StepExecutor):
             for k in range(len(step.reductions))
         ]
 
-    def _delayed(self, step: ReshardStep) -> Shards:
-        """Returns the shards that a step reshards, available only after the value that
-        the step waits for.
+    def _delayed_shards(self, step: ReshardStep) -> Shards:
+        """Returns the shards that a step reshards; if the step waits for another value
+        (`wait_for`), they are delayed until that value is computed.
 
         If one op of the collective takes all shards of a group, it suffices to delay one
         of them.
@@ -123,7 +130,7 @@ class ReshardExecutor(StepExecutor):
         # Positions with the same tensor objects share one identity op.
         identities: dict[Any, Any] = {}
         for group in self.mesh.groups(step.reshard.axis):
-            devices = [self.devices[p] for p in group]
+            devices = [self.devices[position] for position in group]
             in_one_op = self._collectives(devices) is shared_memory
             positions_to_delay = group[:1] if in_one_op else group
             for position in positions_to_delay:
@@ -133,7 +140,7 @@ class ReshardExecutor(StepExecutor):
                     continue
                 key = id(x), id(awaited)
                 if key not in identities:
-                    identities[key] = identity(x, self.devices[position], awaited)
+                    identities[key] = identity(x, self.devices[position], after=awaited)
                 shards[position] = identities[key]
         return shards
 
@@ -168,10 +175,11 @@ class ReshardExecutor(StepExecutor):
         after = step.reshard.after
         outputs: Shards = [None] * self.mesh.size
         for group in self.mesh.groups(step.reshard.axis):
-            for coordinate, target in enumerate(group):
-                if isinstance(after, OnStage) and after.coordinate != coordinate:
+            # The positions of a group differ in their stage only: group[stage].
+            for stage, target in enumerate(group):
+                if isinstance(after, OnStage) and after.coordinate != stage:
                     continue
-                source_stage = coordinate
+                source_stage = stage
                 if isinstance(before, OnStage):
                     source_stage = before.coordinate
                 source = group[source_stage]
@@ -230,16 +238,16 @@ class ReshardExecutor(StepExecutor):
         outputs: Shards = [None] * self.mesh.size
         results_by_key: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
-            if any(shards[p] is None for p in group):  # the value is on another stage
+            group_shards = [shards[position] for position in group]
+            if any(x is None for x in group_shards):  # the value is on another stage
                 continue
-            devices = tuple(self.devices[p] for p in group)
-            tensors = [x for p in group for x in tf.nest.flatten(shards[p])]
+            devices = tuple(self.devices[position] for position in group)
+            tensors = tf.nest.flatten(group_shards)
             key: tuple[Any, ...] = tuple(map(id, tensors))
             in_one_memory = self._collectives(devices) is shared_memory
             if not in_one_memory or any(map(runs_now, tensors)):
                 key = (*key, *devices)
             if key not in results_by_key:
-                group_shards = [shards[p] for p in group]
                 results_by_key[key] = collective(group_shards, devices)
             for position, output in zip(group, results_by_key[key]):
                 outputs[position] = output
@@ -250,7 +258,7 @@ class ReshardExecutor(StepExecutor):
 
         def gather(statistics: Shards, devices: Sequence[str]) -> Shards:
             algorithms = self._collectives(devices)
-            # Both transpose: from tuples of each device to devices of each statistic.
+            # statistics[device][k] -> stacked[k][device] -> the result [device][k].
             stacked = [algorithms.stack(xs, devices) for xs in zip(*statistics)]
             return list(zip(*stacked))
 
@@ -262,6 +270,7 @@ class ReshardExecutor(StepExecutor):
         axis = step.src.spec.shape.index(step.dim)
         num_shards = self.mesh.axes[step.axis]
         local_size = step.factor_size // num_shards
+        # The windows of shard j read the elements from starts[j] to stops[j].
         starts = [step.window.low(j * local_size) for j in range(num_shards)]
         stops = [step.window.high((j + 1) * local_size) for j in range(num_shards)]
         # All positions get windows of one length, since segments are traced only once.

@@ -3,7 +3,7 @@
 Example:
 
     executable = PlacedRuntime().compile(recorded, arguments, jit=False)
-    executable(arrays)
+    results = executable(tensors)         # of all arguments, in order
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from meshtf.runtime.storage.variable_slots import tensorflow_slots
 
 
 class PlacedRuntime:
-    """The runtime that drives all devices of TensorFlow from one program; see
-    `runtimes.Runtime`.
+    """The runtime that drives all devices of TensorFlow from one program. It implements the
+    protocol `runtimes.Runtime`.
     """
 
     def compile(
@@ -35,7 +35,7 @@ class PlacedRuntime:
         return PlacedExecutable(recorded, arguments, jit)
 
     def slots(self, variable: Any) -> Sequence[TensorFlowSlot | None]:
-        """Returns the slot of each mesh position, on the device of the position; None:
-        the position has no shard of the variable.
+        """Returns the slot of each mesh position, which stores the position's shard of a
+        variable, on its device; None: the position has no shard.
         """
         return tensorflow_slots(variable)

@@ -1,8 +1,12 @@
 """Segments as TensorFlow functions: traced once, and called on every device.
 
-A segment is a pure function from shards and mesh coordinates to a list of tensors. It is
-called on each device with the shards of that device, so tracing costs O(ops), not O(ops x
-devices). It is never inlined, except into the body of a loop on a single device.
+A segment is a sequence of computations without communication: a pure function from shards
+and mesh coordinates to a list of tensors. It is called on each device with the shards of
+that device, so tracing costs O(ops), not O(ops x devices). It is never inlined, except into
+the body of a loop on a single device.
+
+    call_segment = Tracer(jit=False, as_branch=True)(segment, mesh)
+    outputs, axes_used = call_segment(device, coordinates, shards)
 """
 
 from __future__ import annotations
@@ -34,19 +38,22 @@ class SegmentResult(NamedTuple):
     axes_used: set[str]
 
 
-# caller(device, coordinates, shards) runs a segment on one device.
+# A function (device, coordinates, shards) -> result, which runs a segment on one device.
 Caller = Callable[[str, dict[str, Any], TensorList], SegmentResult]
+# A function (segment, mesh) -> the function that runs the segment on one device.
 MakeCaller = Callable[[Segment, Mesh], Caller]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs the ops one by one, for eager mode."""
 
-    def call(device: str, coords: dict[str, Any], shards: TensorList) -> SegmentResult:
-        coordinates = MeshCoordinates(coords)
+    def call(
+        device: str, coordinates: dict[str, Any], shards: TensorList
+    ) -> SegmentResult:
+        mesh_coordinates = MeshCoordinates(coordinates)
         with tf.device(device):
-            outputs = run_segment(segment, mesh, coordinates, shards)
-        return SegmentResult(outputs, axes_used=coordinates.used)
+            outputs = run_segment(segment, mesh, mesh_coordinates, shards)
+        return SegmentResult(outputs, axes_used=mesh_coordinates.used)
 
     return call
 
@@ -82,40 +89,42 @@ class TracedSegment:
         self,
         program: ProgramWriter | None,
         device: str,
-        coords: dict[str, Any],
+        coordinates: dict[str, Any],
         shards: TensorList,
     ) -> SegmentResult:
         """Calls the segment on a device: in the program that is written or, if `program`
         is None, in the graph that TensorFlow traces. See `Caller`.
         """
-        flat = tf.nest.flatten(shards)
+        # The shard of a value may be a tuple of tensors, such as statistics.
+        tensors = tf.nest.flatten(shards)
         if self.function is None:
-            self._trace(shards, flat)
-        coordinates = [coords[axis] for axis in sorted(self.mesh.axes)]
-        outputs = call_on(self.function, [*flat, *coordinates], device, program)
+            self._trace(shards, tensors)
+        sorted_coordinates = [coordinates[axis] for axis in sorted(self.mesh.axes)]
+        args = [*tensors, *sorted_coordinates]
+        outputs = call_on(self.function, args, device, program)
+        # In `structure`, an output that is one tensor is 0.
         is_nested = any(item != 0 for item in self.structure)
         if is_nested:
             outputs = tf.nest.pack_sequence_as(self.structure, outputs)
-        return SegmentResult(outputs, self.axes_used)
+        return SegmentResult(outputs, axes_used=self.axes_used)
 
-    def _trace(self, shards: TensorList, flat: TensorList) -> None:
-        """Traces the function for inputs like `shards`, whose tensors are `flat`; sets
+    def _trace(self, shards: TensorList, tensors: TensorList) -> None:
+        """Traces the function for inputs like `shards`, which consist of `tensors`; sets
         `function`, `axes_used` and `structure`.
         """
         axes = sorted(self.mesh.axes)
         tracer = self.tracer
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
+        num_tensors = len(tensors)
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
         specs += [tf.TensorSpec([], tf.int32) for _ in axes]
 
         def body(*args: Any) -> list[Any]:
-            tensors = args[: len(flat)]
-            coords = args[len(flat) :]
-            coordinates = MeshCoordinates(dict(zip(axes, coords)))
+            coordinates = MeshCoordinates(dict(zip(axes, args[num_tensors:])))
             outputs = run_segment(
                 self.segment,
                 self.mesh,
                 coordinates,
-                tf.nest.pack_sequence_as(shards, tensors),
+                tf.nest.pack_sequence_as(shards, args[:num_tensors]),
                 jit=tracer.jit,
                 outline=tracer.outline,
             )
@@ -145,15 +154,20 @@ class Tracer:
         self.jit = jit
         self.as_branch = as_branch and not jit
         self.program = program
+        # The functions that ops share, by the key of `outline`.
         self._outlined: dict[Any, GraphFunction] = {}
+        # The traced segments, by `Segment.key`.
         self._by_key: dict[Any, TracedSegment] = {}
         # Computing and comparing keys takes long, so it is done once for each segment.
         self._by_segment: dict[Segment, TracedSegment] = {}
 
     def graph_functions(self) -> list[GraphFunction]:
         """Returns all functions that were traced so far."""
-        segment_functions = [traced.function for traced in self._by_key.values()]
-        return [*self._outlined.values(), *filter(None, segment_functions)]
+        functions = list(self._outlined.values())
+        for traced_segment in self._by_key.values():
+            if traced_segment.function is not None:
+                functions.append(traced_segment.function)
+        return functions
 
     def in_tensorflow(self) -> Tracer:
         """Returns a copy whose calls TensorFlow traces; it shares the traced functions."""

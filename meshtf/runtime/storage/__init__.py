@@ -1,1 +1,1 @@
-"""Storage of values: shards of variables, arguments of functions, files."""
+"""Storage of shards of variables and of arguments of functions; folders of files."""

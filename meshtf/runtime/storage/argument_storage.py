@@ -1,8 +1,9 @@
-"""Stores of arguments, from which a program reads the arguments of its function.
+"""Stores of arguments: a program reads the arguments of its function from them.
 
     ArrayStore     an array, which is sharded by the layout when it is read
     ShardsStore    an eager tensor, which is sharded already
-    DeviceStore    the same, whose shards are on the devices of a live mesh
+    DeviceStore    an eager tensor whose shards are on the devices of a live mesh, which jax
+                   drives
 
 `fill` sets the values for one call of the function.
 """
@@ -24,7 +25,7 @@ from meshtf.runtime.storage.sharding import shards_of
 
 
 class ArrayStore:
-    """An array, of which each mesh position reads its shard.
+    """An array. Each mesh position (an element of the mesh's grid) reads its shard of it.
 
     Args:
       name: the name of the argument.
@@ -48,6 +49,7 @@ class ArrayStore:
         self.name = name
         self.spec = spec
         self.mesh = mesh
+        # The changes of the mesh's layout by enclosing `mtf.layout` regions.
         self.region = current().region
         self.source = source
         self.array = array
@@ -62,7 +64,12 @@ class ArrayStore:
         return placement
 
     def fill(self, flat: list[Any]) -> None:
-        """Removes the first element from `flat`, the array, and stores it."""
+        """Takes the array of one call.
+
+        Args:
+          flat: the arrays and shards of the call's remaining arguments, in order. The
+            first is the array of this store, and is removed.
+        """
         self.array = flat.pop(0)
 
     def read(self) -> list[Any]:
@@ -107,14 +114,19 @@ class ShardsStore:
         self.distinct_shards: list[Any] = []
 
     def fill(self, flat: list[Any]) -> None:
-        """Removes the first elements from `flat`, the distinct shards, and stores them."""
+        """Takes the distinct shards of one call: the first elements of `flat`, which are
+        removed (see `ArrayStore.fill`).
+        """
         num_distinct = max(self.distinct_index) + 1
         self.distinct_shards = flat[:num_distinct]
         del flat[:num_distinct]
 
     def read(self) -> list[Any]:
         """Returns the shard of each position; None: the position has no shard."""
-        return [None if k < 0 else self.distinct_shards[k] for k in self.distinct_index]
+        shards = []
+        for i in self.distinct_index:
+            shards.append(None if i < 0 else self.distinct_shards[i])
+        return shards
 
     def slots(self) -> Sequence[Any]:
         """Raises NotImplementedError: an argument is never written."""
@@ -126,9 +138,9 @@ class DeviceStore:
 
     Args:
       name: the name of the argument.
-      spec: its shape and data type.
-      mesh: its mesh.
-      placement: its placement.
+      spec: the shape and data type of the tensor.
+      mesh: the mesh of the tensor.
+      placement: the placement of the tensor.
     """
 
     kind: Literal["argument"] = "argument"
@@ -141,7 +153,9 @@ class DeviceStore:
         self.shards: Sequence[Any] = ()
 
     def fill(self, flat: list[Any]) -> None:
-        """Removes the shards from the front of `flat` and stores them."""
+        """Takes the shards of one call: the first element of `flat`, one object of the live
+        runtime, which is removed (see `ArrayStore.fill`).
+        """
         self.shards = flat.pop(0)
 
     def read(self) -> Sequence[Any]:
@@ -149,7 +163,7 @@ class DeviceStore:
         return self.shards
 
     def slots(self) -> Sequence[Any]:
-        """Raises: an argument is never written."""
+        """Raises NotImplementedError: an argument is never written."""
         raise NotImplementedError
 
 
@@ -200,11 +214,11 @@ def unique_names(names: Iterable[str]) -> list[str]:
     """Returns the names, with suffixes that make them unique: the second "x" becomes
     "x_1".
     """
-    unique: dict[str, None] = {}
+    assigned_names: dict[str, None] = {}  # an ordered set
     for name in names:
         candidate = name
         suffixes = itertools.count(1)
-        while candidate in unique:
+        while candidate in assigned_names:
             candidate = f"{name}_{next(suffixes)}"
-        unique[candidate] = None
-    return list(unique)
+        assigned_names[candidate] = None
+    return list(assigned_names)

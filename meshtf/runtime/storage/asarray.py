@@ -43,6 +43,7 @@ def asarray(
     source = Source.of_caller()
     array = as_array(array, dtype)
     spec = Spec(named_shape(array, shape, source), array.dtype.name)
+    # A program reads the shards of a tensor from a store, such as this one.
     store = ArrayStore(name="asarray", spec=spec, mesh=mesh, source=source, array=array)
     return apply(Read(store), mesh=mesh)
 
@@ -62,10 +63,10 @@ def constant(
       dtype: the data type; None: that of the value.
     """
     if not isinstance(value, (bool, int, float, complex)):
-        return asarray(mesh, value, shape, dtype)
+        return asarray(mesh, value, shape, dtype=dtype)
     if dtype is None:
         dtype = type(value)
-    return full(mesh, shape, value, dtype_name(dtype))
+    return full(mesh, shape, value, dtype=dtype_name(dtype))
 
 
 def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
@@ -81,18 +82,19 @@ def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
     """
     sizes = tuple(array.shape)
     if isinstance(shape, str):
+        # (name, text of the size), where the text is empty if no size is given.
         pairs = parse_pairs(shape, kind="shape", values=False)
-        if len(pairs) == len(sizes):
-            shape = [
-                (name, int(size) if size else n)
-                for (name, size), n in zip(pairs, sizes)
-            ]
-        else:
-            raise ShapeError(_explain_mismatch([n for n, _ in pairs], sizes, source))
-    named_shape = Shape(shape)
-    if named_shape.sizes != sizes:
-        raise ShapeError(_explain_mismatch(named_shape, sizes, source))
-    return named_shape
+        if len(pairs) != len(sizes):
+            names = [name for name, _size_text in pairs]
+            raise ShapeError(_explain_mismatch(names, sizes, source))
+        dims = []
+        for (name, size_text), array_size in zip(pairs, sizes):
+            dims.append((name, int(size_text) if size_text else array_size))
+        shape = dims
+    result = Shape(shape)
+    if result.sizes != sizes:
+        raise ShapeError(_explain_mismatch(result, sizes, source))
+    return result
 
 
 def _explain_mismatch(names: object, sizes: tuple[int, ...], source: object) -> str:

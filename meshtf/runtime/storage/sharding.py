@@ -2,6 +2,9 @@
 has, and slices the array.
 
     shards = shards_of(array, spec, placement, mesh)      # the shard of each mesh position
+
+A mesh position is an element of the mesh's grid. A placement has one state for each mesh
+axis: `Sharded(dim)`, for instance, if the axis shards dimension `dim`.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ ShardKey = tuple[int, ...]
 
 
 def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Returns (distinct objects, index of each value's object among them); the index of
-    None is -1.
+    """Returns (distinct objects, index of each of `values` among them). Objects are
+    distinct by identity, as by `is`; the index of None is -1.
     """
     index_of: dict[int, int] = {id(None): -1}
     objects: list[Any] = []
@@ -43,6 +46,7 @@ def shard_keys(placement: Placement, mesh: Mesh) -> list[ShardKey]:
 
 
 def _shard_key(placement: Placement, coordinates: Sequence[int]) -> ShardKey:
+    """Returns the shard key of the position with these mesh coordinates."""
     return tuple(
         coordinate if isinstance(state, Sharded) else 0
         for state, coordinate in zip(placement, coordinates)

@@ -8,8 +8,8 @@
     slot.device, slot.host
 
 Variables and checkpoints use only the protocol `Slot`. Each runtime has its own class of
-slots. The class of the placed runtime is `TensorFlowSlot`: a resource handle that
-TensorFlow's ops accept.
+slots. The class of the placed runtime, in which one TensorFlow program drives all devices,
+is `TensorFlowSlot`: a resource handle that TensorFlow's ops accept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from meshtf.runtime.tf_internals.variable_handles import make_handles, variable_
 
 
 class Slot(Protocol):
-    """Storage of one shard of a variable; mesh positions of one device may share it."""
+    """The storage of one shard of a variable on one device. Mesh positions (elements of the
+    mesh's grid) that are on the same device and have the same shard share a slot.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,11 +75,17 @@ class Slot(Protocol):
 
 
 class VariableKind(NamedTuple):
-    """The properties that a tf.Variable has besides its value."""
+    """The properties that a tf.Variable has besides its value.
+
+    Attributes:
+      shape: the shape of the value.
+      dtype: the data type of the value.
+      trainable: whether optimizers update the variable.
+    """
 
     shape: tf.TensorShape
     dtype: tf.DType
-    trainable: bool  # whether optimizers update it
+    trainable: bool
 
 
 class TensorFlowSlot:
@@ -138,7 +146,7 @@ class TensorFlowSlot:
         return _copy_on(value, device)
 
     def assign(self, value: Any) -> None:
-        """Assigns a new value, also after `free`. Raises ShapeError."""
+        """Assigns a new value, also after `free`. Raises ShapeError for another shape."""
         value = tf.convert_to_tensor(value, self.kind.dtype)
         if value.shape != self.kind.shape:
             raise ShapeError(
@@ -151,7 +159,7 @@ class TensorFlowSlot:
         """Returns a function that returns the present value as a tensor on the host."""
         device = self.host
         if "CPU" in self.device.upper():
-            # TensorFlow copies the value of a variable when it is next written.
+            # Nothing is copied now: TensorFlow copies the value when it is next written.
             device = self.device
         value = self.value_on(device)
         return functools.partial(_copy_on, value, self.host)
@@ -178,6 +186,7 @@ def make_slots(
       devices: the device of each slot.
       trainable: whether optimizers update the variable.
     """
+    # `private`: whether handles may be created by private symbols of TensorFlow.
     if not private("bare_handles"):
         return [
             _public_slot(value, device, trainable)
@@ -185,8 +194,10 @@ def make_slots(
         ]
     handles = make_handles(values, devices)
     return [
-        TensorFlowSlot(handle, VariableKind(x.shape, x.dtype, trainable), device)
-        for handle, x, device in zip(handles, values, devices)
+        TensorFlowSlot(
+            handle, VariableKind(value.shape, value.dtype, trainable), device
+        )
+        for handle, value, device in zip(handles, values, devices)
     ]
 
 
@@ -197,8 +208,8 @@ def _copy_on(value: Any, device: str) -> Any:
 
 
 def _public_slot(value: Any, device: str, trainable: bool) -> TensorFlowSlot:
-    """Returns a slot whose handle is that of a new tf.Variable, for which no private
-    symbols of TensorFlow are needed.
+    """Returns a slot with the handle of a new tf.Variable. This needs no private symbols of
+    TensorFlow.
     """
     with tf.device(device):
         variable = tf.Variable(value, trainable=trainable)

@@ -1,8 +1,11 @@
-"""The slots of a variable: one for each distinct shard on each device.
+"""The slots of a variable. A slot stores one shard on one device.
 
-slots = slots_with(shards, placement, mesh, trainable=True)   # the slot of each position
-for region, slots_of_region in regions_of(slots, shape, placement, mesh):
-    ...                              # a region of the variable, and all its slots
+    slots = slots_with(shards, placement, mesh, trainable=True)   # the slot of each position
+    for region, slots_of_region in regions_of(slots, shape, placement, mesh):
+        ...                          # a region of the variable, and all its slots
+
+Mesh positions (elements of the mesh's grid) that are on the same device and have the same
+shard share a slot.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.storage.sharding import ShardKey, region, shard_keys
 from meshtf.runtime.storage.slot import Slot, TensorFlowSlot, make_slots
 
-Region = tuple[slice, ...]  # of a global array: a slice for each dimension
+# The region of a global array that a shard covers: a slice for each dimension.
+Region = tuple[slice, ...]
 
 
 def slots_with(
@@ -36,16 +40,19 @@ def slots_with(
       mesh: the mesh of the variable.
       trainable: whether optimizers update the variable.
     """
-    # Positions with equal keys share a slot.
+    # Positions with equal keys share a slot; the shard key says which shard a position has.
     keys = list(zip(devices_of(mesh), shard_keys(placement, mesh)))
     value_of: dict[tuple[str, ShardKey], Any] = {}
     for key, shard in zip(keys, shards):
         if shard is not None:
             value_of.setdefault(key, shard)
-    devices = [device for device, _ in value_of]
+    devices = [device for device, _shard_key in value_of]
     new_slots = make_slots(list(value_of.values()), devices, trainable)
     slot_of = dict(zip(value_of, new_slots))
-    return [None if shard is None else slot_of[key] for key, shard in zip(keys, shards)]
+    slots: list[TensorFlowSlot | None] = []
+    for key, shard in zip(keys, shards):
+        slots.append(None if shard is None else slot_of[key])
+    return slots
 
 
 class SlotHolder(Protocol):
@@ -75,11 +82,10 @@ def tensorflow_slots(variable: Any) -> Sequence[Any]:
       variable: a `SlotHolder`, such as a `Variable`.
     """
     slots: Sequence[Any] = variable.slots()
-    # All slots of a variable have the same class.
-    slot_types = {type(slot) for slot in slots if slot is not None}
-    if slot_types <= {TensorFlowSlot}:
+    if all(slot is None or isinstance(slot, TensorFlowSlot) for slot in slots):
         return slots
     holder: SlotHolder = variable
+    # Outside of any function that is being traced, so that the slots outlive it.
     with tf.init_scope():
         shards = holder.read()
         new_slots = slots_with(shards, holder.placement, holder.mesh, holder.trainable)

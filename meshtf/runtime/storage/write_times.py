@@ -7,7 +7,8 @@ whether a variable still has the value of the forward pass.
 Times are counts, not seconds. A variable has a list `writers`: the first `WriteTime` is
 for all writes outside of functions, and each function that writes the variable adds one.
 A function has one `WriteTime` for all its variables, so that a call updates one integer,
-however many variables the function writes.
+however many variables the function writes. A `store` below is a variable or, in
+`changed_since`, an argument of a function.
 """
 
 from __future__ import annotations

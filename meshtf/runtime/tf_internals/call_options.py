@@ -16,12 +16,15 @@ from tensorflow.python.eager import context, execute
 from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 from meshtf.runtime.tf_internals.switches import private
 
-# Attributes of functions: TensorFlow does not inline the function; it adds no automatic
-# control dependencies, so that ops may run in any order.
+# An attribute of functions: TensorFlow does not inline the function.
 NOT_INLINED = {"_noinline": True}
+# An attribute of functions: TensorFlow adds no automatic control dependencies, so that ops
+# may run in any order.
 IN_ANY_ORDER = {"_disable_acd": True}
-COMPILED = "_XlaMustCompile"  # an attribute of functions and of calls
-SHAPES_KNOWN = "_disable_call_shape_inference"  # an attribute of calls
+# The name of an attribute of functions and of calls: XLA compiles the function.
+COMPILED = "_XlaMustCompile"
+# The name of an attribute of calls: TensorFlow infers no shapes, since they are set already.
+SHAPES_KNOWN = "_disable_call_shape_inference"
 
 
 def _config(cpus: bool) -> bytes:
@@ -46,9 +49,9 @@ def _config(cpus: bool) -> bytes:
     return config.SerializeToString()
 
 
-_OPTIMIZER_OFF = "disable_meta_optimizer"
-PLAIN_CONFIG = _config(cpus=False)
-CPU_CONFIG = _config(cpus=True)
+_OPTIMIZER_OFF = "disable_meta_optimizer"  # an option of tf.config.optimizer
+PLAIN_CONFIG = _config(cpus=False)  # for programs on any devices
+CPU_CONFIG = _config(cpus=True)  # for programs on CPUs only
 
 
 @contextlib.contextmanager
@@ -78,6 +81,7 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
       function: the concrete function.
       args: a list of tensors.
     """
+    # `private`: whether the call may use private symbols of TensorFlow.
     if not private("call_options"):
         with _without_graph_optimizer():
             return list(function(*args))
@@ -103,7 +107,7 @@ def _execute(
 
 
 class ProgramFunction:
-    """A callable program, made from its FunctionDef.
+    """A callable program, made from its protocol buffer, a FunctionDef.
 
     Args:
       definition: the FunctionDef of the program.

@@ -1,7 +1,9 @@
 """TensorFlow's oneDNN ops, which have no public functions and are created by name.
 
-if onednn_kernel("_MklMatMul"):
-    y = onednn_matmul(a, b, flip_a=False, flip_b=True)        # a [m, k], b [n, k]
+    if onednn_kernel("_MklMatMul"):
+        y = onednn_matmul(a, b, flip_a=False, flip_b=True)        # a [m, k], b [n, k]
+
+oneDNN is Intel's library of fast CPU kernels, formerly called MKL-DNN.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tensorflow.python.util import _pywrap_util_port
 
 from meshtf.runtime.tf_internals.switches import private
 
-# The ops by which TensorFlow's graph optimizer replaces MatMul and BatchMatMulV2.
+# TensorFlow's graph optimizer replaces MatMul and BatchMatMulV2 by these ops.
 ONEDNN_MATMULS = ("_MklMatMul", "_MklBatchMatMulV2")
 # The label of the kernels of all such ops.
 ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")

@@ -54,8 +54,8 @@ def _is_replaceable(kind: str) -> bool:
     """
     if op_def_registry.get(f"_MklNative{kind}") is not None:
         return True
-    replaced = (*_SAME_ATTRIBUTES, "BatchMatMul", "Einsum")
-    return kind in replaced and kind != "Transpose"
+    replaced_kinds = (*_SAME_ATTRIBUTES, "BatchMatMul", "Einsum")
+    return kind in replaced_kinds and kind != "Transpose"
 
 
 @functools.cache

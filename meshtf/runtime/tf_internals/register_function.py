@@ -24,6 +24,7 @@ class RegisteredFunction:
     def __init__(self, definition: Any) -> None:
         self.definition = definition
         self.name = str(definition.signature.name)
+        # `private`: whether private symbols of TensorFlow may register the function.
         self._must_unregister = private("register_function")
         if self._must_unregister:
             context.context().add_function_def(definition)

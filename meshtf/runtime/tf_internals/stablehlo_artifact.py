@@ -8,10 +8,10 @@ def serialize(text: str, version: str) -> bytes:
 
     Args:
       text: the module as MLIR text of StableHLO.
-      version: the version of StableHLO from which on readers take it, such as "1.10.0".
+      version: the earliest version of StableHLO that can read it, such as "1.10.0".
 
     Raises:
-      ValueError: the text is not valid, or holds what StableHLO has not.
+      ValueError: the text is not valid, or has ops of other dialects than StableHLO.
     """
     # Imported here: its import registers a function with atexit.
     from tensorflow.compiler.mlir.stablehlo import stablehlo

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-VARIABLE = "MESHTF_PUBLIC_TENSORFLOW"
+VARIABLE = "MESHTF_PUBLIC_TENSORFLOW"  # the environment variable
 
 
 class Private(NamedTuple):

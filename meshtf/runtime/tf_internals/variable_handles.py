@@ -52,9 +52,17 @@ def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     handles = []
     with _eager_op_runner() as run:
         for device in devices:
-            handles += run("VarHandleOp", [], handle_attrs, 1, device)
+            handles += run(
+                "VarHandleOp", [], attrs=handle_attrs, num_outputs=1, device=device
+            )
         for handle, value, device in zip(handles, values, devices, strict=True):
-            run("AssignVariableOp", [handle, value], assign_attrs, 0, device)
+            run(
+                "AssignVariableOp",
+                [handle, value],
+                attrs=assign_attrs,
+                num_outputs=0,
+                device=device,
+            )
     return handles
 
 
@@ -62,7 +70,9 @@ def pack_handles(handles: Sequence[Any], device: str) -> Any:
     """Returns handles as one tensor. It works only outside of tf.functions."""
     attrs = "N", len(handles), "T", tf.resource.as_datatype_enum, "axis", 0
     with _eager_op_runner() as run:
-        (packed,) = run("Pack", list(handles), attrs, 1, device)
+        (packed,) = run(
+            "Pack", list(handles), attrs=attrs, num_outputs=1, device=device
+        )
     return packed
 
 
@@ -84,6 +94,7 @@ def _eager_op_runner() -> Iterator[Callable[..., list[Any]]]:
         num_outputs: int,
         device: str,
     ) -> list[Any]:
+        """Returns the outputs of an op of type `kind`."""
         outputs = _pywrap_tfe.TFE_Py_Execute(
             eager._handle, device, kind, inputs, attrs, num_outputs
         )

@@ -21,7 +21,7 @@ from tensorflow.python.framework import kernels
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
-    """Returns the same tensors, of which XLA uses none before all are computed."""
+    """Returns the same tensors; XLA uses none of them before all are computed."""
     return list(gen_xla_ops.xla_optimization_barrier(input=xs))
 
 
@@ -40,7 +40,7 @@ def call_stablehlo(x: Any, module: str, shape: Sequence[int]) -> Any:
     """
     (y,) = xla.call_module(
         [x],
-        version=9,
+        version=9,  # of the op's calling convention
         module=module,
         Tout=[x.dtype],
         Sout=[list(shape)],

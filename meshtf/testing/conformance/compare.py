@@ -60,7 +60,7 @@ def difference(
         if not is_close(grid[coord], shard, tolerance):
             return (
                 f"values at {coord} of {x.sharded_value.placement}:\n"
-                f"      have {_short(grid[coord])}\n      want {_short(shard)}"
+                f"      have {_short_text(grid[coord])}\n      want {_short_text(shard)}"
             )
     return ""
 
@@ -136,7 +136,7 @@ def _expected_shard(
     return shard
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     """Returns the first elements of an array, and the count of all."""
     elements = np.array2string(value.ravel()[:8], precision=6, separator=" ")
     return f"{elements} of {value.size}"

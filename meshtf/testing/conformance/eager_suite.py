@@ -1,7 +1,7 @@
 """The eager suite: runs every sample of an op eagerly under every layout, with replicated,
 sharded and partial inputs.
 
-    report = check_sample(Lookup, 0)
+    report = check_sample(Lookup, index=0)
     print(report)       # models.Lookup: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
 
 An illegal layout must raise LayoutError; it counts as refused, not as a case.
@@ -31,7 +31,7 @@ from meshtf.testing.conformance.partial_sums import (
 )
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
-from meshtf.testing.conformance.samples import MESHES, generator, label
+from meshtf.testing.conformance.samples import MESHES, label, random_generator
 
 # The maximum counts of layouts of one sample on one mesh.
 MAX_LEGAL = 100
@@ -117,7 +117,7 @@ def _layouts(
       report: the report, in which layouts that are not drawn are counted.
       meshes: the axes of each mesh.
     """
-    rng = generator(report.seed, "layouts", report.op)
+    rng = random_generator(report.seed, "layouts", report.op)
     for axes in meshes:
         axis_sizes = Mesh(axes).axes
         legal: list[Rules] = []
@@ -139,6 +139,7 @@ def _check_layout(case: ReferenceCase, mesh: Mesh, report: Report) -> None:
     """Runs a sample under the layout of a mesh, and adds the results to the report."""
     shapes = [shape for _, shape in case.inputs]
     context = f"{case.op} {shapes} on {mesh}, layout {mesh.layout}"
+    # The layouts that are checked shard each dimension along one axis.
     rules = {dim: axes[0] for dim, axes in mesh.layout.items()}
     if not is_legal(case.shapes, mesh.axes, rules):
         _check_refused(case, mesh, context, report)
@@ -233,7 +234,14 @@ def _check_partial_cotangents(
     report: Report,
 ) -> None:
     """Checks gradients for cotangents that are partial sums with unequal addends, along
-    each mesh axis; arguments as of `_check_refused`.
+    each mesh axis.
+
+    Args:
+      case: the sample.
+      xs: the inputs.
+      mesh: a mesh with the layout.
+      context: the sample, mesh and layout in words, for messages.
+      report: the report that the results are added to.
     """
     if case.gradients is None:
         return

@@ -52,9 +52,9 @@ def check_export(
     """
     return check_program(
         op_class,
-        seed,
-        meshes,
-        fail_fast,
+        seed=seed,
+        meshes=meshes,
+        fail_fast=fail_fast,
         run=run_exported,
         reference=_tolerant_case,
     )
@@ -67,18 +67,23 @@ def check_live(
     fail_fast: bool = False,
     devices: str = "spmd:cpu",
 ) -> Report:
-    """Runs all samples of an op in one `mtf.function` on a live mesh for each layout and
-    returns a report.
+    """Runs all samples of an op in one `mtf.function` on a live mesh (one whose programs
+    jax compiles and runs) for each layout, and returns a report.
 
     Args:
-      op_class: an op with samples.
-      seed: of the random values and of the choice of layouts.
-      meshes: axes and sizes of each mesh.
+      op_class: the class of an op with samples.
+      seed: the seed of the random values and of the choice of layouts.
+      meshes: the axes of each mesh, such as "x:2;y:2".
       fail_fast: whether to stop at the first failure.
-      devices: those of the meshes: "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".
+      devices: the devices of the meshes: "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".
     """
     return check_program(
-        op_class, seed, meshes, fail_fast, devices, reference=_tolerant_case
+        op_class,
+        seed=seed,
+        meshes=meshes,
+        fail_fast=fail_fast,
+        devices=devices,
+        reference=_tolerant_case,
     )
 
 
@@ -95,6 +100,7 @@ def run_exported(program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
     runner = Runner(exported, quick=True)
     results = runner(*arguments)
     tensors = []
+    # A port: the shape, data type and placement of a result of the module.
     for port, shards in zip(exported.results, results, strict=True):
         value = ShardedValue(port.placement, [tf.constant(shard) for shard in shards])
         tensors.append(tensor_of_value(port.spec, value, exported.mesh))

@@ -27,16 +27,21 @@ Rules = dict[str, str]  # the mesh axis by which each sharded dimension is shard
 
 
 def mesh_on(axes: str, layout: str = "", devices: str | Sequence[str] = ()) -> Mesh:
-    """Returns a mesh that uses a list of devices round-robin, or those that a string
-    such as "spmd:cpu" describes; if empty, the devices of
-    the local machine.
+    """Returns a mesh with these axes and layout.
+
+    Args:
+      axes: the axes, such as "x:2;y:2"; "": one position.
+      layout: the layout, such as "b:x;h:y".
+      devices: names of devices that the mesh uses round-robin, or the devices of a live
+        mesh in one string, such as "spmd:cpu"; empty: the devices of the local machine.
     """
     if not devices:
         return Mesh(axes, layout)
     if isinstance(devices, str):
         return Mesh(axes, layout, devices=devices)
     size = Mesh(axes).size
-    return Mesh(axes, layout, devices=[devices[i % len(devices)] for i in range(size)])
+    round_robin = [devices[i % len(devices)] for i in range(size)]
+    return Mesh(axes, layout, devices=round_robin)
 
 
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:

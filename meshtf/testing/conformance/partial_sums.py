@@ -5,7 +5,7 @@
 
 A planner or an op's rule may wrongly use a partial sum as if it were the sum. To detect
 this, also where the rule would be correct for equal addends, addends differ: the first
-position has 0.75 of the value, and the others share the rest equally. As max(x, y) is
+mesh position has 0.75 of the value, and the others share the rest equally. As max(x, y) is
 still the sum of the maxima of such addends, one variant, "uneven", also adds amounts that
 cancel in the sum and that differ between elements and between inputs.
 """
@@ -45,9 +45,9 @@ class Variant(NamedTuple):
         """Returns the inputs, those at `indices` as partial results."""
         inputs = list(xs)
         for i in self.indices:
-            pattern = i + 1 if self.uneven else 0
+            pattern = i + 1 if self.uneven else 0  # another one for each input
             for axis in self.axes:
-                inputs[i] = as_partial(inputs[i], axis, self.kind, pattern)
+                inputs[i] = as_partial(inputs[i], axis, kind=self.kind, pattern=pattern)
         return inputs
 
 
@@ -56,10 +56,11 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
     partial, and all together; all inputs are uneven partial sums along all axes; all are
     partial maxima along the first axis, and partial minima along the last.
     """
-    yield Variant("")
-    if not xs or xs[0].mesh is None:
+    yield Variant(description="")
+    mesh = xs[0].mesh if xs else None
+    if mesh is None:
         return
-    axes = [axis for axis, size in xs[0].mesh.axes.items() if size > 1]
+    axes = [axis for axis, size in mesh.axes.items() if size > 1]
     for axis in axes:
         candidates = _candidates(xs, [axis])
         groups = [[i] for i in candidates]
@@ -73,20 +74,25 @@ def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
     if indices:
         description = f"inputs {indices} uneven partial on all axes"
         yield Variant(description, indices, axes, uneven=True)
-    kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])]
+    kinds: list[tuple[Kind, str]] = [
+        ("max", axes[0]),
+        ("min", axes[-1]),
+    ]
     for kind, axis in kinds:
         # Complex numbers have no order.
         indices = [i for i in _candidates(xs, [axis]) if not is_complex(xs[i].dtype)]
         if indices:
             description = f"inputs {indices} {kind} partial on {axis}"
-            yield Variant(description, indices, [axis], kind)
+            yield Variant(description, indices, [axis], kind=kind)
 
 
 def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:
     """Returns the indices of the inputs that can be partial along all of `axes`."""
-    return [
-        i for i, x in enumerate(xs) if all(can_be_partial(x, axis) for axis in axes)
-    ]
+    indices = []
+    for i, x in enumerate(xs):
+        if all(can_be_partial(x, axis) for axis in axes):
+            indices.append(i)
+    return indices
 
 
 def as_partial(
@@ -129,10 +135,17 @@ def _cancelling_amounts(value: Any, coord: int, pattern: int) -> Any:
     """
     if not pattern or coord > 1:
         return tf.zeros([], value.dtype)
-    indices = tf.reshape(tf.range(int(np.prod(value.shape))), value.shape)
-    amounts = tf.cast((indices * pattern + pattern) % 5 - 2, value.dtype)
+    # From -2 to 2, in another order for each pattern.
+    steps = (_element_indices(value) * pattern + pattern) % 5 - 2
+    amounts = tf.cast(steps, value.dtype)
     sign = 1 if coord == 1 else -1
     return amounts * (sign * 0.75)
+
+
+def _element_indices(value: Any) -> tf.Tensor:
+    """Returns the row-major index of each element of a value, with the value's shape."""
+    num_elements = int(np.prod(value.shape))
+    return tf.reshape(tf.range(num_elements), value.shape)
 
 
 def _partial_value(
@@ -146,8 +159,7 @@ def _partial_value(
         weight = 0.75 if coord == 0 else 0.25 / (axis_size - 1)
         return value * tf.cast(weight, value.dtype)
     # Each element has its true value at one coordinate, and a worse one at the others.
-    count = int(np.prod(value.shape))
-    is_worse = tf.reshape(tf.range(count) % axis_size != coord, value.shape)
+    is_worse = _element_indices(value) % axis_size != coord
     offset = -1 if kind == "max" else 1
     return tf.where(is_worse, value + offset, value)
 

@@ -34,7 +34,7 @@ from meshtf.testing.conformance.layouts import (
 from meshtf.testing.conformance.partial_sums import Variant, variants_of
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
-from meshtf.testing.conformance.samples import MESHES, generator, label
+from meshtf.testing.conformance.samples import MESHES, label, random_generator
 
 # The maximum count of layouts of one op on one mesh; of more, random ones are chosen from.
 MAX_CANDIDATES = 20_000
@@ -129,14 +129,17 @@ def _covering_layouts(
       report: the report, in which the layouts that are not candidates are counted.
     """
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
-    rng = generator(report.seed, "programs", report.op)
+    rng = random_generator(report.seed, "programs", report.op)
     candidates = _candidates(dims, list(axes), rng)
-    report.left_out += (len(axes) + 1) ** len(dims) - len(candidates)
+    # Each dimension is sharded along one of the axes, or along none.
+    num_layouts = (len(axes) + 1) ** len(dims)
+    report.left_out += num_layouts - len(candidates)
+    # {index of a candidate: the layouts of samples that it covers}.
     covers = {i: _sample_layouts(cases, axes, c) for i, c in enumerate(candidates)}
     uncovered = set().union(*covers.values())
     # The empty layout is always checked.
     layouts: list[Rules] = [{}]
-    uncovered -= _sample_layouts(cases, axes, {})
+    uncovered -= _sample_layouts(cases, axes, rules={})
     while uncovered:
         covers = _remaining_covers(covers, uncovered)
         best = max(covers, key=lambda i: len(covers[i]))
@@ -209,7 +212,7 @@ def _check_layout(
     """
     legal_cases = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
     context = f"mtf.function on {mesh}, layout {mesh.layout}"
-    rng = generator(report.seed, "variants", context)
+    rng = random_generator(report.seed, "variants", context)
     report.cases += len(legal_cases)
     try:
         inputs = [case.inputs_on(mesh) for case in legal_cases]

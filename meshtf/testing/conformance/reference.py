@@ -27,7 +27,7 @@ from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.samples import (
     NamedArray,
     draw_inputs,
-    generator,
+    random_generator,
 )
 
 
@@ -85,10 +85,13 @@ class ReferenceCase:
 
     def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
         """Returns the cotangents as tensors on a mesh."""
-        return [
-            None if array is None else asarray(mesh, array, shape)
-            for array, (_, shape) in zip(self.cotangents, self.outputs, strict=True)
-        ]
+        cotangents: list[Tensor | None] = []
+        for array, output in zip(self.cotangents, self.outputs, strict=True):
+            if array is None:
+                cotangents.append(None)
+            else:
+                cotangents.append(asarray(mesh, array, output.shape))
+        return cotangents
 
     def backward(
         self,
@@ -129,12 +132,13 @@ def reference_case(
       seed: the seed of the random values.
       devices: names of devices, of which the first is used; empty: the default device.
     """
-    rng = generator(seed, op_class.__name__, repr(sample))
+    rng = random_generator(seed, op_class.__name__, repr(sample))
     case = ReferenceCase(op_class(*sample.attributes), draw_inputs(sample, rng))
-    mesh = mesh_on("", devices=devices)
+    mesh = mesh_on(axes="", devices=devices)
+    # Persistent, since gradients are taken for several groups of outputs.
     with tf.GradientTape(persistent=True) as tape:
         xs = case.inputs_on(mesh)
-        x_values = [_watch(tape, x) for x in xs]
+        x_values = [_watched_value(tape, x) for x in xs]
         ys = apply_all(case.op, *xs, mesh=mesh)
         y_values = [_single_value(y) for y in ys]
     for y, value in zip(ys, y_values, strict=True):
@@ -168,8 +172,8 @@ def _cotangent_groups(case: ReferenceCase) -> list[list[int]]:
     return [indices, *([k] for k in indices)]
 
 
-def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
-    """Makes a tape watch the value of x, and returns the value; None if x has no
+def _watched_value(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
+    """Gives x a value that a tape watches, and returns the value; None if x has no
     gradient.
     """
     if not has_gradient(x.dtype):

@@ -2,8 +2,8 @@
 
 >>> import numpy as np
 >>> from meshtf.testing.conformance.samples import draw
->>> array, dims = draw("int b:4", below=3, rng=np.random.default_rng(0))
->>> array.dtype, dims
+>>> array, shape = draw("int b:4", below=3, rng=np.random.default_rng(0))
+>>> array.dtype, shape
 (dtype('int32'), [b:4])
 
 A description of an input is a shape, with a kind of values in front of it; without a kind
@@ -81,7 +81,7 @@ def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
         yield from _subclasses(op)
 
 
-def generator(seed: int, *names: object) -> np.random.Generator:
+def random_generator(seed: int, *names: object) -> np.random.Generator:
     """Returns a random generator that depends only on a seed and on the text of `names`."""
     text = "/".join(map(str, names))
     checksum = zlib.crc32(text.encode())

@@ -20,7 +20,7 @@ from meshtf.forecast.report_data import (
 )
 from meshtf.forecast.reports.op_table import shape_text, short_paths
 from meshtf.forecast.reports.text_report import as_json, table
-from meshtf.forecast.reports.totals import fold, gathered, totals
+from meshtf.forecast.reports.totals import fold, gathered_dims, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
 AXES = (("data", 4), ("model", 2))
@@ -345,9 +345,9 @@ def test_files_of_one_name_are_told_apart():
 
 
 def test_only_a_dimension_that_becomes_whole_is_gathered():
-    assert gathered(GATHER) == ["batch"] and gathered(REDUCE) == gathered(SLICE) == []
+    assert [*map(gathered_dims, (GATHER, REDUCE, SLICE))] == [["batch"], [], []]
     both = dataclasses.replace(X, states=("batch", "batch"))
-    assert gathered(Collective("all_gather", "model", both, X, 1.0, "forward")) == []
+    assert not gathered_dims(Collective("all_gather", "model", both, X, 1.0, "forward"))
 
 
 def test_totals_agree_with_the_forecast():

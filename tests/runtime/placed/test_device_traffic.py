@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from benchmarks.spmd.device_traffic import announced, by_move, crossings
+from benchmarks.spmd.device_traffic import collective_bytes, crossings, forecast_bytes
 from benchmarks.step.layouts import LAYOUTS, SMALL, Case
 from meshtf.runtime.placed.collectives import ring
 from meshtf.runtime.placed.collectives.primitives import combine, send
@@ -28,12 +28,12 @@ def agree(fn, *args):
     """
     forecast = fn.explain(*args)
     results = crossings(fn, *args)
-    assert by_move(results) == announced(forecast)
+    assert collective_bytes(results) == forecast_bytes(forecast)
     assert (
-        sum(c.bytes for c in results if c.moved)
+        sum(c.bytes for c in results if c.is_collective)
         == forecast.bytes_moved() * forecast.positions
     )
-    return by_move(results)
+    return collective_bytes(results)
 
 
 def mlp(axes, layout, variable_layout=""):
@@ -110,9 +110,9 @@ def test_a_tensor_more_is_seen(monkeypatch):
 
     ring_all_reduce = ring.all_reduce
     step, x = mlp("data:2", "batch:data")
-    expected = announced(step.explain(x))["all_reduce", "data"]
+    expected = forecast_bytes(step.explain(x))["all_reduce", "data"]
     monkeypatch.setattr(ring, "all_reduce", wasteful)
-    assert by_move(crossings(step, x)) == {
+    assert collective_bytes(crossings(step, x)) == {
         ("all_reduce", "data"): expected + 2 * 16 * 32 * 4
     }
 
@@ -122,7 +122,7 @@ def test_arguments_are_no_moves_and_results_stay():
     double = mtf.function(lambda x: x + x, mesh=mesh, x="batch")
     results = crossings(double, np.ones(8, "f"))
     assert {c.kind for c in results} == {"load"}
-    assert not any(c.moved for c in results) and not announced(
+    assert not any(c.is_collective for c in results) and not forecast_bytes(
         double.explain(np.ones(8, "f"))
     )
 

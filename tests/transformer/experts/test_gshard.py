@@ -89,7 +89,7 @@ def test_what_a_core_does_and_holds_from_128_to_2048_experts():
     for names, title, growth in (
         ({"length", "experts_all"}, "einsum", 16),  # gates
         ({"length", "experts_all"}, "softmax", 16),
-        ({"line"}, "sort", 1),  # queues
+        ({"choice_sequence"}, "sort", 1),  # queues
         ({"experts_all", "capacity", "d_model"}, "gather", 1),
         ({"experts", "d_ff"}, "einsum", 1),
     ):

@@ -29,7 +29,7 @@ from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training import trainer, training_run
-from transformer.training.interrupts import SAVED
+from transformer.training.interrupts import SAVED_EXIT_CODE
 from transformer.training.reporting import metrics
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -270,7 +270,7 @@ def test_sigterm_saves_and_the_same_command_resumes(corpus):
     wait_for_step(corpus / "run", 3, process)
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=120)[0]
-    assert process.returncode == SAVED == 75, output
+    assert process.returncode == SAVED_EXIT_CODE == 75, output
     step = mtf.checkpoints.latest(str(corpus / "run"))[0]
     assert f"continues from step {step}" in output and step >= 3
     assert list(metric(corpus / "run"))[-1] == step

@@ -19,7 +19,9 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
 
-_OUTER = """
+# Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
+# dimensions in brackets are merged into one axis.
+_EMBEDDINGS = """
   embeddings.word_embeddings.weight         embedding/table            vocab d_model
   embeddings.position_embeddings.weight     position_embedding/table   positions d_model
   embeddings.token_type_embeddings.weight   type_embedding/table       token_types d_model
@@ -67,8 +69,10 @@ _ENDS = """
 """
 
 
-def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
-    """Returns the arguments of `Bert` for a config.json, by name."""
+def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `Bert` or `SpanExtractor` for a config.json, by name. The names
+    of tensors are not used.
+    """
     settings.require(
         position_embedding_type="absolute",
         is_decoder=False,
@@ -94,14 +98,17 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _read_classifier(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+def _read_classifier_config(
+    settings: Settings, names: Collection[str]
+) -> dict[str, Any]:
     """Returns the arguments of `Classifier` for a config.json, by name."""
     settings.require(problem_type="single_label_classification")
+    # Without `id2label`, a config.json of Hugging Face means two classes.
     labels = settings.get("id2label", {0: "no", 1: "yes"})
-    return {**_read(settings, names), "labels": len(labels)}
+    return {**_read_config(settings, names), "labels": len(labels)}
 
 
-def _write(model: Model) -> dict[str, Any]:
+def _write_config(model: Model) -> dict[str, Any]:
     """Returns the settings of config.json for a model with a BERT encoder."""
     a: Architecture = model.architecture
     return {
@@ -121,11 +128,11 @@ def _write(model: Model) -> dict[str, Any]:
     }
 
 
-def _write_classifier(model: Classifier) -> dict[str, Any]:
+def _write_classifier_config(model: Classifier) -> dict[str, Any]:
     """Returns the settings of config.json for a classifier."""
     labels = model.classes.new_dims.size
     return {
-        **_write(model),
+        **_write_config(model),
         "id2label": {str(i): f"LABEL_{i}" for i in range(labels)},
         "label2id": {f"LABEL_{i}": i for i in range(labels)},
         "problem_type": "single_label_classification",
@@ -141,13 +148,19 @@ def _rules(
       head_rules: the rules of the layers after the encoder.
       has_pooler: whether the model has a pooler.
     """
-    encoder_table = _OUTER + _POOLER if has_pooler else _OUTER
+    encoder_table = _EMBEDDINGS
+    if has_pooler:
+        encoder_table += _POOLER
 
     def rules(model: Any) -> list[Rule]:
         return [
-            *table(encoder_table, "bert.", "bert/"),
+            *table(encoder_table, tensor_prefix="bert.", variable_prefix="bert/"),
             *head_rules,
-            *block_rules(model.encoder.stack, _BLOCK, "bert.encoder.layer.{layer}."),
+            *block_rules(
+                model.encoder.stack,
+                _BLOCK,
+                tensor_prefix="bert.encoder.layer.{layer}.",
+            ),
         ]
 
     return rules
@@ -157,9 +170,11 @@ _IGNORED_NAMES = r"\.embeddings\.position_ids$"
 BERT = Family(
     class_names=["BertForPreTraining", "BertForMaskedLM"],
     model_class=Bert,
-    read_config=_read,
-    write_config=_write,
-    rules=_rules(table(_PRETRAINING, "cls.", "pretraining/")),
+    read_config=_read_config,
+    write_config=_write_config,
+    rules=_rules(
+        table(_PRETRAINING, tensor_prefix="cls.", variable_prefix="pretraining/")
+    ),
     renames=WEIGHT_BIAS,
     ignored_names=_IGNORED_NAMES,
     copies=lambda model: {
@@ -170,8 +185,8 @@ BERT = Family(
 BERT_CLASSIFIER = Family(
     class_names=["BertForSequenceClassification"],
     model_class=Classifier,
-    read_config=_read_classifier,
-    write_config=_write_classifier,
+    read_config=_read_classifier_config,
+    write_config=_write_classifier_config,
     rules=_rules(table(_CLASSES)),
     renames=WEIGHT_BIAS,
     ignored_names=_IGNORED_NAMES,
@@ -179,8 +194,8 @@ BERT_CLASSIFIER = Family(
 BERT_SPANS = Family(
     class_names=["BertForQuestionAnswering"],
     model_class=SpanExtractor,
-    read_config=_read,
-    write_config=_write,
+    read_config=_read_config,
+    write_config=_write_config,
     rules=_rules(table(_ENDS), has_pooler=False),
     renames=WEIGHT_BIAS,
     ignored_names=_IGNORED_NAMES,

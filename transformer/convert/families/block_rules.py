@@ -3,7 +3,7 @@
 Example:
 
     table = "ln_1.weight   attention_norm/scale   d_model"
-    rules = block_rules(model.decoder, table, "transformer.h.{layer}.")
+    rules = block_rules(model.decoder, table, tensor_prefix="transformer.h.{layer}.")
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def block_rules(stack: Stack, text: str, tensor_prefix: str) -> list[Rule]:
       tensor_prefix: the start of the names of a block's tensors, with `{layer}` in it.
     """
     # A scanned stack has one block, whose variables are stacked over layers.
-    block = "blocks/block" if stack.architecture.scanned else "block_{layer}"
-    variable_prefix = "/".join([*stack.path, block, ""])
+    block_name = "blocks/block" if stack.architecture.scanned else "block_{layer}"
+    variable_prefix = "/".join([*stack.path, block_name, ""])
     rules = table(text, tensor_prefix, variable_prefix)
     return each_layer(stack.architecture.blocks, rules)

@@ -4,7 +4,8 @@ Example:
 
     family = GPT2
     model = family.model_class(mesh, **family.read_config(Settings(config), names))
-    arrays = to_variables(family.rules(model), shapes, family.canonical(tensors, model), sizes)
+    tensors = family.canonical(tensors, model)               # by their current names
+    arrays = to_variables(family.rules(model), shapes, tensors, sizes)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from transformer.convert.config_settings import Settings
 from transformer.convert.rules import Rule, Tensors
 from transformer.models.base import Model
 
-# The names of norms in files from 2018.
+# Renames of norms' tensors in files from 2018: (regular expression, replacement).
 WEIGHT_BIAS = [(r"gamma$", "weight"), (r"beta$", "bias")]
 
 

@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al., 2019): `GPT2LMHeadModel` of Hugging Face transformers.
 
 Kernels are [in, out]; in the other families they are [out, in]. Queries, keys and values are one
-fused tensor. Logits are a matmul with the embedding table. The tables are conversion rules:
-see `transformer.convert.rules`.
+fused tensor, stacked along `*`. Logits are a matmul with the embedding table. The tables are
+conversion rules: see `transformer.convert.rules`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 
+# Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
+# dimensions in brackets are merged into one axis.
 _OUTER = """
   wte.weight    embedding/table            vocab d_model
   wpe.weight    position_embedding/table   positions d_model
@@ -39,8 +41,10 @@ _BLOCK = """
 """
 
 
-def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
-    """Returns the arguments of `LanguageModel` for a config.json, by name."""
+def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `LanguageModel` for a config.json, by name. The names of
+    tensors are not used.
+    """
     settings.require(
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
@@ -70,7 +74,7 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _write(model: LanguageModel) -> dict[str, Any]:
+def _write_config(model: LanguageModel) -> dict[str, Any]:
     """Returns the settings of config.json for a model."""
     a = model.architecture
     return {
@@ -93,17 +97,18 @@ def _write(model: LanguageModel) -> dict[str, Any]:
 def _rules(model: LanguageModel) -> list[Rule]:
     """Returns the conversion rules of a model."""
     return [
-        *table(_OUTER, "transformer.", "language_model/"),
-        *block_rules(model.decoder, _BLOCK, "transformer.h.{layer}."),
+        *table(_OUTER, tensor_prefix="transformer.", variable_prefix="language_model/"),
+        *block_rules(model.decoder, _BLOCK, tensor_prefix="transformer.h.{layer}."),
     ]
 
 
 GPT2 = Family(
     class_names=["GPT2LMHeadModel"],
     model_class=LanguageModel,
-    read_config=_read,
-    write_config=_write,
+    read_config=_read_config,
+    write_config=_write_config,
     rules=_rules,
+    # Older files lack the prefix "transformer.".
     renames=[(r"^(?=(h|wte|wpe|ln_f)\.)", "transformer.")],
     ignored_names=r"\.attn\.(bias|masked_bias)$",
     copies=lambda model: {"lm_head.weight": "transformer.wte.weight"},

@@ -17,6 +17,8 @@ from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 
+# Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
+# dimensions in brackets are merged into one axis.
 _OUTER = """
   model.embed_tokens.weight   embedding/table      vocab d_model
   model.norm.weight           decoder/norm/scale   d_model
@@ -37,8 +39,10 @@ _BLOCK = """
 _LOGITS = "lm_head.weight   logits/kernel   vocab d_model"
 
 
-def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
-    """Returns the arguments of `LanguageModel` for a config.json, by name."""
+def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `LanguageModel` for a config.json, by name. The names of
+    tensors are not used.
+    """
     settings.require(
         hidden_act="silu",
         attention_bias=False,
@@ -46,8 +50,11 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
         pretraining_tp=1,
         rope_scaling=None,
     )
-    rotary = Settings(settings.get("rope_parameters", {}))
-    rotary.require(rope_type="default")
+    # Newer files have the rotary settings in "rope_parameters"; older files have them among the
+    # other settings.
+    rotary_settings = Settings(settings.get("rope_parameters", {}))
+    rotary_settings.require(rope_type="default")
+    rope_theta = rotary_settings.get("rope_theta", settings.get("rope_theta", 10000.0))
     d_model = settings["hidden_size"]
     heads = settings["num_attention_heads"]
     is_tied = settings.get("tie_word_embeddings", False)
@@ -62,15 +69,15 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             kv_heads=settings.get("num_key_value_heads", heads),
             activation="swiglu",
             epsilon=settings.get("rms_norm_eps", 1e-6),
-            rope_theta=rotary.get("rope_theta", settings.get("rope_theta", 10000.0)),
+            rope_theta=rope_theta,
             max_length=settings.get("max_position_embeddings", 2048),
             tied=is_tied,
-            scaled_logits=not is_tied,
+            scaled_logits=not is_tied,  # untied logits are never scaled
         )
     }
 
 
-def _write(model: LanguageModel) -> dict[str, Any]:
+def _write_config(model: LanguageModel) -> dict[str, Any]:
     """Returns the settings of config.json for a model."""
     a = model.architecture
     return {
@@ -95,12 +102,14 @@ def _rules(model: LanguageModel) -> list[Rule]:
     """Returns the conversion rules of a model."""
     a = model.architecture
     # KV_HEADS first, since it contains HEADS.
-    block = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
-    block = block.replace("HEADS", " ".join(a.head_dims.names))
-    outer = _OUTER if a.tied else _OUTER + _LOGITS
+    block_table = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
+    block_table = block_table.replace("HEADS", " ".join(a.head_dims.names))
+    outer_table = _OUTER
+    if not a.tied:
+        outer_table += _LOGITS
     return [
-        *table(outer, tensor_prefix="", variable_prefix="language_model/"),
-        *block_rules(model.decoder, block, "model.layers.{layer}."),
+        *table(outer_table, tensor_prefix="", variable_prefix="language_model/"),
+        *block_rules(model.decoder, block_table, tensor_prefix="model.layers.{layer}."),
     ]
 
 
@@ -114,8 +123,8 @@ def _copies(model: LanguageModel) -> dict[str, str]:
 LLAMA = Family(
     class_names=["LlamaForCausalLM"],
     model_class=LanguageModel,
-    read_config=_read,
-    write_config=_write,
+    read_config=_read_config,
+    write_config=_write_config,
     rules=_rules,
     ignored_names=r"\.rotary_emb\.inv_freq$",
     copies=_copies,

@@ -22,7 +22,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 
 # Tables of conversion rules, as in `transformer/convert/rules.py`: Hugging Face's tensor, our
-# variable, the axes of the tensor; dimensions in brackets are merged in one axis.
+# variable, the axes of the tensor; dimensions in brackets are merged into one axis.
 _SHARED = "shared.weight    embedding/table   vocab d_model"
 _LOGITS = "lm_head.weight   logits/kernel     vocab d_model"
 _STACK = """
@@ -59,7 +59,7 @@ _PROJECTIONS = {
 _GATED = ("geglu", "swiglu", "reglu")
 
 
-def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     """Returns the arguments of `EncoderDecoder` for a config.json, by name."""
     projection = settings.get("feed_forward_proj", "relu")
     if projection not in _PROJECTIONS:
@@ -94,10 +94,10 @@ def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     return {"architecture": encoder, "decoder": decoder}
 
 
-def _write(model: EncoderDecoder) -> dict[str, Any]:
+def _write_config(model: EncoderDecoder) -> dict[str, Any]:
     """Returns the settings of config.json for a model."""
     a = model.architecture
-    projections = {activation: name for name, activation in _PROJECTIONS.items()}
+    projection_of = {ours: theirs for theirs, ours in _PROJECTIONS.items()}
     return {
         "model_type": "t5",
         "vocab_size": a.vocab,
@@ -111,7 +111,7 @@ def _write(model: EncoderDecoder) -> dict[str, Any]:
         "relative_attention_max_distance": a.max_distance,
         "dropout_rate": a.dropout,
         "layer_norm_epsilon": a.epsilon,
-        "feed_forward_proj": projections.get(a.activation, a.activation),
+        "feed_forward_proj": projection_of.get(a.activation, a.activation),
         "tie_word_embeddings": a.tied,
         "scale_decoder_outputs": a.tied and a.scaled_logits,
         "is_encoder_decoder": True,
@@ -123,21 +123,28 @@ def _write(model: EncoderDecoder) -> dict[str, Any]:
 
 def _rules(model: EncoderDecoder) -> list[Rule]:
     """Returns the conversion rules of a model."""
-    rules = table(_SHARED, "", "encoder_decoder/")
+    prefix = "encoder_decoder/"
+    rules = table(_SHARED, variable_prefix=prefix)
     if not model.architecture.tied:
-        rules += table(_LOGITS, "", "encoder_decoder/")
+        rules += table(_LOGITS, variable_prefix=prefix)
     for name in ("encoder", "decoder"):
         stack = getattr(model, name)
-        rules += table(_STACK, f"{name}.", f"encoder_decoder/{name}/")
-        sublayers = [_attention_table("SelfAttention", "attention")]
-        if name == "decoder":
-            sublayers.append(_attention_table("EncDecAttention", "memory_attention"))
-        sublayers.append(_feed_forward_table(stack.architecture.activation))
-        block = "\n".join(
-            text.strip().replace("SUBLAYER", str(index))
-            for index, text in enumerate(sublayers)
+        rules += table(
+            _STACK, tensor_prefix=f"{name}.", variable_prefix=f"{prefix}{name}/"
         )
-        rules += block_rules(stack, block, f"{name}.block.{{layer}}.")
+        sublayer_tables = [_attention_table(theirs="SelfAttention", ours="attention")]
+        if name == "decoder":
+            sublayer_tables.append(
+                _attention_table(theirs="EncDecAttention", ours="memory_attention")
+            )
+        sublayer_tables.append(_feed_forward_table(stack.architecture.activation))
+        block_table = "\n".join(
+            text.strip().replace("SUBLAYER", str(index))
+            for index, text in enumerate(sublayer_tables)
+        )
+        # {{layer}} stays "{layer}": `block_rules` replaces it.
+        tensor_prefix = f"{name}.block.{{layer}}."
+        rules += block_rules(stack, block_table, tensor_prefix)
     return rules
 
 
@@ -164,8 +171,8 @@ def _copies(model: EncoderDecoder) -> dict[str, str]:
 T5 = Family(
     class_names=["T5ForConditionalGeneration", "T5WithLMHeadModel"],
     model_class=EncoderDecoder,
-    read_config=_read,
-    write_config=_write,
+    read_config=_read_config,
+    write_config=_write_config,
     rules=_rules,
     ignored_names=r"EncDecAttention\.relative_attention_bias",
     copies=_copies,

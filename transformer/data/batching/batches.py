@@ -1,5 +1,5 @@
-"""Random windows of a text as a pure function of (seed, step), and fixed windows for
-evaluation.
+"""Windows of the bytes of a text: random ones for training, as a pure function of (seed,
+step), and fixed ones for evaluation.
 
 A window is `length` + 1 successive bytes: the inputs are all but the last byte, the targets
 all but the first. Window i of step s starts at byte hash(seed, s, i) of the text. So a run
@@ -46,6 +46,7 @@ def batches(
         offsets = tf.range(length + 1, dtype=tf.int64)
 
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the inputs and targets of a step, int32 [batch, length] each."""
         window_starts = starts(step, batch_size, num_starts, seed=seed)
         byte_indices = window_starts[:, None] + offsets  # [batch, length + 1]
         return _inputs_and_targets(tf.gather(text_tensor, byte_indices))
@@ -71,6 +72,7 @@ def starts(
     increment = tf.constant(_INCREMENT, tf.uint64)
     step_word = tf.cast(step, tf.uint64)
     example_words = tf.cast(tf.range(batch_size), tf.uint64)
+    # A hash of (seed, step, example) for each example of the batch, uint64 [batch].
     state = tf.constant(seed % 2**63, tf.uint64)
     state = _mix(state + increment) ^ step_word
     state = _mix(state + increment) ^ example_words
@@ -98,9 +100,10 @@ def windows(
     window_starts = np.arange(0, _num_starts(text, length), length)
     total = window_starts.size
     if num_windows is not None and num_windows < total:
-        # Window k of n is in the middle of the k-th of n equal sections.
-        indices = np.arange(num_windows) * total + total // 2
-        window_starts = window_starts[indices // num_windows]
+        # Window k of n is in the middle of the k-th of n equal sections:
+        # (k * total + total / 2) / n, rounded down.
+        indices = (np.arange(num_windows) * total + total // 2) // num_windows
+        window_starts = window_starts[indices]
     all_windows = np.lib.stride_tricks.sliding_window_view(text, length + 1)
     return all_windows[window_starts]
 
@@ -116,13 +119,20 @@ def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
       batch_size: the count of windows of a batch.
     """
     num_padding = -len(fixed) % batch_size
-    padded = np.pad(fixed, ((0, num_padding), (0, 0)))
-    counts = np.arange(len(padded)) < len(fixed)
-    dataset = tf.data.Dataset.from_tensor_slices((padded, counts.astype(np.float32)))
+    padded_windows = np.pad(fixed, ((0, num_padding), (0, 0)))
+    is_window = np.arange(len(padded_windows)) < len(fixed)
+    counts = is_window.astype(np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices((padded_windows, counts))
     dataset = dataset.batch(batch_size, drop_remainder=True)
-    return mtf.cluster.without_autotuning(
-        dataset.map(lambda window, count: (*_inputs_and_targets(window), count))
-    )
+
+    def split(
+        batch_windows: tf.Tensor, batch_counts: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the inputs, targets and counts of a batch of windows."""
+        inputs, targets = _inputs_and_targets(batch_windows)
+        return inputs, targets, batch_counts
+
+    return mtf.cluster.without_autotuning(dataset.map(split))
 
 
 def _num_starts(text: np.ndarray, length: int) -> int:
@@ -147,9 +157,9 @@ def _mix(word: tf.Tensor) -> tf.Tensor:
     return word ^ tf.bitwise.right_shift(word, tf.constant(31, tf.uint64))
 
 
-def _inputs_and_targets(windows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _inputs_and_targets(batch_windows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns inputs and targets, int32 [batch, length], of windows [batch, length + 1]."""
-    windows = tf.cast(windows, tf.int32)
-    inputs = windows[:, :-1]
-    targets = windows[:, 1:]
+    token_ids = tf.cast(batch_windows, tf.int32)
+    inputs = token_ids[:, :-1]
+    targets = token_ids[:, 1:]
     return inputs, targets

@@ -8,8 +8,9 @@
     ClassifierFeatures(length)             tokens, token_types, labels
 
 The `tokens` of a decoder are its targets shifted right by one, after a 0; `weights` are 1.0
-for targets that count in the loss, else 0.0. Packed examples also have `segments`, the text
-of each token, counted from 1 (0: padding), and `positions`, from 0 in each text.
+for targets that count in the loss, else 0.0. A packed example has several texts, and so also
+`segments`, the index of each token's text, counted from 1 (0: padding), and `positions`, from
+0 in each text.
 
 >>> arrays = LanguageModelFeatures(5)({"targets": np.array([7, 8, 9])})
 >>> {name: values.tolist() for name, values in arrays.items()}
@@ -63,7 +64,8 @@ def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelFeatures(Features):
-    """For a language model, which predicts each of `targets` from the targets before it.
+    """The features of a language model, which predicts each of `targets` from the targets
+    before it.
 
     Attributes:
       length: the count of tokens of an example, padding included.
@@ -80,13 +82,13 @@ class LanguageModelFeatures(Features):
         return dict.fromkeys(names, [self.length])
 
     def __call__(self, example: Example) -> Arrays:
-        return _decoder_arrays(example, self.length, self.packed)
+        return _decoder_arrays(example, self.length, packed=self.packed)
 
 
 @dataclasses.dataclass(frozen=True)
 class PrefixFeatures(Features):
-    """For a prefix language model: one text of `inputs` and then `targets`, of which only
-    the targets are predicted.
+    """The features of a prefix language model: one text of `inputs` followed by `targets`.
+    Only the targets are predicted.
 
     `prefix` is True for tokens that all tokens attend to: the 0 at the start and the
     inputs.
@@ -114,12 +116,12 @@ class PrefixFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderFeatures(Features):
-    """For an encoder-decoder, which predicts each of `targets` from `inputs` and the targets
-    before it.
+    """The features of an encoder-decoder, which predicts each of `targets` from `inputs` and
+    the targets before it.
 
     Attributes:
-      inputs: the count of tokens of the inputs, padding included.
-      targets: the count of tokens of the targets, padding included.
+      inputs: the length of the feature "inputs" in tokens, padding included.
+      targets: the length of the feature "targets" in tokens, padding included.
       packed: whether an example has several pairs of inputs and targets.
     """
 
@@ -131,20 +133,24 @@ class EncoderDecoderFeatures(Features):
         encoder_names = ["inputs"]
         if self.packed:
             encoder_names += ["input_segments", "input_positions"]
-        decoder_shapes = LanguageModelFeatures(self.targets, self.packed).shapes()
-        return {**dict.fromkeys(encoder_names, [self.inputs]), **decoder_shapes}
+        encoder_shapes = dict.fromkeys(encoder_names, [self.inputs])
+        decoder_features = LanguageModelFeatures(self.targets, packed=self.packed)
+        return {**encoder_shapes, **decoder_features.shapes()}
 
     def __call__(self, example: Example) -> Arrays:
         arrays = {"inputs": _pad(example, "inputs", self.inputs)}
         if self.packed:
+            # A packing names them after their field, as in "inputs_segments".
             for kind in ("segments", "positions"):
                 arrays[f"input_{kind}"] = _pad(example, f"inputs_{kind}", self.inputs)
-        return {**arrays, **_decoder_arrays(example, self.targets, self.packed)}
+        decoder_arrays = _decoder_arrays(example, self.targets, packed=self.packed)
+        return {**arrays, **decoder_arrays}
 
 
 @dataclasses.dataclass(frozen=True)
 class BertFeatures(Features):
-    """For BERT, which predicts masked tokens, and whether the second text follows the first.
+    """The features of BERT, which predicts masked tokens, and whether the second text of an
+    example follows the first.
 
     Attributes:
       length: the count of tokens of an example, padding included.
@@ -179,7 +185,7 @@ class BertFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierFeatures(Features):
-    """For a classifier, which predicts the class of a text or of a pair of texts.
+    """The features of a classifier, which predicts the class of a text or of a pair of texts.
 
     Attributes:
       length: the count of tokens of an example, padding included.
@@ -203,10 +209,11 @@ def _decoder_arrays(example: Example, length: int, packed: bool) -> Arrays:
     `packed`, also segments and positions.
     """
     targets = _pad(example, "targets", length)
-    tokens = np.concatenate([np.zeros(1, np.int32), targets[:-1]])
-    weights = (np.arange(length) < len(example["targets"])).astype(np.float32)
+    tokens = np.concatenate([np.zeros(1, np.int32), targets[:-1]])  # shifted right
+    is_target = np.arange(length) < len(example["targets"])
+    weights = is_target.astype(np.float32)
     # The last target, shifted right, is not an input: no target comes after it.
-    tokens = tokens * (weights > 0)
+    tokens = tokens * is_target
     if not packed:
         return {"tokens": tokens, "targets": targets, "weights": weights}
     segments = _pad(example, "targets_segments", length)

@@ -2,7 +2,7 @@
 
     Chunks(vocabulary, length=568)          all texts concatenated, and split into chunks
     Packed(vocabulary, length=512)          several complete texts in an example, with segments
-    PackedPairs(vocabulary, 512, 128)       several pairs of texts in an example
+    PackedPairs(vocabulary, 512, 128)       several pairs of texts: inputs and targets
     SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT);
                                             in transformer/data/preprocessors/pairs.py
 
@@ -30,7 +30,8 @@ from transformer.data.preprocessors.texts import tokenize
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import Vocabulary
 
-_MAX_OPEN_BINS = 32  # of bin packing
+# A bin has the texts of one packed example; texts are added while it is open.
+_MAX_OPEN_BINS = 32
 
 
 class Packing(Protocol):
@@ -60,14 +61,15 @@ class Chunks:
     min_length: int = 2
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
-        pending = np.zeros(0, np.int32)
+        pending = np.zeros(0, np.int32)  # tokens that are in no chunk yet
         for document in documents:
             tokens = _tokens_of(document, seed, self.vocabulary, self.field)
             pending = np.concatenate([pending, tokens])
-            size = len(pending) // self.length * self.length
-            for chunk in pending[:size].reshape(-1, self.length):
+            num_chunks = len(pending) // self.length
+            num_tokens = num_chunks * self.length
+            for chunk in pending[:num_tokens].reshape(num_chunks, self.length):
                 yield {"targets": chunk}
-            pending = pending[size:]
+            pending = pending[num_tokens:]
         if len(pending) >= self.min_length:
             yield {"targets": pending}
 
@@ -124,8 +126,11 @@ class PackedPairs:
         self, document: Example, seed: Seed, lengths: Mapping[str, int]
     ) -> Example:
         """Returns the tokens of the inputs and targets of a document, truncated."""
-        names = dict(zip(self.fields, lengths))  # field of the document -> "inputs" ...
-        tokens = tokenize(document, seed, vocabulary=self.vocabulary, fields=names)
+        inputs_field, targets_field = self.fields
+        token_fields = {inputs_field: "inputs", targets_field: "targets"}
+        tokens = tokenize(
+            document, seed, vocabulary=self.vocabulary, fields=token_fields
+        )
         return {name: tokens[name][:length] for name, length in lengths.items()}
 
 
@@ -158,7 +163,7 @@ def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Ex
     Raises:
       DataError: an example is longer than `lengths`.
     """
-    open_bins: list[_Bin] = []
+    open_bins: list[_Bin] = []  # in the order in which they were opened
     for example in examples:
         sizes = {name: len(example[name]) for name in lengths}
         for name, length in lengths.items():
@@ -168,7 +173,7 @@ def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Ex
                 )
         first_fit = _first_fit(open_bins, sizes)
         if first_fit is None:
-            first_fit = _Bin(examples=[], room=dict(lengths))
+            first_fit = _Bin(examples=[], free_tokens=dict(lengths))
             open_bins.append(first_fit)
         first_fit.add(example, sizes)
         if len(open_bins) > _MAX_OPEN_BINS:
@@ -183,25 +188,27 @@ class _Bin:
 
     Attributes:
       examples: the examples in the bin.
-      room: the count of tokens that still fit into each field.
+      free_tokens: the count of tokens that still fit into each field.
     """
 
     examples: list[Example]
-    room: dict[str, int]
+    free_tokens: dict[str, int]
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Returns whether an example with these counts of tokens, by field, fits."""
-        return all(size <= self.room[name] for name, size in sizes.items())
+        return all(size <= self.free_tokens[name] for name, size in sizes.items())
 
     def add(self, example: Example, sizes: Mapping[str, int]) -> None:
         """Adds an example that has these counts of tokens, by field."""
         self.examples.append(example)
         for name, size in sizes.items():
-            self.room[name] -= size
+            self.free_tokens[name] -= size
 
 
 def _first_fit(open_bins: Iterable[_Bin], sizes: Mapping[str, int]) -> _Bin | None:
-    """Returns the first bin into which an example with these counts of tokens fits."""
+    """Returns the first bin into which an example with these counts of tokens, by field, fits;
+    None: it fits into none.
+    """
     for open_bin in open_bins:
         if open_bin.fits(sizes):
             return open_bin

@@ -20,7 +20,7 @@ import tensorflow as tf
 import meshtf as mtf
 
 ENDLESS = np.iinfo(np.int64).max  # the count of steps of an endless dataset
-_NUM_PREFETCHED = 4  # steps after the present one
+_NUM_PREFETCHED = 4  # steps after the step that is asked for
 _NUM_THREADS = 2
 
 Arrays = dict[str, np.ndarray]
@@ -39,10 +39,12 @@ def prefetch_steps(
     prefetcher = _Prefetcher(make_arrays, steps)
 
     def list_arrays(step: np.ndarray) -> list[np.ndarray]:
+        """Returns the arrays of a step in the order of `specs`."""
         arrays = prefetcher(int(step))
         return [arrays[name] for name in specs]
 
     def fetch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the arrays of a step by name, as tensors of static shapes."""
         dtypes = [spec.dtype for spec in specs.values()]
         # A numpy_function returns a list, and does not know shapes.
         tensors = tf.numpy_function(list_arrays, [step], dtypes, stateful=False)
@@ -73,16 +75,18 @@ class _Prefetcher:
         self._make_arrays = make_arrays
         self._steps = steps
         self._lock = threading.Lock()
+        # Step -> its arrays, which a thread makes or has made.
         self._pending: dict[int, concurrent.futures.Future[Arrays]] = {}
         self._threads = concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, "batches")
 
     def __call__(self, step: int) -> Arrays:
         with self._lock:
-            window = range(step, min(step + 1 + _NUM_PREFETCHED, self._steps))
-            stale_steps = [s for s in self._pending if s not in window]
+            next_steps = range(step, min(step + 1 + _NUM_PREFETCHED, self._steps))
+            # Steps that another iterator has asked for.
+            stale_steps = [s for s in self._pending if s not in next_steps]
             for stale_step in stale_steps:
                 self._pending.pop(stale_step).cancel()
-            for next_step in window:
+            for next_step in next_steps:
                 if next_step not in self._pending:
                     self._pending[next_step] = self._threads.submit(
                         self._make_arrays, next_step

@@ -13,4 +13,5 @@ Seed = tuple[int, ...]
 
 def generator(seed: Seed) -> np.random.Generator:
     """Returns the random number generator of a seed."""
-    return np.random.default_rng([word % 2**64 for word in seed])
+    # NumPy takes no negative integers.
+    return np.random.default_rng([integer % 2**64 for integer in seed])

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_ROUNDS = 8
+_ROUNDS = 8  # of the Feistel network
 _MIN_HALF_BITS = 3  # fewer bits have too few permutations
 # The constants of splitmix64 (Steele et al. 2014): an increment and two factors.
 _INCREMENT = 0x9E3779B97F4A7C15
@@ -33,7 +33,9 @@ def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
       size: the size of the permutation.
       key: the integers that choose the permutation, such as (seed, epoch).
     """
-    half_bits = np.uint64(max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2))
+    # A word has 2 * half_bits bits, enough for size - 1.
+    min_half_bits = ((size - 1).bit_length() + 1) // 2
+    half_bits = np.uint64(max(_MIN_HALF_BITS, min_half_bits))
     round_keys = _round_keys(key)
     words = np.asarray(indices).astype(np.uint64).reshape(-1)
     permuted_words = _feistel(words, half_bits, round_keys)
@@ -93,7 +95,8 @@ def _feistel(
     left = words >> half_bits
     right = words & mask
     for round_key in round_keys:
-        left, right = right, left ^ (_mix(right + round_key) & mask)
+        round_hash = _mix(right + round_key) & mask
+        left, right = right, left ^ round_hash
     return left << half_bits | right
 
 

@@ -33,18 +33,28 @@ from transformer.data.protocol import Worker
 from transformer.data.sources import Examples
 from transformer.data.vocabularies import Vocabulary
 
-_HELD_OUT = 2**64 - 1  # used as the epoch of held-out examples
+_HELD_OUT = 2**64 - 1  # the epoch in the seeds of held-out examples
 
 
 class _ExampleIndex(NamedTuple):
-    """The index of an example of a mixture: its task, and its index in the task."""
+    """The index of an example of a mixture.
+
+    Attributes:
+      task: the index of its task.
+      example: its index among the examples of the task.
+    """
 
     task: int
     example: int
 
 
 class _EpochIndex(NamedTuple):
-    """The use of an example: its index in the task, and the epoch."""
+    """An element of the endless order of a task.
+
+    Attributes:
+      epoch: the count of uses of all examples before.
+      example: the index among the examples of the task.
+    """
 
     epoch: int
     example: int
@@ -72,7 +82,7 @@ class TaskData:
         self.seed = seed
         self.folder = folder
         self._tasks = tasks_of(self.task)
-        self._shares = [1]
+        self._shares = [1]  # of each task in the examples
         if isinstance(self.task, Mixture):
             self._shares = self.task.integer_shares()
         # Split, "train" or "held_out" -> the examples of each task; read at first use.
@@ -95,15 +105,19 @@ class TaskData:
         """Returns an endless dataset of batches, after `start` examples: see
         `Data.batches`.
         """
+        # The slice of each batch that this worker reads.
         local_slice = worker_slice(batch_size, worker)
-        self._training_batch(np.array([start]))  # so that errors are raised at once
+        # A check: errors of the data are raised here, not when the dataset is read.
+        self._training_batch(np.array([start]))
 
         def local_batch(step: int) -> Arrays:
+            """Returns the arrays of this worker's slice of a batch."""
             offset = start + step * batch_size
             indices = np.arange(offset + local_slice.start, offset + local_slice.stop)
             return self._training_batch(indices)
 
-        return prefetch_steps(local_batch, ENDLESS, self.features(len(local_slice)))
+        local_specs = self.features(len(local_slice))
+        return prefetch_steps(local_batch, steps=ENDLESS, specs=local_specs)
 
     def held_out(
         self, batch_size: int, num_examples: int | None = None
@@ -114,18 +128,19 @@ class TaskData:
         indices = self._held_out_indices(num_examples)
 
         def batch(step: int) -> Arrays:
+            """Returns the arrays of a batch, with `counts`."""
             batch_indices = indices[step * batch_size : (step + 1) * batch_size]
-            arrays = [self._held_out_example(index) for index in batch_indices]
-            stacked = _stack(arrays, batch_size)
+            examples = [self._held_out_example(index) for index in batch_indices]
+            arrays = _stack(examples, batch_size)
             is_example = np.arange(batch_size) < len(batch_indices)
-            return {**stacked, "counts": is_example.astype(np.float32)}
+            return {**arrays, "counts": is_example.astype(np.float32)}
 
         specs_with_counts = {
             **self.features(batch_size),
             "counts": tf.TensorSpec([batch_size], tf.float32, "counts"),
         }
         num_batches = -(-len(indices) // batch_size)
-        return prefetch_steps(batch, num_batches, specs_with_counts)
+        return prefetch_steps(batch, steps=num_batches, specs=specs_with_counts)
 
     def _held_out_indices(self, num_examples: int | None) -> list[_ExampleIndex]:
         """Returns the indices of `num_examples` held-out examples, evenly spaced; None: of
@@ -139,7 +154,8 @@ class TaskData:
         total = len(indices)
         if num_examples is None or num_examples >= total:
             return indices
-        # Each is in the middle of one of `num_examples` equal sections.
+        # Example i is in the middle of the i-th of `num_examples` equal sections:
+        # (i * total + total / 2) / num_examples, rounded down.
         return [
             indices[(i * total + total // 2) // num_examples]
             for i in range(num_examples)
@@ -175,21 +191,21 @@ class TaskData:
         Args:
           indices: int64 [batch].
         """
-        batch: list[Arrays] = [{}] * len(indices)
-        # Slots of the batch, and indices in the order of the task, for each task.
-        slots_of_task: list[list[int]] = [[] for _ in self._tasks]
+        batch: list[Arrays] = [{}] * len(indices)  # the arrays of each example
+        # For each task k: entries of the batch, and their indices in the order of the task.
+        entries_of_task: list[list[int]] = [[] for _ in self._tasks]
         indices_of_task: list[list[int]] = [[] for _ in self._tasks]
-        for slot, index in enumerate(indices):
-            k, task_index = deal(int(index), self._shares)
-            slots_of_task[k].append(slot)
-            indices_of_task[k].append(task_index)
+        for entry, index in enumerate(indices):
+            k, index_in_task = deal(int(index), self._shares)
+            entries_of_task[k].append(entry)
+            indices_of_task[k].append(index_in_task)
         for k, examples in enumerate(self._examples_by_task("train")):
             task_indices = np.array(indices_of_task[k], np.int64)
-            uses = self._shuffle(k, task_indices, len(examples))
-            for slot, (epoch, i) in zip(slots_of_task[k], uses):
+            epoch_indices = self._shuffle(k, task_indices, num_examples=len(examples))
+            for entry, (epoch, i) in zip(entries_of_task[k], epoch_indices):
                 seed = (self._task_key(k), self.seed, epoch, i)
-                batch[slot] = self._tasks[k].arrays(examples[i], seed)
-        return _stack(batch, len(indices))
+                batch[entry] = self._tasks[k].arrays(examples[i], seed)
+        return _stack(batch, batch_size=len(indices))
 
     def _shuffle(
         self, k: int, indices: np.ndarray, num_examples: int
@@ -206,14 +222,16 @@ class TaskData:
         for epoch in set(epochs.tolist()):
             is_in_epoch = epochs == epoch
             key = (self._task_key(k), self.seed, epoch)
-            shuffled[is_in_epoch] = permute(shuffled[is_in_epoch], num_examples, key)
+            shuffled[is_in_epoch] = permute(
+                shuffled[is_in_epoch], size=num_examples, key=key
+            )
         return [
             _EpochIndex(epoch, example)
             for epoch, example in zip(epochs.tolist(), shuffled.tolist())
         ]
 
     def _task_key(self, k: int) -> int:
-        """Returns an integer that stands for task k in seeds: a hash of its name."""
+        """Returns the integer of task k in seeds: a hash of its name."""
         return zlib.crc32(self._tasks[k].name.encode())
 
     def _read_split(self, split: str) -> Sequence[Examples]:

@@ -1,4 +1,5 @@
-"""The built-in tasks, and functions that return tasks of each kind.
+"""The built-in tasks, and functions that return tasks of each kind. A task is a source of
+texts with their conversion to the arrays that a model takes.
 
     language_model_stdlib      prefix_language_model_stdlib
     span_corruption_stdlib     bert_stdlib
@@ -74,7 +75,7 @@ def language_model(
         name,
         source,
         vocabulary,
-        features=LanguageModelFeatures(length, packed),
+        features=LanguageModelFeatures(length, packed=packed),
         packing=packing,
     )
 
@@ -127,7 +128,10 @@ def span_corruption(
       mean_span: the mean count of tokens in a span.
     """
     vocabulary = vocabulary or ByteVocabulary()
-    length, targets = span_lengths(inputs, noise_density, mean_span)
+    # The length of a text that has `inputs` tokens in the inputs, and of its targets.
+    length, targets = span_lengths(
+        inputs, noise_density=noise_density, mean_span=mean_span
+    )
     corrupt = functools.partial(
         corrupt_spans,
         vocabulary=vocabulary,
@@ -138,7 +142,7 @@ def span_corruption(
         name,
         source,
         vocabulary,
-        features=EncoderDecoderFeatures(inputs, targets),
+        features=EncoderDecoderFeatures(inputs=inputs, targets=targets),
         packing=Chunks(vocabulary, length),
         preprocessors=[corrupt],
     )
@@ -180,7 +184,7 @@ def bert_pretraining(
         name,
         source,
         vocabulary,
-        features=BertFeatures(length, predictions),
+        features=BertFeatures(length=length, predictions=predictions),
         packing=SentencePairs(vocabulary, length),
         preprocessors=[mask],
     )
@@ -209,7 +213,7 @@ def sequence_to_sequence(
     """
     vocabulary = vocabulary or ByteVocabulary()
     inputs_field, targets_field = fields
-    features = EncoderDecoderFeatures(inputs, targets, packed)
+    features = EncoderDecoderFeatures(inputs=inputs, targets=targets, packed=packed)
     if packed:
         packing = PackedPairs(vocabulary, inputs=inputs, targets=targets, fields=fields)
         return Task(name, source, vocabulary, features=features, packing=packing)

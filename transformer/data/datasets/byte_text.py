@@ -68,14 +68,16 @@ class ByteText:
         `start` is rounded up to a multiple of `batch_size`, since the windows of a step
         depend on the index of the step.
         """
+        # The slice of each batch that this worker reads.
         local_range = worker_slice(batch_size, worker)
         local_slice = slice(local_range.start, local_range.stop)
+        first_step = -(-start // batch_size)  # rounded up
         global_batches = batches(
             self.corpus.train,
-            batch_size,
-            self.length,
+            batch_size=batch_size,
+            length=self.length,
             seed=self.seed,
-            first_step=-(-start // batch_size),
+            first_step=first_step,
         )
         local_batches = global_batches.map(
             lambda tokens, targets: _features(tokens[local_slice], targets[local_slice])
@@ -88,7 +90,9 @@ class ByteText:
         """Returns a dataset of batches of fixed windows of the held-out text, with `counts`:
         see `Data.held_out`.
         """
-        fixed_windows = windows(self.corpus.held_out, self.length, num_examples)
+        fixed_windows = windows(
+            self.corpus.held_out, length=self.length, num_windows=num_examples
+        )
         return evaluation_batches(fixed_windows, batch_size).map(
             lambda tokens, targets, counts: {
                 **_features(tokens, targets),

@@ -1,5 +1,5 @@
-"""A corpus: the bytes of text files, of which some files are for training, and the others
-held out.
+"""A corpus: the bytes of text files. Most files are for training; the others are held out, for
+evaluation.
 
 Whether a file is held out depends only on a hash of its relative name, so adding a file does
 not change this for other files. Each file is followed by one zero byte, `END`, which marks
@@ -25,7 +25,7 @@ import numpy as np
 
 from transformer.data.errors import DataError
 
-END = 0
+END = 0  # the byte after each file
 # Folders of Python's library that are skipped: tests, and packages of other authors.
 _SKIPPED = {
     "site-packages",
@@ -81,7 +81,8 @@ def python_library(share: float = 0.05, folder: str | None = None) -> Corpus:
     if folder is None:
         folder = sysconfig.get_paths()["stdlib"]
     root = Path(folder)
-    return _read_corpus(_source_files(root), root, share, origin=str(root))
+    files = _source_files(root)
+    return _read_corpus(files, root=root, share=share, origin=str(root))
 
 
 @gin.configurable(module="data")
@@ -104,20 +105,22 @@ def text_files(pattern: str, share: float = 0.05) -> Corpus:
         for name in glob.glob(pattern, recursive=True)
         if Path(name).is_file()
     ]
-    return _read_corpus(files, root, share, origin=pattern)
+    return _read_corpus(files, root=root, share=share, origin=pattern)
 
 
 def held_out_by_name(name: str, share: float) -> bool:
     """Returns whether a file is held out, given its relative name and the fraction of files
     that is held out.
     """
-    return zlib.crc32(name.encode("utf-8", "surrogateescape")) < share * 2**32
+    # The checksum is an integer from 0 to 2**32 - 1.
+    checksum = zlib.crc32(name.encode("utf-8", "surrogateescape"))
+    return checksum < share * 2**32
 
 
 def _source_files(root: Path) -> Iterator[Path]:
     """Yields the Python files of a folder and its subfolders, except skipped ones."""
     for folder, subfolders, names in os.walk(root):
-        # Changed in place: os.walk goes on with the remaining subfolders.
+        # Changed in place: os.walk continues with the remaining subfolders.
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
@@ -138,8 +141,11 @@ def _read_corpus(
     """
     if not 0.0 < share < 1.0:
         raise CorpusError(f"the held-out share must be between 0 and 1, not {share}.")
-    texts = {path.relative_to(root).as_posix(): _read_file(path) for path in files}
-    texts = {name: texts[name] for name in sorted(texts) if texts[name]}
+    file_contents = {
+        path.relative_to(root).as_posix(): _read_file(path) for path in files
+    }
+    # Without empty files, in the order of the names.
+    texts = {name: text for name, text in sorted(file_contents.items()) if text}
     if not texts:
         raise CorpusError(
             f"there is no text.\n  searched       {origin}\n"
@@ -155,6 +161,7 @@ def _read_corpus(
             train_files=train_files,
             held_out_files=held_out_files,
         )
+    # No file is held out, or all are: the end of the concatenated text is held out.
     all_files = tuple(texts)
     all_bytes = _concatenate(texts, all_files)
     num_train = round(all_bytes.size * (1.0 - share))

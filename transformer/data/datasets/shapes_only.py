@@ -33,7 +33,7 @@ for _kind in (
 
 
 class _NoVocabulary(Vocabulary):
-    """A vocabulary without ids, which fits any model."""
+    """A vocabulary without ids: it is not larger than the vocabulary of any model."""
 
     size = 0
     eos_id = 0
@@ -46,7 +46,7 @@ class _NoVocabulary(Vocabulary):
         _raise_no_texts()
 
     def fingerprint(self) -> str:
-        return "none"
+        return "none"  # `transformer.training.run_record` knows it
 
 
 @gin.configurable
@@ -83,6 +83,7 @@ class ShapesOnly:
 
 
 def _raise_no_texts() -> NoReturn:
+    """Raises DataError: these data can be explained or exported, but not read."""
     raise DataError(
         "this configuration has no texts: it can only be explained or exported.\n  To train, "
         "bind train.data to data with texts, such as @TaskData()."

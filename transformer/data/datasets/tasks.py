@@ -26,7 +26,7 @@ from transformer.data.sources.base import Example, Source
 from transformer.data.vocabularies import Vocabulary
 
 Preprocessor = Callable[[Example, Seed], Example]
-_PRECISION = 2**32  # shares are rounded to multiples of 1 / _PRECISION
+_TOTAL_SHARES = 2**32  # the sum of the shares of a mixture as integers, up to rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Task:
         the seed.
         """
         try:
-            for step, preprocessor in enumerate(self.preprocessors):
-                example = preprocessor(example, (*seed, step))
+            for index, preprocessor in enumerate(self.preprocessors):
+                example = preprocessor(example, (*seed, index))
             return self.features(example)
         except DataError as error:
             raise DataError(f"task {self.name!r}: {error}") from error
@@ -66,7 +66,7 @@ class Task:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Interleaved tasks: any successive examples have the share of each task, up to
+    """Interleaved tasks: among any successive examples, each task has its share, up to
     rounding.
 
     Args:
@@ -89,7 +89,8 @@ class Mixture:
         """Returns the shares as integers, at least 1 each, of about 2**32 in total."""
         total = sum(self.shares.values())
         return [
-            max(round(share / total * _PRECISION), 1) for share in self.shares.values()
+            max(round(share / total * _TOTAL_SHARES), 1)
+            for share in self.shares.values()
         ]
 
 
@@ -104,7 +105,7 @@ def register(
 
     Args:
       task: the task or mixture, or a function that returns the task, called at each use.
-      name: the name of the task that a function returns; None: `task` has a name.
+      name: the name of the task, if `task` is a function; None: `task` has a name.
 
     Raises:
       DataError: a task of this name is registered already.
@@ -125,7 +126,7 @@ def find(name: str) -> Task | Mixture:
     """Returns the task or mixture of a name.
 
     Raises:
-      DataError: there is none; the message has a similar name.
+      DataError: there is no such task; the message has a similar name.
     """
     if name not in _task_makers:
         similar = difflib.get_close_matches(name, _task_makers, n=1, cutoff=0.4)
@@ -149,7 +150,7 @@ def tasks_of(task: Task | Mixture) -> list[Task]:
     mixture = task
     tasks: list[Task] = []
     for name in mixture.shares:
-        member = find(name)
+        member = find(name)  # a task or, wrongly, a mixture
         if not isinstance(member, Task):
             raise DataError(
                 f"mixture {mixture.name!r} has a mixture among its tasks; only tasks are "

@@ -4,8 +4,9 @@
     folder/TASK/train-00000-of-00002.tfrecord      tf.train.Example of int64 lists
     folder/TASK/held_out-00000-of-00001.tfrecord
 
-A folder is written atomically. It has the examples that the task would make in memory, in
-the same order, so the batches are the same, too.
+A *packing* makes the training examples of a task from documents. A folder is written
+atomically. It has the examples that the packing would make in memory, in the same order, so
+the batches are the same, too.
 """
 
 from __future__ import annotations
@@ -36,10 +37,12 @@ def make_examples(task: Task, split: str, seed: int) -> Iterable[Example]:
       split: "train" or "held_out".
       seed: the seed of the packing.
     """
-    documents: Examples = getattr(task.source, split)()
+    # `split` is the name of a method of sources.
+    source_examples: Examples = getattr(task.source, split)()
     if task.packing is None:
-        return documents
-    return task.packing(documents, (seed, SPLITS.index(split)))
+        return source_examples
+    packing_seed = (seed, SPLITS.index(split))
+    return task.packing(source_examples, packing_seed)
 
 
 def write_examples(
@@ -69,14 +72,14 @@ def write_examples(
         "vocabulary_size": task.vocabulary.size,
         "fingerprint": task.vocabulary.fingerprint(),
     }
-    with atomic_folder(Path(folder, task.name)) as temporary:
+    with atomic_folder(Path(folder, task.name)) as temporary_folder:
         for split in SPLITS:
-            examples = make_examples(task, split, seed)
+            examples = make_examples(task, split, seed=seed)
             manifest[split] = _write_split(
-                temporary, split, examples, examples_per_file
+                temporary_folder, split, examples, examples_per_file
             )
         text = json.dumps(manifest, indent=1) + "\n"
-        Path(temporary, MANIFEST).write_text(text, encoding="utf-8")
+        Path(temporary_folder, MANIFEST).write_text(text, encoding="utf-8")
     return manifest
 
 
@@ -151,13 +154,13 @@ def _write_split(
     """Writes the files of a split; returns the counts of "examples", "tokens" and "files"."""
     counts = {"examples": 0, "tokens": 0, "files": 0}
     counted_examples = _count_examples(examples, counts)
-    for examples_of_file in _chunks(counted_examples, examples_per_file):
+    for examples_of_file in _chunks(counted_examples, size=examples_per_file):
         write_records(folder / f"{counts['files']}.partial", examples_of_file)
         counts["files"] += 1
     # The names of files have the count of files, which is known only now.
-    for k in range(counts["files"]):
-        name = f"{split}-{k:05d}-of-{counts['files']:05d}.tfrecord"
-        Path(folder, f"{k}.partial").rename(folder / name)
+    for file_index in range(counts["files"]):
+        name = f"{split}-{file_index:05d}-of-{counts['files']:05d}.tfrecord"
+        Path(folder, f"{file_index}.partial").rename(folder / name)
     if not counts["examples"]:
         raise DataError(
             f"there is no example for {split}: the texts are too short or too few."
@@ -172,7 +175,7 @@ def _count_examples(
     for example in examples:
         counts["examples"] += 1
         for name in _TOKEN_FIELDS:
-            counts["tokens"] += len(example.get(name, ()))
+            counts["tokens"] += len(example.get(name, ()))  # 0 for an absent field
         yield example
 
 
@@ -180,8 +183,9 @@ def _chunks(examples: Iterator[Example], size: int) -> Iterator[Iterator[Example
     """Yields iterators of `size` examples each, without storing the examples: an iterator
     must be consumed before the next one is requested.
     """
-    for example in examples:
-        yield itertools.chain([example], itertools.islice(examples, size - 1))
+    for first_example in examples:
+        rest = itertools.islice(examples, size - 1)
+        yield itertools.chain([first_example], rest)
 
 
 def _packing_settings(task: Task) -> str:

@@ -5,9 +5,10 @@
     mask_tokens     BERT's masked language model        pair       [CLS] a [SEP] b [SEP]
     label           the name of a class to its index
 
-The seed has the seed of the data, the epoch and the index of the example: preprocessing
-differs between epochs, and is reproducible. Settings are bound with functools.partial.
-`SentencePairs` is not a preprocessor, but a packing: it makes examples from documents.
+The seed is made of the seed of the data, the epoch and the index of the example:
+preprocessing differs between epochs, and is reproducible. Settings are bound with
+functools.partial. `SentencePairs` is not a preprocessor, but a packing: it makes examples
+from documents, once before training.
 """
 
 from transformer.data.preprocessors.masking import mask_tokens

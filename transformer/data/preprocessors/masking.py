@@ -39,26 +39,29 @@ def mask_tokens(
     """
     tokens = np.asarray(example["tokens"])
     rng = generator(seed)
-    special = (PAD, vocabulary.bos_id, vocabulary.eos_id)
-    positions = np.flatnonzero(~np.isin(tokens, special))
-    count = max(round(len(positions) * rate), 1)
-    count = min(count, predictions, len(positions))
+    special_ids = (PAD, vocabulary.bos_id, vocabulary.eos_id)
+    candidates = np.flatnonzero(~np.isin(tokens, special_ids))  # positions
+    count = max(round(len(candidates) * rate), 1)
+    count = min(count, predictions, len(candidates))
     if whole_words:
-        starts_word = vocabulary.starts_word(tokens[positions])
-        selected = _select_words(positions, starts_word, count, rng)
+        starts_word = vocabulary.starts_word(tokens[candidates])
+        positions = _select_words(candidates, starts_word, max_count=count, rng=rng)
     else:
-        selected = np.sort(rng.choice(positions, count, replace=False))
+        positions = np.sort(rng.choice(candidates, count, replace=False))
+    original_ids = tokens[positions]
     # Below 0.8: [MASK]; from there to 0.9: a random token; else: unchanged.
-    uniform = rng.random(len(selected))
-    random_tokens = rng.choice(vocabulary.ordinary_ids, len(selected))
-    random_or_unchanged = np.where(uniform < 0.9, random_tokens, tokens[selected])
-    masked = tokens.copy()
-    masked[selected] = np.where(uniform < 0.8, vocabulary.mask_id, random_or_unchanged)
+    uniform = rng.random(len(positions))
+    random_ids = rng.choice(vocabulary.ordinary_ids, len(positions))
+    random_or_original_ids = np.where(uniform < 0.9, random_ids, original_ids)
+    masked_tokens = tokens.copy()
+    masked_tokens[positions] = np.where(
+        uniform < 0.8, vocabulary.mask_id, random_or_original_ids
+    )
     return {
         **example,
-        "tokens": masked,
-        "masked_positions": selected,
-        "masked_ids": tokens[selected],
+        "tokens": masked_tokens,
+        "masked_positions": positions,
+        "masked_ids": original_ids,
     }
 
 
@@ -78,7 +81,7 @@ def _select_words(
     """
     if not len(positions):
         return positions
-    # A word also starts after a gap in the positions: a special token is between.
+    # A word also starts after a gap in the positions, where there is a special token.
     is_start = starts_word | (np.diff(positions, prepend=-2) > 1)
     words = np.split(positions, np.flatnonzero(is_start)[1:])
     selected: list[np.ndarray] = []

@@ -1,5 +1,5 @@
 """Pairs of texts for next-sentence prediction: in half of the pairs, the second text follows
-the first (Devlin et al. 2018).
+the first in the data (Devlin et al. 2018).
 
     packing = SentencePairs(vocabulary, length=128)
     for example in packing(documents, seed=(1,)):
@@ -43,6 +43,11 @@ class SentencePairs:
     short: float = 0.1
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
+        """Yields the examples of all documents, the same ones for the same seed.
+
+        Raises:
+          DataError: there are fewer than two documents.
+        """
         if len(documents) < 2:
             raise DataError(
                 "next-sentence pairs need at least two documents, for texts that do not follow."
@@ -78,7 +83,7 @@ class SentencePairs:
                     documents, document_index, num_tokens, rng
                 )
             if second_lines:
-                yield self._example(first_lines, second_lines, is_random)
+                yield self._example(first_lines, second_lines, is_random=is_random)
 
     def _tokenized_lines(self, document: Example) -> list[np.ndarray]:
         """Returns the tokens of each line of a document, without lines of no tokens."""
@@ -91,12 +96,12 @@ class SentencePairs:
         """Returns the count of lines from `start` on that have at least `num_tokens` tokens
         together; the count of all following lines, if they have fewer.
         """
-        count = 0
-        tokens = 0
-        while start + count < len(lines) and tokens < num_tokens:
-            tokens += len(lines[start + count])
-            count += 1
-        return count
+        num_lines = 0
+        num_counted = 0  # tokens of these lines
+        while start + num_lines < len(lines) and num_counted < num_tokens:
+            num_counted += len(lines[start + num_lines])
+            num_lines += 1
+        return num_lines
 
     def _random_lines(
         self,
@@ -105,8 +110,8 @@ class SentencePairs:
         num_tokens: int,
         rng: np.random.Generator,
     ) -> list[np.ndarray]:
-        """Returns the tokens of successive lines of a random document, from a random line
-        on, of at least `num_tokens` tokens together if there are so many.
+        """Returns the tokens of successive lines of a random document, from a random line on:
+        at least `num_tokens` tokens, or all up to the end of the document.
 
         Args:
           documents: all documents.
@@ -115,7 +120,7 @@ class SentencePairs:
           rng: the random number generator.
         """
         random_index = int(rng.integers(len(documents) - 1))
-        if random_index >= document_index:  # that document is skipped
+        if random_index >= document_index:  # skips the document that is not chosen
             random_index += 1
         lines = documents[random_index][self.field].splitlines()
         start = int(rng.integers(max(len(lines), 1)))
@@ -142,7 +147,7 @@ class SentencePairs:
           is_random: whether the second text is of another document.
         """
         texts = [np.concatenate(first_lines), np.concatenate(second_lines)]
-        tokens, types = join(
+        tokens, token_types = join(
             texts,
             bos_id=self.vocabulary.bos_id,
             eos_id=self.vocabulary.eos_id,
@@ -150,6 +155,6 @@ class SentencePairs:
         )
         return {
             "tokens": tokens,
-            "token_types": types,
+            "token_types": token_types,
             "next_sentence_labels": np.int32(is_random),
         }

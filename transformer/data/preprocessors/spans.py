@@ -72,6 +72,7 @@ def span_lengths(
     """
 
     def input_length(length: int) -> int:
+        """Returns the length of the inputs of a text of this length."""
         num_noise, num_spans = _counts(length, noise_density, mean_span)
         return length - num_noise + num_spans + 1
 
@@ -103,16 +104,16 @@ def noise_mask(
         return np.zeros(length, bool)
     rng = generator(seed)
     num_noise, num_spans = _counts(length, noise_density, mean_span)
-    text_sizes = _random_sizes(length - num_noise, num_spans, rng)
-    noise_sizes = _random_sizes(num_noise, num_spans, rng)
-    # Text and noise alternate: text, span, text, span, ...
+    text_sizes = _random_sizes(length - num_noise, count=num_spans, rng=rng)
+    noise_sizes = _random_sizes(num_noise, count=num_spans, rng=rng)
+    # Sections of the text and corrupted spans alternate: text, span, text, span, ...
     sizes = np.stack([text_sizes, noise_sizes], axis=1).reshape(-1)
     is_span = np.arange(2 * num_spans) % 2 == 1
     return np.repeat(is_span, sizes)
 
 
 def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
-    """Returns the count of corrupted tokens and the count of spans.
+    """Returns the count of corrupted tokens of a text, and the count of its spans.
 
     Raises:
       DataError: a setting is out of its range.
@@ -131,16 +132,16 @@ def _random_sizes(total: int, count: int, rng: np.random.Generator) -> np.ndarra
     """Returns `count` random sizes of at least 1 that sum to `total`; all such sequences
     are equally likely.
     """
-    gaps = rng.choice(total - 1, count - 1, replace=False)
-    boundaries = np.sort(gaps) + 1
+    # `count` - 1 distinct boundaries, from 1 to `total` - 1, split 0 .. total.
+    unsorted_boundaries = rng.choice(total - 1, count - 1, replace=False) + 1
+    boundaries = np.sort(unsorted_boundaries)
     return np.diff(boundaries, prepend=0, append=total)
 
 
 def _insert_sentinels(
     tokens: np.ndarray, is_replaced: np.ndarray, vocabulary: Vocabulary
 ) -> np.ndarray:
-    """Returns tokens in which one sentinel stands for each replaced span, then `eos_id`:
-    int32.
+    """Returns the tokens with a sentinel in place of each replaced span, then `eos_id`: int32.
 
     Args:
       tokens: the tokens of the text, int32 [length].
@@ -150,7 +151,8 @@ def _insert_sentinels(
     is_start = is_replaced & ~np.concatenate([[False], is_replaced[:-1]])
     num_spans = int(is_start.sum())
     if num_spans:
-        vocabulary.sentinel(num_spans - 1)  # raises if there are too few sentinels
+        # A check: this raises an error if the vocabulary has too few sentinels.
+        vocabulary.sentinel(num_spans - 1)
     # The last ids are sentinels: at the start of span k, counted from 1, this is size - k.
     sentinels = vocabulary.size - np.cumsum(is_start)
     ids = np.where(is_start, sentinels, tokens)[~is_replaced | is_start]

@@ -36,22 +36,27 @@ def tokenize(
       append_eos: whether to append `eos_id` to the tokens.
     """
     tokens = {}
-    for field, name in fields.items():
-        text = _get(example, field)
+    for text_field, token_field in fields.items():
+        text = _get(example, text_field)
         if not isinstance(text, str):
             raise DataError(
-                f"the field {field!r} of an example is no text: {text!r:.60}."
+                f"the field {text_field!r} of an example is no text: {text!r:.60}."
             )
         ids = vocabulary.encode(text)
         if append_eos:
             ids = np.append(ids, np.int32(vocabulary.eos_id))
-        tokens[name] = ids
+        tokens[token_field] = ids
     return {**_without(example, *fields), **tokens}
 
 
 def split_prefix(example: Example, seed: Seed, *, field: str = "targets") -> Example:
     """Returns the example with the tokens of a field split into `inputs` and `targets`, at
     a random position.
+
+    Args:
+      example: an example with tokens.
+      seed: the seed of the position.
+      field: the field that has the tokens.
 
     Raises:
       DataError: the field has fewer than two tokens.
@@ -71,8 +76,10 @@ def trim(example: Example, seed: Seed, *, lengths: Mapping[str, int]) -> Example
       seed: not used; every preprocessor takes a seed.
       lengths: the maximum count of tokens of each field, by name.
     """
-    truncated = {name: _get(example, name)[:size] for name, size in lengths.items()}
-    return {**example, **truncated}
+    truncated_fields = {
+        name: _get(example, name)[:length] for name, length in lengths.items()
+    }
+    return {**example, **truncated_fields}
 
 
 def label(
@@ -124,8 +131,11 @@ def pair(
     """
     fields = [first_field, second_field] if second_field else [first_field]
     texts = [vocabulary.encode(_get(example, field)) for field in fields]
-    tokens, types = join(texts, bos_id=bos_id, eos_id=vocabulary.eos_id, length=length)
-    return {**_without(example, *fields), "tokens": tokens, "token_types": types}
+    tokens, token_types = join(
+        texts, bos_id=bos_id, eos_id=vocabulary.eos_id, length=length
+    )
+    other_fields = _without(example, *fields)
+    return {**other_fields, "tokens": tokens, "token_types": token_types}
 
 
 def join(
@@ -141,14 +151,18 @@ def join(
       length: the maximum count of tokens.
     """
     sizes = [len(text) for text in texts]
-    while sum(sizes) > length - 1 - len(texts):
-        sizes[int(np.argmax(sizes))] -= 1
+    # Without [CLS], and without a [SEP] for each text.
+    max_text_tokens = length - 1 - len(texts)
+    while sum(sizes) > max_text_tokens:
+        longest = int(np.argmax(sizes))
+        sizes[longest] -= 1
+    # The text, and the special tokens that have its token type.
     sections = [np.append(text[:size], eos_id) for text, size in zip(texts, sizes)]
     sections[0] = np.concatenate([[bos_id], sections[0]])
     tokens = np.concatenate(sections)
     section_sizes = [len(section) for section in sections]
-    types = np.repeat(np.arange(len(sections)), section_sizes)
-    return tokens.astype(np.int32), types.astype(np.int32)
+    token_types = np.repeat(np.arange(len(sections)), section_sizes)
+    return tokens.astype(np.int32), token_types.astype(np.int32)
 
 
 def _without(example: Example, *fields: str) -> Example:

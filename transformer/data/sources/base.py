@@ -16,7 +16,7 @@ Examples = Sequence[Example]
 
 
 class Source(Protocol):
-    """Training and held-out examples. Constructing a source reads nothing."""
+    """Training and held-out examples; no file is read before they are asked for."""
 
     def train(self) -> Examples:
         """Returns the training examples."""

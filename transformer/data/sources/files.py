@@ -177,14 +177,14 @@ class Documents:
 
 
 def _texts(concatenated: np.ndarray) -> Examples:
-    """Returns an example for each text; each text is followed by the byte `END`."""
+    """Returns an example for each of the concatenated texts, each followed by the byte `END`."""
     texts = concatenated.tobytes().split(bytes([END]))
     return [{"text": text.decode("utf-8", "replace")} for text in texts if text]
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """A source in files of one format.
+    """A source that reads files of one format.
 
     Args:
       file_format: the format of the files.
@@ -258,14 +258,15 @@ class FileExamples(Sequence[Example]):
             raise DataError(f"no file matches {pattern!r}.")
         self._paths = paths
         self._format = file_format
-        indices = [load_index(path, file_format, skip) for path in paths]
-        self._records = [file_index.records for file_index in indices]
-        # Of each file, the count of examples in this file and the files before.
+        indices = [load_index(path, file_format, skip=skip) for path in paths]
+        # For each file: start, length and record number of each example, int64 [examples, 3].
+        self._records = [index.records for index in indices]
+        # For each file: the count of examples in this file and the files before.
         self._ends = np.cumsum([len(records) for records in self._records])
         skip_counts = {
-            path: file_index.num_skipped
-            for path, file_index in zip(paths, indices)
-            if file_index.num_skipped
+            path: index.num_skipped
+            for path, index in zip(paths, indices)
+            if index.num_skipped
         }
         if skip_counts:
             self._warn_of_skipped(skip_counts)
@@ -273,7 +274,11 @@ class FileExamples(Sequence[Example]):
             raise DataError(f"the files that match {pattern!r} have no example.")
 
     def _warn_of_skipped(self, skip_counts: Mapping[Path, int]) -> None:
-        """Warns of skipped records, whose count in each file is given."""
+        """Warns of skipped records.
+
+        Args:
+          skip_counts: the count of skipped records of each file that has such records.
+        """
         total = sum(skip_counts.values())
         texts = [f"{path}: {count:,}" for path, count in skip_counts.items()]
         ellipsis = "; ..." if len(texts) > _MAX_FILES else ""
@@ -298,9 +303,9 @@ class FileExamples(Sequence[Example]):
         index = range(len(self))[index]  # counts negative indices from the end
         file_index = int(np.searchsorted(self._ends, index, side="right"))
         records = self._records[file_index]
-        # Negative: counted from the end of the file's records.
-        record = records[index - self._ends[file_index]]
-        start, length, record_number = record.tolist()
+        # Negative, as the index is less than the end: counted from the end of the records.
+        index_in_file = index - self._ends[file_index]
+        start, length, record_number = records[index_in_file].tolist()
         path = self._paths[file_index]
         try:
             return self._format.parse(read_bytes(path, start, length))

@@ -24,6 +24,10 @@ import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
+# A record of a TFRecord file has a header, the data, and a checksum.
+_HEADER_BYTES = 12
+_CHECKSUM_BYTES = 4
+
 
 class RecordSpan(NamedTuple):
     """The location of a record in a file.
@@ -40,8 +44,8 @@ class RecordSpan(NamedTuple):
 
 
 class RecordError(ValueError):
-    """Raised for a record that is not an example, or from which on a file cannot be read.
-    The message continues a sentence such as "line 3 ...".
+    """Raised for a record that is not an example, or that is damaged, so that the rest of the
+    file cannot be read. The message continues a sentence such as "line 3 ...".
     """
 
 
@@ -78,9 +82,10 @@ class _Lines:
     checked = True
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
+        """Yields the location of each line that is not empty, without its line break."""
         start = 0
         with open(path, "rb") as file:
-            for line_number, line in enumerate(file, 1):
+            for line_number, line in enumerate(file, start=1):
                 length = len(line.rstrip(b"\r\n"))
                 if line.strip():
                     yield RecordSpan(start, length, line_number)
@@ -171,16 +176,16 @@ class TFRecords(Format):
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         with open(path, "rb") as file:
-            if file.read(2) == b"\x1f\x8b":
+            is_gzip = file.read(2) == b"\x1f\x8b"
+            if is_gzip:
                 raise RecordError(
                     "cannot be read: the file is compressed, which allows no random access; "
                     "decompress it"
                 )
         start = 0
-        for record_number, length in enumerate(_record_lengths(path), 1):
-            # A record has a header of 12 bytes, the data, and a checksum of 4 bytes.
-            yield RecordSpan(start + 12, length, record_number)
-            start += length + 16
+        for record_number, length in enumerate(_record_lengths(path), start=1):
+            yield RecordSpan(start + _HEADER_BYTES, length, record_number)
+            start += _HEADER_BYTES + length + _CHECKSUM_BYTES
         # TensorFlow takes an incomplete header for the end of the file.
         if start != path.stat().st_size:
             raise RecordError("is truncated or damaged")
@@ -205,9 +210,9 @@ class TFRecords(Format):
             return np.array(feature.float_list.value, np.float32)
         if kind == "int64_list":
             return np.array(feature.int64_list.value, np.int64)
-        values = [
-            _text(value) if self.text else value for value in feature.bytes_list.value
-        ]
+        values = list(feature.bytes_list.value)
+        if self.text:
+            values = [_text(value) for value in values]
         return values[0] if len(values) == 1 else values
 
 
@@ -221,6 +226,7 @@ def _record_lengths(path: Path) -> Iterator[int]:
         tf.data.TFRecordDataset(str(path)).map(tf.strings.length)
     )
     num_read = 0
+    # In batches, which is faster.
     with contextlib.suppress(tf.errors.DataLossError):
         for batch in lengths.batch(1024).as_numpy_iterator():
             num_read += len(batch)

@@ -1,11 +1,11 @@
-"""The index of a file: the offset of each example, for random access. It is made once, and
+"""The index of a file: the location of each example, for random access. It is made once, and
 saved next to the file.
 
 The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy's format:
 
     row 0         the key of file and format: a hash, the size and the modification time
     row 1         the count of skipped records, 0, 0
-    rows 2, ...   of each example the `RecordSpan`: start, length, record number
+    rows 2, ...   the `RecordSpan` of each example: start, length, record number
 
 It is memory-mapped. If it cannot be written, it is in memory only.
 """
@@ -59,16 +59,22 @@ def load_index(path: Path, file_format: Format, skip: bool) -> FileIndex:
     index_path = path.with_name(path.name + ".idx")
     key = _key(path, file_format)
     table = _load_table(index_path, key)
-    # A saved index that skips records does not raise the error of the first one.
-    if table is None or (table[1, 0] and not skip):
+    # The saved index may be one that skips bad records: without `skip`, it is made again, to
+    # raise the error of the first bad record.
+    if table is None or (_num_skipped(table) and not skip):
         table = _make_table(path, file_format, skip, key)
         with (
             contextlib.suppress(OSError),
-            atomic_file(index_path) as temporary,
-            open(temporary, "wb") as file,
+            atomic_file(index_path) as temporary_path,
+            open(temporary_path, "wb") as file,
         ):
             np.save(file, table)
-    return FileIndex(records=table[2:], num_skipped=int(table[1, 0]))
+    return FileIndex(records=table[2:], num_skipped=_num_skipped(table))
+
+
+def _num_skipped(table: np.ndarray) -> int:
+    """Returns the count of skipped records in the table of an index."""
+    return int(table[1, 0])
 
 
 def _key(path: Path, file_format: Format) -> np.ndarray:
@@ -100,7 +106,7 @@ def _make_table(
     Raises:
       DataError: a record is bad, and `skip` is False.
     """
-    # An array of int64 that grows: the table, row by row.
+    # The table, row by row, as an array of int64 ("q") that grows. Row 1 is set at the end.
     elements = array.array("q", [*key.tolist(), 0, 0, 0])
     num_skipped = 0
     record_number = 0

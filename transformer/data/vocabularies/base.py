@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer.data.errors import DataError
 
-PAD = 0
+PAD = 0  # the id of padding
 
 
 class VocabularyError(DataError):

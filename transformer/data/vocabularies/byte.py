@@ -1,4 +1,4 @@
-"""Bytes as tokens: only these (RawBytes), or with special ids and sentinels, as in ByT5.
+"""Bytes as tokens: bytes only (RawBytes), or bytes with special ids and sentinels, as in ByT5.
 
 >>> ByteVocabulary().encode("A").tolist(), ByteVocabulary().size       # byte 65, 3 special ids
 ([68], 359)

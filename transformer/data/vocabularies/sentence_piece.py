@@ -3,8 +3,9 @@
 
     vocabulary = SentencePieceVocabulary("text.model", extra_ids=100)
 
-The ids are in the order of T5: padding 0, end of sequence 1, unknown 2, then the pieces,
-then the sentinels.
+A *piece* is a text with an id: a word, or a section of a word. The ids are in the order of T5:
+padding 0, end of sequence 1, unknown 2, then the pieces, then the sentinels: ids that replace
+spans removed from a text.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class SentencePieceVocabulary(Vocabulary):
     def decode(self, ids: np.ndarray) -> str:
         num_pieces = self.size - self.sentinels
         # The processor knows no sentinels, and would decode padding as text.
-        piece_ids = [int(i) for i in self._before_eos(ids) if PAD < i < num_pieces]
+        ids = self._before_eos(ids)
+        piece_ids = [int(piece_id) for piece_id in ids if PAD < piece_id < num_pieces]
         return self._processor.decode(piece_ids)
 
     def fingerprint(self) -> str:
@@ -105,7 +107,7 @@ def train_sentence_pieces(
             pad_id=PAD,
             eos_id=1,
             unk_id=2,
-            bos_id=-1,
+            bos_id=-1,  # none
             num_threads=1,
             minloglevel=2,  # errors only
             input_sentence_size=1_000_000,  # sentences after these are not read

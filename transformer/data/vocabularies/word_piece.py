@@ -27,7 +27,9 @@ from transformer.data.vocabularies.base import (
     import_extra,
 )
 
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_PAD_PIECE = "[PAD]"
+_UNKNOWN_PIECE = "[UNK]"
+SPECIALS = (_PAD_PIECE, _UNKNOWN_PIECE, "[CLS]", "[SEP]", "[MASK]")
 _MAX_WORD_LENGTH = 200  # characters; a longer word is unknown, as in BERT
 
 
@@ -54,12 +56,12 @@ class WordPieceVocabulary(Vocabulary):
         self.pieces = _read_pieces(path)
         self.size = len(self.pieces)
         ids = {piece: index for index, piece in enumerate(self.pieces)}
-        self.unk_id = ids["[UNK]"]
+        self.unk_id = ids[_UNKNOWN_PIECE]
         self.bos_id = ids["[CLS]"]
         self.eos_id = ids["[SEP]"]
         self.mask_id = ids["[MASK]"]
         self._tokenizer = _make_tokenizer(lower_case, vocab=ids)
-        special_ids = [ids[name] for name in SPECIALS]
+        special_ids = [ids[piece] for piece in SPECIALS]
         all_ids = np.arange(self.size, dtype=np.int32)
         self.ordinary_ids = np.setdiff1d(all_ids, special_ids)
         self._continues_word = np.array(
@@ -116,15 +118,15 @@ def train_word_pieces(
     """
     library = import_extra("tokenizers")
     tokenizer = _make_tokenizer(lower_case)
-    alphabet, inner_letters = _frequent_letters(texts, tokenizer, letters)
+    alphabet, inner_letters = _frequent_letters(texts, tokenizer, limit=letters)
     min_size = len(SPECIALS) + len(alphabet) + len(inner_letters)
     if size < min_size:
         raise VocabularyError(
             f"{size} pieces are too few: {min_size} are needed for the "
             f"{len(alphabet)} single characters of the texts."
         )
-    # The trainer would give ids to pieces such as ##a in the order of a hash table, and break
-    # ties by these ids. As special tokens, they have a deterministic order.
+    # The trainer gives ids to pieces such as ##a in the order of a hash table, which differs
+    # between runs, and breaks ties by these ids. Special tokens have ids in the given order.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIALS, *(f"##{c}" for c in inner_letters)],
@@ -134,7 +136,7 @@ def train_word_pieces(
     )
     tokenizer.train_from_iterator(texts, trainer)
     ids = tokenizer.get_vocab()
-    return sorted(ids, key=ids.__getitem__)
+    return sorted(ids, key=lambda piece: ids[piece])
 
 
 def _frequent_letters(
@@ -156,9 +158,10 @@ def _frequent_letters(
         pairs.update(zip(clean_text, clean_text[1:]))
 
     def words(text: str) -> list[str]:
+        """Returns the words of a clean text."""
         return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
 
-    # Spaces are in no word.
+    # Without spaces: no word has them.
     letters = [letter for letter in counts if words(letter)]
     letters.sort(key=lambda letter: (-counts[letter], letter))
     frequent = set(letters[:limit])
@@ -187,7 +190,7 @@ def _read_pieces(path: str) -> list[str]:
             f"--kind=wordpiece --size=8000 --output={path}"
         ) from error
     line_of_piece: dict[str, int] = {}
-    for line_number, piece in enumerate(pieces, 1):
+    for line_number, piece in enumerate(pieces, start=1):
         if piece in line_of_piece:
             raise VocabularyError(
                 f"{path}:{line_number}: the piece {piece!r} is on line "
@@ -199,8 +202,8 @@ def _read_pieces(path: str) -> list[str]:
         raise VocabularyError(
             f"{path} is no vocabulary of word pieces: it lacks {', '.join(missing)}."
         )
-    if pieces[PAD] != SPECIALS[0]:
-        raise VocabularyError(f"{path}:1: the first piece must be {SPECIALS[0]}.")
+    if pieces[PAD] != _PAD_PIECE:
+        raise VocabularyError(f"{path}:1: the first piece must be {_PAD_PIECE}.")
     return pieces
 
 
@@ -215,7 +218,7 @@ def _make_tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> An
     tokenizer = library.Tokenizer(
         library.models.WordPiece(
             vocab=vocab or {},
-            unk_token=SPECIALS[1],
+            unk_token=_UNKNOWN_PIECE,
             max_input_chars_per_word=_MAX_WORD_LENGTH,
         )
     )

@@ -1,8 +1,9 @@
 """Two baselines for a byte language model, in bits per byte: a bigram model and gzip.
 
-Model and baselines are scored on the same bytes: the held-out files one after another
+Model and baselines are scored on the same bytes: the concatenated held-out files
 (`Corpus.held_out`), without the first byte, truncated to a multiple of `length` bytes.
-These bytes are the targets of `transformer.data.windows(held_out, length)`.
+These bytes are the targets of `transformer.data.windows(held_out, length)`: successive
+windows of `length` bytes.
 
     model    the mean of -log2 p(byte | the bytes before it in its window)
     bigram   the mean of -log2 p(byte | the one byte before it), counted on the training bytes
@@ -49,7 +50,7 @@ def compare(train: np.ndarray, held_out: np.ndarray, length: int) -> Baselines:
       length: the length of the windows on which the model is scored.
     """
     num_scored = (held_out.size - 1) // length * length
-    # The first byte is not scored: it is what the bigram model predicts the second from.
+    # The first byte is not scored: the bigram model predicts the second byte from it.
     text = held_out[: num_scored + 1]
     return Baselines(
         bigram=bigram_bits(train, text),
@@ -80,12 +81,12 @@ def bigram_bits(train: np.ndarray, text: np.ndarray, smoothing: float = 0.01) ->
 
 def gzip_bits(text: np.ndarray) -> float:
     """Returns the bits per byte of a text, compressed as one zlib stream of level 9."""
-    return 8.0 * len(zlib.compress(text.tobytes(), 9)) / text.size
+    return 8.0 * len(zlib.compress(text.tobytes(), level=9)) / text.size
 
 
 def _pair_counts(text: np.ndarray) -> np.ndarray:
     """Returns the count of each pair of successive bytes: int64 [256 first, 256 second]."""
-    before = text[:-1].astype(np.int64)
-    after = text[1:]
-    counts = np.bincount(before * 256 + after, minlength=256 * 256)
+    first = text[:-1].astype(np.int64)
+    second = text[1:]
+    counts = np.bincount(first * 256 + second, minlength=256 * 256)
     return counts.reshape(256, 256)

@@ -23,7 +23,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ import meshtf as mtf
 
 FILE = "metrics.jsonl"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # codes of OSError
-BARS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇█"  # from the lowest value to the highest
 
 
 def print_now(line: str) -> None:
@@ -49,8 +49,8 @@ def print_now(line: str) -> None:
 
 
 class Metrics:
-    """Writes metrics of steps to a folder: to metrics.jsonl, and as TensorBoard events. Of
-    several processes, the first one does it.
+    """Writes metrics of steps to a folder: to metrics.jsonl, and as TensorBoard events. If
+    several processes train together, only the first one writes.
 
     A line of step s describes the s-th step, counted from 1. A run that resumes from a
     checkpoint of step 1000 passes `start_step=1000`: lines up to step 1000 stay, and later
@@ -71,7 +71,7 @@ class Metrics:
         self._path = Path(folder, FILE)
         is_first = mtf.cluster.processes().is_first
         if not is_first:
-            self._path = Path(os.devnull)
+            self._path = Path(os.devnull)  # lines of the other processes are dropped
         self._print_line = print_line
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if is_first:
@@ -80,11 +80,11 @@ class Metrics:
         self._unwritten = b""  # lines that did not fit on a full disk
         # The step of the last line, and the names of the metrics written for this step.
         self._last_step = start_step
-        self._written_names = _names_written(self._path, start_step)
+        self._written_names = _metric_names(self._path, start_step)
         self._events: Any = None
-        # Without TensorBoard, `tf.summary.scalar` raises an error.
         if not is_first:
             return
+        # Without TensorBoard, `tf.summary.scalar` raises an error.
         if importlib.util.find_spec("tensorboard"):
             self._events = tf.summary.create_file_writer(str(folder))
         else:
@@ -102,6 +102,7 @@ class Metrics:
         """
         step = int(step)
         if step == self._last_step:
+            # Without the metrics that were already written.
             values = {
                 name: value
                 for name, value in values.items()
@@ -117,14 +118,18 @@ class Metrics:
         for name, value in values.items():
             line[name] = _finite_or_none(value)
         self._append((json.dumps(line, allow_nan=False) + "\n").encode())
-        if self._events is not None:
-            with (
-                self._events.as_default(step),
-                contextlib.suppress(tf.errors.OpError),
-            ):
-                for name, value in values.items():
-                    tf.summary.scalar(name, float(value))
-                self._events.flush()
+        self._write_events(step, values)
+
+    def _write_events(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes metrics of a step as TensorBoard events, if TensorBoard is installed. Errors,
+        such as a full disk, are ignored.
+        """
+        if self._events is None:
+            return
+        with self._events.as_default(step), contextlib.suppress(tf.errors.OpError):
+            for name, value in values.items():
+                tf.summary.scalar(name, float(value))
+            self._events.flush()
 
     def _append(self, text: bytes) -> None:
         """Appends to the file; warns once when the disk becomes full."""
@@ -154,7 +159,7 @@ class Metrics:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -191,8 +196,9 @@ class Progress:
         self._tokens_per_step = tokens_per_step
         self._print_line = print_line
         self._clock = clock
-        self._reported_step: int | None = None
-        self._reported_time = 0.0
+        # The step and the time of the last call of `speed`.
+        self._last_call_step: int | None = None
+        self._last_call_time = 0.0
 
     def speed(self, step: int) -> Speed | None:
         """Returns the mean speed since the last call; None in the first call.
@@ -201,10 +207,10 @@ class Progress:
           step: the count of steps done.
         """
         now = self._clock()
-        previous_step = self._reported_step
-        elapsed = max(now - self._reported_time, 1e-9)
-        self._reported_step = step
-        self._reported_time = now
+        previous_step = self._last_call_step
+        elapsed = max(now - self._last_call_time, 1e-9)  # not 0: it is divided by
+        self._last_call_step = step
+        self._last_call_time = now
         if previous_step is None or step <= previous_step:
             return None
         seconds_per_step = elapsed / (step - previous_step)
@@ -230,12 +236,12 @@ class Progress:
         width = len(str(self._last_step))
         columns = [f"step {step:>{width}}/{self._last_step}", f"loss {loss:.4f}"]
         if speed is not None:
-            remaining = (self._last_step - step) * speed.seconds_per_step
+            seconds_left = (self._last_step - step) * speed.seconds_per_step
             columns.append(f"{step_time(speed.seconds_per_step)}/step")
             columns.append(f"{speed.tokens_per_second:,.0f} tokens/s")
             if flops_utilization is not None:
                 columns.append(f"{flops_utilization:.1%} of peak FLOPs")
-            columns.append(f"{duration(remaining)} left")
+            columns.append(f"{duration(seconds_left)} left")
         self._print_line("  ".join(columns))
         for remark in remarks:
             self._print_line(" " * len("step ") + remark)
@@ -295,9 +301,9 @@ def bars(values: Sequence[float], width: int = 60) -> str:
     '█▄▁▁'
     """
     width = min(width, len(values))
-    ends = [len(values) * k // width for k in range(width + 1)]
+    boundaries = [len(values) * k // width for k in range(width + 1)]
     means = []
-    for start, end in itertools.pairwise(ends):
+    for start, end in itertools.pairwise(boundaries):
         means.append(sum(values[start:end]) / (end - start))
     low = min(means)
     high = max(means)
@@ -312,15 +318,16 @@ def _drop_later_lines(path: Path, last_step: int) -> None:
     """Removes the lines of steps after `last_step`, which a resumed run writes again."""
     if not path.exists():
         return
-    remaining = "".join(
+    remaining_text = "".join(
         text + "\n" for text, line in _lines(path) if line["step"] <= last_step
     )
-    temporary = path.with_suffix(".new")
-    temporary.write_text(remaining, encoding="utf-8")
-    os.replace(temporary, path)  # atomic: a crash leaves the old file or the new one
+    temporary_path = path.with_suffix(".new")
+    temporary_path.write_text(remaining_text, encoding="utf-8")
+    # Atomic: a crash leaves the old file or the new one.
+    os.replace(temporary_path, path)
 
 
-def _names_written(path: Path, step: int) -> set[str]:
+def _metric_names(path: Path, step: int) -> set[str]:
     """Returns the names of the metrics of a step in a file."""
     names: set[str] = set()
     if not path.exists():
@@ -343,6 +350,6 @@ def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _finite_or_none(value: float) -> float | None:
-    """Returns a value as a float; None if it is NaN or infinite, which JSON has not."""
+    """Returns a value as a float; None if it is NaN or infinite: JSON has no such numbers."""
     value = float(value)
     return value if math.isfinite(value) else None

@@ -54,7 +54,7 @@ class Monitor:
     Args:
       folder: the folder of the run.
       steps: the total count of steps.
-      flops: the FLOPs of a step, summed over all mesh positions.
+      flops: the FLOPs of a step, summed over all positions of the mesh.
       peak_flops: the peak FLOPs per second of all devices together; None: unknown.
       clock: a function that returns the time in seconds.
     """
@@ -101,7 +101,7 @@ class Monitor:
           **values: further values for status.json, such as the loss.
         """
         now = self._clock()
-        shares: dict[str, float] = {}
+        shares: dict[str, float] = {}  # the two fractions, by name
         last_step = self._last_step
         elapsed = now - self._last_time
         if last_step is not None and step > last_step and elapsed > 0:
@@ -126,16 +126,16 @@ class Monitor:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        """Writes how the run ended: "done", "interrupted", or "failed" and why."""
+        """Writes the state at the end: "done", "interrupted", or "failed" with the error."""
         if error is None:
             self._write("done", {})
         elif isinstance(error, KeyboardInterrupt):
             self._write("interrupted", {})
         else:
             message = f"{type(error).__name__}: {error}"
-            # An op that fails since a worker was lost has a message that does not say so.
+            # The message of an op that fails since a worker was lost does not name the worker.
             lost_workers = []
             if isinstance(error, tf.errors.OpError):
                 lost_workers = mtf.lost_workers()
@@ -144,8 +144,13 @@ class Monitor:
             self._write("failed", {"error": message})
 
     def _write(self, state: str, values: Mapping[str, Any]) -> None:
-        """Replaces the status file. Values of earlier calls stay in it, unless a later call
-        has a value of the same name. Of several processes, the first one does it.
+        """Replaces the status file; if several processes train together, only the first one
+        does. The file also has the values of earlier calls, unless a later call has a value
+        of the same name.
+
+        Args:
+          state: "starting", "training", "done", "interrupted" or "failed".
+          values: further values by name.
         """
         self._values |= values
         if not mtf.cluster.processes().is_first:
@@ -159,12 +164,11 @@ class Monitor:
             "pid": os.getpid(),
         }
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".new")
+        temporary_path = self._path.with_suffix(".new")
         with contextlib.suppress(OSError):  # a full disk: the old file remains
-            temporary.write_text(
-                json.dumps(status, allow_nan=False) + "\n", encoding="utf-8"
-            )
-            os.replace(temporary, self._path)
+            text = json.dumps(status, allow_nan=False) + "\n"
+            temporary_path.write_text(text, encoding="utf-8")
+            os.replace(temporary_path, self._path)
 
 
 def _json_value(value: Any) -> Any:
@@ -190,18 +194,18 @@ def profiler_trace(folder: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
-    """Returns the seconds spent in ops in the last profile of a folder, "compute" and
-    "communication".
+    """Returns the seconds spent in ops in the last profile of a folder, by the kind of op:
+    "compute" and "communication".
 
     Ops of several threads run at the same time, so the sum exceeds the elapsed time. A
     profile does not record the time that an op waits to receive.
     """
     seconds = {"compute": 0.0, "communication": 0.0}
     profiles = Path(folder).rglob("*.xplane.pb")
-    latest = max(profiles, key=lambda path: path.stat().st_mtime)
+    latest_profile = max(profiles, key=lambda path: path.stat().st_mtime)
     # A space has planes (devices), a plane has lines (threads), and a line has events.
     space = xplane_pb2.XSpace()
-    space.ParseFromString(latest.read_bytes())
+    space.ParseFromString(latest_profile.read_bytes())
     for plane in space.planes:
         event_names = {key: meta.name for key, meta in plane.event_metadata.items()}
         for line in plane.lines:

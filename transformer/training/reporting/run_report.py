@@ -1,4 +1,4 @@
-"""The lines that a training run prints at its start and its end.
+"""The lines that a training run prints at its start and its end, such as a table.
 
 Example:
 
@@ -24,7 +24,7 @@ from transformer.models.base import Model
 from transformer.training.evaluation import Evaluation
 from transformer.training.reporting import baselines, metrics
 
-Scores = Mapping[str, float]
+Scores = Mapping[str, float]  # the metrics of `Evaluation` by name
 _COLUMN_WIDTH = 15
 
 
@@ -75,7 +75,7 @@ def print_introduction(
     for line in changed:
         print(f"changed  {line}", flush=True)
     if step >= steps:
-        print(finished_text(step, steps, bool(changed)), flush=True)
+        print(finished_text(step, steps, has_changes=bool(changed)), flush=True)
 
 
 def finished_text(
@@ -102,8 +102,8 @@ def finished_text(
 
 
 def cost(forecast: mtf.Forecast) -> str:
-    """Returns the cost of a step for one mesh position, or the error of its plan, as one
-    line.
+    """Returns the cost of a step for one position of the mesh, as one line; the first line of
+    the error, if the step has one.
     """
     if forecast.error is not None:
         return forecast.error.partition("\n")[0]
@@ -117,7 +117,7 @@ def cost(forecast: mtf.Forecast) -> str:
 def write_config(model_dir: str) -> None:
     """Writes gin's settings to two files in a folder: config.gin has the bindings of the
     configuration, and operative_config.gin all settings that were used so far, defaults
-    included. Of several processes, the first one does it.
+    included. If several processes train together, only the first one writes.
     """
     if not mtf.cluster.processes().is_first:
         return
@@ -131,8 +131,8 @@ def write_config(model_dir: str) -> None:
 def initial_scores_line(scores: Scores) -> str:
     """Returns a line with the scores before the first step."""
     text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in scores.items())
-    uniform = " (8 for uniform guesses)" if "bits_per_byte" in scores else ""
-    return f"held out before training: {text}{uniform}. Losses are in nats: 0.693 is one bit."
+    comparison = " (8 for uniform guesses)" if "bits_per_byte" in scores else ""
+    return f"held out before training: {text}{comparison}. Losses are in nats: 0.693 is one bit."
 
 
 def held_out_metrics(scores: Scores) -> dict[str, float]:
@@ -161,15 +161,15 @@ def print_summary(
     """
     names = list(after.scores)
     rows = [
-        _table_row("before", names, before.scores, f"at step {before.step}"),
-        _table_row("after", names, after.scores, f"at step {after.step}"),
+        _table_row("before", names, before.scores, note=f"at step {before.step}"),
+        _table_row("after", names, after.scores, note=f"at step {after.step}"),
     ]
     if isinstance(data, ByteText):
-        reference = baselines.compare(
-            data.corpus.train, data.corpus.held_out, data.length
+        bits_per_byte = baselines.compare(
+            data.corpus.train, data.corpus.held_out, length=data.length
         )
-        bigram_scores = {"bits_per_byte": reference.bigram}
-        gzip_scores = {"bits_per_byte": reference.gzip}
+        bigram_scores = {"bits_per_byte": bits_per_byte.bigram}
+        gzip_scores = {"bits_per_byte": bits_per_byte.gzip}
         rows.append(_table_row("byte bigram", names, bigram_scores))
         rows.append(_table_row("gzip", names, gzip_scores))
     print(metrics.curve(model_dir))

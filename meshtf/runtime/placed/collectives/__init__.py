@@ -1,7 +1,7 @@
 """Collectives over a group of devices, written with plain TensorFlow ops.
 
-Each function takes the tensor of each device of a group, and returns the result of each
-device, in the same order. Four modules have these functions, with different algorithms:
+Each function takes a list with the tensor of each device of a group, and returns a list with
+the result of each device, in the same order. Four modules have these functions:
 
     shared_memory   for devices that share one memory: one device computes the result
     ring            for devices with separate memories: chunks are sent around a ring
@@ -25,7 +25,7 @@ from meshtf.runtime.placed.collectives import (
     shared_memory,
 )
 
-__all__ = ["shared_memory", "bucketed", "collectives_for", "hierarchical", "ring"]
+__all__ = ["bucketed", "collectives_for", "hierarchical", "ring", "shared_memory"]
 
 
 def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleType:

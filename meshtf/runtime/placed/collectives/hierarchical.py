@@ -2,12 +2,14 @@
 
 The first device of each host is its leader. Each leader reduces or gathers the tensors of
 its host, the leaders form a ring, and each leader sends the results to the devices of its
-host. So the traffic between hosts is that of a ring with one device on each host. An
-all_to_all is that of `ring`: each shard is sent directly to its target.
+host. So the traffic between hosts is the same as in a ring with one device on each host. In
+an all_to_all, each shard is sent directly to its target, as in `ring.py`.
 
     all_reduce([x0, x1, x2, x3], devices, "sum")     # devices 0, 1 on one host; 2, 3 on another
 
-In this file, the members of a host are the indices of its devices in the group.
+In all functions, `xs` are the tensors of a group of devices, in the order of `devices`, and
+`kind` is the reduction: "sum", "max" or "min".
+The *members* of a host are the indices of its devices in the group.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
     members_of_hosts = _members_of_hosts(devices)
     host_totals = []
     for members in members_of_hosts:
-        host_totals.append(_reduced_on_leader(xs, devices, members, kind))
+        host_totals.append(_reduce_on_leader(xs, devices, members, kind))
     leaders = _leaders(members_of_hosts, devices)
     totals = ring.all_reduce(host_totals, leaders, kind)
-    return _sent_to_members(totals, members_of_hosts, devices)
+    return _send_to_members(totals, members_of_hosts, devices)
 
 
 def reduce_scatter(
@@ -44,22 +46,22 @@ def reduce_scatter(
     """Returns shard j of the reduced tensor on device j."""
     members_of_hosts = _members_of_hosts(devices)
     leaders = _leaders(members_of_hosts, devices)
-    chunks = []
+    chunks = []  # chunks[host index][index of the host to which the chunk is sent]
     for members, leader in zip(members_of_hosts, leaders):
-        host_total = _reduced_on_leader(xs, devices, members, kind)
+        host_total = _reduce_on_leader(xs, devices, members, kind)
         shards = split(host_total, len(devices), axis, leader)
-        # Chunk h has the shards of all members of host h.
+        # Each chunk has the shards of all members of one host.
         host_chunks = []
         for target_members in members_of_hosts:
-            target_shards = [shards[p] for p in target_members]
+            target_shards = [shards[member] for member in target_members]
             host_chunks.append(_concat(target_shards, axis, leader))
         chunks.append(host_chunks)
-    reduced = ring.reduce_chunks(chunks, leaders, kind)
+    reduced_chunks = ring.reduce_chunks(chunks, leaders, kind)
     outputs: list[Any] = [None] * len(devices)
-    for members, leader, chunk in zip(members_of_hosts, leaders, reduced):
+    for members, leader, chunk in zip(members_of_hosts, leaders, reduced_chunks):
         shards = split(chunk, len(members), axis, leader)
-        for p, x in zip(members, shards):
-            outputs[p] = send(x, leader, devices[p])
+        for member, x in zip(members, shards):
+            outputs[member] = send(x, leader, devices[member])
     return outputs
 
 
@@ -69,30 +71,32 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
     leaders = _leaders(members_of_hosts, devices)
     chunks = []
     for members, leader in zip(members_of_hosts, leaders):
-        received = [send(xs[p], devices[p], leader) for p in members]
-        chunks.append(_concat(received, axis, leader))
+        received_tensors = [
+            send(xs[member], devices[member], leader) for member in members
+        ]
+        chunks.append(_concat(received_tensors, axis, leader))
     # The order of the shards in the concatenation of all chunks: host by host.
-    order = [p for members in members_of_hosts for p in members]
-    gathered = []
-    for all_chunks, leader in zip(ring.share_chunks(chunks, leaders), leaders):
+    order = [member for members in members_of_hosts for member in members]
+    gathered_tensors = []
+    for all_chunks, leader in zip(ring.gather_chunks(chunks, leaders), leaders):
         if order == sorted(order):
-            gathered.append(_concat(all_chunks, axis, leader))
+            gathered_tensors.append(_concat(all_chunks, axis, leader))
             continue
-        # Hosts take turns in the group: split the chunks and reorder the shards.
+        # The members of a host are not adjacent: split the chunks and reorder the shards.
         shards: list[Any] = []
         for members, chunk in zip(members_of_hosts, all_chunks):
             shards += split(chunk, len(members), axis, leader)
-        in_order = [shards[order.index(p)] for p in range(len(devices))]
-        gathered.append(_concat(in_order, axis, leader))
-    return _sent_to_members(gathered, members_of_hosts, devices)
+        shards_in_order = [shards[order.index(j)] for j in range(len(devices))]
+        gathered_tensors.append(_concat(shards_in_order, axis, leader))
+    return _send_to_members(gathered_tensors, members_of_hosts, devices)
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, on each device."""
-    expanded = []
+    expanded_tensors = []
     for x, device in zip(xs, devices):
-        expanded.append(tensor_ops.stack([x], device))
-    return all_gather(expanded, devices, 0)
+        expanded_tensors.append(tensor_ops.stack([x], device))
+    return all_gather(expanded_tensors, devices, axis=0)
 
 
 def _members_of_hosts(devices: Sequence[str]) -> list[list[int]]:
@@ -110,7 +114,7 @@ def _leaders(
     return [devices[members[0]] for members in members_of_hosts]
 
 
-def _reduced_on_leader(
+def _reduce_on_leader(
     xs: Sequence[Any],
     devices: Sequence[str],
     members: Sequence[int],
@@ -118,11 +122,11 @@ def _reduced_on_leader(
 ) -> Any:
     """Returns the reduction of the tensors of a host, on its leader."""
     leader = devices[members[0]]
-    received = [send(xs[p], devices[p], leader) for p in members]
-    return combine_all(kind, received, leader)
+    received_tensors = [send(xs[member], devices[member], leader) for member in members]
+    return combine_all(kind, received_tensors, leader)
 
 
-def _sent_to_members(
+def _send_to_members(
     tensors: Sequence[Any],
     members_of_hosts: Sequence[Sequence[int]],
     devices: Sequence[str],
@@ -131,8 +135,8 @@ def _sent_to_members(
     outputs: list[Any] = [None] * len(devices)
     for x, members in zip(tensors, members_of_hosts):
         leader = devices[members[0]]
-        for p in members:
-            outputs[p] = send(x, leader, devices[p])
+        for member in members:
+            outputs[member] = send(x, leader, devices[member])
     return outputs
 
 

@@ -4,6 +4,8 @@ to a device.
 >>> import tensorflow as tf
 >>> shard(tf.range(6), axis=0, index=1, num_shards=3, device="/device:CPU:0").numpy()
 array([2, 3], dtype=int32)
+
+The argument `device` is the device that runs the op.
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ def combine(
     if kind == "sum":
         return binary("AddV2", x, y, device)
     if x.dtype == tf.bool:
-        logical_op = "LogicalOr" if kind == "max" else "LogicalAnd"
-        return binary(logical_op, x, y, device)
+        return binary("LogicalOr" if kind == "max" else "LogicalAnd", x, y, device)
     return binary("Maximum" if kind == "max" else "Minimum", x, y, device)
 
 

@@ -2,10 +2,13 @@
 
 Device j sends only to device j + 1, and the last device to the first. In a reduce_scatter
 or an all_gather among p devices, each device receives (p - 1)/p of the tensor, which is
-optimal. An all_to_all uses no ring: each shard is sent directly to its target.
+optimal (Patarasuk and Yuan, 2009). An all_to_all uses no ring: each shard is sent directly
+to its target.
 
     all_reduce([x0, x1], ("/device:GPU:0", "/device:GPU:1"), "sum")
 
+In all functions, `xs` are the tensors of a group of devices, in the order of `devices`, and
+`kind` is the reduction: "sum", "max" or "min".
 Tensors are sliced on the device that sends them.
 """
 
@@ -35,15 +38,16 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
     sizes_or_count: list[int] | int = sizes
     if len(set(sizes)) == 1:
         sizes_or_count = num_chunks  # equal chunks: a simpler op
-    chunks = []
+    chunks = []  # chunks[device index][chunk index]
     for x, device in zip(xs, devices):
         flat = reshape(x, [-1], device)
-        chunks.append(split(flat, sizes_or_count, 0, device))
-    gathered = share_chunks(reduce_chunks(chunks, devices, kind), devices)
-    return [
-        reshape(concat(reduced, 0, device), shape, device)
-        for reduced, device in zip(gathered, devices)
-    ]
+        chunks.append(split(flat, sizes_or_count, axis=0, device=device))
+    reduced_chunks = reduce_chunks(chunks, devices, kind)
+    outputs = []
+    for all_chunks, device in zip(gather_chunks(reduced_chunks, devices), devices):
+        flat = concat(all_chunks, axis=0, device=device)
+        outputs.append(reshape(flat, shape, device))
+    return outputs
 
 
 def reduce_scatter(
@@ -59,16 +63,17 @@ def reduce_scatter(
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors concatenated along an axis, on each device."""
     outputs = []
-    for shards, device in zip(share_chunks(xs, devices), devices):
+    for shards, device in zip(gather_chunks(xs, devices), devices):
         outputs.append(concat(shards, axis, device))
     return outputs
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, on each device."""
-    gathered = share_chunks(xs, devices)
+    tensors_of_devices = gather_chunks(xs, devices)
     return [
-        tensor_ops.stack(tensors, device) for tensors, device in zip(gathered, devices)
+        tensor_ops.stack(tensors, device)
+        for tensors, device in zip(tensors_of_devices, devices)
     ]
 
 
@@ -81,7 +86,7 @@ def all_to_all(
     """Returns, on device j, shard j along `split_axis` of every tensor, concatenated
     along `concat_axis`.
     """
-    shards = _split_each(xs, devices, split_axis)
+    shards = _split_each(xs, devices, split_axis)  # shards[source index][target index]
     outputs = []
     for j, target in enumerate(devices):
         received = [
@@ -123,12 +128,15 @@ def reduce_chunks(
     return totals
 
 
-def share_chunks(chunks: Sequence[Any], devices: Sequence[str]) -> list[list[Any]]:
-    """Returns on each device the list of all chunks, given chunk j on device j."""
+def gather_chunks(chunks: Sequence[Any], devices: Sequence[str]) -> list[list[Any]]:
+    """Returns on each device the list of all chunks, given chunk j on device j: an
+    all-gather without the concatenation.
+    """
     num_devices = len(devices)
     # chunks_of[device index][chunk index]
     chunks_of: list[list[Any]] = [[None] * len(chunks) for _ in devices]
     for j, x in enumerate(chunks):
+        # Chunk j goes from device j around the ring.
         chunks_of[j][j] = x
         for step in range(num_devices - 1):
             source = (j + step) % num_devices

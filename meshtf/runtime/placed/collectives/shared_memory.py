@@ -1,11 +1,14 @@
 """Collectives for devices that share one memory: the first device computes the result, and
 all devices use the same tensor.
 
-An all-reduce of 4 MB over eight positions takes 1/7 of the time of a ring. In a traced or
-written program the result is not sent to the devices explicitly: TensorFlow sends it once
-to each device that uses it.
+An all-reduce of 4 MB over eight mesh positions takes 1/7 of the time of a ring. In a
+program that is traced or written, the result is not sent to the devices explicitly:
+TensorFlow sends it once to each device that uses it.
 
     all_reduce([x0, x1], ("/device:CPU:0",) * 2, "sum")     # one add_n, returned twice
+
+In all functions, `xs` are the tensors of a group of devices, in the order of `devices`, and
+`kind` is the reduction: "sum", "max" or "min".
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
     """Returns the reduced tensor, once for each device."""
     root = devices[0]
     total = combine_all(kind, xs, root)
-    return [_share(total, root, device) for device in devices]
+    return [_send_if_eager(total, root, device) for device in devices]
 
 
 def reduce_scatter(
@@ -35,21 +38,21 @@ def reduce_scatter(
     root = devices[0]
     total = combine_all(kind, xs, root)
     shards = tensor_ops.split(total, len(xs), axis, root)
-    return [_share(x, root, device) for x, device in zip(shards, devices)]
+    return [_send_if_eager(x, root, device) for x, device in zip(shards, devices)]
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors concatenated along an axis, once for each device."""
     root = devices[0]
-    gathered = tensor_ops.concat(xs, axis, root)
-    return [_share(gathered, root, device) for device in devices]
+    gathered_tensor = tensor_ops.concat(xs, axis, root)
+    return [_send_if_eager(gathered_tensor, root, device) for device in devices]
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors stacked along a new first axis, once for each device."""
     root = devices[0]
-    stacked = tensor_ops.stack(xs, root)
-    return [_share(stacked, root, device) for device in devices]
+    stacked_tensor = tensor_ops.stack(xs, root)
+    return [_send_if_eager(stacked_tensor, root, device) for device in devices]
 
 
 def all_to_all(
@@ -65,13 +68,14 @@ def all_to_all(
         tensor_ops.split(x, len(xs), split_axis, device)
         for x, device in zip(xs, devices)
     ]
-    return [
-        tensor_ops.concat(received, concat_axis, device)
-        for received, device in zip(zip(*shards), devices)
-    ]
+    # shards[source index][target index]; zip(*shards) yields the shards of each target.
+    outputs = []
+    for received_shards, device in zip(zip(*shards), devices):
+        outputs.append(tensor_ops.concat(received_shards, concat_axis, device))
+    return outputs
 
 
-def _share(x: Any, source: str, target: str) -> Any:
+def _send_if_eager(x: Any, source: str, target: str) -> Any:
     """Returns x for a device: sent to it in eager mode, otherwise x itself."""
     if runs_now(x):
         return send(x, source, target)

@@ -41,7 +41,8 @@ def elements_of_shards(
     """
     device = devices[shard_index]
     length = stop - start
-    received = []
+    received_elements = []
+    # Each span is a range of elements of one shard, which `device` receives.
     for source, low, high in spans(
         start,
         stop,
@@ -51,22 +52,40 @@ def elements_of_shards(
     ):
         source_device = devices[source]
         elements = _padded_elements(
-            shards[source], axis, low, high, window.fill, source_device
+            shards[source],
+            axis,
+            start=low,
+            stop=high,
+            fill=window.fill,
+            device=source_device,
         )
-        received.append(send(elements, source_device, device))
-    if not received:
-        # All elements are beyond the ends. So are the elements [-length, 0) of any tensor.
+        received_elements.append(send(elements, source_device, device))
+    if not received_elements:
+        # All elements are beyond the ends, so all are `window.fill`, as are the elements
+        # [-length, 0) of any tensor.
         return _padded_elements(
-            shards[shard_index], axis, -length, 0, window.fill, device
+            shards[shard_index],
+            axis,
+            start=-length,
+            stop=0,
+            fill=window.fill,
+            device=device,
         )
-    elements = received[0]
-    if len(received) > 1:
-        elements = concat(received, axis, device)
+    elements = received_elements[0]
+    if len(received_elements) > 1:
+        elements = concat(received_elements, axis, device)
+    # The count of elements before the start of the axis.
     missing_before = 0 if window.wrap else max(0, -start)
     if not missing_before and elements.shape[axis] >= length:
         return elements
-    low = -missing_before
-    return _padded_elements(elements, axis, low, low + length, window.fill, device)
+    return _padded_elements(
+        elements,
+        axis,
+        start=-missing_before,
+        stop=length - missing_before,
+        fill=window.fill,
+        device=device,
+    )
 
 
 def _padded_elements(

@@ -1,1 +1,3 @@
-"""The outer program as one FunctionDef: its nodes, its tensors, and what it calls."""
+"""The program that drives all devices, written node by node as one FunctionDef
+(TensorFlow's protocol buffer of a function), and the functions that it calls.
+"""

@@ -34,7 +34,8 @@ from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.onednn_ops import needs_graph_optimizer, use_onednn_ops
 from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 
-BRANCH_OPS = ("StatelessCase", "Case")
+# The ops that call a function: for a stateless function, and for a stateful one.
+BRANCH_OPS = ("StatelessCase", "Case")  # as the only branch
 CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
@@ -153,11 +154,14 @@ def trace(
     ).get_concrete_function(*specs)
     definition = definition_of(function)
     if as_branch and onednn_rewrites():
-        rewritten = type(definition).FromString(definition.SerializeToString())
-        use_onednn_ops(rewritten)
-        as_branch = not needs_graph_optimizer(rewritten)
+        # A copy, since the original is called if ops are left that need the optimizer.
+        rewritten_definition = type(definition).FromString(
+            definition.SerializeToString()
+        )
+        use_onednn_ops(rewritten_definition)
+        as_branch = not needs_graph_optimizer(rewritten_definition)
         if as_branch:
-            definition = rewritten
+            definition = rewritten_definition
     return GraphFunction(
         definition=definition,
         function=function,
@@ -173,19 +177,20 @@ def _attributes(name: str, function: Any, as_branch: bool) -> dict[str, Any]:
     proto = tf.compat.v1.AttrValue
 
     def types(tensors: Iterable[Any]) -> Any:
+        """Returns the attribute value for the data types of tensors."""
         enums = [tensor.dtype.as_datatype_enum for tensor in tensors]
         return proto(list=proto.ListValue(type=enums))
 
-    called = tf.compat.v1.NameAttrList(name=name)
+    callee = tf.compat.v1.NameAttrList(name=name)
     attributes = {"Tin": types(function.inputs), "Tout": types(function.outputs)}
     if as_branch:
         shapes = [y.shape.as_proto() for y in function.outputs]
         return attributes | {
-            "branches": proto(list=proto.ListValue(func=[called])),
+            "branches": proto(list=proto.ListValue(func=[callee])),
             "output_shapes": proto(list=proto.ListValue(shape=shapes)),
         }
     return attributes | {
-        "f": proto(func=called),
+        "f": proto(func=callee),
         "config": proto(s=b""),
         "config_proto": proto(s=PLAIN_CONFIG),
         "executor_type": proto(s=b""),

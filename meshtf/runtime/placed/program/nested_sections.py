@@ -27,12 +27,13 @@ def in_section(program: ProgramWriter, run: Callable[[Any], Any], inputs: Any) -
     # A section takes and returns distinct tensors. The index of a tensor among the
     # distinct ones is -1 for None.
     tensors, input_indices = distinct(tf.nest.flatten(inputs))
-    # Filled when TensorFlow traces the body: the results, with indices for tensors.
+    # Filled when TensorFlow traces the body: the results, with the index of each tensor
+    # among `outputs` in place of the tensor.
     index_structures: list[Any] = []
 
     def body(arguments: list[Any]) -> list[Any]:
-        flat = [None if k < 0 else arguments[k] for k in input_indices]
-        results = run(tf.nest.pack_sequence_as(inputs, flat))
+        flat_inputs = [None if k < 0 else arguments[k] for k in input_indices]
+        results = run(tf.nest.pack_sequence_as(inputs, flat_inputs))
         outputs, output_indices = distinct(tf.nest.flatten(results))
         index_structures.append(tf.nest.pack_sequence_as(results, output_indices))
         return outputs

@@ -3,6 +3,9 @@ function.
 
     definition = definition_of(function)        # a FunctionDef, independent of `function`
 
+A FunctionDef is a list of nodes. An input of a node is a name: "x" is an argument of the
+function, "n:output:0" an output of node n, and "^n" a control input (run after node n).
+
 - Equal constants are merged: they are a quarter of all ops of a traced function.
 - Stack traces of inserted nodes are removed. TensorFlow parses them for each device that
   runs a function, and they show lines of meshtf only: `Node.source` has the user's line.
@@ -15,6 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
+# The ops that take a variable handle and never write the variable.
 _READ_OPS = ("ReadVariableOp", "ResourceGather", "VariableShape")
 
 
@@ -57,19 +61,25 @@ class SectionNodes:
         arguments: Sequence[str],
         prefix: str,
     ) -> None:
-        inputs = definition.signature.input_arg
-        self._arguments = dict(zip((x.name for x in inputs), arguments, strict=True))
+        parameters = definition.signature.input_arg
+        parameter_names = [parameter.name for parameter in parameters]
+        self._arguments = dict(zip(parameter_names, arguments, strict=True))
         self._prefix = prefix + "/"
         self.nodes = list(definition.node_def)
         for node_def in self.nodes:
             self._prepare(node_def)
-        outputs = definition.signature.output_arg
-        results = [self._renamed(definition.ret[x.name]) for x in outputs]
+        results = [
+            self._renamed(definition.ret[output.name])
+            for output in definition.signature.output_arg
+        ]
         self.results = self._without_identities(results)
         self.must_run = [self._prefix + x for x in definition.control_ret.values()]
-        handles = [x.name for x in inputs if x.type == tf.resource.as_datatype_enum]
-        self.resources = list(dict.fromkeys(self._arguments[x] for x in handles))
-        resource_users = {name for x in self.resources for name in self.users(x)}
+        handle_type = tf.resource.as_datatype_enum
+        handles = [x.name for x in parameters if x.type == handle_type]
+        self.resources = list(dict.fromkeys(self._arguments[name] for name in handles))
+        resource_users = set()
+        for resource in self.resources:
+            resource_users.update(self.users(resource))
         self.host_effects = [x for x in self.must_run if x not in resource_users]
 
     def _prepare(self, node_def: Any) -> None:
@@ -79,9 +89,9 @@ class SectionNodes:
         node_def.ClearField("experimental_debug_info")
         # The attribute "_class" has the names of colocated nodes, as b"loc:@name".
         if "_class" in node_def.attr:
-            colocated = node_def.attr["_class"].list.s
-            names = [x.removeprefix(b"loc:@") for x in colocated]
-            colocated[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
+            colocated_nodes = node_def.attr["_class"].list.s
+            names = [x.removeprefix(b"loc:@") for x in colocated_nodes]
+            colocated_nodes[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
 
     def users(self, resource: str) -> list[str]:
         """Returns the names of the nodes that take a variable handle."""
@@ -91,12 +101,12 @@ class SectionNodes:
         """Returns whether a node may write a variable: a node that takes the handle and is
         not known to only read.
         """
-        return not all(
-            node.op in _READ_OPS
-            or resource not in node.input
-            or _only_reads(node, resource)
-            for node in self.nodes
-        )
+        for node in self.nodes:
+            if resource not in node.input:
+                continue
+            if node.op not in _READ_OPS and not _only_reads(node, resource):
+                return True
+        return False
 
     def add_controls(self, names: Iterable[str], controls: Sequence[str]) -> None:
         """Adds control inputs: nodes of this function run after nodes of the other one.
@@ -121,8 +131,8 @@ class SectionNodes:
             for node in self.nodes
             if _is_plain_identity(node) and node.name not in used_nodes
         }
-        removed = {identities[x].name for x in results if x in identities}
-        self.nodes = [node for node in self.nodes if node.name not in removed]
+        removed_names = {identities[x].name for x in results if x in identities}
+        self.nodes = [node for node in self.nodes if node.name not in removed_names]
         return [identities[x].input[0] if x in identities else x for x in results]
 
     def _renamed(self, x: str) -> str:
@@ -152,8 +162,8 @@ def _only_reads(node: Any, resource: str) -> bool:
     if attribute not in node.attr:
         return False
     read_only_inputs = set(node.attr[attribute].list.i)
-    inputs = {k for k, x in enumerate(node.input) if x == resource}
-    return inputs <= read_only_inputs
+    resource_inputs = {k for k, x in enumerate(node.input) if x == resource}
+    return resource_inputs <= read_only_inputs
 
 
 class _Constants:
@@ -183,19 +193,19 @@ class _Constants:
         """Returns the new inputs of a node, control inputs last."""
         if node.op == "Const":
             return []
-        data = [self.renamed(x) for x in node.input if not x.startswith("^")]
-        control: dict[str, None] = {}
+        data_inputs = [self.renamed(x) for x in node.input if not x.startswith("^")]
+        control_inputs: dict[str, None] = {}  # an ordered set
         for x in node.input:
             name = _node_of(x)
             if name in self.equal_to:
-                control.update(dict.fromkeys(self._controls_of(name)))
+                control_inputs.update(dict.fromkeys(self._controls_of(name)))
             elif x.startswith("^"):
-                control[x] = None
-        return [*data, *control]
+                control_inputs[x] = None
+        return [*data_inputs, *control_inputs]
 
     def _controls_of(self, name: str) -> list[str]:
-        """Returns the control inputs of a constant; constants among them are replaced by
-        their own control inputs.
+        """Returns the control inputs of a constant. A constant among them is replaced by
+        the control inputs of that constant.
         """
         controls: list[str] = []
         for x in self.controls.get(name, ()):
@@ -206,8 +216,8 @@ class _Constants:
         return controls
 
     def renamed(self, x: str) -> str:
-        """Returns the name of an output; for the output of a constant, the name of the
-        first equal constant's output.
+        """Returns the name of an output or node; for a constant, the name of the first
+        constant that is equal.
         """
         name, colon, output = x.partition(":")
         return self.equal_to.get(name, name) + colon + output
@@ -221,6 +231,7 @@ def share_constants(definition: Any) -> None:
         inputs = constants.inputs(node)
         if inputs != list(node.input):
             node.input[:] = inputs
+    # Backwards, so that deletions do not change the indices of the remaining nodes.
     for k in reversed(range(len(nodes))):
         if constants.renamed(nodes[k].name) != nodes[k].name:
             del nodes[k]

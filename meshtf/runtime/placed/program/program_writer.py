@@ -74,7 +74,7 @@ class ProgramWriter:
         self.functions: list[Any] = []
         self._captures: dict[int, SymbolicTensor] = {}  # by the id of the tensor
         self._constants: dict[Any, SymbolicTensor] = {}
-        self._order = ResourceOrder()
+        self._order = ResourceOrder()  # of reads and writes of variables
         self._host_effects: list[str] = []  # nodes of the last section that had some
         self._must_run: dict[str, None] = {}  # names of nodes, as keys
         self._control_blocks: list[_ControlBlock] = []  # the enclosing `after` blocks
@@ -221,21 +221,21 @@ class ProgramWriter:
         """
         inputs = [self.capture(x) for x in args]
         resources = [x.name for x in inputs if x.dtype == tf.resource]
-        controls = self._order.before(resources, callee.writes)
+        controls = self._order.before(resources, writes=callee.writes)
         if callee.as_branch:
             # The first input of a `Case` op is the index of the branch to run.
             inputs = [self.constant(0, device=device), *inputs]
         outputs = self.node(
             callee.kind,
             inputs,
-            callee.attributes,
+            attributes=callee.attributes,
             outputs=list(zip(callee.shapes, callee.dtypes)),
             device=device,
             controls=controls,
         )
         if callee.stateful:
-            name = self.definition.node_def[-1].name
-            self._order.add([name], resources, callee.writes)
+            name = self.definition.node_def[-1].name  # the call, added just now
+            self._order.add([name], resources, writes=callee.writes)
             if callee.writes:
                 self._must_run[name] = None
         return outputs
@@ -252,7 +252,7 @@ class ProgramWriter:
         (value,) = self.node(
             "ReadVariableOp",
             [resource],
-            {"dtype": dtype, _SHAPES: _shapes(shape)},
+            attributes={"dtype": dtype, _SHAPES: _shapes(shape)},
             outputs=[(shape, dtype)],
             device=device,
             output_name="value",
@@ -319,18 +319,17 @@ class ProgramWriter:
         names = [x.name for x in arguments]
         section = SectionNodes(definition, names, prefix=self._new_name("section"))
         for resource in section.resources:
-            controls = self._order.before([resource], section.writes(resource))
+            controls = self._order.before([resource], writes=section.writes(resource))
             section.add_controls(section.users(resource), controls)
         if section.host_effects:
             section.add_controls(section.host_effects, self._host_effects)
             self._host_effects = section.host_effects
         for resource in section.resources:
             users = [*section.users(resource), *section.must_run]
-            self._order.add(users, [resource], section.writes(resource))
+            self._order.add(users, [resource], writes=section.writes(resource))
         self._must_run.update(dict.fromkeys(section.must_run))
         for node in section.nodes:
-            # A constant has no inputs to wait for.
-            if node.op == "Const":
+            if node.op == "Const":  # has no inputs to wait for
                 continue
             tensors = [x for x in node.input if not x.startswith("^")]
             input_nodes = [x.partition(":")[0] for x in tensors]
@@ -351,7 +350,11 @@ class ProgramWriter:
             # A FunctionDef can only return outputs of nodes.
             if x.is_argument:
                 (x,) = self.node(
-                    "Identity", [x], {"T": x.dtype}, [(x.shape, x.dtype)], device
+                    "Identity",
+                    [x],
+                    attributes={"T": x.dtype},
+                    outputs=[(x.shape, x.dtype)],
+                    device=device,
                 )
             output = signature.output_arg.add()
             output.name = f"result_{k}"
@@ -364,8 +367,8 @@ class ProgramWriter:
         return self.definition
 
     def _controls(self, name: str, inputs: Sequence[str]) -> list[str]:
-        """Returns the control inputs of a new node: those of the enclosing `after` blocks,
-        except blocks in which an input of the node was added, since that input waits.
+        """Returns the control inputs of a new node: those of the enclosing `after` blocks.
+        If an input of the node was added in a block, that input waits already.
         """
         controls: dict[str, None] = {}
         for block in self._control_blocks:

@@ -1,7 +1,9 @@
 """The order in which the nodes of a program read and write variables.
 
-controls = order.before(["handle"], writes=True)     # the nodes after which to run
-order.add(["AssignVariableOp"], ["handle"], writes=True)
+    controls = order.before(["handle"], writes=True)     # the nodes after which to run
+    order.add(["AssignVariableOp"], ["handle"], writes=True)
+
+Nodes and resources are known by their names in the FunctionDef of the program.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterable
 
 class ResourceOrder:
     """Keeps reads and writes of resources (variable handles) in program order: a read runs
-    after the last write; a write runs after the last write and after all reads since.
+    after the last write before it; a write runs after the last write and all reads since.
     """
 
     def __init__(self) -> None:

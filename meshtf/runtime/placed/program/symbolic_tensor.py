@@ -1,7 +1,7 @@
 """Symbolic tensors: the tensors of a program that is being written by `ProgramWriter`.
 
-x = writer.argument(tf.TensorSpec([4]))            # <SymbolicTensor argument_0 float32 (4,)>
-y = identity(x, "/device:CPU:1")                   # <SymbolicTensor Identity:output:0 ...>
+x = writer.argument(tf.TensorSpec([4]))        # <SymbolicTensor argument_0 float32 (4,)>
+y = identity(x, "/device:CPU:1")               # <SymbolicTensor Identity:output:0 ...>
 """
 
 from __future__ import annotations

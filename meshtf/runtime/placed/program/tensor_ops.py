@@ -1,6 +1,6 @@
-"""The ops of which collectives consist, for TensorFlow's tensors and symbolic tensors.
+"""The ops that collectives consist of, for TensorFlow's tensors and symbolic tensors.
 
-    y = concat([x0, x1], 0, "/device:CPU:1")
+    y = concat([x0, x1], axis=0, device="/device:CPU:1")
 
 With eager or traced tensors, a function runs or adds an op of TensorFlow. With symbolic
 tensors of a program that is being written, it adds a node to the program. `device` is the
@@ -62,8 +62,8 @@ def split(
     axis: int,
     device: str,
 ) -> list[Any]:
-    """Returns x split along an axis: into a number of equal shards, or into shards of
-    given sizes.
+    """Returns x split along an axis: into `num_or_sizes` equal shards, or into shards of
+    these sizes.
     """
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
@@ -86,9 +86,9 @@ def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.reshape(x, list(shape))
-    known_sizes = [n for n in shape if n >= 0]
+    known_sizes = [size for size in shape if size >= 0]
     missing_size = x.shape.num_elements() // max(1, math.prod(known_sizes))
-    new_shape = tf.TensorShape([missing_size if n < 0 else n for n in shape])
+    new_shape = tf.TensorShape([missing_size if size < 0 else size for size in shape])
     sizes = x.program.constant(list(shape), device=device)
     attributes = {"Tshape": tf.int32}
     return _node_output("Reshape", [x, sizes], attributes, new_shape, device)
@@ -104,9 +104,13 @@ def slice_of(
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.slice(x, begin, sizes)
-    bounds = [x.program.constant(n, device=device) for n in (begin, sizes)]
+    inputs = [
+        x,
+        x.program.constant(begin, device=device),
+        x.program.constant(sizes, device=device),
+    ]
     shape = tf.TensorShape(sizes)
-    return _node_output("Slice", [x, *bounds], {"Index": tf.int32}, shape, device)
+    return _node_output("Slice", inputs, {"Index": tf.int32}, shape, device)
 
 
 def pad(
@@ -119,11 +123,11 @@ def pad(
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
-    shape = [before + n + after for n, (before, after) in zip(x.shape, pads)]
+    shape = [before + size + after for size, (before, after) in zip(x.shape, pads)]
     inputs = [
         x,
         x.program.constant(pads, device=device),
-        x.program.constant(fill, x.dtype, device),
+        x.program.constant(fill, x.dtype, device=device),
     ]
     attributes = {"Tpaddings": tf.int32}
     return _node_output("PadV2", inputs, attributes, tf.TensorShape(shape), device)
@@ -232,7 +236,7 @@ def _add_node(
     # The inputs of logical ops are always boolean, so these ops have no attribute "T".
     if not kind.startswith("Logical"):
         attributes = {"T": dtype, **attributes}
-    nodes = inputs[0].program.node(
+    outputs = inputs[0].program.node(
         kind,
         inputs,
         attributes,
@@ -241,7 +245,7 @@ def _add_node(
         output_name=output_name,
         controls=controls,
     )
-    return list(nodes)
+    return list(outputs)
 
 
 def _resized(shape: tf.TensorShape, axis: int, size: int) -> tf.TensorShape:

@@ -1,1 +1,1 @@
-"""Phases, order and handles of the variables that a program reads and writes."""
+"""Reads and writes of a program's variables: their phases, functions and packed handles."""

@@ -1,6 +1,10 @@
-"""The functions by which one device reads, updates or slices many shards of variables.
+"""Functions that read, update or slice many shards of variables on one device.
 
-A function is traced once for all devices whose functions have equal keys.
+    function = read_function(slots)
+    values = function.body(shards, function.inputs)      # one `ShardVariable` for each slot
+
+A function is traced once for all devices whose functions have equal keys. A slot stores one
+shard of a variable on one device.
 """
 
 from __future__ import annotations
@@ -53,11 +57,11 @@ class VariableFunction(NamedTuple):
     writes: bool
 
 
-def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
+def read_function(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
     """Returns the function that reads slots."""
 
     def read(shards: Sequence[ShardVariable], inputs: Sequence[Any]) -> list[Any]:
-        del inputs
+        del inputs  # other functions of variables take tensors too
         return [shard.value() for shard in shards]
 
     key = tuple((slot.shape, slot.dtype) for slot in slots)
@@ -66,28 +70,33 @@ def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
     )
 
 
-def updating(updates: Sequence[Update]) -> VariableFunction:
+def update_function(updates: Sequence[Update]) -> VariableFunction:
     """Returns the function that executes updates, and returns the outputs of all ops.
 
     A slot that several ops write is one argument, so that TensorFlow keeps their order.
     """
     slots = list(dict.fromkeys(slot for update in updates for slot in update.slots))
-    indices = {slot: k for k, slot in enumerate(slots)}
-    slots_of_updates = [[indices[slot] for slot in update.slots] for update in updates]
+    index_of = {slot: k for k, slot in enumerate(slots)}
+    # For each update, the indices of its slots among all slots.
+    indices_of_updates = [
+        [index_of[slot] for slot in update.slots] for update in updates
+    ]
 
     def execute(shards: Sequence[ShardVariable], inputs: Sequence[Any]) -> list[Any]:
         remaining_inputs = iter(inputs)
         outputs: list[Any] = []
-        for update, slot_indices in zip(updates, slots_of_updates):
+        for update, slot_indices in zip(updates, indices_of_updates):
             variables = [shards[k] for k in slot_indices]
             values = [next(remaining_inputs) for _ in update.inputs]
             with _name_scope(update.op):
-                outputs += write(update.op, variables, values, update.num_outputs)
+                outputs += write(
+                    update.op, variables, values, num_outputs=update.num_outputs
+                )
         return outputs
 
     key = tuple(
         (id(update.op), *slot_indices)
-        for update, slot_indices in zip(updates, slots_of_updates)
+        for update, slot_indices in zip(updates, indices_of_updates)
     )
     inputs = [x for update in updates for x in update.inputs]
     return VariableFunction(
@@ -96,7 +105,7 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
 
 
 def _name_scope(op: WriteOp) -> contextlib.AbstractContextManager[Any]:
-    """Returns the context that starts the names of TensorFlow ops with those of the
+    """Returns the context in which names of TensorFlow ops start with the names of the
     variable and of the update.
     """
     if tf.executing_eagerly() or not op.variables:
@@ -105,25 +114,28 @@ def _name_scope(op: WriteOp) -> contextlib.AbstractContextManager[Any]:
     return tf.name_scope(f"{scope}/")
 
 
-def slicing(
+def slice_function(
     steps: Sequence[ReshardStep], axes: Sequence[str], mesh: Mesh
 ) -> Callable[..., list[Any]]:
     """Returns a function that takes the mesh coordinates along `axes` and the tensors that
     `steps` slice, and returns the slice for each step.
     """
 
-    def slice_all(*args: Any) -> list[Any]:
-        coordinates = dict(zip(axes, args))
-        # Equal start indices share one op: {description of a slice: its start indices}.
+    def slice_all(*coordinates_and_tensors: Any) -> list[Any]:
+        coordinates = dict(zip(axes, coordinates_and_tensors))
+        tensors = coordinates_and_tensors[len(axes) :]
+        # Slices with equal start indices share the op that computes these indices.
         starts: dict[Any, Any] = {}
         shards = []
-        for step, x in zip(steps, args[len(axes) :]):
-            sharded = step.reshard.after
+        for step, x in zip(steps, tensors):
+            # The state of x along the mesh axis, once it is sliced.
+            state = step.reshard.after
             mesh_axis = step.reshard.axis
-            assert isinstance(sharded, Sharded) and step.src.spec is not None
-            axis = step.src.spec.shape.index(sharded.dim)
+            assert isinstance(state, Sharded) and step.src.spec is not None
+            axis = step.src.spec.shape.index(state.dim)
             sizes = x.shape.as_list()
             sizes[axis] //= mesh.axes[mesh_axis]
+            # All that the start indices depend on.
             key = mesh_axis, axis, sizes[axis], len(sizes)
             if key not in starts:
                 start = [0] * len(sizes)

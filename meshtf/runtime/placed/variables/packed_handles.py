@@ -4,11 +4,12 @@ A function of hundreds of variables that is called on many devices has thousands
 and each input is a node of the program. On CPUs of one process, a tensor of data type
 resource can contain several handles, so a device needs few inputs.
 
-A slot stores the shard of a variable at a mesh position. Positions of one device with equal
-shards share a slot; the first of them is called the owner of the slot.
+A slot stores the shard of a variable at a mesh position (an element of the mesh's grid).
+Positions of one device with equal shards share a slot; the first of them is called the
+owner of the slot.
 
     handles = PackedHandles(devices, stores)
-    tensors, indices = handles.of(slots)
+    tensors, indices = handles.locate(slots)
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class PackedHandles:
         """Returns whether more than one position owns handles."""
         return len({pack.position for pack in self._slots_of}) > 1
 
-    def of(self, slots: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
+    def locate(self, slots: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
         """Returns (tensors of handles, index of each slot's handle in their
-        concatenation).
+        concatenation). The tensors may also have handles of other slots.
 
         Args:
-          slots: the slots that a function uses. The tensors may have handles of others too.
+          slots: the slots that a function uses.
         """
         # The packs of the slots, each once, in the order of their first slots.
         packs = list(dict.fromkeys(self._pack_of[slot] for slot in slots))

@@ -2,6 +2,10 @@
 all its writes, can each be one call on a device.
 
     for reads, slices, remaining, writes in phases_of(segment.before, mesh): ...
+
+A segment is a sequence of computations without communication; the steps between two
+segments read and write variables, and reshard values. A store is a variable, or an argument
+of the program: where a read takes its value from.
 """
 
 from __future__ import annotations
@@ -56,6 +60,7 @@ class _PhaseIndices:
         """Returns the index of the phase of the next step."""
         dependencies = dependencies_of(step)
         phase = max([0, *(self._available_from.get(v, 0) for v in dependencies)])
+        # The first phase that can use the results of the step.
         results_from = phase
         if isinstance(step, ReadStep):
             phase = self._available_from.get(step.store, 0)
@@ -63,7 +68,7 @@ class _PhaseIndices:
             last_use = self._last_use.get(step.store, 0)
             self._last_use[step.store] = max(phase, last_use)
         elif isinstance(step, WriteStep):
-            stores = step.variables or (None,)
+            stores = step.variables or (None,)  # None: a host op, such as a print
             phase = max([phase, *(self._last_use.get(store, 0) for store in stores)])
             # Writes are the last steps of a phase, so the next phase sees them.
             results_from = phase + 1
@@ -104,6 +109,7 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
 
 
 def _is_slice(step: Step) -> TypeGuard[ReshardStep]:
+    """Returns whether a step slices a value, so that each position gets its shard."""
     return isinstance(step, ReshardStep) and step.reshard.kind == "slice"
 
 

@@ -41,13 +41,17 @@ def test_sides_are_exchanged():
 
 def test_only_plain_assignments_are_taken():
     text = "a = b\nif a == b:\nf(x=1)\na += b\nc = d = e\nx = y  # z = w\nreturn a"
-    results = source_tasks.exchanged([text], 9, 0.0, np.random.default_rng(0))
+    results = source_tasks.exchanged_assignments(
+        [text], 9, 0.0, np.random.default_rng(0)
+    )
     assert [line for _, line in results] == ["a = b"]
 
 
 def test_kinds_are_as_many_and_labels_are_flipped_as_often_as_stated():
     text = lines(2000)
-    rows = source_tasks.exchanged([text, text], 2000, 0.1, np.random.default_rng(1))
+    rows = source_tasks.exchanged_assignments(
+        [text, text], 2000, 0.1, np.random.default_rng(1)
+    )
     original = set(text.split("\n"))
     truth = [source_tasks.LABELS[line not in original] for _, line in rows]
     assert len(rows) == 2000 and truth.count("kept") == 1000
@@ -56,7 +60,7 @@ def test_kinds_are_as_many_and_labels_are_flipped_as_often_as_stated():
 
 
 def test_lines_that_were_learned_from_are_left_out():
-    rows = source_tasks.exchanged(
+    rows = source_tasks.exchanged_assignments(
         [lines(20)], 100, 0.0, np.random.default_rng(0), excluded=lines(15).split("\n")
     )
     assert len(rows) == 5
