@@ -46,7 +46,7 @@ def test_gradients_that_do_not_fit(make, wrong, w):
 
 @pytest.mark.parametrize("make", EACH)
 def test_rates_of_several_numbers(make, w):
-    with pytest.raises(mtf.ShapeError, match="learning_rate is a scalar"):
+    with pytest.raises(mtf.ShapeError, match="learning_rate must be a scalar"):
         make([w], lambda step: mtf.full(w.mesh, "e:4", 0.1)).apply_gradients(
             [w.tensor()], [w], step(w)
         )

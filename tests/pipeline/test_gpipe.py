@@ -325,7 +325,7 @@ def test_what_is_refused(seed):
             )
     refused(
         mtf.ShapeError,
-        "the loss of a pipeline is a scalar",
+        "the loss of a pipeline must be a scalar",
         layers,
         2,
         2,
