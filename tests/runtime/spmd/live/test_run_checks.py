@@ -75,6 +75,7 @@ def cross_entropy(mesh):
     )
 
 
+@pytest.mark.sampled(4, each="name make")
 @pytest.mark.parametrize("make", [lookup_on, in_a_branch, cross_entropy])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_reader_of_a_result_gets_the_error(name, make):

@@ -91,6 +91,7 @@ def trained(name, devices):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name for name in CASES if "stage:" in CASES[name][0]])
 def test_training_is_that_of_the_placed_runtime(name):
     _, expected, variables = trained(name, None)
