@@ -153,7 +153,11 @@ def test_a_partial_sum_that_is_never_reduced_is_detected(seed, monkeypatch):
             return xs
 
     real = resharding.collectives_for
-    monkeypatch.setattr(resharding, "collectives_for", lambda *args: Lazy(real(*args)))
+    monkeypatch.setattr(
+        resharding,
+        "collectives_for",
+        lambda *args, **kwargs: Lazy(real(*args, **kwargs)),
+    )
     failures = check_op(Softmax, seed, fail_fast=True).failures
     assert failures and "values at" in failures[0]
 
