@@ -313,9 +313,18 @@ class Run:
         """Prints a text that the model generates, if it is a language model of bytes."""
         model = self.trainer.model
         has_byte_tokens = isinstance(self.data.vocabulary, RawBytes)
-        if isinstance(model, LanguageModel) and has_byte_tokens:
-            length = self.features()["tokens"].shape[1]
-            print(f"\n{sample(model, length)}\n")
+        if not isinstance(model, LanguageModel) or not has_byte_tokens:
+            return
+        mesh = model.mesh
+        if mesh.live and mesh.axes.get(mesh.stages, 1) > 1:
+            print(
+                "\nno sample: decoding is one loop over all stages of a pipeline, which a "
+                "live mesh cannot run. transformer.decode reads the checkpoint on a mesh "
+                "without stages.\n"
+            )
+            return
+        length = self.features()["tokens"].shape[1]
+        print(f"\n{sample(model, length)}\n")
 
 
 def _check_integers(**settings: int) -> None:
