@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
+from typing import NoReturn
 
 import tensorflow as tf
 from absl import logging
@@ -141,18 +142,30 @@ def _exit_if_lost(
     if not lost:
         previous_hook(kind, error, trace)
         return
-    way_out = (
-        "The same command goes on from its last checkpoint, once all workers are there; "
-        "python -m meshtf supervise --restarts=N sees to it."
+    exit_lost(
+        "a worker was lost.",
+        way_out="The same command goes on from its last checkpoint, once all workers are "
+        "there; python -m meshtf supervise --restarts=N sees to it.",
+        workers="\n".join(lost),
     )
-    if HEARTBEAT_VARIABLE in os.environ:  # a supervisor prints what it does
+
+
+def exit_lost(problem: str, way_out: str, **facts: str) -> NoReturn:
+    """Prints which worker or process was lost, and ends this process with exit code `LOST`.
+
+    Args:
+      problem: a sentence that says what was lost.
+      way_out: what the user can do; left out under a supervisor, which prints what it does.
+      **facts: further lines of the message, by title.
+    """
+    if HEARTBEAT_VARIABLE in os.environ:
         way_out = ""
-    message = explain_error(
-        "a worker was lost.", workers="\n".join(lost), way_out=way_out
-    )
+    message = explain_error(problem, **facts, way_out=way_out)
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os._exit(LOST)  # TensorFlow's shutdown would wait for lost workers
+    os._exit(
+        LOST
+    )  # the shutdown of TensorFlow or jax would wait for those that are lost
 
 
 @contextlib.contextmanager

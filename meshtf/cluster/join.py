@@ -19,11 +19,10 @@ import sys
 from collections.abc import Callable
 from types import TracebackType
 
-from meshtf.cluster.connect import LOST
-from meshtf.errors import explain_error
+from meshtf.cluster.connect import exit_lost
 from meshtf.names.arguments import as_bool
 from meshtf.runtime.devices.processes import Processes, processes
-from meshtf.runtime.heartbeat import VARIABLE, beat
+from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.spmd.live import join_processes as live_processes
 
 # What errors of jax say whose cause is another process, in lower case.
@@ -89,18 +88,10 @@ def _exit_if_lost(
         previous_hook(kind, error, trace)
         sys.stdout.flush()
         os._exit(1)  # jax's shutdown would wait for the others, which wait for this one
-    way_out = (
-        "The same command goes on from its last checkpoint, in all processes; python -m "
-        "meshtf launch or supervise --restarts=N sees to it."
-    )
-    if VARIABLE in os.environ:  # a supervisor prints what it does
-        way_out = ""
-    message = explain_error(
+    exit_lost(
         "another process of the run was lost.",
+        way_out="The same command goes on from its last checkpoint, in all processes; "
+        "python -m meshtf launch or supervise --restarts=N sees to it.",
         process=f"{processes().index} of {processes().count}",
         jax=text.splitlines()[0],
-        way_out=way_out,
     )
-    print(message, file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    os._exit(LOST)

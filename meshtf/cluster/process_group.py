@@ -26,6 +26,7 @@ from meshtf.cluster.supervisor import (
     Limits,
     RunResult,
     StopSignals,
+    is_restarted,
     print_message,
 )
 from meshtf.runtime.heartbeat import VARIABLE
@@ -98,19 +99,9 @@ def supervise_processes(group: ProcessGroup, limits: Limits) -> int:
         if not result.fault or stop_signals.signal_number:
             return result.code
         num_faults += 1
-        print_message(result.fault)
-        remaining = limits.restarts - num_faults
-        if remaining < 0:
-            print_message(
-                f"the run ends with code {result.code} after {num_faults} "
-                f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
-                "checkpoint"
-            )
+        plan = "all processes start again and go on from the last checkpoint"
+        if not is_restarted(result, num_faults, limits.restarts, plan):
             return result.code
-        print_message(
-            f"fault {num_faults}: all processes start again and go on from the last "
-            f"checkpoint ({remaining} restart{'s' * (remaining != 1)} left)"
-        )
 
 
 def _run(group: ProcessGroup, limits: Limits, stop_signals: StopSignals) -> RunResult:

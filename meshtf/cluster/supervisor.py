@@ -136,19 +136,33 @@ def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
         if not result.fault or stop_signals.signal_number:
             return result.code
         num_faults += 1
-        remaining = limits.restarts - num_faults
-        print_message(result.fault)
-        if remaining < 0:
-            print_message(
-                f"the run ends with code {result.code} after {num_faults} "
-                f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last "
-                "checkpoint"
-            )
+        plan = "going on from the last checkpoint once all workers are there"
+        if not is_restarted(result, num_faults, limits.restarts, plan):
             return result.code
+
+
+def is_restarted(
+    result: RunResult, num_faults: int, max_restarts: int, plan: str
+) -> bool:
+    """Returns whether a run starts again after a fault; prints the fault and what follows.
+
+    Args:
+      result: the result of the run, with its fault.
+      num_faults: the count of faults so far, this one included.
+      max_restarts: the maximum count of restarts.
+      plan: what a restart does, in words.
+    """
+    print_message(result.fault)
+    remaining = max_restarts - num_faults
+    if remaining < 0:
         print_message(
-            f"fault {num_faults}: going on from the last checkpoint once all workers are "
-            f"there ({remaining} restart{'s' * (remaining != 1)} left)"
+            f"the run ends with code {result.code} after {num_faults} "
+            f"fault{'s' * (num_faults > 1)}; --restarts=N goes on from the last checkpoint"
         )
+        return False
+    restarts = f"{remaining} restart{'s' * (remaining != 1)} left"
+    print_message(f"fault {num_faults}: {plan} ({restarts})")
+    return True
 
 
 class _WorkerState(NamedTuple):

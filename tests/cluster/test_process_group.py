@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.cluster import join
 from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 from meshtf.cluster.supervisor import Limits
 from meshtf.runtime.spmd.live import join_processes
@@ -186,3 +187,32 @@ def test_the_processes_of_slurm_are_detected():
     outputs = [process.communicate(timeout=120)[0] for process in running]
     for index, output in enumerate(outputs):
         assert f"process {index} of 2: 6.0" in output
+
+
+class JaxRuntimeError(RuntimeError):
+    """Named as jax's errors are."""
+
+
+@pytest.mark.parametrize(
+    "error, code, text",
+    [
+        (
+            JaxRuntimeError("Gloo: Connection closed by peer"),
+            69,
+            "process of the run was",
+        ),
+        (JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory"), 1, "out of memory"),
+        (ValueError("connection"), 1, "ValueError"),
+    ],
+)
+def test_an_error_due_to_a_lost_process_has_a_code_of_its_own(
+    monkeypatch, capsys, error, code, text
+):
+    ends = []
+    monkeypatch.setattr(os, "_exit", lambda code: ends.append(code) or sys.exit(code))
+    monkeypatch.delenv("MESHTF_BEATS", raising=False)
+    with pytest.raises(SystemExit):
+        join._exit_if_lost(sys.__excepthook__, type(error), error, None)
+    err = capsys.readouterr().err
+    assert ends == [code] and text in err
+    assert ("--restarts=N sees to it" in err) == (code == 69)
