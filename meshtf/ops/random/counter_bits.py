@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import LocalContext
+from meshtf.ops.common.trace_cache import constant
 
 _PACKET = 16  # the number of floats in the widest vector register
 _BLOCK = 1 << 16  # the number of elements of which a few arrays fit a core's cache
@@ -177,10 +178,10 @@ def mix_high(a: Any, b: Any) -> Any:
     """
     h = _shift_right(a, 16)
     h ^= a  # in place for NumPy, a new tensor for TensorFlow
-    h *= np.uint32(0x7FEB352D)
+    h *= _constant_for(h, 0x7FEB352D)
     h += b
     h ^= _shift_right(h, 15)
-    h *= np.uint32(0x846CA68B)
+    h *= _constant_for(h, 0x846CA68B)
     return h
 
 
@@ -342,4 +343,11 @@ def _shift_right(h: Any, count: int) -> Any:
     """Returns uint32 numbers shifted right by `count` bits."""
     if isinstance(h, np.ndarray):
         return h >> np.uint32(count)
-    return tf.bitwise.right_shift(h, np.uint32(count))
+    return tf.bitwise.right_shift(h, _constant_for(h, count))
+
+
+def _constant_for(h: Any, value: int) -> Any:
+    """Returns a uint32 number to compute with h: a tensor if h is one, else a NumPy number."""
+    if isinstance(h, np.ndarray | np.generic):
+        return np.uint32(value)
+    return constant(value, tf.uint32)

@@ -95,6 +95,12 @@ class ScalarStore:
         assert self.mesh is not None
         return self.mesh.replicated
 
+    def fill(self, flat: list[Any]) -> None:
+        """Takes the number of one call of a program whose argument this is: the first
+        element of `flat`, which is removed.
+        """
+        self.value = flat.pop(0)
+
     def read(self) -> list[Any]:
         """Returns the number as a scalar tensor, for each position of the mesh."""
         assert self.mesh is not None

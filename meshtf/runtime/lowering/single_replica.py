@@ -22,7 +22,7 @@ from meshtf.partition import (
     Value,
     schedule,
 )
-from meshtf.runtime.lowering.local_compute import run_compute
+from meshtf.runtime.lowering.local_compute import Outline, run_compute
 from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
 from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
@@ -37,6 +37,7 @@ class SingleReplica(StepExecutor):
       coordinates: the mesh coordinates of the shards.
       jit: whether XLA compiles the program.
       checks: the recorder of checks of indices; None: checks are not recorded.
+      outline: see `local_compute.Outline`; None: ops share no functions.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class SingleReplica(StepExecutor):
         coordinates: MeshCoordinates,
         jit: bool,
         checks: CheckRecorder | None = None,
+        outline: Outline | None = None,
     ) -> None:
         super().__init__(program.mesh)
         self.program = program
         self.coordinates = coordinates
         self.jit = jit
         self.checks = checks
+        self.outline = outline
 
     def run(self) -> list[Any]:
         """Runs all steps and returns the results."""
@@ -99,6 +102,7 @@ class SingleReplica(StepExecutor):
                 self.coordinates,
                 shard_of=self.values,
                 jit=self.jit,
+                outline=self.outline,
                 anywhere=True,
                 checks=self.checks,
             )

@@ -2,27 +2,35 @@
 
     defer(variable, functools.partial(recorded_initial_value, initializer))
     ...                                          # more variables
-    compute_pending(mesh)                        # one program for all of them
+    compute_pending(mesh)                        # when a variable is used
 
-So no host holds all of a variable, and a model of many variables is compiled once. Values
-are computed when the first variable of the mesh is used.
+So no host holds all of a variable. Values are computed when the first variable of the mesh is
+used: those of equal layers by one program that runs once for each, with other seeds, and
+all remaining ones by another program. A model of many layers thus compiles as fast as one
+of few.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.graph import Node, Tensor
+from meshtf.graph import Node, ShardedValue, Store, Tensor
+from meshtf.graph.op_kinds import ReadOp
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
+from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.spmd.live.device_arrays import DeviceShards
 from meshtf.runtime.spmd.live.jax_slot import JaxSlot, VariableArray
 from meshtf.runtime.spmd.live.live_program import LiveProgram
 from meshtf.runtime.spmd.stages.stage_arrays import StageShards, use_arrays
 from meshtf.runtime.spmd.stages.stage_meshes import num_stages
 from meshtf.runtime.spmd.stages.staged_program import StagedProgram
+
+# A program takes about a fifth of a second to compile, and a random variable in a larger
+# program a tenth; so programs of their own pay for this many equal variables.
+_MIN_EQUAL = 3
 
 
 class _Pending(NamedTuple):
@@ -37,6 +45,15 @@ class _Pending(NamedTuple):
     variable: weakref.ref[Any]
     record: Callable[[Any], Recorded]
     recorded: Recorded
+
+    @property
+    def numbers(self) -> list[ScalarStore]:
+        """The numbers that the function reads, such as seeds."""
+        return [
+            store
+            for store in map(_store_read_by, self.recorded.nodes)
+            if isinstance(store, ScalarStore)
+        ]
 
 
 _pending: weakref.WeakKeyDictionary[Mesh, list[_Pending]] = weakref.WeakKeyDictionary()
@@ -62,34 +79,115 @@ def move_pending(variable: Any) -> None:
 
 
 def compute_pending(mesh: Mesh) -> None:
-    """Computes the initial values of all variables of a mesh that have none."""
-    variables: list[Any] = []
-    nodes: list[Node] = []
-    values: list[Tensor] = []
-    for pending in _pending.get(mesh, []):
-        variable = pending.variable()
-        if variable is not None:
-            variables.append(variable)
-            nodes += pending.recorded.nodes
-            values += pending.recorded.results
-    if not variables:
-        _pending.pop(mesh, None)
-        return
+    """Computes the initial values of all variables of a mesh that have none.
+
+    After an error, the variables without a value are still pending: the next use computes
+    them, or raises the error again.
+    """
+    pending = [x for x in _pending.pop(mesh, []) if x.variable() is not None]
+    equal_groups: list[list[_Pending]] = []
+    remaining = pending
+    # A program for several stages takes no numbers as arguments.
+    if num_stages(mesh) == 1:
+        equal_groups, remaining = _groups(pending)
+    try:
+        for group in equal_groups:
+            _compute_each(group)
+        if remaining:
+            _compute_together(remaining, mesh)
+    except BaseException:
+        _pending[mesh] = [x for group in [*equal_groups, remaining] for x in group]
+        raise
+
+
+def _groups(
+    pending: Sequence[_Pending],
+) -> tuple[list[list[_Pending]], list[_Pending]]:
+    """Returns groups of variables whose functions differ only in their numbers, and all
+    remaining variables.
+    """
+    by_form: dict[Hashable, list[_Pending]] = {}
+    for x in pending:
+        by_form.setdefault(_form(x), []).append(x)
+    groups = []
+    remaining = []
+    for equal in by_form.values():
+        # Without numbers, as of zeros, an op compiles in no time.
+        if len(equal) >= _MIN_EQUAL and equal[0].numbers:
+            groups.append(equal)
+        else:
+            remaining += equal
+    return groups, remaining
+
+
+def _form(pending: _Pending) -> Hashable:
+    """Returns a key that is equal for functions that differ only in their numbers."""
+    nodes = pending.recorded.nodes
+    index: dict[Tensor, int] = {}  # each tensor's index among those of the function
+    keys = []
+    for node in nodes:
+        store = _store_read_by(node)
+        op: Hashable = node.op
+        if isinstance(store, ScalarStore):
+            op = store.spec
+        keys.append(
+            (
+                op,
+                tuple(index[x] for x in node.inputs),
+                tuple(y.spec for y in node.outputs),
+                node.region,
+                node.stage,
+                index.get(node.wait_for),
+                tuple(index[x] for x in node.primals),
+            )
+        )
+        for y in node.outputs:
+            index[y] = len(index)
+    (result,) = pending.recorded.results
+    key = (tuple(keys), index[result])
+    try:
+        hash(key)
+    except TypeError:  # an op has an unhashable attribute, such as an array
+        return id(pending)
+    return key
+
+
+def _compute_each(group: list[_Pending]) -> None:
+    """Computes initial values whose functions differ only in their numbers, by a program
+    that takes the numbers as arguments. Removes what it has computed from `group`.
+    """
+    first = group[0]
+    recorded = first.recorded._replace(name="initial_value")
+    program = LiveProgram(recorded, first.numbers, runs_once=True)
+    while group:
+        numbers = [store.value for store in group[0].numbers]
+        (result,) = program(numbers)
+        _use_result(group[0], result)
+        del group[0]
+
+
+def _compute_together(group: list[_Pending], mesh: Mesh) -> None:
+    """Computes initial values by one program, and empties `group`."""
+    nodes = [node for x in group for node in x.recorded.nodes]
+    values = [value for x in group for value in x.recorded.results]
     recorded = Recorded(nodes, values, mesh, "initial_values")
     program: LiveProgram | StagedProgram
     if num_stages(mesh) > 1:
         program = StagedProgram(recorded, (), runs_once=True)
     else:
         program = LiveProgram(recorded, (), runs_once=True)
-    for variable, result in zip(variables, program(()), strict=True):
-        assert result.placement == variable.placement
-        _use_result(variable, result.values)
-    # Only now: after an error the variables are still without values, and say so again.
-    _pending.pop(mesh)
+    for x, result in zip(group, program(()), strict=True):
+        _use_result(x, result)
+    group.clear()
 
 
-def _use_result(variable: Any, shards: Any) -> None:
+def _use_result(pending: _Pending, result: ShardedValue) -> None:
     """Makes the arrays of a result the value of a variable."""
+    variable = pending.variable()
+    if variable is None:
+        return
+    assert result.placement == variable.placement
+    shards = result.values
     if isinstance(shards, StageShards):
         arrays = {stage: on_stage.array for stage, on_stage in shards.shards.items()}
         use_arrays(variable, arrays)
@@ -98,3 +196,8 @@ def _use_result(variable: Any, shards: Any) -> None:
     value = VariableArray(shards.layout, shards.array)
     slots = [JaxSlot(value, position) for position in range(variable.mesh.size)]
     variable.use_slots(slots)
+
+
+def _store_read_by(node: Node) -> Store | None:
+    """Returns the store that a node reads; None: it reads none."""
+    return node.op.store if isinstance(node.op, ReadOp) else None

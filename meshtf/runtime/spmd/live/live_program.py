@@ -13,8 +13,11 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
+from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
@@ -181,6 +184,8 @@ def _argument_array(store: Store, layout: ArrayLayout) -> Any:
     """Returns the `jax.Array` of an argument or of a captured tensor."""
     if isinstance(store, ArrayStore):
         return layout.global_array(store.array)
+    if isinstance(store, ScalarStore):
+        return layout.global_array(np.asarray(store.value, layout.dtype))
     shards = store.read()
     if isinstance(shards, DeviceShards):
         return shards.array

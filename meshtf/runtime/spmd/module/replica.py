@@ -26,6 +26,7 @@ from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
+from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
 from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
@@ -38,6 +39,7 @@ class Replica(SingleReplica):
       variables: a tf.Variable with this replica's shard of each variable.
       inputs: this replica's shard of each other store.
       checks: takes the checks of indices; None: they are not recorded.
+      shared_functions: takes the functions that equal ops share.
     """
 
     def __init__(
@@ -45,10 +47,17 @@ class Replica(SingleReplica):
         program: Program,
         variables: Mapping[Store, tf.Variable],
         inputs: Mapping[Store, Any],
-        checks: CheckRecorder | None = None,
+        checks: CheckRecorder | None,
+        shared_functions: SharedFunctions,
     ) -> None:
         coordinates = MeshCoordinates(_coordinates(program.mesh))
-        super().__init__(program, coordinates, jit=True, checks=checks)
+        super().__init__(
+            program,
+            coordinates,
+            jit=True,
+            checks=checks,
+            outline=shared_functions.outline,
+        )
         self.variables = variables
         self.inputs = inputs
         # The inputs of ops that run on the host, in the order of these ops.

@@ -15,12 +15,14 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Store
+from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import Program, ReadStep, WriteStep, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import numbered_scope
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.module.portable_module import UnknownMhloOpError, portable
 from meshtf.runtime.spmd.module.replica import Replica
+from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 
 
@@ -48,6 +50,7 @@ class ReplicaFunction:
         self.program = program
         self.variables = variables
         self.inputs = inputs
+        self._shared_functions = SharedFunctions()
         writes = [step for step in program.steps if isinstance(step, WriteStep)]
         self.written_stores = {s for step in writes for s in step.variables}
 
@@ -62,11 +65,13 @@ class ReplicaFunction:
         """
         replica = Replica(
             self.program,
-            dict(zip(self.variables, variables)),
-            dict(zip(self.inputs, inputs)),
-            self.checks,
+            variables=dict(zip(self.variables, variables)),
+            inputs=dict(zip(self.inputs, inputs)),
+            checks=self.checks,
+            shared_functions=self._shared_functions,
         )
-        results = replica.run()
+        with trace_cache():
+            results = replica.run()
         if self.checks is not None:
             self.checks.reduce(self.program.mesh)
         return [tf.identity(y) for y in (*results, *replica.host_inputs)]
@@ -81,7 +86,8 @@ class ReplicaFunction:
         variables = [tf.Variable(self._zeros(s)) for s in self.variables]
         inputs = [self._zeros(s) for s in self.inputs]
         graph = function.get_concrete_function(variables, inputs).graph
-        for op in graph.get_operations():
+        shared_operations = self._shared_functions.operations()
+        for op in (*graph.get_operations(), *shared_operations):
             if op.type != "Placeholder" and not xla_knows(op.type):
                 raise self._compile_error(op.name, f"TensorFlow's {op.type}")
         try:
