@@ -119,33 +119,36 @@ class _CheckedOnHost:
     Args:
       live: the former.
       compile_on_host: returns the latter.
+
+    Attributes:
+      live: the executable of the SPMD runtime.
     """
 
     def __init__(
         self, live: Executable, compile_on_host: Callable[[], Executable]
     ) -> None:
-        self._live = live
+        self.live = live
         self._compile_on_host = compile_on_host
 
     def __call__(self, arrays: Sequence[Any], /) -> list[ShardedValue]:
         if current().check_numerics:
             return self._compile_on_host()(arrays)
-        return self._live(arrays)
+        return self.live(arrays)
 
     @property
     def program(self) -> Program:
         """The planned program of the recorded function."""
-        return self._live.program
+        return self.live.program
 
     @property
     def collectives(self) -> list[str]:
         """All collectives of one call."""
-        return self._live.collectives
+        return self.live.collectives
 
     @property
     def memory(self) -> ProgramMemory:
         """The bytes of variables, arguments and results on one device."""
-        return self._live.memory
+        return self.live.memory
 
 
 _RUNTIMES: Mapping[str, Runtime] = {

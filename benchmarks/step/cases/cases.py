@@ -145,7 +145,10 @@ class Case(JsonCase):
     @property
     def environment(self) -> dict[str, str]:
         """Additional environment variables of its process."""
-        return {"TF_ENABLE_ONEDNN_OPTS": "1"} if self.onednn else {}
+        if self.onednn:
+            return {"TF_ENABLE_ONEDNN_OPTS": "1"}
+        # Compile times are those of a first start.
+        return {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
     @property
     def group(self) -> str:

@@ -29,7 +29,11 @@ _MASK_VALUE = -1e9
 
 
 class JaxLM:
-    """Parameters and Adam's moments on the mesh of a case, and the training step."""
+    """Parameters and Adam's moments on the mesh of a case, and the training step.
+
+    Attributes:
+      train: the compiled function of the training step, after `train_step`.
+    """
 
     def __init__(self, case: Case):
         self.config = case.config
@@ -69,19 +73,28 @@ class JaxLM:
             out_shardings=(*state_shardings, replicated),
         )
 
+        self.train = train
+
         def step(batch: Batch) -> Any:
             self.step += 1
-            self.weights, self.m, self.v, loss = train(
-                self.weights,
-                self.m,
-                self.v,
-                np.float32(self.step),
-                batch["tokens"],
-                batch["targets"],
-            )
+            self.weights, self.m, self.v, loss = train(*self._arguments(batch))
             return loss
 
         return step
+
+    def device_memory(self, batch: Batch) -> int:
+        """Returns the bytes on a device at the peak of a step, by XLA; to be called after
+        `train_step`.
+        """
+        compiled = self.train.lower(*self._arguments(batch)).compile()
+        return int(compiled.memory_analysis().peak_memory_in_bytes)
+
+    def _arguments(self, batch: Batch) -> tuple[Any, ...]:
+        """Returns the arguments of the training step."""
+        step = np.float32(self.step)
+        tokens = batch["tokens"]
+        targets = batch["targets"]
+        return self.weights, self.m, self.v, step, tokens, targets
 
 
 def _partition_spec(name: str) -> P:

@@ -61,6 +61,8 @@ class MeshModel:
             epsilon=c.epsilon,
         )
         self.step = 0
+        # The devices of a live mesh compute all variables when the first one is used.
+        _ = self.model.variables[0].numpy()
 
     def assign(self, values: dict[str, np.ndarray]) -> None:
         """Assigns all variables, and resets the optimizer."""
@@ -85,6 +87,13 @@ class MeshModel:
             return train(batch, step_index)
 
         return step
+
+    def device_memory(self, batch: Batch) -> int:
+        """Returns the bytes on a device at the peak of a step on a live mesh, by XLA; to be
+        called after `train_step`.
+        """
+        program: Any = self.train_function.lower(batch, np.int32(0))
+        return int(program.live.peak_memory)
 
     def forecast(self, batch: Batch) -> float:
         """Returns the forecast of the peak of bytes on all positions together; to be called

@@ -7,7 +7,7 @@ name of a method of `Runner`:
     {"steps": 3}      ->  seconds of wall and of processor time of each of three more steps
     {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
 
-The clock starts after the import of TensorFlow (or JAX), when the data is ready, and stops
+The clock starts after the import of TensorFlow and JAX, when the data is ready, and stops
 at the first loss. "compile" starts when the variables exist: tracing, exporting, compiling
 and the first step. Memory is the peak resident set until after the third step, minus that
 before the start.
@@ -35,7 +35,7 @@ _MODELS = {
     "spmd": ("cases.meshtf_model", "MeshModel"),
 }
 # The libraries of runtimes that do not use TensorFlow alone.
-_LIBRARIES = {"jax": "jax", "spmd": "jax"}
+_LIBRARIES = {"jax": ["jax"], "spmd": ["tensorflow", "jax"]}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
@@ -64,6 +64,8 @@ class Runner:
         "first", "first_cpu": seconds from the beginning to the end of the first step;
         "compile", "compile_cpu": the same from when the model is built;
         "memory": megabytes at the peak of the first three steps;
+        "device_memory": megabytes on a device at the peak of a step, by XLA's plan of its
+          buffers; only for programs that jax runs;
         "forecast": the peak that meshtf forecasts, if it is asked for, in megabytes.
     """
 
@@ -89,6 +91,9 @@ class Runner:
         for _ in range(2):
             self.take_step()
         self.start["memory"] = _memory("VmHWM") - memory_before
+        if case.runtime in _LIBRARIES:
+            num_bytes = self.model.device_memory(self.batches[0])
+            self.start["device_memory"] = num_bytes / 2**20
         if case.forecasts:
             self.start["forecast"] = self.model.forecast(self.batches[0]) / 2**20
 
@@ -149,11 +154,12 @@ def _reset_peak() -> None:
 
 
 def start_runner(text: str) -> Runner:
-    """Returns the runner of a case, given as JSON. Its library is imported before the clock
-    starts.
+    """Returns the runner of a case, given as JSON. Its libraries are imported before the
+    clock starts.
     """
     case = Case.load(text)
-    importlib.import_module(_LIBRARIES.get(case.runtime, "tensorflow"))
+    for library in _LIBRARIES.get(case.runtime, ["tensorflow"]):
+        importlib.import_module(library)
     return Runner(case)
 
 

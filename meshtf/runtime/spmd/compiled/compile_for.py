@@ -90,7 +90,7 @@ def compile_for(
     return CompiledProgram(
         topology=topology,
         mesh=mesh,
-        peak=_peak(memory),
+        peak=call.peak_memory,
         arguments=memory.argument_size_in_bytes,
         collectives=tuple(collectives_of_hlo(call.hlo)),
         seconds=time.perf_counter() - start,
@@ -112,11 +112,3 @@ def _device_mesh(mesh: Mesh, topology: str) -> Any:
         )
     array = np.array(devices, dtype=object).reshape(tuple(mesh.axes.values()))
     return load_jax().sharding.Mesh(array, tuple(mesh.axes))
-
-
-def _peak(memory: Any) -> int:
-    """Returns the bytes at the peak; jax before 0.7 says only the sums."""
-    if hasattr(memory, "peak_memory_in_bytes"):
-        return int(memory.peak_memory_in_bytes)
-    outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return int(memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes)

@@ -111,6 +111,15 @@ class LiveProgram:
         """The bytes of variables, arguments and results on one device."""
         return memory_of(self.program, self.stores)
 
+    @property
+    def peak_memory(self) -> int:
+        """The bytes of a device at the peak of a call, by XLA; compiles the program if no
+        call has done so.
+        """
+        if self._module_call is None:
+            self._module_call = self._compile()
+        return self._module_call.peak_memory
+
     def _input_arrays(self, variables: Mapping[Store, VariableArray]) -> list[Any]:
         """Returns the inputs of the module, as `jax.Array`s.
 

@@ -119,6 +119,16 @@ class ModuleCall:
         """The optimized HLO of one partition."""
         return str(self.compiled.as_text())
 
+    @property
+    def peak_memory(self) -> int:
+        """The bytes of a device at the peak of a call, by XLA's plan of its buffers."""
+        memory = self.compiled.memory_analysis()
+        if hasattr(memory, "peak_memory_in_bytes"):
+            return int(memory.peak_memory_in_bytes)
+        # jax before 0.7 says only the sums.
+        outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
+        return int(memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes)
+
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         """Returns the arrays by index: those that are donated, and the remaining."""
         donated: dict[int, Any] = {}
