@@ -1,16 +1,19 @@
-"""Batches whose examples each host reads itself; they never pass through the process that
-drives the hosts.
+"""Batches of which each host reads the examples of its devices.
+
+On a cluster that one process drives, no example passes through this process. On a *live*
+mesh, whose devices jax drives, each process that runs the program is a host: it reads its
+section of each batch, and no other.
 
     reader = HostReader(mesh, {"tokens": "batch; length"}, batch_size=64,
                         open_section=open_section)
     batch = next(reader)          # {"tokens": a Tensor whose shards are on their hosts}
 
 A batch is split into n equal sections. `open_section(k, n)` returns a dataset with section
-k of each batch: 64 / n examples, from example k * 64 / n on. It is called with the CPU of a
-host (a process with devices) as TensorFlow's current device, so that the ops of the dataset
-run on the host. A batch is read by one call of one function, so each host is contacted
-once, not for each shard. Shards of int32 are in host memory, where TensorFlow puts all
-int32 results of functions.
+k of each batch: 64 / n examples, from example k * 64 / n on. On a cluster it is called with
+the CPU of a host (a process with devices) as TensorFlow's current device, so that the ops
+of the dataset run on the host. There a batch is read by one call of one function, so each
+host is contacted once, not for each shard. Shards of int32 are in host memory, where
+TensorFlow puts all int32 results of functions.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.names.arguments import as_callable, as_mapping
 from meshtf.runtime.dataset_options import without_autotuning
 from meshtf.runtime.devices.names import host_cpu
+from meshtf.runtime.devices.processes import is_of_other_process
 from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_host import hosts_of
 from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct, region, shard_keys
 from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, call_with
@@ -39,7 +45,7 @@ class _Section(NamedTuple):
     """The examples of each batch that one host reads.
 
     Attributes:
-      host: the name of the host's CPU.
+      host: the name of the host's CPU or, for a live mesh, of the process.
       start: the index in the batch of the section's first example.
       batches: the tf.data iterator that returns the section of each batch.
     """
@@ -73,8 +79,9 @@ class HostReader:
       dims: the dimension names of each tensor that a batch may have, by key; the first
         dimension is that of the examples.
       batch_size: the number of examples of a batch.
-      open_section: a function (k, n) -> dataset of section k of n of each batch. The
-        dataset is read without TensorFlow's autotuner (see `without_autotuning`).
+      open_section: a function (k, n) -> dataset of section k of n of each batch; on a
+        live mesh it is called in each process for its section. The dataset is read
+        without TensorFlow's autotuner (see `without_autotuning`).
 
     Raises:
       LayoutError: the layout cannot shard the examples.
@@ -95,6 +102,10 @@ class HostReader:
         self._mesh = mesh
         self._dims = dims
         self._devices = devices_of(mesh)
+        # The name of the host of each position.
+        self._hosts = (
+            hosts_of(mesh) if mesh.live else list(map(host_cpu, self._devices))
+        )
         # All tensors of a batch have the same first dimension.
         any_dims = next(iter(dims.values()))
         pairs = parse_pairs(any_dims, kind="shape", values=False)
@@ -103,6 +114,7 @@ class HostReader:
         self._sections = {
             host: self._open(host, ranges, open_section)
             for host, ranges in self._example_ranges().items()
+            if not is_of_other_process(host)
         }
         # The first batch traces `_read`, which fills `_features`.
         self._features: dict[str, _Feature] = {}
@@ -117,6 +129,8 @@ class HostReader:
         return self
 
     def __next__(self) -> dict[str, Tensor]:
+        if self._mesh.live:
+            return self._next_on_live_mesh()
         if self._function is None:
             function = tf.function(self._read, autograph=False)
             self._function = function.get_concrete_function()
@@ -129,6 +143,19 @@ class HostReader:
             shards = [outputs[k] for k in feature.output_indices]
             value = ShardedValue(feature.placement, shards)
             batch[name] = tensor_of_value(feature.spec, value, self._mesh)
+        return batch
+
+    def _next_on_live_mesh(self) -> dict[str, Tensor]:
+        """Returns the next batch, of which this process reads its section."""
+        (section,) = self._sections.values()
+        batch = {}
+        for name, examples in next(section.batches).items():
+            spec = self._spec(examples, name)
+            placement, _conflicts = self._mesh.place(spec.shape)
+            layout = ArrayLayout(spec, placement, self._mesh)
+            array = layout.array_of_section(examples, section.start)
+            value = ShardedValue(placement, DeviceShards(array, layout))
+            batch[name] = tensor_of_value(spec, value, self._mesh)
         return batch
 
     def _read(self) -> list[Any]:
@@ -172,9 +199,9 @@ class HostReader:
                 )
             )
         ranges: dict[str, list[tuple[int, int]]] = {}
-        for device, shard_key in zip(self._devices, shard_keys(placement, self._mesh)):
+        for host, shard_key in zip(self._hosts, shard_keys(placement, self._mesh)):
             (examples,) = region(spec.shape, placement, shard_key, self._mesh)
-            ranges_of_host = ranges.setdefault(host_cpu(device), [])
+            ranges_of_host = ranges.setdefault(host, [])
             ranges_of_host.append((examples.start, examples.stop))
         return ranges
 
@@ -196,7 +223,8 @@ class HostReader:
             size += 1
         index = start // size
         num_sections = self._examples_dim.size // size
-        with tf.device(host):
+        # TensorFlow has no devices with the names of processes.
+        with tf.device(None if self._mesh.live else host):
             dataset = without_autotuning(open_section(index, num_sections))
             return _Section(host=host, start=index * size, batches=iter(dataset))
 

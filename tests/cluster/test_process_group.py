@@ -69,6 +69,8 @@ def test_two_processes_do_what_one_does(folder, results):
         for name in ("beside", "restored", "of one"):
             np.testing.assert_allclose(result[name], expected[4:], rtol=5e-5)
         check_spread_values(result)
+        # Along model, both processes have all examples.
+        assert result["sections"] == [[result["index"], 2], [0, 1]]
         placed, unused, index = result["refusals"]
         assert "2 processes run this program" in placed and "--spmd" in placed
         assert "2 processes have 4 devices together" in unused

@@ -67,6 +67,21 @@ def spread_values() -> dict[str, Any]:
     }
 
 
+def sections_read() -> list[tuple[int, int]]:
+    """Returns the sections (k, n) of batches that this process reads under two layouts."""
+    sections = []
+    text = steps.text()
+
+    def read(k: int, n: int) -> Any:
+        sections.append((k, n))
+        return text.batches(8, worker=(k, n))
+
+    for layout in ("batch:data", "batch:model"):
+        mesh = mtf.Mesh(AXES, layout, devices="spmd:cpu")
+        next(mtf.HostReader(mesh, LanguageModel(mesh, steps.SMALL).features, 8, read))
+    return sections
+
+
 def refusals() -> list[str]:
     """Returns the messages of errors."""
     messages = []
@@ -106,6 +121,7 @@ def main() -> None:
     trainers[0].restore(f"{folder}/one")
     results["of one"] = losses(trainers[0], 2)
     results["spread"] = spread_values()
+    results["sections"] = sections_read()
     results["refusals"] = refusals()
     results["any"] = [
         mtf.cluster.any_process(group.index == k) for k in range(group.count + 1)

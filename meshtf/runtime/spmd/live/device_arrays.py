@@ -128,6 +128,26 @@ class ArrayLayout:
             array.shape, self.sharding, lambda region: array[region]
         )
 
+    def array_of_section(self, section: Any, start: int) -> Any:
+        """Returns the array of which each process has a section of the first dimension.
+
+        Args:
+          section: the elements with consecutive first indices, which contain the shards of
+            this process's devices.
+          start: the first index of the section in the array.
+        """
+        elements = _as_numpy(section)
+
+        def shard(region: tuple[slice, ...]) -> np.ndarray:
+            """Returns the elements of a region of the array."""
+            first, *others = region
+            low, high, _step = first.indices(self.global_sizes[0])
+            return elements[(slice(low - start, high - start), *others)]
+
+        return load_jax().make_array_from_callback(
+            self.global_sizes, self.sharding, shard
+        )
+
     def split(self, array: Any) -> list[Any]:
         """Returns the `jax.Array` on the device of each position; None: it is a device of
         another process.

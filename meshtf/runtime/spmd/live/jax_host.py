@@ -26,7 +26,7 @@ from absl import logging
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
-from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.devices.processes import process_host, processes
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.join_processes import join_by_environment, share_token
 
@@ -167,6 +167,11 @@ def _unused_devices(mesh: Mesh, devices: list[Any]) -> MeshError:
             way_out="Make a mesh of all devices, or start fewer processes.",
         )
     )
+
+
+def hosts_of(mesh: Mesh) -> list[str]:
+    """Returns the name of the process of each position of a live mesh, as in `Slot.host`."""
+    return [process_host(device.process_index) for device in live_devices(mesh)]
 
 
 def is_local(device: Any) -> bool:
