@@ -6,6 +6,9 @@
 
 So no host holds all of a variable, and a model of many variables is compiled once. Values
 are computed when the first variable of the mesh is used.
+
+A live mesh is one whose devices belong to jax (`devices="spmd"`), and a slot is the storage of
+one shard of a variable: a variable without slots has no value.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 
 
 class _Pending(NamedTuple):
-    """A variable without a value.
+    """A variable whose initial value is not computed yet.
 
     Attributes:
-      variable: a weak reference to it.
-      record: returns the function of the initial value of a variable.
-      recorded: the function of its initial value.
+      variable: a weak reference to the variable.
+      record: records the computation of the initial value of the variable that it takes.
+      recorded: the recorded computation for this variable.
     """
 
     variable: weakref.ref[Any]
@@ -43,18 +46,21 @@ _pending: weakref.WeakKeyDictionary[Mesh, list[_Pending]] = weakref.WeakKeyDicti
 
 
 def defer(variable: Any, record: Callable[[Any], Recorded]) -> None:
-    """Has the initial value of a variable computed with those of all others of its mesh.
+    """Postpones the initial value of a variable: `compute_pending` computes it together with
+    those of all other variables of the mesh.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder` without slots.
-      record: returns the function of the initial value of a variable.
+      record: records the computation of the initial value of the variable that it takes.
     """
     pending = _pending.setdefault(variable.mesh, [])
     pending.append(_Pending(weakref.ref(variable), record, record(variable)))
 
 
 def move_pending(variable: Any) -> None:
-    """Has the initial value of a variable computed where its placement now says."""
+    """Records a postponed initial value again, after the placement of its variable changed.
+    A variable without one stays as it is.
+    """
     pending = _pending.get(variable.mesh, [])
     for index, (reference, record, _) in enumerate(pending):
         if reference() is variable:
@@ -62,7 +68,7 @@ def move_pending(variable: Any) -> None:
 
 
 def compute_pending(mesh: Mesh) -> None:
-    """Computes the initial values of all variables of a mesh that have none."""
+    """Computes the postponed initial values of all variables of a mesh."""
     variables: list[Any] = []
     nodes: list[Node] = []
     values: list[Tensor] = []
@@ -78,20 +84,24 @@ def compute_pending(mesh: Mesh) -> None:
     recorded = Recorded(nodes, values, mesh, "initial_values")
     program: LiveProgram | StagedProgram
     if num_stages(mesh) > 1:
-        program = StagedProgram(recorded, (), runs_once=True)
+        program = StagedProgram(recorded, stores=(), runs_once=True)
     else:
-        program = LiveProgram(recorded, (), runs_once=True)
-    for variable, result in zip(variables, program(()), strict=True):
+        program = LiveProgram(recorded, stores=(), runs_once=True)
+    results = program(())  # it has no arguments
+    for variable, result in zip(variables, results, strict=True):
         assert result.placement == variable.placement
         _use_result(variable, result.values)
-    # Only now: after an error the variables are still without values, and say so again.
+    # Only now, so that after an error the next use of a variable raises the error again.
     _pending.pop(mesh)
 
 
 def _use_result(variable: Any, shards: Any) -> None:
-    """Makes the arrays of a result the value of a variable."""
+    """Makes the shards of a result the value of a variable."""
     if isinstance(shards, StageShards):
-        arrays = {stage: on_stage.array for stage, on_stage in shards.shards.items()}
+        arrays = {
+            stage: stage_shards.array
+            for stage, stage_shards in shards.shards_by_stage.items()
+        }
         use_arrays(variable, arrays)
         return
     assert isinstance(shards, DeviceShards)
