@@ -35,7 +35,7 @@ class ShardVariable(NamedTuple):
     dtype: tf.DType
 
     def value(self) -> Any:
-        """Returns the present value."""
+        """Returns the current value."""
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
         # A handle that is the argument of a function has no shape.
         value.set_shape(self.shape)

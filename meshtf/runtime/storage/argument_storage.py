@@ -64,11 +64,11 @@ class ArrayStore:
         return placement
 
     def fill(self, flat: list[Any]) -> None:
-        """Takes the array of one call.
+        """Takes the array of one call of the function.
 
         Args:
-          flat: the arrays and shards of the call's remaining arguments, in order. The
-            first is the array of this store, and is removed.
+          flat: the flat list of the arrays and shards of the call's remaining arguments, in
+            order. The first is the array of this store, and is removed.
         """
         self.array = flat.pop(0)
 
@@ -195,12 +195,12 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
     try:
         return tf.convert_to_tensor(array, tf_dtype)
     except (TypeError, ValueError) as error:
-        reason, *_ = str(error).split("\n")
+        first_line = str(error).split("\n")[0]
         refuse(
             name,
             array,
             f"an array, or numbers in lists, of {dtype or 'one type'}",
-            reason,
+            first_line,
         )
 
 

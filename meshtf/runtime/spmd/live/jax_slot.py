@@ -30,7 +30,7 @@ from meshtf.runtime.spmd.live.run_checks import raise_all
 
 
 class VariableArray:
-    """The present value of a variable on the devices of a live mesh.
+    """The current value of a variable on the devices of a live mesh.
 
     Args:
       layout: how the array consists of shards.
@@ -131,12 +131,12 @@ class JaxSlot:
         return live_devices(self.value.layout.mesh)[self.position]
 
     def read(self) -> np.ndarray:
-        """Returns a copy of the present value."""
+        """Returns a copy of the current value."""
         raise_all(self.value.mesh)
         return np.array(self.value.on_host(self.position))
 
     def value_on(self, device: str) -> Any:
-        """Returns the present value as a tensor on a TensorFlow device."""
+        """Returns the current value as a tensor on a TensorFlow device."""
         raise_all(self.value.mesh)
         with tf.device(device):
             return tf.constant(self.value.on_host(self.position))
@@ -155,7 +155,7 @@ class JaxSlot:
         self.value.set_shard(self.position, on_device)
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns a function that returns the present value, on the host; the slot is of
+        """Returns a function that returns the current value, on the host; the slot is of
         this process.
 
         On CPUs this is a view, and the next program that writes the variable leaves its

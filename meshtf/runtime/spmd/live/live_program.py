@@ -112,7 +112,7 @@ class LiveProgram:
         """Returns the inputs of the module, as `jax.Array`s.
 
         Args:
-          variables: the present array of each variable of the program.
+          variables: the current array of each variable of the program.
         """
         arrays = []
         for store, layout in zip(self._lowered.inputs, self._inputs):
