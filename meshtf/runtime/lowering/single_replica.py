@@ -60,7 +60,7 @@ class SingleReplica(StepExecutor):
         self,
         program: Program,
         inputs: dict[Value, Any],
-        once: bool = False,
+        single_use: bool = False,
     ) -> list[Any]:
         """Returns the results of a program: the entire one, or the body of a loop, branch
         or call. The arguments are those of `StepExecutor.run_body`.
@@ -99,7 +99,7 @@ class SingleReplica(StepExecutor):
                 self.coordinates,
                 shard_of=self.values,
                 jit=self.jit,
-                anywhere=True,
+                on_any_device=True,
                 checks=self.checks,
             )
         else:

@@ -124,14 +124,14 @@ class PlacedExecutor(ReshardExecutor):
         self,
         program: Program,
         inputs: dict[Value, Any],
-        once: bool = False,
+        single_use: bool = False,
     ) -> list[Shards]:
         """Returns the results of the body of a loop, branch or call.
 
         Args:
           program: the program of the body.
           inputs: the shards of the body's arguments and captured values.
-          once: whether the program has this body only once, so that tracing its ops
+          single_use: whether the program has this body only once, so that tracing its ops
             without a function costs no more.
         """
         if program not in self._schedules:
@@ -139,7 +139,7 @@ class PlacedExecutor(ReshardExecutor):
         body_executor = copy.copy(self)
         body_executor.segments = self._schedules[program]
         body_executor.values = dict(inputs)
-        if once and len(self.devices) == 1:
+        if single_use and len(self.devices) == 1:
             body_executor.make_caller = inlined(self.make_caller)
         return body_executor.run(program.results)
 

@@ -99,7 +99,7 @@ class CheckingExecutor(PlacedExecutor):
                 self._check(name, reshard.node, ins=(reshard.src,), outs=(reshard.out,))
 
     def run_body(
-        self, program: Program, inputs: dict[Value, Any], once: bool = False
+        self, program: Program, inputs: dict[Value, Any], single_use: bool = False
     ) -> list[Shards]:
         """Returns the results of the body of a loop, branch or call. If it is the body of
         a loop, errors name the iteration.
@@ -110,7 +110,7 @@ class CheckingExecutor(PlacedExecutor):
             iteration = _iteration_text(loop, inputs[loop.iteration])
             self._iterations = (*outer_iterations, iteration)
         try:
-            return super().run_body(program, inputs, once=once)
+            return super().run_body(program, inputs, single_use=single_use)
         finally:
             self._iterations = outer_iterations
 

@@ -50,8 +50,7 @@ class StagedProgram:
 
     Args:
       recorded: the function.
-      stores: the storage of each argument, in order; each call fills it from the flat list
-        of the call's tensors.
+      stores: the storage of each argument, in order, which each call fills.
       runs_once: whether a short compile time matters more than fast code.
 
     Raises:
@@ -86,13 +85,13 @@ class StagedProgram:
                 if store.kind in ("parameter", "state"):
                     self._variables[store] = None
 
-    def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Starts the program on the arguments' tensors, a flat list, and returns the
+    def __call__(self, tensors: Sequence[Any]) -> list[ShardedValue]:
+        """Starts the program on the tensors of all arguments, in order, and returns the
         results' shards.
         """
-        remaining = list(flat)
+        remaining_tensors = list(tensors)
         for store in self.stores:
-            store.fill(remaining)  # takes its tensors from the front of the list
+            store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
         for module in self._modules.values():
             module.compile()
