@@ -43,15 +43,15 @@ class MeshCoordinates:
 
     Attributes:
       tensors: {mesh axis: coordinate, a scalar int32 tensor}.
-      used: the axes whose coordinates were read so far.
+      axes_read: the axes whose coordinates were read so far.
     """
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self.tensors = tensors
-        self.used: set[str] = set()
+        self.axes_read: set[str] = set()
 
     def __getitem__(self, axis: str) -> Any:
-        self.used.add(axis)
+        self.axes_read.add(axis)
         return self.tensors[axis]
 
 

@@ -306,12 +306,12 @@ class PlacedExecutor(ReshardExecutor):
         caller = self.make_caller(segment, self.mesh)
         # The mesh axes whose coordinates the segment reads. They are the same for all
         # positions, and known only after the first call.
-        axes_used: set[str] = set()
+        axes_read: set[str] = set()
 
         def key_of(position: int, shards: Shards) -> Any:
             """Returns a key that is equal for positions with equal outputs."""
             tensors = tf.nest.flatten(shards)
-            coordinates = self._coordinates_along(axes_used, position)
+            coordinates = self._coordinates_along(axes_read, position)
             return (self.devices[position], *map(id, tensors), *coordinates)
 
         outputs_by_key: dict[Any, tuple[Any, ...]] = {}
@@ -324,8 +324,8 @@ class PlacedExecutor(ReshardExecutor):
             shards = [self.values[v][position] for v in segment.ins]
             key = key_of(position, shards)
             if key not in outputs_by_key:
-                outputs, axes_used = caller(device, self._coordinates(position), shards)
-                key = key_of(position, shards)  # again, as `axes_used` is known now
+                outputs, axes_read = caller(device, self._coordinates(position), shards)
+                key = key_of(position, shards)  # again, as `axes_read` is known now
                 outputs_by_key[key] = tuple(outputs)
             outputs_of_positions.append(outputs_by_key[key])
         for k, value in enumerate(segment.outs):

@@ -224,7 +224,7 @@ def check(
     outs: Sequence[CheckedTensor],
     iterations: Sequence[str] = (),
 ) -> None:
-    """Checks that the outputs of an op are finite.
+    """Checks that the outputs of an op are finite, if its inputs are.
 
     Args:
       name: the name of the op, or of the collective.
@@ -246,18 +246,19 @@ def check(
             continue
         count = _count_of_first(shards, np.isnan)
         if count:
-            raise _error(f"{name} output NaN, {count}", node, spec, ins, iterations)
+            headline = f"{name} output NaN, {count}"
+            raise _error(headline, node, spec, inputs=ins, iterations=iterations)
         count = _count_of_first(shards, np.isinf)
         if count and float_inputs and all_finite:
             headline = f"{name} output infinity, {count}"
-            raise _error(headline, node, spec, ins, iterations)
+            raise _error(headline, node, spec, inputs=ins, iterations=iterations)
 
 
 def _error(
     headline: str,
     node: Node,
     spec: Spec,
-    ins: Sequence[CheckedTensor],
+    inputs: Sequence[CheckedTensor],
     iterations: Sequence[str],
 ) -> NumericsError:
     """Returns the error for an output with this spec that is not finite."""
@@ -272,7 +273,7 @@ def _error(
         explain_error(
             f"{headline}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
-            inputs="\n".join(map(_description, ins)) or "none",
+            inputs="\n".join(map(_description, inputs)) or "none",
             **facts,
             source=node.source,
         )

@@ -78,7 +78,9 @@ def collectives_of_hlo(text: str) -> list[HloCollective]:
     """
     computations, entry = _computations(text)
     collectives: list[HloCollective] = []
-    _append_collectives(entry, 1, computations, collectives)
+    _append_collectives(
+        entry, times=1, computations=computations, collectives=collectives
+    )
     return collectives
 
 

@@ -94,4 +94,5 @@ class IndexChecks:
             return None
         node, interval = self._checks[check_index]
         message = f"the index {index} is not in {interval}"
-        return with_line(node, tf.errors.InvalidArgumentError(None, None, message))
+        error = tf.errors.InvalidArgumentError(node_def=None, op=None, message=message)
+        return with_line(node, error)
