@@ -332,9 +332,7 @@ class ProgramWriter:
             if node.op == "Const":  # has no inputs to wait for
                 continue
             data_inputs = [name for name in node.input if not name.startswith("^")]
-            input_nodes = [
-                name.partition(":")[0] for name in data_inputs
-            ]  # of "n:output:0"
+            input_nodes = [name.partition(":")[0] for name in data_inputs]
             node.input.extend(self._controls(node.name, input_nodes))
         self.definition.node_def.extend(section.nodes)
         return section.results
