@@ -87,6 +87,7 @@ class HostReader:
         batch_size: int,
         open_section: Callable[[int, int], Any],
     ) -> None:
+        # Functions `as_...` raise ArgumentError for values of another type.
         as_mesh("mesh", mesh)
         as_mapping(
             "dims", dims, 'names of dimensions by key, such as {"ids": "batch;length"}'

@@ -96,6 +96,7 @@ class Variable(Operators[Tensor], Untracked):
         trainable: bool = True,
         layout: Layout | None = None,
     ) -> None:
+        # Functions `as_...` raise ArgumentError for values of another type.
         as_mesh("mesh", mesh)
         if name is not None:
             as_text("name", name)

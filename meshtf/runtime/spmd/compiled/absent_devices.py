@@ -46,6 +46,7 @@ def absent_devices(topology: str) -> list[Any]:
     Raises:
       MeshError: the kind or the number is unknown, or jax has no compiler for it.
     """
+    # Raises ArgumentError unless it is a string.
     as_text("topology", topology, 'a kind and a number of devices, such as "h100:8"')
     kind, _, size = topology.partition(":")
     gpus = sorted(path.stem for path in _TARGETS.glob("*.txtpb"))

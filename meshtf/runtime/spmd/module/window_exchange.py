@@ -141,8 +141,8 @@ def _receive_from(
     sent: they are zeros.
     """
     num_shards = windows.num_shards
-    is_own_shard = distance == 0 or (windows.wrap and distance % num_shards == 0)
-    if is_own_shard:
+    is_local_shard = distance == 0 or (windows.wrap and distance % num_shards == 0)
+    if is_local_shard:
         return x
     range_read = windows.local_range(distance)
     if range_read is None:

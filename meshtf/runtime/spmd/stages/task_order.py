@@ -107,8 +107,10 @@ def needed_stages(program: Program) -> dict[Step, tuple[int, ...]]:
 
 
 def _check_outputs(step: Step, needed: set[StageValue], mesh: Mesh) -> None:
-    """Raises PlanError if a loop, branch or call of one stage computes a value that other
-    stages need as well.
+    """Checks that only the stages of a loop, branch or call need the values that it computes.
+
+    Raises:
+      PlanError: another stage needs one of them.
     """
     if not isinstance(step, (LoopStep, BranchStep, CallStep)):
         return
@@ -205,6 +207,7 @@ class _TaskOrder:
         for step in steps:
             stages = self._stages[step]
             if isinstance(step, ReadStep) and step.store.kind != "number":
+                # (Numbers from Python are read by the compute tasks that need them.)
                 self.tasks.append(ReadTask(step, stages))
             elif isinstance(step, ReshardStep) and is_transfer(step):
                 transfers.append(Transfer(step, stages))
