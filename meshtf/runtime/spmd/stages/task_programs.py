@@ -166,21 +166,23 @@ def chunk_pass_program(step: CallStep, sources: Sources, stage: int) -> TaskProg
     """Returns the program of a pass of one microbatch through a chunk (consecutive layers of
     the pipeline). All passes through a chunk have the same key, so they share a module.
     """
+    # `parameters` are the values that the steps of the chunk use; `inputs` are the values of
+    # the planned program that this pass has for them.
     parameters: list[Value] = list(step.body_arguments)
     inputs = [sources.before_drop(value) for value in step.arguments]
-    steps: list[Step] = []
+    reads: list[Step] = []
     for value in step.captured_values:
         store = sources.scalar_store(value)
         if store is not None:
-            steps.append(ReadStep(store, value))
+            reads.append(ReadStep(store, value))
         else:
             parameters.append(value)
             inputs.append(sources.before_drop(value))
     stores = tuple(map(ValueStore, parameters))
-    steps += map(ReadStep, stores, parameters)
+    reads += map(ReadStep, stores, parameters)
     return TaskProgram(
         key=(step.body, stage),
-        steps=(*steps, *step.body.steps),
+        steps=(*reads, *step.body.steps),
         results=step.body.results,
         stores=stores,
         inputs=tuple(inputs),

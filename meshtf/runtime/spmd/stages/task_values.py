@@ -103,13 +103,21 @@ def _with_copied_results(program: Program) -> Program:
     copies = {}
     for result in program.results:
         if sources.variable_read(result) is not None:
-            reshard = Reshard("copy", program.mesh.stages, Replicated, Replicated)
+            reshard = Reshard(
+                kind="copy",
+                axis=program.mesh.stages,
+                before=Replicated,
+                after=Replicated,
+            )
             out = Value(result.spec, result.placement)
             copies[result] = ReshardStep(reshard, src=result, out=out, node=None)
     return dataclasses.replace(
         program,
         steps=(*program.steps, *copies.values()),
-        results=tuple(copies[v].out if v in copies else v for v in program.results),
+        results=tuple(
+            copies[result].out if result in copies else result
+            for result in program.results
+        ),
     )
 
 
