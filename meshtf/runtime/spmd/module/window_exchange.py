@@ -148,8 +148,8 @@ def _receive_from(
     if range_read is None:
         return tf.zeros_like(x)
     start, stop = range_read
-    leading_axes = (slice(None),) * axis
-    sent = x[(*leading_axes, slice(start, stop))]
+    region = (slice(None),) * axis + (slice(start, stop),)
+    sent = x[region]
     pairs = []
     for group in groups:
         for j in windows.receivers(distance):
