@@ -65,20 +65,24 @@ class Eager:
                     way_out="Pass the mesh.",
                 )
             )
+        # Only nodes of gradient rules have `primals`, the tensors of the forward node whose
+        # layout they follow.
         if not node.primals:
             record_layout_use(node.mesh, layout_use([node]))
+        # finish=False: outputs may stay partial sums, which a later op may reduce.
         program = build([node], node.outputs, node.mesh, finish=False)
         if node.mesh.abstract:
-            values: list[list[Any]] = [[]] * len(program.results)
+            # No shards for any result.
+            shards_of_outputs: list[list[Any]] = [[]] * len(program.results)
         else:
-            values = _run_node(program, node)
+            shards_of_outputs = _run_node(program, node)
         if isinstance(node.op, WriteOp):
             for store in node.op.variables:
                 record_write(store)
         if node.recompute_group is None and _ends_gradients(node):
             # No gradient needs the inputs, so their memory is released.
             node = node.without_inputs()
-        for y, value, shards in zip(node.outputs, program.results, values):
+        for y, value, shards in zip(node.outputs, program.results, shards_of_outputs):
             y.sharded_value = ShardedValue(value.placement, shards)
         return node.outputs
 
@@ -107,8 +111,8 @@ def _ends_gradients(node: Node) -> bool:
 
 
 def _run_node(program: Program, node: Node) -> list[list[Any]]:
-    """Runs the program of a node; an error that the node's values cause names the user's
-    line.
+    """Runs the program of a node, and returns the shards of each output. An error that the
+    node's values cause names the user's line.
     """
     try:
         return _run(program)

@@ -94,6 +94,7 @@ class HostReader:
         batch_size: int,
         open_section: Callable[[int, int], Any],
     ) -> None:
+        # Functions `as_...` raise ArgumentError for values of another type.
         as_mesh("mesh", mesh)
         as_mapping(
             "dims", dims, 'names of dimensions by key, such as {"ids": "batch;length"}'
@@ -214,15 +215,19 @@ class HostReader:
         """Opens the smallest section of a batch that contains all examples of `ranges`;
         a batch consists of sections of equal size.
         """
-        start = min(low for low, _ in ranges)
-        stop = max(high for _, high in ranges)
-        size = stop - start
-        # Increases the size until it divides the batch, and the first and the last example
-        # of `ranges` are in the same section.
-        while self._examples_dim.size % size or start // size != (stop - 1) // size:
+        batch_size = self._examples_dim.size
+        first = min(start for start, _stop in ranges)
+        last = max(stop for _start, stop in ranges) - 1
+
+        def is_section_size(size: int) -> bool:
+            """Returns whether a section of this size has the first and the last example."""
+            return batch_size % size == 0 and first // size == last // size
+
+        size = last - first + 1
+        while not is_section_size(size):
             size += 1
-        index = start // size
-        num_sections = self._examples_dim.size // size
+        index = first // size
+        num_sections = batch_size // size
         # TensorFlow has no devices with the names of processes.
         with tf.device(None if self._mesh.live else host):
             dataset = without_autotuning(open_section(index, num_sections))
@@ -250,8 +255,8 @@ class HostReader:
           spec: the global spec of the tensor.
           placement: the placement of the tensor.
         """
-        # Positions of one device with equal shard keys (which shard a position has) share a
-        # tensor.
+        # A shard key says which shard a position has. Positions of one device with equal
+        # shard keys share a tensor.
         keys = list(zip(self._devices, shard_keys(placement, self._mesh)))
         shard_of: dict[Any, Any] = {}
         for device, shard_key in keys:

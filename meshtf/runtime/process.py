@@ -64,6 +64,7 @@ def configure_process(
       ArgumentError: an argument has another value.
       PlanError: TensorFlow has started, so that its settings cannot be changed.
     """
+    # These functions raise ArgumentError for other values.
     check_bools(keep_freed_memory=keep_freed_memory, freeze_imports=freeze_imports)
     if threads is not None:
         as_choice("threads", threads, ("shared",))

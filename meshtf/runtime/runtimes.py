@@ -5,6 +5,9 @@
     executable(arrays)                       # a `ShardedValue` for each result
     executable.collectives, executable.memory
 
+"placed" drives all devices of TensorFlow from one program. "spmd" is for *live* meshes, whose
+devices belong to jax: each device runs the same program.
+
 This is the only file that imports all runtimes. They share the planner, the steps of
 programs and `lowering/`, and do not import each other.
 """
@@ -78,22 +81,22 @@ class Runtime(Protocol):
         """
 
     def slots(self, variable: Variable) -> Sequence[Slot | None]:
-        """Returns the slot of each mesh position, as an object of this runtime's class of
-        slots; None: the position has no shard.
+        """Returns the slot of each mesh position: the storage of its shard, an object of this
+        runtime's class of slots. None: the position has no shard.
 
         If the variable is stored in slots of another class, its shards are moved to
         slots of this class, and stay there.
         """
 
 
-class _Live:
-    """The SPMD runtime; under `mtf.check_numerics` it runs programs op by op on the host,
-    by the placed runtime.
+class _LiveRuntime:
+    """The runtime of live meshes: the SPMD runtime. Under `mtf.check_numerics` the placed
+    runtime runs programs op by op on the host instead.
     """
 
     def __init__(self) -> None:
-        self._spmd = SpmdRuntime()
-        self._on_host = PlacedRuntime()
+        self._spmd_runtime = SpmdRuntime()
+        self._host_runtime = PlacedRuntime()
 
     def compile(
         self,
@@ -102,58 +105,59 @@ class _Live:
         jit: bool,
     ) -> Executable:
         """Returns a program for the devices of a live mesh; see `Runtime`."""
-        live = self._spmd.compile(recorded, arguments, jit)
-        on_host = functools.partial(
-            self._on_host.compile, recorded, arguments, jit=False
+        live_executable = self._spmd_runtime.compile(recorded, arguments, jit)
+        compile_for_host = functools.partial(
+            self._host_runtime.compile, recorded, arguments, jit=False
         )
-        return _CheckedOnHost(live, on_host)
+        return _LiveExecutable(live_executable, compile_for_host)
 
     def slots(self, variable: Variable) -> Sequence[Slot | None]:
-        """Returns the slot of each position, on its device."""
-        return self._spmd.slots(variable)
+        """Returns the slot of each mesh position, on its device."""
+        return self._spmd_runtime.slots(variable)
 
 
-class _CheckedOnHost:
-    """An executable of the SPMD runtime, and of the same function on the host.
+class _LiveExecutable:
+    """A program on the devices of a live mesh; on the host under `mtf.check_numerics`.
 
     Args:
-      live: the former.
-      compile_on_host: returns the latter.
+      live_executable: the program on the devices of the live mesh.
+      compile_for_host: returns the same program, on the host.
 
     Attributes:
-      live: the executable of the SPMD runtime.
+      live_executable: the program on the devices of the live mesh.
     """
 
     def __init__(
-        self, live: Executable, compile_on_host: Callable[[], Executable]
+        self, live_executable: Executable, compile_for_host: Callable[[], Executable]
     ) -> None:
-        self.live = live
-        self._compile_on_host = compile_on_host
+        self.live_executable = live_executable
+        self._compile_for_host = compile_for_host
 
     def __call__(self, arrays: Sequence[Any], /) -> list[ShardedValue]:
         if current().check_numerics:
-            return self._compile_on_host()(arrays)
-        return self.live(arrays)
+            host_executable = self._compile_for_host()
+            return host_executable(arrays)
+        return self.live_executable(arrays)
 
     @property
     def program(self) -> Program:
         """The planned program of the recorded function."""
-        return self.live.program
+        return self.live_executable.program
 
     @property
     def collectives(self) -> list[str]:
         """All collectives of one call."""
-        return self.live.collectives
+        return self.live_executable.collectives
 
     @property
     def memory(self) -> ProgramMemory:
         """The bytes of variables, arguments and results on one device."""
-        return self.live.memory
+        return self.live_executable.memory
 
 
 _RUNTIMES: Mapping[str, Runtime] = {
     "placed": PlacedRuntime(),
-    "spmd": _Live(),
+    "spmd": _LiveRuntime(),
 }
 
 
@@ -189,5 +193,5 @@ def as_runtime_name(name: Any) -> RuntimeName:
 
 
 def runtime_named(name: Any) -> Runtime:
-    """Returns a runtime by its name. Raises ArgumentError."""
+    """Returns a runtime by its name. Raises ArgumentError if there is no such runtime."""
     return _RUNTIMES[as_runtime_name(name)]

@@ -96,6 +96,7 @@ class Variable(Operators[Tensor], Untracked):
         trainable: bool = True,
         layout: Layout | None = None,
     ) -> None:
+        # Functions `as_...` raise ArgumentError for values of another type.
         as_mesh("mesh", mesh)
         if name is not None:
             as_text("name", name)
@@ -194,7 +195,7 @@ class Variable(Operators[Tensor], Untracked):
         return self.mesh.layout_in(self.changes, "slot")
 
     def tensor(self) -> Tensor:
-        """Returns the present value as a tensor. Ops convert variables by this method.
+        """Returns the current value as a tensor. Ops convert variables by this method.
 
         While a layer of a `Repeat` runs, it returns the entry of this layer.
         """
@@ -205,7 +206,7 @@ class Variable(Operators[Tensor], Untracked):
 
     @property
     def value(self) -> Tensor:
-        """The present value as a tensor; ops take the variable itself as well."""
+        """The current value as a tensor; ops take the variable itself as well."""
         return self.tensor()
 
     def assign(self, value: Any) -> None:
@@ -260,16 +261,18 @@ class Variable(Operators[Tensor], Untracked):
         return regions_of(slots, self.shape, self.placement, self.mesh)
 
     def read(self) -> list[Any]:
-        """Returns the present shard of each position, as a TensorFlow tensor on the device
+        """Returns the current shard of each position, as a TensorFlow tensor on the device
         of the position; None: the position has no shard. Runtimes read variables by this
         method.
         """
         slots = self.slots()
-        value_of: dict[int, Any] = {}  # by the id of a slot
+        value_of: dict[
+            int, Any
+        ] = {}  # by the id of a slot, which several positions share
         for device, slot in zip(devices_of(self.mesh), slots):
             if slot is not None and id(slot) not in value_of:
                 value_of[id(slot)] = slot.value_on(device)
-        return [value_of.get(id(slot)) for slot in slots]
+        return [None if slot is None else value_of[id(slot)] for slot in slots]
 
     def slots(self) -> Sequence[Slot | None]:
         """Returns the slot of each position's shard; positions that share a slot get the
@@ -361,7 +364,11 @@ class Variable(Operators[Tensor], Untracked):
 
 
 def _check_outside_functions(name: str | None) -> None:
-    """Raises PlanError for a variable that is created while a function is recorded."""
+    """Checks that a variable is not created while a function is recorded.
+
+    Raises:
+      PlanError: it is.
+    """
     if isinstance(current_executor(), Graph):
         variable = "a variable" if name is None else f"variable {name!r}"
         raise PlanError(

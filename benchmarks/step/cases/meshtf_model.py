@@ -93,7 +93,7 @@ class MeshModel:
         called after `train_step`.
         """
         program: Any = self.train_function.lower(batch, np.int32(0))
-        return int(program.live.peak_memory)
+        return int(program.live_executable.peak_memory)
 
     def forecast(self, batch: Batch) -> float:
         """Returns the forecast of the peak of bytes on all positions together; to be called

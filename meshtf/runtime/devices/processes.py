@@ -21,7 +21,7 @@ class Processes:
 
     Attributes:
       index: the index of this process.
-      count: the count of processes.
+      count: the number of processes.
       token: a random integer that is equal in all processes, and differs between runs.
     """
 

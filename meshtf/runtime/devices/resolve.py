@@ -58,7 +58,7 @@ def logical_devices(count: int) -> None:
     """
     count = as_int("count", count, least=1)
     share_threads(count)
-    cpu, *_ = tf.config.list_physical_devices("CPU")
+    cpu = tf.config.list_physical_devices("CPU")[0]
     configured_devices = tf.config.get_logical_device_configuration(cpu) or ()
     if len(configured_devices) >= count:
         return
@@ -137,11 +137,12 @@ def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
         "/job:worker/replica:0/task:1/device:GPU:0".
 
     Raises:
-      MeshError: the count of devices of a host is no multiple of the group size.
+      MeshError: the number of devices of a host is no multiple of the group size.
     """
     groups = mesh.groups(*mesh.within_host)
     hosts = [host_of(name) for name in devices]
-    if all(len({hosts[p] for p in group}) == 1 for group in groups):
+    hosts_of_groups = [{hosts[position] for position in group} for group in groups]
+    if all(len(hosts_of_group) == 1 for hosts_of_group in hosts_of_groups):
         return list(range(mesh.size))
     indices_of_host: dict[str, list[int]] = {}
     for i, host in enumerate(hosts):
@@ -209,7 +210,7 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
     full_names = [_full_name(name, existing, mesh) for name in names]
     devices = []
     for i in keep_within_host(mesh, full_names):
-        # A device that the user names without a job gets a name without a job.
+        # A device keeps the form in which the user named it, with or without a job.
         has_job = "/job:" in names[i]
         devices.append(full_names[i] if has_job else short_name(full_names[i]))
     return tuple(devices)

@@ -48,9 +48,9 @@ class BodyRunner(Protocol):
         self,
         program: Program,
         inputs: dict[Value, Any],
-        once: bool = False,
+        single_use: bool = False,
     ) -> list[Any]:
-        """Returns the results of a body for the shards of its inputs; `once`: whether the
+        """Returns the results of a body for the shards of its inputs; `single_use`: whether the
         program contains this body only once.
         """
 
@@ -70,7 +70,7 @@ class BodyRunner(Protocol):
 def run_loop(executor: BodyRunner, step: LoopStep) -> None:
     """Executes a loop and stores its results in `executor.values`."""
     loop = _Loop(executor, step)
-    # `wait_for` is a value that must be computed before the loop starts; None: there is none.
+    # `wait_for` is a value that must be computed before the loop starts, or None.
     with _after(executor, step.wait_for):
         initial_variables = loop.initial_variables()
     final_variables = tf.while_loop(
@@ -98,7 +98,7 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
     with _after(executor, step.wait_for):
         shards = executor.values[step.predicate]
         # The predicate is equal on all devices, so any shard will do.
-        any_shard, *_ = executor.distinct_shards(step.predicate, shards)
+        any_shard = executor.distinct_shards(step.predicate, shards)[0]
         predicate = tf.identity(any_shard)
     all_shards = tf.cond(predicate, lambda: run(0), lambda: run(1))
     # `_take_value` takes the shards of one value after another.
@@ -201,10 +201,9 @@ class _Loop:
         test = self.step.test
         assert test is not None
         inputs = self._body_inputs(iteration, iter(variables))
-        (shards,) = self.executor.run_body(test, inputs, once=True)
+        (shards,) = self.executor.run_body(test, inputs, single_use=True)
         # The result is equal on all devices, so any shard will do.
-        any_shard, *_ = self.executor.distinct_shards(test.results[0], shards)
-        return any_shard
+        return self.executor.distinct_shards(test.results[0], shards)[0]
 
     def iterate(self, iteration: Any, *variables: Any) -> list[Any]:
         """Returns the loop variables after an iteration."""
@@ -216,7 +215,7 @@ class _Loop:
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
-        results = self.executor.run_body(body, inputs, once=True)
+        results = self.executor.run_body(body, inputs, single_use=True)
         shards_of_results = [
             self.executor.distinct_shards(value, shards)
             for value, shards in zip(body.results, results)

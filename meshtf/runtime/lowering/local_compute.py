@@ -1,6 +1,6 @@
 """Runs the ops of a program on one device, and checks their outputs against their specs.
 
-    outputs = run_segment(segment, mesh, coords, inputs)       # shards of one device
+    outputs = run_segment(segment, mesh, coordinates, inputs)       # shards of one device
 
 A segment is a sequence of computations without communication. A `Compute` step runs one
 node, which is an op with its inputs in the graph. Some ops exchange statistics, such as
@@ -43,7 +43,7 @@ Outline = Callable[
 def run_segment(
     segment: Segment,
     mesh: Mesh,
-    coords: MeshCoordinates,
+    coordinates: MeshCoordinates,
     inputs: TensorList,
     jit: bool = False,
     outline: Outline | None = None,
@@ -53,7 +53,7 @@ def run_segment(
     Args:
       segment: the segment.
       mesh: the mesh of the program.
-      coords: the coordinates of the device's mesh position.
+      coordinates: the coordinates of the device's mesh position.
       inputs: the shards of the segment's inputs.
       jit: whether XLA compiles the segment.
       outline: see `Outline`; None: ops share no functions.
@@ -62,7 +62,9 @@ def run_segment(
     with trace_cache():
         for compute in segment.computes:
             with _name_scope(compute):
-                run_compute(compute, mesh, coords, shard_of, jit=jit, outline=outline)
+                run_compute(
+                    compute, mesh, coordinates, shard_of, jit=jit, outline=outline
+                )
     return [shard_of[v] for v in segment.outs]
 
 
@@ -80,11 +82,11 @@ def _name_scope(compute: Compute) -> contextlib.AbstractContextManager[Any]:
 def run_compute(
     compute: Compute,
     mesh: Mesh,
-    coords: MeshCoordinates,
+    coordinates: MeshCoordinates,
     shard_of: dict[Value, Any],
     jit: bool = False,
     outline: Outline | None = None,
-    anywhere: bool = False,
+    on_any_device: bool = False,
     checks: CheckRecorder | None = None,
 ) -> None:
     """Runs one op on one device.
@@ -92,11 +94,11 @@ def run_compute(
     Args:
       compute: the op, and how it runs.
       mesh: the mesh of the program.
-      coords: the coordinates of the device's mesh position.
+      coordinates: the coordinates of the device's mesh position.
       shard_of: {value: the device's shard}; has the inputs, and the outputs are added.
       jit: whether XLA compiles the op.
       outline: see `Outline`; None: the op shares no function.
-      anywhere: whether the op may run on other devices than those of the mesh.
+      on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
     """
     inputs = [shard_of[v] for v in compute.ins]
@@ -107,7 +109,7 @@ def run_compute(
     if awaited_tensors and inputs and jit:
         # XLA ignores control dependencies between ops without side effects, so that only
         # a barrier makes the inputs wait.
-        *inputs, _ = optimization_barrier([*inputs, *awaited_tensors])
+        *inputs, _awaited = optimization_barrier([*inputs, *awaited_tensors])
     with tf.control_dependencies(awaited_tensors):
         if awaited_tensors:
             # Copies that wait, so that each op which reads them waits.
@@ -116,10 +118,10 @@ def run_compute(
             node=compute.node,
             plan=compute.plan,
             mesh=mesh,
-            coords=coords,
-            xs=tuple(inputs),
+            coordinates=coordinates,
+            input_shards=tuple(inputs),
             compiled=jit,
-            anywhere=anywhere,
+            on_any_device=on_any_device,
             checks=checks,
         )
         outputs = _local_outputs(
@@ -131,7 +133,7 @@ def run_compute(
 def _local_outputs(
     compute: Compute,
     context: DeviceContext,
-    xs: TensorList,
+    inputs: TensorList,
     shard_of: Mapping[Value, Any],
     outline: Outline | None,
 ) -> Sequence[Any]:
@@ -140,26 +142,26 @@ def _local_outputs(
     """
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
-        statistics = op.statistics(context, *xs)
+        statistics = op.statistics(context, *inputs)
         _check_statistics(compute, op, context, statistics.exchanged)
         return tuple(statistics.exchanged), tuple(statistics.residuals)
     if isinstance(op, OpWithStatistics) and compute.gathered is not None:
         assert compute.residuals is not None
         gathered = shard_of[compute.gathered]
         residuals = shard_of[compute.residuals]
-        ys = op.local_sharded(context, gathered, residuals, *xs)
+        outputs = op.local_sharded(context, gathered, residuals, *inputs)
     elif op.share_trace and outline is not None:
-        return _outlined_outputs(compute, context, xs, outline)
+        return _outlined_outputs(compute, context, inputs, outline)
     else:
-        ys = op.local(context, *xs)
-    _check_outputs(compute, context, ys)
-    return ys
+        outputs = op.local(context, *inputs)
+    _check_outputs(compute, context, outputs)
+    return outputs
 
 
 def _outlined_outputs(
     compute: Compute,
     context: DeviceContext,
-    xs: TensorList,
+    inputs: TensorList,
     outline: Outline,
 ) -> Sequence[Any]:
     """Returns the outputs of `Op.local`, called as a function that all equal nodes
@@ -169,26 +171,29 @@ def _outlined_outputs(
     # are arguments of the function, since devices share it.
     axes = [axis for axis, _factor in compute.plan.sharded_factors]
     coordinates = [context.coordinates[axis] for axis in axes]
-    dtypes = tuple(x.dtype for x in xs)
+    dtypes = tuple(x.dtype for x in inputs)
     key = (compute.node.op, compute.plan, context.inputs, dtypes)
+    num_inputs = len(inputs)
 
     def body(*traced_arguments: Any) -> list[Any]:
-        inputs = traced_arguments[: len(xs)]
-        inner_coordinates = dict(zip(axes, traced_arguments[len(xs) :]))
-        inner_context = context.with_coordinates(inner_coordinates)
-        ys = compute.node.op.local(inner_context, *inputs)
-        _check_outputs(compute, inner_context, ys)
-        return list(ys)
+        traced_inputs = traced_arguments[:num_inputs]
+        traced_coordinates = dict(zip(axes, traced_arguments[num_inputs:]))
+        traced_context = context.with_coordinates(traced_coordinates)
+        outputs = compute.node.op.local(traced_context, *traced_inputs)
+        _check_outputs(compute, traced_context, outputs)
+        return list(outputs)
 
-    arguments = [*xs, *coordinates]
+    arguments = [*inputs, *coordinates]
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
     function = outline(key, body, specs)
     return function(arguments)
 
 
 def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
-    """Raises PlanError unless the outputs of `Op.local` have the specs of
-    `Op.output_specs`.
+    """Checks that the outputs of `Op.local` have the specs of `Op.output_specs`.
+
+    Raises:
+      PlanError: an output has another shape or data type.
     """
     specs = [output.spec for output in compute.node.outputs]
     for y, spec, local_shape in zip(ys, specs, context.outputs, strict=True):
@@ -221,8 +226,11 @@ def _check_statistics(
     context: DeviceContext,
     exchanged: Sequence[Any],
 ) -> None:
-    """Raises PlanError unless statistics have the data types and sizes that
-    `statistics_specs` announces. Forecasts compute bytes from these specs.
+    """Checks that statistics have the data types and sizes that `statistics_specs`
+    announces: forecasts compute bytes from these specs.
+
+    Raises:
+      PlanError: the data types or sizes differ.
     """
     local_specs = [
         Spec(shape, x.spec.dtype)

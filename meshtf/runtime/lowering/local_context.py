@@ -43,15 +43,15 @@ class MeshCoordinates:
 
     Attributes:
       tensors: {mesh axis: coordinate, a scalar int32 tensor}.
-      used: the axes whose coordinates were read so far.
+      axes_read: the axes whose coordinates were read so far.
     """
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self.tensors = tensors
-        self.used: set[str] = set()
+        self.axes_read: set[str] = set()
 
     def __getitem__(self, axis: str) -> Any:
-        self.used.add(axis)
+        self.axes_read.add(axis)
         return self.tensors[axis]
 
 
@@ -70,10 +70,10 @@ class DeviceContext:
       node: the node.
       plan: the sizes of the op's factors, and the mesh axes that shard them.
       mesh: the mesh of the program.
-      coords: the coordinates of the device's mesh position.
-      xs: the shards of the node's inputs.
+      coordinates: the coordinates of the device's mesh position.
+      input_shards: the shards of the node's inputs.
       compiled: whether XLA compiles the op.
-      anywhere: whether the op may run on other devices than those of the mesh.
+      on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
 
     Attributes:
@@ -86,23 +86,23 @@ class DeviceContext:
         node: Node,
         plan: NodePlan,
         mesh: Mesh,
-        coords: MeshCoordinates,
-        xs: tuple[Any, ...],
+        coordinates: MeshCoordinates,
+        input_shards: tuple[Any, ...],
         compiled: bool = False,
-        anywhere: bool = False,
+        on_any_device: bool = False,
         checks: CheckRecorder | None = None,
     ) -> None:
         self.compiled = compiled
-        self.coordinates = coords
-        self._anywhere = anywhere
+        self.coordinates = coordinates
+        self._on_any_device = on_any_device
         self._checks = checks
         self._node = node
         self._plan = plan
         self._mesh = mesh
         self._sizes = dict(plan.sizes)
         self.inputs = tuple(
-            Shape(map(Dimension, x.shape.names, local_x.shape))
-            for x, local_x in zip(node.inputs, xs)
+            Shape(map(Dimension, x.shape.names, shard.shape))
+            for x, shard in zip(node.inputs, input_shards)
         )
         self.outputs = tuple(
             local_shape(y.shape, placement, mesh)
@@ -112,7 +112,7 @@ class DeviceContext:
     @property
     def matmul_kernels(self) -> MatmulKernels | None:
         """The matmul kernels to choose from on CPUs without XLA; None: no choice."""
-        if self.compiled or self._anywhere:
+        if self.compiled or self._on_any_device:
             return None
         return matmul_kernels(devices_of(self._mesh))
 
@@ -121,7 +121,7 @@ class DeviceContext:
         """Whether TensorFlow's kernels raise for sizes that are too large: those of CPUs."""
         return (
             not self.compiled
-            and not self._anywhere
+            and not self._on_any_device
             and only_cpus(devices_of(self._mesh))
         )
 
@@ -192,7 +192,9 @@ class DeviceContext:
         size = x.shape[axis]
         slices = [
             take_elements(x, axis, start=low, stop=high, fill=0.0)
-            for _shard, low, high in spans(start, stop, size, num_shards=1, wrap=True)
+            for _shard_index, low, high in spans(
+                start, stop, shard_size=size, num_shards=1, wrap=True
+            )
         ]
         return tf.concat(slices, axis)
 

@@ -63,7 +63,7 @@ class SingleReplica(StepExecutor):
         self,
         program: Program,
         inputs: dict[Value, Any],
-        once: bool = False,
+        single_use: bool = False,
     ) -> list[Any]:
         """Returns the results of a program: the entire one, or the body of a loop, branch
         or call. The arguments are those of `StepExecutor.run_body`.
@@ -103,7 +103,7 @@ class SingleReplica(StepExecutor):
                 shard_of=self.values,
                 jit=self.jit,
                 outline=self.outline,
-                anywhere=True,
+                on_any_device=True,
                 checks=self.checks,
             )
         else:

@@ -81,14 +81,14 @@ class StepExecutor:
         self,
         program: Program,
         inputs: dict[Value, Any],
-        once: bool = False,
+        single_use: bool = False,
     ) -> list[Any]:
         """Returns the results of the body of a loop, branch or call.
 
         Args:
           program: the program of the body.
           inputs: the shards of the body's arguments and captured values.
-          once: whether the entire program contains this body only once.
+          single_use: whether the entire program contains this body only once.
         """
         raise NotImplementedError
 

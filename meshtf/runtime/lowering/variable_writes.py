@@ -3,8 +3,8 @@ one, otherwise by assigning the values that it computes.
 
     outputs = write(op, [slot.variable for slot in slots], inputs, num_outputs=1)
 
-A slot stores one shard on one device, in a tf.Variable. Ops get resource handles and
-tensors, never a tf.Variable.
+A slot is the storage of one shard of a variable on one device, here a tf.Variable. Ops get
+its resource handle and tensors, never a tf.Variable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ShardVariable(NamedTuple):
     dtype: tf.DType
 
     def value(self) -> Any:
-        """Returns the present value."""
+        """Returns the current value."""
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
         # A handle that is the argument of a function has no shape.
         value.set_shape(self.shape)
@@ -95,8 +95,9 @@ def _write_new_values(
     num_outputs: int,
 ) -> Sequence[Any]:
     """Computes new values, assigns them, and returns the outputs of the op."""
-    present_values = [variable.value() for variable in variables]
-    values = op.new_values(*inputs, *present_values)
-    for variable, value in zip(variables, values[num_outputs:], strict=True):
+    current_values = [variable.value() for variable in variables]
+    # The outputs of the op, followed by the new values of the variables.
+    new_values = op.new_values(*inputs, *current_values)
+    for variable, value in zip(variables, new_values[num_outputs:], strict=True):
         variable.assign(value, read_value=False)
-    return values[:num_outputs]
+    return new_values[:num_outputs]

@@ -103,7 +103,8 @@ class BatchedVariables:
         for batch in self._batches(slots_of_steps):
             for position in batch.positions:
                 slots: list[Any] = [
-                    slots_of_steps[k][position] for k in batch.step_indices
+                    slots_of_steps[step_index][position]
+                    for step_index in batch.step_indices
                 ]
                 device = self.devices[position]
                 if self._is_worth_tracing(batch):
@@ -174,20 +175,22 @@ class BatchedVariables:
                     for k in batch.step_indices
                 ]
                 device = self.devices[position]
-                # An iterator over the outputs of all updates, in order.
+                # The outputs of all updates, in order.
                 if self._is_worth_tracing(batch):
-                    results = iter(self._call(update_function(updates), device))
+                    all_outputs = self._call(update_function(updates), device)
                 else:
-                    results = iter(self._update_each(updates, device))
+                    all_outputs = self._update_each(updates, device)
+                remaining_outputs = iter(all_outputs)
                 for k in batch.step_indices:
                     key: Any = k, first_slots[k][position]
-                    outputs[key] = [next(results) for _ in steps[k].outs]
+                    outputs[key] = [next(remaining_outputs) for _ in steps[k].outs]
         shards_of_outputs: dict[Value, Shards] = {}
-        for k, step in enumerate(steps):
-            slots = first_slots[k][: len(self.devices)]
-            for j, out in enumerate(step.outs):
+        for step_index, step in enumerate(steps):
+            slots = first_slots[step_index][: len(self.devices)]
+            for output_index, out in enumerate(step.outs):
                 shards_of_outputs[out] = [
-                    None if slot is None else outputs[k, slot][j] for slot in slots
+                    None if slot is None else outputs[step_index, slot][output_index]
+                    for slot in slots
                 ]
         return shards_of_outputs
 
@@ -200,14 +203,15 @@ class BatchedVariables:
         """
         # (step index, slot) for the slots on which a position executes the step already.
         assigned_slots: set[tuple[int, TensorFlowSlot]] = set()
+        # {indices of steps: the positions that execute exactly these steps}
         positions_of_steps: dict[tuple[int, ...], list[int]] = {}
         for position in range(len(self.devices)):
             step_indices = []
-            for k, slots in enumerate(slots_of_steps):
+            for step_index, slots in enumerate(slots_of_steps):
                 slot = slots[position]
-                if slot is not None and (k, slot) not in assigned_slots:
-                    assigned_slots.add((k, slot))
-                    step_indices.append(k)
+                if slot is not None and (step_index, slot) not in assigned_slots:
+                    assigned_slots.add((step_index, slot))
+                    step_indices.append(step_index)
             if step_indices:
                 positions = positions_of_steps.setdefault(tuple(step_indices), [])
                 positions.append(position)
@@ -248,7 +252,7 @@ class BatchedVariables:
     def _call(self, function: VariableFunction, device: str) -> list[Any]:
         """Calls a function of variables and tensors; it is traced at its first call."""
         slots = function.slots
-        # Slot k has handle indices[k] of the concatenation of `handles`.
+        # The handle of slots[k] is element indices[k] of all `handles` together.
         if self._handles is not None:
             handles, indices = self._handles.locate(slots)
         else:

@@ -124,14 +124,14 @@ class PlacedExecutor(ReshardExecutor):
         self,
         program: Program,
         inputs: dict[Value, Any],
-        once: bool = False,
+        single_use: bool = False,
     ) -> list[Shards]:
         """Returns the results of the body of a loop, branch or call.
 
         Args:
           program: the program of the body.
           inputs: the shards of the body's arguments and captured values.
-          once: whether the program has this body only once, so that tracing its ops
+          single_use: whether the program has this body only once, so that tracing its ops
             without a function costs no more.
         """
         if program not in self._schedules:
@@ -139,7 +139,7 @@ class PlacedExecutor(ReshardExecutor):
         body_executor = copy.copy(self)
         body_executor.segments = self._schedules[program]
         body_executor.values = dict(inputs)
-        if once and len(self.devices) == 1:
+        if single_use and len(self.devices) == 1:
             body_executor.make_caller = inlined(self.make_caller)
         return body_executor.run(program.results)
 
@@ -306,12 +306,12 @@ class PlacedExecutor(ReshardExecutor):
         caller = self.make_caller(segment, self.mesh)
         # The mesh axes whose coordinates the segment reads. They are the same for all
         # positions, and known only after the first call.
-        axes_used: set[str] = set()
+        axes_read: set[str] = set()
 
         def key_of(position: int, shards: Shards) -> Any:
             """Returns a key that is equal for positions with equal outputs."""
             tensors = tf.nest.flatten(shards)
-            coordinates = self._coordinates_along(axes_used, position)
+            coordinates = self._coordinates_along(axes_read, position)
             return (self.devices[position], *map(id, tensors), *coordinates)
 
         outputs_by_key: dict[Any, tuple[Any, ...]] = {}
@@ -324,8 +324,8 @@ class PlacedExecutor(ReshardExecutor):
             shards = [self.values[v][position] for v in segment.ins]
             key = key_of(position, shards)
             if key not in outputs_by_key:
-                outputs, axes_used = caller(device, self._coordinates(position), shards)
-                key = key_of(position, shards)  # again, as `axes_used` is known now
+                outputs, axes_read = caller(device, self._coordinates(position), shards)
+                key = key_of(position, shards)  # again, as `axes_read` is known now
                 outputs_by_key[key] = tuple(outputs)
             outputs_of_positions.append(outputs_by_key[key])
         for k, value in enumerate(segment.outs):

@@ -114,7 +114,7 @@ def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
             except tf.errors.OpError as problem:
                 raise _RerunStopped(compute.node, problem) from problem
         outputs = [values[v] for v in segment.outs]
-        return SegmentResult(outputs, axes_used=mesh_coordinates.used)
+        return SegmentResult(outputs, axes_read=mesh_coordinates.axes_read)
 
     return call
 

@@ -99,7 +99,7 @@ class CheckingExecutor(PlacedExecutor):
                 self._check(name, reshard.node, ins=(reshard.src,), outs=(reshard.out,))
 
     def run_body(
-        self, program: Program, inputs: dict[Value, Any], once: bool = False
+        self, program: Program, inputs: dict[Value, Any], single_use: bool = False
     ) -> list[Shards]:
         """Returns the results of the body of a loop, branch or call. If it is the body of
         a loop, errors name the iteration.
@@ -110,7 +110,7 @@ class CheckingExecutor(PlacedExecutor):
             iteration = _iteration_text(loop, inputs[loop.iteration])
             self._iterations = (*outer_iterations, iteration)
         try:
-            return super().run_body(program, inputs, once=once)
+            return super().run_body(program, inputs, single_use=single_use)
         finally:
             self._iterations = outer_iterations
 
@@ -224,7 +224,7 @@ def check(
     outs: Sequence[CheckedTensor],
     iterations: Sequence[str] = (),
 ) -> None:
-    """Checks that the outputs of an op are finite.
+    """Checks that the outputs of an op are finite, if its inputs are.
 
     Args:
       name: the name of the op, or of the collective.
@@ -246,18 +246,19 @@ def check(
             continue
         count = _count_of_first(shards, np.isnan)
         if count:
-            raise _error(f"{name} output NaN, {count}", node, spec, ins, iterations)
+            headline = f"{name} output NaN, {count}"
+            raise _error(headline, node, spec, inputs=ins, iterations=iterations)
         count = _count_of_first(shards, np.isinf)
         if count and float_inputs and all_finite:
             headline = f"{name} output infinity, {count}"
-            raise _error(headline, node, spec, ins, iterations)
+            raise _error(headline, node, spec, inputs=ins, iterations=iterations)
 
 
 def _error(
     headline: str,
     node: Node,
     spec: Spec,
-    ins: Sequence[CheckedTensor],
+    inputs: Sequence[CheckedTensor],
     iterations: Sequence[str],
 ) -> NumericsError:
     """Returns the error for an output with this spec that is not finite."""
@@ -272,7 +273,7 @@ def _error(
         explain_error(
             f"{headline}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
-            inputs="\n".join(map(_description, ins)) or "none",
+            inputs="\n".join(map(_description, inputs)) or "none",
             **facts,
             source=node.source,
         )

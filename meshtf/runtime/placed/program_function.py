@@ -57,7 +57,7 @@ class PlacedExecutable:
       segments: the schedule of the program.
       function: the TensorFlow function; None before the first call.
       graph_functions: the functions that `function` calls.
-      distinct_indices: for each result, the index of each position's shard among the
+      distinct_indices: for each result, the index of each mesh position's shard among the
         distinct shards of the result; -1: the position has no shard.
       cpus: whether all devices are CPUs.
       config: the serialized ConfigProto with which TensorFlow runs the function.
@@ -87,22 +87,22 @@ class PlacedExecutable:
             f"{len(self.collectives)} collectives>"
         )
 
-    def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
+    def __call__(self, tensors: Sequence[Any]) -> list[ShardedValue]:
         """Returns the results of the program for the tensors of all arguments, in order."""
         results = self.program.results
         if current().check_numerics:
-            self._fill_stores(flat)
+            self._fill_stores(tensors)
             shards_of_results = CheckingExecutor(self.mesh, self.segments).run(results)
             return [
                 ShardedValue(result.placement, shards)
                 for result, shards in zip(results, shards_of_results)
             ]
         if self.function is None:
-            self.function = self._write_function(flat)
+            self.function = self._write_function(tensors)
         try:
-            return self._sharded_values(self.function(flat))
+            return self._sharded_values(self.function(tensors))
         except tf.errors.OpError as error:
-            self._fill_stores(flat)
+            self._fill_stores(tensors)
             explained_error = explain_failure(error, self.mesh, self.segments, results)
             if explained_error is error:
                 raise
@@ -131,16 +131,16 @@ class PlacedExecutable:
         """The FunctionDefs that the program calls, except those that XLA compiles."""
         return [f.definition for f in self.graph_functions if not f.jit]
 
-    def _write_function(self, flat: Sequence[Any]) -> ProgramFunction:
+    def _write_function(self, tensors: Sequence[Any]) -> ProgramFunction:
         """Returns the TensorFlow function for arguments with the shapes and data types of
-        `flat`. Its results are the distinct shards of all results.
+        `tensors`. Its results are the distinct shards of all results.
         """
         writer = ProgramWriter()
         tracer = Tracer(jit=self.jit, as_branch=self.cpus, program=writer)
         executor = PlacedExecutor(
             self.mesh, self.segments, make_caller=tracer, program=writer
         )
-        arguments = [writer.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat]
+        arguments = [writer.argument(tf.TensorSpec(x.shape, x.dtype)) for x in tensors]
         self._fill_stores(arguments)
         results: list[Any] = []
         devices: list[str] = []
@@ -164,18 +164,18 @@ class PlacedExecutable:
             functions=writer.functions,
         )
 
-    def _fill_stores(self, flat: Sequence[Any]) -> None:
+    def _fill_stores(self, tensors: Sequence[Any]) -> None:
         """Fills the stores of the arguments; each takes its tensors from the list."""
-        remaining_tensors = list(flat)
+        remaining_tensors = list(tensors)
         for store in self.stores:
             store.fill(remaining_tensors)
 
-    def _sharded_values(self, flat: Sequence[Any]) -> list[ShardedValue]:
+    def _sharded_values(self, distinct_shards: Sequence[Any]) -> list[ShardedValue]:
         """Returns the results, from the distinct shards of all results in order."""
         values = []
         start = 0
         for result, indices in zip(self.program.results, self.distinct_indices):
-            shards = [None if k < 0 else flat[start + k] for k in indices]
+            shards = [None if k < 0 else distinct_shards[start + k] for k in indices]
             values.append(ShardedValue(result.placement, shards))
             num_distinct = max(indices) + 1
             start += num_distinct

@@ -6,7 +6,7 @@ that device, so tracing costs O(ops), not O(ops x devices). It is never inlined,
 the body of a loop on a single device.
 
     call_segment = Tracer(jit=False, as_branch=True)(segment, mesh)
-    outputs, axes_used = call_segment(device, coordinates, shards)
+    outputs, axes_read = call_segment(device, coordinates, shards)
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class SegmentResult(NamedTuple):
 
     Attributes:
       outputs: the outputs of the segment, on this device.
-      axes_used: the mesh axes whose coordinates the segment reads.
+      axes_read: the mesh axes whose coordinates the segment reads.
     """
 
     outputs: TensorList
-    axes_used: set[str]
+    axes_read: set[str]
 
 
 # A function (device, coordinates, shards) -> result, which runs a segment on one device.
@@ -53,7 +53,7 @@ def run_directly(segment: Segment, mesh: Mesh) -> Caller:
         mesh_coordinates = MeshCoordinates(coordinates)
         with tf.device(device):
             outputs = run_segment(segment, mesh, mesh_coordinates, shards)
-        return SegmentResult(outputs, axes_used=mesh_coordinates.used)
+        return SegmentResult(outputs, axes_read=mesh_coordinates.axes_read)
 
     return call
 
@@ -68,7 +68,7 @@ class TracedSegment:
 
     Attributes:
       function: the traced function; None before the first call.
-      axes_used: the mesh axes whose coordinates the segment reads, once traced.
+      axes_read: the mesh axes whose coordinates the segment reads, once traced.
       structure: the nested structure of the outputs, with 0 for each tensor, once traced.
     """
 
@@ -82,7 +82,7 @@ class TracedSegment:
         self.mesh = mesh
         self.tracer = tracer
         self.function: Any = None
-        self.axes_used: set[str] = set()
+        self.axes_read: set[str] = set()
         self.structure: Any = None
 
     def call(
@@ -106,11 +106,11 @@ class TracedSegment:
         is_nested = any(item != 0 for item in self.structure)
         if is_nested:
             outputs = tf.nest.pack_sequence_as(self.structure, outputs)
-        return SegmentResult(outputs, axes_used=self.axes_used)
+        return SegmentResult(outputs, axes_read=self.axes_read)
 
     def _trace(self, shards: TensorList, tensors: TensorList) -> None:
         """Traces the function for inputs like `shards`, which consist of `tensors`; sets
-        `function`, `axes_used` and `structure`.
+        `function`, `axes_read` and `structure`.
         """
         axes = sorted(self.mesh.axes)
         tracer = self.tracer
@@ -128,7 +128,7 @@ class TracedSegment:
                 jit=tracer.jit,
                 outline=tracer.outline,
             )
-            self.axes_used = coordinates.used
+            self.axes_read = coordinates.axes_read
             self.structure = tf.nest.map_structure(lambda y: 0, outputs)
             return tf.nest.flatten(outputs)
 

@@ -4,9 +4,9 @@ collectives.
 Contents:
 
     module/         a program as one StableHLO module of one mesh position
-    live/           programs and variables on the devices of jax
-    stages/         pipelines: a program for each stage
-    compiled/       programs compiled for devices that are not there
+    live/           programs and variables of live meshes, whose devices belong to jax
+    stages/         pipelines: programs for each stage
+    compiled/       ahead-of-time compilation for devices that this machine lacks
     initial_values  initial values of variables, computed on the devices
     runtime         what mtf.function calls on meshes with devices="spmd"
 """

@@ -8,6 +8,9 @@ So no host holds all of a variable. Values are computed when the first variable 
 used: those of equal layers by one program that runs once for each, with other seeds, and
 all remaining ones by another program. A model of many layers thus compiles as fast as one
 of few.
+
+A live mesh is one whose devices belong to jax (`devices="spmd"`), and a slot is the storage of
+one shard of a variable: a variable without slots has no value.
 """
 
 from __future__ import annotations
@@ -34,12 +37,12 @@ _MIN_EQUAL = 3
 
 
 class _Pending(NamedTuple):
-    """A variable without a value.
+    """A variable whose initial value is not computed yet.
 
     Attributes:
-      variable: a weak reference to it.
-      record: returns the function of the initial value of a variable.
-      recorded: the function of its initial value.
+      variable: a weak reference to the variable.
+      record: records the computation of the initial value of the variable that it takes.
+      recorded: the recorded computation for this variable.
     """
 
     variable: weakref.ref[Any]
@@ -60,18 +63,21 @@ _pending: weakref.WeakKeyDictionary[Mesh, list[_Pending]] = weakref.WeakKeyDicti
 
 
 def defer(variable: Any, record: Callable[[Any], Recorded]) -> None:
-    """Has the initial value of a variable computed with those of all others of its mesh.
+    """Postpones the initial value of a variable: `compute_pending` computes it together with
+    those of all other variables of the mesh.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder` without slots.
-      record: returns the function of the initial value of a variable.
+      record: records the computation of the initial value of the variable that it takes.
     """
     pending = _pending.setdefault(variable.mesh, [])
     pending.append(_Pending(weakref.ref(variable), record, record(variable)))
 
 
 def move_pending(variable: Any) -> None:
-    """Has the initial value of a variable computed where its placement now says."""
+    """Records a postponed initial value again, after the placement of its variable changed.
+    A variable without one stays as it is.
+    """
     pending = _pending.get(variable.mesh, [])
     for index, (reference, record, _) in enumerate(pending):
         if reference() is variable:
@@ -137,7 +143,7 @@ def _form(pending: _Pending) -> Hashable:
                 tuple(y.spec for y in node.outputs),
                 node.region,
                 node.stage,
-                index.get(node.wait_for),
+                None if node.wait_for is None else index[node.wait_for],
                 tuple(index[x] for x in node.primals),
             )
         )
@@ -173,23 +179,27 @@ def _compute_together(group: list[_Pending], mesh: Mesh) -> None:
     recorded = Recorded(nodes, values, mesh, "initial_values")
     program: LiveProgram | StagedProgram
     if num_stages(mesh) > 1:
-        program = StagedProgram(recorded, (), runs_once=True)
+        program = StagedProgram(recorded, stores=(), runs_once=True)
     else:
-        program = LiveProgram(recorded, (), runs_once=True)
-    for x, result in zip(group, program(()), strict=True):
+        program = LiveProgram(recorded, stores=(), runs_once=True)
+    results = program(())  # it has no arguments
+    for x, result in zip(group, results, strict=True):
         _use_result(x, result)
     group.clear()
 
 
 def _use_result(pending: _Pending, result: ShardedValue) -> None:
-    """Makes the arrays of a result the value of a variable."""
+    """Makes the shards of a result the value of a variable."""
     variable = pending.variable()
     if variable is None:
         return
     assert result.placement == variable.placement
     shards = result.values
     if isinstance(shards, StageShards):
-        arrays = {stage: on_stage.array for stage, on_stage in shards.shards.items()}
+        arrays = {
+            stage: stage_shards.array
+            for stage, stage_shards in shards.shards_by_stage.items()
+        }
         use_arrays(variable, arrays)
         return
     assert isinstance(shards, DeviceShards)

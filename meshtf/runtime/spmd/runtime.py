@@ -1,10 +1,10 @@
 """The SPMD runtime: each device runs the program of one mesh position, with collectives by
-XLA. jax is the host of the devices.
+XLA. It runs live meshes, whose devices belong to jax.
 
 Example:
 
-    executable = SpmdRuntime().compile(recorded, arguments, jit=True)
-    executable(arrays)
+    program = SpmdRuntime().compile(recorded, arguments, jit=True)
+    program(tensors)                     # a flat list, the shards of all arguments
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class SpmdRuntime:
     ) -> LiveProgram | StagedProgram:
         """Returns a program, which is compiled at its first call.
 
+        Args:
+          recorded: the recorded function.
+          arguments: the stores (storage) of its arguments, in order.
+          jit: ignored, since this runtime always compiles.
+
         Raises:
           PlanError: the mesh has TensorFlow's devices; or XLA cannot compile one of its
             ops, or a value goes from stage to stage in the body of a loop.
@@ -44,9 +49,12 @@ class SpmdRuntime:
         return LiveProgram(recorded, arguments)
 
     def slots(self, variable: Any) -> Sequence[JaxSlot | None]:
-        """Returns the slot of each position, on its device; None: the position has none."""
+        """Returns the slot of each mesh position: the storage of the variable's shard on its
+        device. None: the variable is on another pipeline stage.
+        """
         if not variable.mesh.live:
             raise refusal(variable.mesh)
+        # Both functions are called for their effect: the variable gets slots on its devices.
         if num_stages(variable.mesh) > 1:
             variable_arrays(variable)
         else:

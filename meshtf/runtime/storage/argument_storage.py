@@ -63,14 +63,14 @@ class ArrayStore:
         placement, _conflicts = self.mesh.place(self.spec.shape, layout)
         return placement
 
-    def fill(self, flat: list[Any]) -> None:
-        """Takes the array of one call.
+    def fill(self, remaining_tensors: list[Any]) -> None:
+        """Takes the array of one call of the function.
 
         Args:
-          flat: the arrays and shards of the call's remaining arguments, in order. The
-            first is the array of this store, and is removed.
+          remaining_tensors: the arrays and shards of this argument and all later ones, in
+            order. The first is the array of this store, and is removed.
         """
-        self.array = flat.pop(0)
+        self.array = remaining_tensors.pop(0)
 
     def read(self) -> list[Any]:
         """Returns the shard of each position; positions that share a device and a shard
@@ -113,13 +113,13 @@ class ShardsStore:
         self.distinct_index = distinct_index
         self.distinct_shards: list[Any] = []
 
-    def fill(self, flat: list[Any]) -> None:
-        """Takes the distinct shards of one call: the first elements of `flat`, which are
+    def fill(self, remaining_tensors: list[Any]) -> None:
+        """Takes the distinct shards of one call: the first of `remaining_tensors`, which are
         removed (see `ArrayStore.fill`).
         """
         num_distinct = max(self.distinct_index) + 1
-        self.distinct_shards = flat[:num_distinct]
-        del flat[:num_distinct]
+        self.distinct_shards = remaining_tensors[:num_distinct]
+        del remaining_tensors[:num_distinct]
 
     def read(self) -> list[Any]:
         """Returns the shard of each position; None: the position has no shard."""
@@ -152,11 +152,11 @@ class DeviceStore:
         self.mesh: Mesh | None = mesh
         self.shards: Sequence[Any] = ()
 
-    def fill(self, flat: list[Any]) -> None:
-        """Takes the shards of one call: the first element of `flat`, one object of the live
-        runtime, which is removed (see `ArrayStore.fill`).
+    def fill(self, remaining_tensors: list[Any]) -> None:
+        """Takes the shards of one call: the first of `remaining_tensors`, one object of the
+        live runtime, which is removed (see `ArrayStore.fill`).
         """
-        self.shards = flat.pop(0)
+        self.shards = remaining_tensors.pop(0)
 
     def read(self) -> Sequence[Any]:
         """Returns the shards, an object of the live runtime."""
@@ -195,12 +195,12 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
     try:
         return tf.convert_to_tensor(array, tf_dtype)
     except (TypeError, ValueError) as error:
-        reason, *_ = str(error).split("\n")
+        first_line = str(error).split("\n")[0]
         refuse(
             name,
             array,
             f"an array, or numbers in lists, of {dtype or 'one type'}",
-            reason,
+            first_line,
         )
 
 

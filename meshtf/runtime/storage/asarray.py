@@ -39,7 +39,7 @@ def asarray(
       ShapeError: the names do not fit the array.
       LayoutError: the layout cannot shard the array.
     """
-    as_mesh("mesh", mesh)
+    as_mesh("mesh", mesh)  # raises ArgumentError unless it is a mesh
     source = Source.of_caller()
     array = as_array(array, dtype)
     spec = Spec(named_shape(array, shape, source), array.dtype.name)

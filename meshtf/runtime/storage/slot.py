@@ -49,10 +49,10 @@ class Slot(Protocol):
         """TensorFlow's name of the CPU of the device's host, which reads and writes files."""
 
     def read(self) -> np.ndarray:
-        """Returns a copy of the present value, in this process."""
+        """Returns a copy of the current value, in this process."""
 
     def value_on(self, device: str) -> Any:
-        """Returns the present value as a tensor on a TensorFlow device.
+        """Returns the current value as a tensor on a TensorFlow device.
 
         Nothing is copied if this device shares its memory with the slot's device.
         """
@@ -63,7 +63,7 @@ class Slot(Protocol):
         """
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns a function that returns the present value as a tensor on `host`, even
+        """Returns a function that returns the current value as a tensor on `host`, even
         if other values are assigned before it is called.
 
         If the host can read the device's memory, the value is copied only when the slot
@@ -132,11 +132,11 @@ class TensorFlowSlot:
         return variable_of(self.handle, self.kind)
 
     def read(self) -> np.ndarray:
-        """Returns the present value."""
+        """Returns the current value."""
         return np.asarray(self.value_on(self.device).numpy())
 
     def value_on(self, device: str) -> Any:
-        """Returns the present value as a tensor on a device."""
+        """Returns the current value as a tensor on a device."""
         with tf.device(self.device):
             value = tf.raw_ops.ReadVariableOp(
                 resource=self.variable.handle, dtype=self.kind.dtype
@@ -156,7 +156,7 @@ class TensorFlowSlot:
         self._replace(value)
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns a function that returns the present value as a tensor on the host."""
+        """Returns a function that returns the current value as a tensor on the host."""
         device = self.host
         if "CPU" in self.device.upper():
             # Nothing is copied now: TensorFlow copies the value when it is next written.

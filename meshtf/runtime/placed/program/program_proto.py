@@ -73,25 +73,32 @@ class SectionNodes:
             for output in definition.signature.output_arg
         ]
         self.results = self._without_identities(results)
-        self.must_run = [self._prefix + x for x in definition.control_ret.values()]
+        self.must_run = [
+            self._prefix + name for name in definition.control_ret.values()
+        ]
         handle_type = tf.resource.as_datatype_enum
-        handles = [x.name for x in parameters if x.type == handle_type]
+        handles = [
+            parameter.name for parameter in parameters if parameter.type == handle_type
+        ]
         self.resources = list(dict.fromkeys(self._arguments[name] for name in handles))
         resource_users = set()
         for resource in self.resources:
             resource_users.update(self.users(resource))
-        self.host_effects = [x for x in self.must_run if x not in resource_users]
+        self.host_effects = [
+            name for name in self.must_run if name not in resource_users
+        ]
 
     def _prepare(self, node_def: Any) -> None:
         """Renames a node and its inputs, and removes its stack trace."""
         node_def.name = self._prefix + node_def.name
-        node_def.input[:] = [self._renamed(x) for x in node_def.input]
+        node_def.input[:] = [self._renamed(name) for name in node_def.input]
         node_def.ClearField("experimental_debug_info")
         # The attribute "_class" has the names of colocated nodes, as b"loc:@name".
         if "_class" in node_def.attr:
             colocated_nodes = node_def.attr["_class"].list.s
-            names = [x.removeprefix(b"loc:@") for x in colocated_nodes]
-            colocated_nodes[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
+            names = [node.removeprefix(b"loc:@") for node in colocated_nodes]
+            prefix = b"loc:@" + self._prefix.encode()
+            colocated_nodes[:] = [prefix + name for name in names]
 
     def users(self, resource: str) -> list[str]:
         """Returns the names of the nodes that take a variable handle."""
@@ -124,29 +131,36 @@ class SectionNodes:
         """Removes the identity nodes that TensorFlow adds for results; returns the results
         with the input of such a node in place of its output.
         """
-        used_nodes = {_node_of(x) for node in self.nodes for x in node.input}
+        used_nodes = {_node_of(name) for node in self.nodes for name in node.input}
         # {name of the output: identity node}, for nodes whose output no node uses.
         identities = {
             f"{node.name}:output:0": node
             for node in self.nodes
             if _is_plain_identity(node) and node.name not in used_nodes
         }
-        removed_names = {identities[x].name for x in results if x in identities}
+        removed_names = set()
+        new_results = []
+        for result in results:
+            if result in identities:
+                removed_names.add(identities[result].name)
+                new_results.append(identities[result].input[0])
+            else:
+                new_results.append(result)
         self.nodes = [node for node in self.nodes if node.name not in removed_names]
-        return [identities[x].input[0] if x in identities else x for x in results]
+        return new_results
 
-    def _renamed(self, x: str) -> str:
+    def _renamed(self, input_name: str) -> str:
         """Returns the name of a node's input in the other function."""
-        name = x.removeprefix("^")
+        name = input_name.removeprefix("^")
         tensor = self._arguments.get(name, self._prefix + name)
-        if x.startswith("^"):
+        if input_name.startswith("^"):
             return f"^{_node_of(tensor)}"
         return tensor
 
 
-def _node_of(x: str) -> str:
+def _node_of(input_name: str) -> str:
     """Returns the name of the node to which an input refers: "^n" and "n:output:0" to n."""
-    return x.removeprefix("^").partition(":")[0]
+    return input_name.removeprefix("^").partition(":")[0]
 
 
 def _is_plain_identity(node: Any) -> bool:
@@ -162,7 +176,9 @@ def _only_reads(node: Any, resource: str) -> bool:
     if attribute not in node.attr:
         return False
     read_only_inputs = set(node.attr[attribute].list.i)
-    resource_inputs = {k for k, x in enumerate(node.input) if x == resource}
+    resource_inputs = {
+        index for index, name in enumerate(node.input) if name == resource
+    }
     return resource_inputs <= read_only_inputs
 
 
@@ -193,14 +209,18 @@ class _Constants:
         """Returns the new inputs of a node, control inputs last."""
         if node.op == "Const":
             return []
-        data_inputs = [self.renamed(x) for x in node.input if not x.startswith("^")]
+        data_inputs = [
+            self.renamed(input_name)
+            for input_name in node.input
+            if not input_name.startswith("^")
+        ]
         control_inputs: dict[str, None] = {}  # an ordered set
-        for x in node.input:
-            name = _node_of(x)
+        for input_name in node.input:
+            name = _node_of(input_name)
             if name in self.equal_to:
                 control_inputs.update(dict.fromkeys(self._controls_of(name)))
-            elif x.startswith("^"):
-                control_inputs[x] = None
+            elif input_name.startswith("^"):
+                control_inputs[input_name] = None
         return [*data_inputs, *control_inputs]
 
     def _controls_of(self, name: str) -> list[str]:
@@ -208,19 +228,20 @@ class _Constants:
         the control inputs of that constant.
         """
         controls: list[str] = []
-        for x in self.controls.get(name, ()):
-            if _node_of(x) in self.equal_to:
-                controls += self._controls_of(_node_of(x))
+        for control in self.controls.get(name, ()):
+            control_node = _node_of(control)
+            if control_node in self.equal_to:
+                controls += self._controls_of(control_node)
             else:
-                controls.append(x)
+                controls.append(control)
         return controls
 
-    def renamed(self, x: str) -> str:
-        """Returns the name of an output or node; for a constant, the name of the first
-        constant that is equal.
+    def renamed(self, name: str) -> str:
+        """Returns the name of a node or of its output, "n" or "n:output:0"; for a constant,
+        that of the first constant that is equal.
         """
-        name, colon, output = x.partition(":")
-        return self.equal_to.get(name, name) + colon + output
+        node_name, colon, output = name.partition(":")
+        return self.equal_to.get(node_name, node_name) + colon + output
 
 
 def share_constants(definition: Any) -> None:
@@ -232,8 +253,8 @@ def share_constants(definition: Any) -> None:
         if inputs != list(node.input):
             node.input[:] = inputs
     # Backwards, so that deletions do not change the indices of the remaining nodes.
-    for k in reversed(range(len(nodes))):
-        if constants.renamed(nodes[k].name) != nodes[k].name:
-            del nodes[k]
-    for key, x in list(definition.ret.items()):
-        definition.ret[key] = constants.renamed(x)
+    for index in reversed(range(len(nodes))):
+        if constants.renamed(nodes[index].name) != nodes[index].name:
+            del nodes[index]
+    for result, name in list(definition.ret.items()):
+        definition.ret[result] = constants.renamed(name)

@@ -40,8 +40,8 @@ _SHAPES = "_output_shapes"  # the attribute with shapes that TensorFlow cannot i
 
 def _shapes(shape: tf.TensorShape) -> Any:
     """Returns the attribute value for an op with one output of this shape."""
-    proto = tf.compat.v1.AttrValue
-    return proto(list=proto.ListValue(shape=[shape.as_proto()]))
+    shapes = tf.compat.v1.AttrValue.ListValue(shape=[shape.as_proto()])
+    return tf.compat.v1.AttrValue(list=shapes)
 
 
 class _ControlBlock:
@@ -331,8 +331,8 @@ class ProgramWriter:
         for node in section.nodes:
             if node.op == "Const":  # has no inputs to wait for
                 continue
-            tensors = [x for x in node.input if not x.startswith("^")]
-            input_nodes = [x.partition(":")[0] for x in tensors]
+            data_inputs = [name for name in node.input if not name.startswith("^")]
+            input_nodes = [name.partition(":")[0] for name in data_inputs]
             node.input.extend(self._controls(node.name, input_nodes))
         self.definition.node_def.extend(section.nodes)
         return section.results
@@ -346,7 +346,7 @@ class ProgramWriter:
         """
         signature = self.definition.signature
         signature.is_stateful = True
-        for k, (x, device) in enumerate(zip(results, devices, strict=True)):
+        for index, (x, device) in enumerate(zip(results, devices, strict=True)):
             # A FunctionDef can only return outputs of nodes.
             if x.is_argument:
                 (x,) = self.node(
@@ -357,12 +357,12 @@ class ProgramWriter:
                     device=device,
                 )
             output = signature.output_arg.add()
-            output.name = f"result_{k}"
+            output.name = f"result_{index}"
             output.type = x.dtype.as_datatype_enum
             self.definition.ret[output.name] = x.name
-        for k, name in enumerate(self._must_run):
-            signature.control_output.append(f"must_run_{k}")
-            self.definition.control_ret[f"must_run_{k}"] = name
+        for index, name in enumerate(self._must_run):
+            signature.control_output.append(f"must_run_{index}")
+            self.definition.control_ret[f"must_run_{index}"] = name
         share_constants(self.definition)
         return self.definition
 

@@ -44,7 +44,13 @@ def concat(xs: Sequence[Any], axis: int, device: str) -> Any:
     shape = _resized(xs[0].shape, axis, sum(x.shape[axis] for x in xs))
     axis_tensor = xs[0].program.constant(axis, device=device)
     attributes = {"N": len(xs), "Tidx": tf.int32}
-    return _node_output("ConcatV2", [*xs, axis_tensor], attributes, shape, device)
+    return _node_output(
+        "ConcatV2",
+        [*xs, axis_tensor],
+        attributes=attributes,
+        shape=shape,
+        device=device,
+    )
 
 
 def stack(xs: Sequence[Any], device: str) -> Any:
@@ -53,7 +59,13 @@ def stack(xs: Sequence[Any], device: str) -> Any:
         with tf.device(device):
             return tf.stack(list(xs))
     shape = tf.TensorShape([len(xs), *xs[0].shape])
-    return _node_output("Pack", xs, {"N": len(xs), "axis": 0}, shape, device)
+    return _node_output(
+        "Pack",
+        xs,
+        attributes={"N": len(xs), "axis": 0},
+        shape=shape,
+        device=device,
+    )
 
 
 def split(
@@ -72,13 +84,23 @@ def split(
     if isinstance(num_or_sizes, int):
         shape = _resized(x.shape, axis, x.shape[axis] // num_or_sizes)
         shapes = [shape] * num_or_sizes
-        attributes: dict[str, Any] = {"num_split": num_or_sizes}
-        inputs = [axis_tensor, x]
-        return _add_node("Split", inputs, attributes, shapes, device, dtype=x.dtype)
+        return _add_node(
+            "Split",
+            [axis_tensor, x],
+            attributes={"num_split": num_or_sizes},
+            shapes=shapes,
+            device=device,
+            dtype=x.dtype,
+        )
     shapes = [_resized(x.shape, axis, size) for size in num_or_sizes]
     sizes = x.program.constant(list(num_or_sizes), device=device)
-    attributes = {"num_split": len(shapes), "Tlen": tf.int32}
-    return _add_node("SplitV", [x, sizes, axis_tensor], attributes, shapes, device)
+    return _add_node(
+        "SplitV",
+        [x, sizes, axis_tensor],
+        attributes={"num_split": len(shapes), "Tlen": tf.int32},
+        shapes=shapes,
+        device=device,
+    )
 
 
 def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
@@ -90,8 +112,13 @@ def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
     missing_size = x.shape.num_elements() // max(1, math.prod(known_sizes))
     new_shape = tf.TensorShape([missing_size if size < 0 else size for size in shape])
     sizes = x.program.constant(list(shape), device=device)
-    attributes = {"Tshape": tf.int32}
-    return _node_output("Reshape", [x, sizes], attributes, new_shape, device)
+    return _node_output(
+        "Reshape",
+        [x, sizes],
+        attributes={"Tshape": tf.int32},
+        shape=new_shape,
+        device=device,
+    )
 
 
 def slice_of(
@@ -109,8 +136,13 @@ def slice_of(
         x.program.constant(begin, device=device),
         x.program.constant(sizes, device=device),
     ]
-    shape = tf.TensorShape(sizes)
-    return _node_output("Slice", inputs, {"Index": tf.int32}, shape, device)
+    return _node_output(
+        "Slice",
+        inputs,
+        attributes={"Index": tf.int32},
+        shape=tf.TensorShape(sizes),
+        device=device,
+    )
 
 
 def pad(
@@ -129,8 +161,13 @@ def pad(
         x.program.constant(pads, device=device),
         x.program.constant(fill, x.dtype, device=device),
     ]
-    attributes = {"Tpaddings": tf.int32}
-    return _node_output("PadV2", inputs, attributes, tf.TensorShape(shape), device)
+    return _node_output(
+        "PadV2",
+        inputs,
+        attributes={"Tpaddings": tf.int32},
+        shape=tf.TensorShape(shape),
+        device=device,
+    )
 
 
 def add_n(xs: Sequence[Any], device: str) -> Any:

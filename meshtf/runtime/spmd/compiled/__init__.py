@@ -1,1 +1,1 @@
-"""Programs compiled for devices that are not there."""
+"""Ahead-of-time compilation: programs for devices that this machine does not have."""

@@ -1,11 +1,11 @@
-"""Devices that are not there, for programs that are compiled and never run.
+"""jax's descriptions of devices that this machine does not have, for programs that are
+compiled ahead of time and never run here.
 
     devices = absent_devices("h100:8")           # eight H100s of one host
     devices = absent_devices("v5e:2x4")          # eight TPUs in a grid
 
-The compilers are in the plugins of jax; no device is needed. `targets/` has what the
-compiler of CUDA must know about a GPU: the numbers of its data sheet, and those that XLA
-reads of the device.
+The compilers are in the plugins of jax; no device is needed. `targets/` describes each GPU for
+the CUDA compiler: the numbers of its data sheet, and those that XLA would ask the device for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshtf.names.arguments import as_text
 from meshtf.runtime.spmd.live.jax_module import load_jax
 
 _TARGETS = Path(__file__).parent / "targets"
-# TPUs: the grids that a slice of so many chips has.
+# {kind of TPU: {number of chips: the grid in which they are connected}}
 _TPU_GRIDS = {
     "v5e": {
         1: "1x1",
@@ -32,6 +32,7 @@ _TPU_GRIDS = {
     },
     "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"},
 }
+# {jax's name of a platform: the extra of meshtf that installs its compiler}
 _EXTRAS = {"cuda": "cuda", "tpu": "tpu"}
 
 
@@ -39,20 +40,29 @@ def absent_devices(topology: str) -> list[Any]:
     """Returns jax's devices of a topology.
 
     Args:
-      topology: the kind of device and how many there are, "h100:8", "v5e:8", "v5p:16";
-        of TPUs also the grid, "v5e:2x4".
+      topology: the kind of device and the number of devices, such as "h100:8" or "v5e:8";
+        for TPUs also the kind and the grid, such as "v5e:2x4".
 
     Raises:
       MeshError: the kind or the number is unknown, or jax has no compiler for it.
     """
+    # Raises ArgumentError unless it is a string.
     as_text("topology", topology, 'a kind and a number of devices, such as "h100:8"')
     kind, _, size = topology.partition(":")
     gpus = sorted(path.stem for path in _TARGETS.glob("*.txtpb"))
     if kind in gpus and size.isdecimal():
-        return _describe("cuda", topology, f"1x1x{size}", _TARGETS / f"{kind}.txtpb")
+        # jax's name of GPUs: slices x hosts of a slice x GPUs of a host.
+        return _topology_devices(
+            platform="cuda",
+            topology=topology,
+            jax_name=f"1x1x{size}",
+            target=_TARGETS / f"{kind}.txtpb",
+        )
     grid = _tpu_grid(kind, size)
     if grid:
-        return _describe("tpu", topology, f"{kind}:{grid}")
+        return _topology_devices(
+            platform="tpu", topology=topology, jax_name=f"{kind}:{grid}"
+        )
     kinds = [*gpus, *_TPU_GRIDS]
     raise MeshError(
         explain_error(
@@ -66,35 +76,45 @@ def absent_devices(topology: str) -> list[Any]:
 
 
 def _tpu_grid(kind: str, size: str) -> str:
-    """Returns the grid of a number of TPUs, or a grid itself; "" if it is unknown."""
+    """Returns the grid of TPUs, such as "2x4"; "" if the kind or the size is unknown.
+
+    Args:
+      kind: the kind of TPU.
+      size: the number of chips, or a grid.
+    """
     grids = _TPU_GRIDS.get(kind, {})
     if size.isdecimal():
         return grids.get(int(size), "")
     sides = size.split("x")
     is_grid = len(sides) > 1 and all(side.isdecimal() for side in sides)
-    return size if grids and is_grid and math.prod(map(int, sides)) else ""
+    if grids and is_grid and math.prod(map(int, sides)) > 0:
+        return size
+    return ""
 
 
-def _describe(
-    platform: str, topology: str, name: str, target: Path | None = None
+def _topology_devices(
+    platform: str, topology: str, jax_name: str, target: Path | None = None
 ) -> list[Any]:
-    """Returns the devices of a topology by jax's name of it.
+    """Returns the devices of a topology.
 
     Args:
       platform: "cuda" or "tpu".
       topology: the topology as the user wrote it, for errors.
-      name: jax's name.
+      jax_name: jax's name of the topology.
       target: the file that describes a GPU.
+
+    Raises:
+      MeshError: the compiler of the platform is not installed.
     """
-    load_jax()
+    load_jax()  # raises an error that says how to install jax, if it is missing
     from jax.experimental import topologies
 
     options: dict[str, Any] = {"platform": platform}
     if target is not None:
         options["target_config"] = target.read_text(encoding="utf-8")
-        options["topology"] = name
+        options["topology"] = jax_name
     try:
-        return list(topologies.get_topology_desc(name, **options).devices)
+        return list(topologies.get_topology_desc(jax_name, **options).devices)
     except Exception as error:  # of a class that the plugin defines
         raise MeshError(
             explain_error(

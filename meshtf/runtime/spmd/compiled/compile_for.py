@@ -1,4 +1,5 @@
-"""Programs compiled for devices that are not there: what XLA makes of a plan.
+"""Ahead-of-time compilation for devices that this machine does not have: the memory and the
+collectives that XLA's compiled program has.
 
 compiled = compile_for(recorded, arguments, "h100:8")
 compiled.peak, compiled.collectives, compiled.hlo
@@ -30,16 +31,16 @@ from meshtf.runtime.spmd.module.stablehlo_module import lower
 
 @dataclasses.dataclass(frozen=True)
 class CompiledProgram:
-    """What XLA makes of a program for devices that need not be there.
+    """A program that XLA compiled for devices that this machine need not have.
 
     Attributes:
       topology: the devices, such as "h100:8".
       mesh: the mesh.
-      peak: the bytes of a device at the peak.
-      arguments: the bytes of variables and arguments on a device.
+      peak: the peak memory of a device, in bytes.
+      arguments: the memory of variables and arguments on a device, in bytes.
       collectives: the collectives of the compiled program.
-      seconds: the time of lowering and compiling.
-      hlo: the scheduled program of one device, as text.
+      seconds: the time to lower and compile the program.
+      hlo: the optimized HLO of one device, scheduled, as text.
     """
 
     topology: str
@@ -54,7 +55,7 @@ class CompiledProgram:
 def compile_for(
     recorded: Recorded, arguments: Sequence[Store], topology: str
 ) -> CompiledProgram:
-    """Returns what XLA makes of a recorded function.
+    """Returns a recorded function, compiled by XLA for the devices of a topology.
 
     Args:
       recorded: the function.
@@ -74,9 +75,14 @@ def compile_for(
     def layout(spec: Spec, placement: Placement) -> ArrayLayout:
         return ArrayLayout(spec, placement, mesh, device_mesh)
 
+    # The outputs of the module: results, inputs of steps on the host, new variables.
     results = [*lowered.program.results]
     results += [value for step in lowered.host_steps for value in step.values]
-    outputs = [layout(v.spec, v.placement) for v in results if v.spec is not None]
+    outputs = [
+        layout(value.spec, value.placement)
+        for value in results
+        if value.spec is not None
+    ]
     outputs += [layout(store.spec, store.placement) for store in lowered.written]
     call = ModuleCall(
         name=recorded.name,
@@ -99,7 +105,7 @@ def compile_for(
 
 
 def _device_mesh(mesh: Mesh, topology: str) -> Any:
-    """Returns jax's mesh of devices that are not there."""
+    """Returns jax's mesh of the devices of a topology, with the axes of `mesh`."""
     devices = absent_devices(topology)
     if len(devices) != mesh.size:
         raise MeshError(

@@ -1,9 +1,12 @@
-"""The collectives of a program as XLA scheduled it, read from its text.
+"""The collectives of a compiled program, parsed from its HLO text, which lists instructions in
+the order in which XLA scheduled them.
 
     for collective in collectives_of_hlo(compiled.as_text()):
         collective.kind, collective.received, collective.times, collective.overlapped
 
-Kinds are called as in plans: "all_reduce" and so on.
+Kinds have the names of the planner: "all_reduce" and so on. An instruction looks like this:
+
+    %y = f32[4,8]{1,0} all-gather-start(%x), replica_groups={{0,1},{2,3}}, dimensions={0}
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ _CALLED = re.compile(r"\b(?:to_apply|calls)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _OPERAND = re.compile(r"%([\w.-]+)")
+# Groups are a list, {{0,1},{2,3}}, or the shape of an iota: [2,2]<=[4] has groups of 2.
 _GROUP = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _GROUPS_BY_SHAPE = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
-# Instructions that take long, so that a collective can hide behind them. Matrix products
-# are also in fusions, and in calls of the libraries that these names are of.
+# Instructions that take long enough to hide a collective. Matmuls are also in fusions, and in
+# custom calls of libraries, which these words recognize.
 _LONG = ("dot", "convolution", "while")
 _LIBRARY = re.compile(r"gemm|matmul|conv|cublas|cudnn|triton")
 
@@ -41,9 +45,9 @@ class HloCollective(NamedTuple):
     Attributes:
       kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or
         "collective_permute".
-      received: the bytes that a device receives each time, as of a ring.
-      times: how often it runs in a step: the iterations of all enclosing loops.
-      overlapped: whether a matrix product or a loop runs between its start and its end.
+      received: the bytes that a device receives in one run of it, by a ring algorithm.
+      times: the number of runs in a step: the iterations of all enclosing loops.
+      overlapped: whether a matmul or a loop runs between its start and its end.
     """
 
     kind: str
@@ -53,34 +57,36 @@ class HloCollective(NamedTuple):
 
 
 class _Instruction(NamedTuple):
-    """A line of a computation.
+    """One line of a computation.
 
     Attributes:
       name: the name of the result.
-      result: the type of the result.
-      opcode: such as "all-gather-start".
-      rest: operands and attributes.
+      result_type: the type of the result, such as "f32[4,8]{1,0}".
+      opcode: the kind of instruction, such as "all-gather-start".
+      operands: the text after the opcode: operands and attributes.
     """
 
     name: str
-    result: str
+    result_type: str
     opcode: str
-    rest: str
+    operands: str
 
 
 def collectives_of_hlo(text: str) -> list[HloCollective]:
-    """Returns all collectives of a scheduled program, those of loops once, with how often
-    they run.
+    """Returns all collectives of a scheduled program. A collective in a loop is listed once;
+    `times` is the number of its runs.
     """
     computations, entry = _computations(text)
     collectives: list[HloCollective] = []
-    _collect(entry, 1, computations, collectives)
+    _append_collectives(
+        entry, times=1, computations=computations, collectives=collectives
+    )
     return collectives
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """Returns the instructions of each computation by its name, and the name of the one
-    that a step runs.
+    """Returns ({name of a computation: its instructions}, the name of the entry computation,
+    which the program starts with).
     """
     computations: dict[str, list[_Instruction]] = {}
     entry = ""
@@ -99,100 +105,123 @@ def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
     return computations, entry
 
 
-def _collect(
+def _append_collectives(
     name: str,
     times: int,
     computations: Mapping[str, Sequence[_Instruction]],
     collectives: list[HloCollective],
 ) -> None:
-    """Adds the collectives of a computation, which runs some times, and of all that it
-    calls.
+    """Appends the collectives of a computation, and of all computations that it calls.
+
+    Args:
+      name: the name of the computation.
+      times: the number of its runs in a step.
+      computations: the instructions of each computation.
+      collectives: the list that is appended to.
     """
     instructions = computations.get(name, ())
-    starts = {x.name: index for index, x in enumerate(instructions)}
+    indices = {instruction.name: i for i, instruction in enumerate(instructions)}
     for index, instruction in enumerate(instructions):
         kind = instruction.opcode.removesuffix("-done")
         if kind in _KINDS:
+            # An asynchronous collective is two instructions: all-gather-start, and
+            # all-gather-done, whose operand is the start.
             start = index
             if kind != instruction.opcode:
-                operand = _OPERAND.search(instruction.rest)
-                start = starts[operand[1]] if operand is not None else index
+                operand = _OPERAND.search(instruction.operands)
+                start = indices[operand[1]] if operand is not None else index
             between = instructions[start + 1 : index]
             collectives.append(
                 HloCollective(
                     kind=kind.replace("-", "_"),
-                    received=_received(
-                        kind, instruction.result, instructions[start].rest
+                    received=_bytes_received(
+                        kind,
+                        result_type=instruction.result_type,
+                        group_size=_group_size(instructions[start].operands),
                     ),
                     times=times,
                     overlapped=any(_is_long(x, computations) for x in between),
                 )
             )
-        elif instruction.opcode == "while":
-            body = _BODY.search(instruction.rest)
-            trips = _TRIP_COUNT.search(instruction.rest)
-            if body is not None:
-                count = int(trips[1]) if trips is not None else 1
-                _collect(body[1], times * count, computations, collectives)
-        elif instruction.opcode == "conditional":
-            branches = _BRANCHES.search(instruction.rest)
-            for branch in _OPERAND.findall(branches[1]) if branches is not None else ():
-                _collect(branch, times, computations, collectives)
-        elif instruction.opcode in ("call", "async-start"):
-            called = _CALLED.search(instruction.rest)
-            if called is not None:
-                _collect(called[1], times, computations, collectives)
+            continue
+        for called_name, runs in _called_computations(instruction):
+            _append_collectives(called_name, times * runs, computations, collectives)
+
+
+def _called_computations(instruction: _Instruction) -> list[tuple[str, int]]:
+    """Returns (name, number of runs) of each computation that an instruction calls. All
+    branches of a conditional count, and a loop of unknown length counts as one iteration.
+    """
+    if instruction.opcode == "while":
+        body = _BODY.search(instruction.operands)
+        trip_count = _TRIP_COUNT.search(instruction.operands)
+        runs = int(trip_count[1]) if trip_count is not None else 1
+        return [(body[1], runs)] if body is not None else []
+    if instruction.opcode == "conditional":
+        branches = _BRANCHES.search(instruction.operands)
+        if branches is None:
+            return []
+        return [(branch, 1) for branch in _OPERAND.findall(branches[1])]
+    if instruction.opcode in ("call", "async-start"):
+        called = _CALLED.search(instruction.operands)
+        return [(called[1], 1)] if called is not None else []
+    return []
 
 
 def _is_long(
     instruction: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
 ) -> bool:
-    """Returns whether an instruction is a loop or has a matrix product."""
+    """Returns whether an instruction is a loop or contains a matmul or a convolution."""
     if instruction.opcode == "custom-call":
-        return _LIBRARY.search(instruction.rest) is not None
+        return _LIBRARY.search(instruction.operands) is not None
     if instruction.opcode == "fusion":
-        called = _CALLED.search(instruction.rest)
+        called = _CALLED.search(instruction.operands)
         body = computations.get(called[1], ()) if called is not None else ()
         return any(x.opcode in _LONG for x in body)
     return instruction.opcode in _LONG
 
 
-def _received(kind: str, result: str, rest: str) -> float:
-    """Returns the bytes that a device receives, of a collective with this result."""
-    size = _bytes(result)
-    group = _group_size(rest)
-    share = (group - 1) / group
-    if kind == "all-reduce":
-        return 2 * share * size
-    if kind == "reduce-scatter":
-        return (group - 1) * size
+def _bytes_received(kind: str, result_type: str, group_size: int) -> float:
+    """Returns the bytes that a device receives in a collective, by a ring algorithm.
+
+    Args:
+      kind: the kind, such as "all-reduce".
+      result_type: the type of the result on one device.
+      group_size: the number of devices that take part.
+    """
+    result_bytes = _bytes(result_type)
+    remote_fraction = (group_size - 1) / group_size
+    if kind == "all-reduce":  # a reduce-scatter and an all-gather
+        return 2 * remote_fraction * result_bytes
+    if kind == "reduce-scatter":  # the result is one shard
+        return (group_size - 1) * result_bytes
     if kind == "collective-permute":
-        return size
-    return share * size
+        return result_bytes
+    return remote_fraction * result_bytes
 
 
-def _group_size(rest: str) -> int:
-    """Returns how many devices take part in a collective together."""
-    by_shape = _GROUPS_BY_SHAPE.search(rest)
+def _group_size(operands: str) -> int:
+    """Returns the number of devices that take part in a collective together."""
+    by_shape = _GROUPS_BY_SHAPE.search(operands)
     if by_shape is not None:
         return int(by_shape[1])
-    group = _GROUP.search(rest)
+    group = _GROUP.search(operands)
     return group[1].count(",") + 1 if group is not None else 1
 
 
-def _bytes(result: str) -> float:
-    """Returns the bytes of the arrays in a type."""
+def _bytes(result_type: str) -> float:
+    """Returns the bytes of all arrays in a type, which may be a tuple."""
     total = 0.0
-    for dtype, sizes in _ARRAY.findall(result):
-        count = 1
-        for size in filter(None, sizes.split(",")):
-            count *= int(size)
-        total += count * _bits(dtype) / 8
+    for dtype, sizes in _ARRAY.findall(result_type):
+        num_elements = 1
+        for size in filter(None, sizes.split(",")):  # a scalar has no sizes: ""
+            num_elements *= int(size)
+        total += num_elements * _bits(dtype) / 8
     return total
 
 
 def _bits(dtype: str) -> int:
-    """Returns the bits of an element, of a type such as "bf16", "pred" or "f8e4m3fn"."""
+    """Returns the bits of an element of a type such as "bf16", "pred" or "f8e4m3fn"."""
     if dtype == "pred":
         return 8
     digits = re.match(r"[a-z]+(\d+)", dtype)

@@ -1,4 +1,4 @@
-"""Programs and variables on the devices of jax.
+"""Programs and variables of live meshes: meshes whose devices belong to jax.
 
 Contents:
 
@@ -6,10 +6,10 @@ Contents:
     join_processes   several processes with one live mesh
     jax_host         the devices of jax that a mesh consists of
     device_arrays    the shards of a value as one jax.Array
-    host_copy        shards on the host, also those of other processes
+    host_copy        copies of shards on the host, also of shards of other processes
     module_call      a module, compiled for the devices of a mesh
     live_program     a recorded function on these devices
-    jax_slot         the storage of variables
+    jax_slot         the storage of variables: a slot for each shard
     run_checks       errors of indices out of range, raised after the run
     module_runner    runs exported modules on CPU devices, for tests
 """

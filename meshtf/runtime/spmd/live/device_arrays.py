@@ -1,13 +1,13 @@
 """Values on the devices of a live mesh: one `jax.Array` for all shards of a value.
 
-Along an axis where a value is sharded, so is the array. Where a value is a partial result,
-the shards are no slices of one array: the array then has a dimension for that axis, in
-front of those of the value, so that each device has its own term.
+A live mesh is one whose devices belong to jax. A mesh axis that shards the value shards the
+array as well. Along an axis where the value is a partial sum, each device has a term of it:
+for such an axis the array has a further dimension, in front of those of the value.
 
     layout = ArrayLayout(spec, placement, mesh)
-    layout.local_sizes                   # of the shard of one device, without such axes
-    array = layout.array(shards)         # jax.Array, of one NumPy array for each position
-    DeviceShards(array, layout)[3]       # the shard of position 3 as a TensorFlow tensor
+    layout.local_sizes                   # of the shard of one device, as the value has them
+    array = layout.array(shards)         # jax.Array, from a NumPy array for each position
+    DeviceShards(array, layout)[3]       # the shard of mesh position 3 as a tf.Tensor
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from meshtf.runtime.spmd.live.jax_module import load_jax
 
 
 class ArrayLayout:
-    """How the shards of a value are one `jax.Array`.
+    """How the shards of a value form one `jax.Array`.
 
     Args:
       spec: the global shape and data type of the value.
-      placement: its placement.
-      mesh: its live mesh.
+      placement: the placement of the value.
+      mesh: the live mesh of the value.
       device_mesh: jax's mesh of the devices; None: that of the live mesh.
+
+    Attributes:
+      partial_axes: the mesh axes along which the value is a partial result.
+      local_sizes: the sizes of one shard, without dimensions for `partial_axes`.
     """
 
     def __init__(
@@ -45,7 +49,8 @@ class ArrayLayout:
         mesh: Mesh,
         device_mesh: Any = None,
     ) -> None:
-        # On the mesh of a stage, OnStage means that all devices have the value.
+        # The mesh of a pipeline stage has size 1 along the axis of stages, so that all of its
+        # devices have a value whose state is OnStage.
         assert not any(
             isinstance(state, OnStage) and size > 1
             for state, size in zip(placement, mesh.axes.values())
@@ -76,7 +81,7 @@ class ArrayLayout:
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
-        """The sizes of the part of the array that one device has."""
+        """The sizes of the slice of the array on one device."""
         return (*(1 for _ in self.partial_axes), *self.local_sizes)
 
     @property
@@ -96,19 +101,21 @@ class ArrayLayout:
         return load_jax().sharding.NamedSharding(device_mesh, self.partition_spec)
 
     def array(self, shards: Sequence[Any]) -> Any:
-        """Returns the array of one NumPy array for each position."""
+        """Returns the array whose shards are NumPy arrays, one for each mesh position."""
         jax = load_jax()
-        on_devices = [
+        local_shards = [
             # A copy: jax may use the memory of a NumPy array, and donate it.
             jax.device_put(_copied(shard).reshape(self.shard_sizes), device)
             for shard, device in zip(shards, live_devices(self.mesh), strict=True)
             if is_local(device)
         ]
-        return self.join(on_devices)
+        return self.join(local_shards)
 
     def join(self, shards: Sequence[Any]) -> Any:
-        """Returns the array of one `jax.Array` on the device of each position; None: it is
-        a device of another process.
+        """Returns the array whose shards are `jax.Array`s, each on its device.
+
+        Args:
+          shards: the shard of each position; None, or left out: another process has it.
         """
         local_shards = [shard for shard in shards if shard is not None]
         return load_jax().make_array_from_single_device_arrays(
@@ -116,8 +123,8 @@ class ArrayLayout:
         )
 
     def global_array(self, value: Any) -> Any:
-        """Returns the array of a global NumPy array, which all processes have; the value is
-        no partial result.
+        """Returns the array of a value, given its global NumPy array, which all processes
+        have. The value must not be a partial result.
         """
         assert not self.partial_axes
         array = _as_numpy(value)
@@ -142,7 +149,8 @@ class ArrayLayout:
             """Returns the elements of a region of the array."""
             first, *others = region
             low, high, _step = first.indices(self.global_sizes[0])
-            return elements[(slice(low - start, high - start), *others)]
+            local_region = (slice(low - start, high - start), *others)
+            return np.asarray(elements[local_region])
 
         return load_jax().make_array_from_callback(
             self.global_sizes, self.sharding, shard
@@ -172,9 +180,9 @@ class DeviceShards(Sequence[Any]):
 
     Args:
       array: the array.
-      layout: how it consists of shards.
-      check: is called before a shard is copied to the host, and raises the error of the
-        program that computed the array; None: there is nothing to check.
+      layout: the layout of the array.
+      check: a function that raises the error of the program that computed the array. It is
+        called before a shard is copied to the host. None: there is nothing to check.
     """
 
     def __init__(
@@ -209,7 +217,9 @@ class DeviceShards(Sequence[Any]):
         return (self[i] for i in range(len(self)))
 
     def _key(self, index: int) -> tuple[int, ...]:
-        """Returns what positions with equal shards have in common."""
+        """Returns a key that is equal for positions with equal shards: the coordinates along
+        the axes that shard the value, or have terms of it.
+        """
         coordinates = self.layout.mesh.coords[index]
         return tuple(
             coordinate if isinstance(state, (Sharded, Partial)) else 0

@@ -3,9 +3,9 @@
     copy = HostCopy(array)
     copy.shard(device)                   # a NumPy array
 
-If other processes have some of the shards, all processes gather the array when any shard is
-asked for: so all have to ask, and in the same order. What is replicated over all devices, as
-a loss, needs no gathering.
+If other processes have some of the shards, the first call of `shard` gathers the array from
+all processes: so all processes must call it, and for several arrays in the same order. An
+array that is replicated over all devices, such as a loss, is not gathered.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ class HostCopy:
 
     @functools.cached_property
     def _gathered(self) -> np.ndarray:
-        """The entire array. All processes take part."""
+        """The global array, gathered from all processes, each of which must call this."""
         jax = load_jax()
-        everywhere = jax.sharding.NamedSharding(
+        replicated = jax.sharding.NamedSharding(
             self._array.sharding.mesh, jax.sharding.PartitionSpec()
         )
-        replicated = jax.jit(_identity, out_shardings=everywhere)(self._array)
-        return np.asarray(replicated.addressable_data(0))
+        gathered_array = jax.jit(_identity, out_shardings=replicated)(self._array)
+        return np.asarray(gathered_array.addressable_data(0))
 
 
 def _identity(x: Any) -> Any:
-    """Returns x. One function, so that jax compiles it once for each kind of array."""
+    """Returns x. It is a named function, not a lambda, so that jax finds it in its cache and
+    compiles it only once for each shape and sharding.
+    """
     return x

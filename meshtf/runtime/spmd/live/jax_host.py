@@ -1,7 +1,8 @@
-"""The devices of jax that a live mesh consists of.
+"""The devices of jax that a live mesh consists of, one for each mesh position.
 
-    devices = live_devices(mesh)         # of Mesh("data:8", devices="spmd:cpu")
-    sharding = NamedSharding(...)
+    mesh = Mesh("data:8", devices="spmd:cpu")
+    live_devices(mesh)                   # eight jax.Devices
+    jax_mesh(mesh)                       # a jax.sharding.Mesh of them, with the axis "data"
 
 `Mesh(devices=...)` says which of jax's devices the positions are:
 
@@ -9,8 +10,8 @@
     "spmd:cuda"     those of one platform; also "spmd:tpu", "spmd:cpu"
     "spmd:cpu:8"    the first eight of them; the count must be the size of the mesh
 
-jax has as many CPU devices as its first user asked for, so the largest mesh of a process
-should be the first.
+The number of jax's CPU devices is set when jax starts, for the first mesh of a process. So
+the largest mesh should be the first.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def live_devices(mesh: Mesh) -> tuple[Any, ...]:
 
 
 def use_devices(mesh: Mesh, devices: Sequence[Any]) -> None:
-    """Makes these jax devices those of the positions of a live mesh."""
+    """Sets the jax device of each position of a live mesh."""
     _devices[mesh] = tuple(devices)
 
 
@@ -74,7 +75,7 @@ def _find_devices(mesh: Mesh) -> tuple[Any, ...]:
     """Returns the jax devices that `mesh.devices` describes."""
     join_by_environment()
     num_processes = processes().count
-    ask_for_cpu_devices(-(-mesh.size // num_processes))
+    ask_for_cpu_devices(-(-mesh.size // num_processes))  # rounded up
     devices = devices_of_platform(mesh)
     if devices[0].platform != "cpu":
         _hide_gpus_from_tensorflow()
@@ -126,18 +127,21 @@ def _platform(mesh: Mesh) -> str:
 
 
 def ask_for_cpu_devices(count: int) -> None:
-    """Asks jax for CPU devices, if it has not started, and the user has not done so."""
+    """Sets the number of jax's CPU devices, unless the user has set it in XLA_FLAGS or jax
+    has started already.
+    """
     jax = load_jax()
     by_user = _DEVICES_FLAG in os.environ.get("XLA_FLAGS", "")
     if not by_user and jax.config.jax_num_cpu_devices < count:
         try:
             jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:  # it has started; `_too_few_devices` says what to do
+        except RuntimeError:
+            # jax has started. If it has too few devices, the caller raises an error.
             logging.debug("jax has started already")
 
 
 def _too_few_devices(mesh: object, size: int, devices: list[Any]) -> MeshError:
-    """Returns the error for a mesh that is larger than what jax has."""
+    """Returns the error for a mesh with more positions than jax has devices."""
     platform = devices[0].platform
     way_out = f"Make a mesh of at most {len(devices)} positions."
     if platform == "cpu":
@@ -175,12 +179,14 @@ def hosts_of(mesh: Mesh) -> list[str]:
 
 
 def is_local(device: Any) -> bool:
-    """Returns whether this process has a device."""
+    """Returns whether a device belongs to this process."""
     return bool(device.process_index == processes().index)
 
 
 def _hide_gpus_from_tensorflow() -> None:
-    """Keeps TensorFlow from taking the memory of GPUs: it only lowers ops here."""
+    """Keeps TensorFlow from reserving the memory of GPUs: on a live mesh it runs nothing on
+    them.
+    """
     try:
         tf.config.set_visible_devices([], "GPU")
     except RuntimeError:

@@ -1,12 +1,13 @@
-"""Slots of the SPMD runtime: the shards of a variable are one `jax.Array`.
+"""Slots of the SPMD runtime. A slot is the storage of one shard of a variable; here all shards
+are one `jax.Array`.
 
-    arrays = variable_array(variable)            # a VariableArray; moves the shards there
-    arrays.array                                 # the jax.Array that programs take
-    arrays.array = new                           # and give
-    variable.slots()[3].read()                   # the shard of position 3
+    variable_value = variable_array(variable)    # a VariableArray
+    variable_value.array                         # the jax.Array, an input of programs
+    variable_value.array = new_array             # the output of a program that writes it
+    variable.slots()[3].read()                   # the shard of mesh position 3
 
-A program that writes a variable takes its array's memory, and gives a new array. So slots
-refer to the `VariableArray`, which always has the newest.
+A program that writes a variable reuses the memory of its array, and returns a new array. So
+slots refer to the `VariableArray`, which always has the newest array.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from meshtf.runtime.spmd.live.run_checks import raise_all
 
 
 class VariableArray:
-    """The present value of a variable on the devices of a live mesh.
+    """The current value of a variable on the devices of a live mesh.
 
     Args:
-      layout: how the array consists of shards.
+      layout: the layout of the array.
       array: the array.
-      mesh: the mesh whose programs write the variable; None: that of the layout. They
-        differ for a pipeline stage.
+      mesh: the mesh of the programs that write the variable; None: that of the layout. On
+        a pipeline stage, the layout has the mesh of the stage, and programs that of all
+        stages.
     """
 
     def __init__(
@@ -45,15 +47,15 @@ class VariableArray:
         self.layout = layout
         self.mesh = mesh or layout.mesh
         self._array: Any = array
-        # Where single shards were assigned since the array was last used: all of them;
-        # None: a shard was freed.
+        # Set instead of `_array` after a single shard was assigned: the shard of each
+        # position; None in the list: it was freed, or another process has it.
         self._shards: list[Any] | None = None
         # With several processes: the copy of `_array` on the host, once it was read.
         self._gathered: HostCopy | None = None
 
     @property
     def array(self) -> Any:
-        """The array."""
+        """The array, joined from the shards if some were assigned."""
         if self._array is None:
             assert self._shards is not None
             self._array = self.layout.join(self._shards)
@@ -62,14 +64,14 @@ class VariableArray:
 
     @array.setter
     def array(self, array: Any) -> None:
-        """Replaces the array, as a program that wrote the variable does."""
+        """Replaces the array by the output of a program that wrote the variable."""
         self._array = array
         self._shards = None
         self._gathered = None
 
     def local_shard(self, position: int) -> Any:
         """Returns the `jax.Array` of one position of this process."""
-        # It is not kept: a program could not take the memory of an array with views.
+        # The shards are not cached: jax cannot donate the memory of an array with views.
         shards = self._shards or self.layout.split(self._array)
         return shards[position]
 
@@ -93,10 +95,10 @@ class VariableArray:
 
 
 class JaxSlot:
-    """The shard of one position; see `storage.slot.Slot`.
+    """The storage of the shard of one mesh position; see `storage.slot.Slot`.
 
     Args:
-      value: the variable's array.
+      value: the array of the variable.
       position: the mesh position.
     """
 
@@ -131,12 +133,12 @@ class JaxSlot:
         return live_devices(self.value.layout.mesh)[self.position]
 
     def read(self) -> np.ndarray:
-        """Returns a copy of the present value."""
+        """Returns a copy of the current value."""
         raise_all(self.value.mesh)
         return np.array(self.value.on_host(self.position))
 
     def value_on(self, device: str) -> Any:
-        """Returns the present value as a tensor on a TensorFlow device."""
+        """Returns the current value as a tensor on a TensorFlow device."""
         raise_all(self.value.mesh)
         with tf.device(device):
             return tf.constant(self.value.on_host(self.position))
@@ -155,11 +157,11 @@ class JaxSlot:
         self.value.set_shard(self.position, on_device)
 
     def snapshot(self) -> Callable[[], Any]:
-        """Returns a function that returns the present value, on the host; the slot is of
-        this process.
+        """Returns a function that returns the current value, on the host. The device of the
+        slot must belong to this process.
 
-        On CPUs this is a view, and the next program that writes the variable leaves its
-        memory alone. From other devices the value is copied.
+        On CPUs the value is a view of the array, and the next program that writes the
+        variable does not reuse this memory. From other devices the value is copied.
         """
         raise_all(self.value.mesh)
         value = np.asarray(self.value.local_shard(self.position))
@@ -171,13 +173,14 @@ class JaxSlot:
 
 
 def _on_host(value: np.ndarray) -> Any:
+    """Returns a NumPy array as a TensorFlow tensor on the host."""
     with tf.device(LOCAL_CPU):
         return tf.constant(value)
 
 
 def variable_array(variable: Any) -> VariableArray:
-    """Returns the array of a variable. If its shards are in slots of another class, they
-    are moved to the devices of its mesh, and stay there.
+    """Returns the array of a variable. A variable whose shards are in slots of another class
+    is copied to the devices of its mesh, and has its value there from now on.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder`.

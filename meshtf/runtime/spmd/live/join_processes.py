@@ -1,5 +1,5 @@
-"""Several processes with one live mesh: each runs the same program, and has some of the
-devices. They meet by `jax.distributed`.
+"""Several processes with one live mesh (a mesh of jax's devices): each runs the same program,
+and has some of the devices. They connect by `jax.distributed`.
 
     python -m meshtf launch --spmd --workers=2 -- python -m transformer.train ...
 
@@ -33,10 +33,10 @@ _DEFAULT_WAIT = 300
 
 
 def join_by_environment() -> None:
-    """Meets the other processes, if there are any and it has not been done.
+    """Connects to the other processes that the environment names, at the first call.
 
     Raises:
-      ClusterError: they do not meet in time, or the variables are malformed.
+      ClusterError: they do not connect in time, or the variables are malformed.
     """
     if processes().count > 1 or COORDINATOR not in os.environ:
         return
@@ -56,10 +56,11 @@ def join_by_environment() -> None:
 
 
 def join_detected() -> None:
-    """Meets the processes of SLURM, Open MPI, Kubernetes or a TPU pod, which jax finds.
+    """Connects to the other processes of SLURM, Open MPI, Kubernetes or a TPU pod, which jax
+    detects.
 
     Raises:
-      ClusterError: this process is none of several, or they do not meet.
+      ClusterError: jax detects no processes, or they do not connect.
     """
     if processes().count > 1:
         return
@@ -81,7 +82,11 @@ def any_process(flag: bool) -> bool:
 
 
 def _index_and_count(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Returns the index of this process and the count. Raises ClusterError."""
+    """Returns (index of this process, number of processes), as "1/4" says.
+
+    Raises:
+      ClusterError: the environment variable is missing or malformed.
+    """
     index, _, count = environment.get(PROCESS, "").partition("/")
     if index.isdecimal() and count.isdecimal() and int(index) < int(count):
         return int(index), int(count)
@@ -96,13 +101,13 @@ def _index_and_count(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _join(**arguments: Any) -> None:
-    """Meets the other processes.
+    """Connects to the other processes.
 
     Args:
-      **arguments: those of `jax.distributed.initialize`.
+      **arguments: the arguments of `jax.distributed.initialize`.
 
     Raises:
-      ClusterError: the processes do not meet.
+      ClusterError: the processes do not connect.
     """
     jax = load_jax()
     # Without it CPU devices of several processes have no collectives.
@@ -137,7 +142,9 @@ def _none_detected(error: Exception) -> ClusterError:
 
 
 def share_token() -> None:
-    """Gives all processes one random token. The devices must be known: it is sent by them."""
+    """Gives all processes the same random token, which the first one draws. It is sent by a
+    collective of jax's devices, so these must exist already.
+    """
     group = processes()
     if group.count == 1 or group.token:
         return

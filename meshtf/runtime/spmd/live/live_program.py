@@ -1,7 +1,8 @@
-"""A recorded function on the devices of a live mesh: the SPMD runtime's `Executable`.
+"""A recorded function on the devices of a live mesh, which belong to jax: the SPMD runtime's
+`Executable`.
 
-    program = LiveProgram(recorded, arguments)
-    program(arrays)                              # a `ShardedValue` of each result
+    program = LiveProgram(recorded, stores)
+    program(tensors)                             # a `ShardedValue` of each result
 
 A call does not wait: results and variables are `jax.Array`s, which the devices compute
 while Python goes on.
@@ -45,9 +46,8 @@ class LiveProgram:
 
     Args:
       recorded: the function.
-      stores: the stores of the arguments, in order; each call fills them from the flat
-        list of its tensors.
-      runs_once: whether to compile it in little time rather than to fast code.
+      stores: the storage of each argument, in order, which each call fills.
+      runs_once: whether a short compile time matters more than fast code.
     """
 
     def __init__(
@@ -76,10 +76,12 @@ class LiveProgram:
         self._module_call: ModuleCall | None = None
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Runs the program on the arguments' tensors and returns the results' shards."""
-        remaining = list(flat)
+        """Starts the program on the tensors of all arguments, a flat list, and returns the
+        results' shards.
+        """
+        remaining_tensors = list(flat)
         for store in self.stores:
-            store.fill(remaining)
+            store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
         is_first_run = self._module_call is None
         if self._module_call is None:
@@ -87,8 +89,8 @@ class LiveProgram:
         variables = {store: variable_array(store) for store in self._lowered.variables}
         outputs = self._module_call(self._input_arrays(variables))
         if is_first_run and processes().count > 1:
-            # Others may still compile. A supervisor gives a first call more time than it
-            # gives to reading a result.
+            # Other processes may still compile. So the first call waits for them here, where
+            # a supervisor allows more time than for reading a result.
             load_jax().block_until_ready(outputs)
         run = self._run_checks(outputs)
         written = self._lowered.written
@@ -103,7 +105,7 @@ class LiveProgram:
 
     @property
     def collectives(self) -> list[str]:
-        """All collectives of one call."""
+        """A description of each collective of one call."""
         return collectives_of(self.program)
 
     @property
@@ -124,7 +126,7 @@ class LiveProgram:
         """Returns the inputs of the module, as `jax.Array`s.
 
         Args:
-          variables: the present array of each variable of the program.
+          variables: the current array of each variable of the program.
         """
         arrays = []
         for store, layout in zip(self._lowered.inputs, self._inputs):
@@ -138,13 +140,13 @@ class LiveProgram:
 
     @functools.cached_property
     def _no_failure(self) -> Any:
-        """The record before a run, as a `jax.Array`."""
+        """The record of failed checks before a run, as a `jax.Array`."""
         assert self._record is not None
         return self._record.global_array(NO_FAILURE)
 
     def _run_checks(self, outputs: list[Any]) -> RunChecks | None:
-        """Removes the record from the outputs of a run, and returns the run's checks; None:
-        it has none.
+        """Removes the record of failed checks from the outputs of a run, and returns the
+        run's checks; None: the program checks no indices.
         """
         if self._lowered.checks is None:
             return None
@@ -164,7 +166,7 @@ class LiveProgram:
             step.host_op.run_on_host(*inputs)
 
     def _layout(self, store: Store) -> ArrayLayout:
-        """Returns how the shards of an input are one array."""
+        """Returns how the shards of an input form one `jax.Array`."""
         return ArrayLayout(store.spec, store.placement, self.mesh)
 
     def _compile(self) -> ModuleCall:

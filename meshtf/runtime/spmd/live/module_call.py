@@ -3,9 +3,9 @@
     call = ModuleCall("step", module, inputs, outputs, jax_mesh(mesh), donated=(0, 1))
     outputs = call(arrays)               # jax.Arrays; inputs 0 and 1 are gone
 
-jax itself makes everything around the module: `jax.export` describes a function of the
-same signature, whose module is replaced by ours, and `jax.shard_map` runs it on every
-device with its shards. All of that is jax's public interface.
+Only public interfaces of jax are used: `jax.export` describes a function of the same
+signature, its module is replaced by ours, and `jax.shard_map` runs it on every device, with
+the shards of that device.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class ModuleLayout(Protocol):
     """How the shards of an input or output of a module are one `jax.Array`.
 
     Attributes:
-      local_sizes: the sizes of a shard, as the module has them.
-      shard_sizes: the same, with the dimensions of size 1 that the array has in front.
+      local_sizes: the sizes of a shard in the module.
+      shard_sizes: the sizes of a shard of the array, which may have further dimensions of
+        size 1 in front.
       global_sizes: the sizes of the array.
       dtype: the data type.
       partition_spec: the `PartitionSpec` of the array.
@@ -130,7 +131,7 @@ class ModuleCall:
         return int(memory.argument_size_in_bytes + outputs + memory.temp_size_in_bytes)
 
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
-        """Returns the arrays by index: those that are donated, and the remaining."""
+        """Returns ({index: donated array}, {index: other array})."""
         donated: dict[int, Any] = {}
         remaining: dict[int, Any] = {}
         for k, array in enumerate(arrays):
@@ -149,7 +150,7 @@ def _as_exported(
     """Returns the module as a `jax.export.Exported` of one device."""
     jax = load_jax()
 
-    # Its module is replaced, so only shapes and data types matter.
+    # The module of this function is replaced, so only its shapes and data types matter.
     def template(*_inputs: Any) -> Any:
         return tuple(jax.numpy.zeros(y.local_sizes, y.dtype) for y in outputs)
 
@@ -201,8 +202,8 @@ def _on_all_devices(
 
 @functools.cache
 def _unchecked() -> dict[str, bool]:
-    """Returns the argument that keeps shard_map from proving what is replicated: it knows
-    nothing about our module.
+    """Returns the argument that turns off a check of `jax.shard_map`: it cannot prove which
+    outputs of our module are replicated. The name of the argument depends on jax's version.
     """
     parameters = inspect.signature(load_jax().shard_map).parameters
     return {"check_vma" if "check_vma" in parameters else "check_rep": False}

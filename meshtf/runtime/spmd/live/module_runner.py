@@ -6,9 +6,9 @@
       loss, w = runner.run([w, runner.put(batch)])
     runner.get(w)                                  # a NumPy array for each replica
 
-A run donates the inputs that the module writes, as `w` above: they cannot be used again.
-Unlike a live mesh, the runner takes and gives the shards of each replica as they are, also
-where they are partial results, and unequal where they should be equal.
+A run donates the inputs that the module writes, such as `w` above: jax deletes their arrays.
+Unlike a live mesh, the runner takes and returns the shards of every replica unchanged: terms
+of partial sums are not reduced, and replicas that should be equal may differ.
 """
 
 from __future__ import annotations
@@ -58,16 +58,20 @@ class StackedLayout:
 
 
 class Runner:
-    """A compiled module, which one CPU device for each replica runs.
+    """A compiled module, which runs on one CPU device for each replica.
 
     Args:
       exported: the module, with its inputs and results.
-      quick: compiles at least three times as fast, to slower code whose sums may round
-        differently; for modules that run only once or twice.
+      quick: whether to compile at least three times as fast, to slower code whose sums may
+        round differently; for modules that run only once or twice.
+
+    Attributes:
+      donates: the indices of the inputs that a run overwrites.
     """
 
     def __init__(self, exported: Export, *, quick: bool = False) -> None:
         self._mesh = cpu_mesh(exported.mesh.size, _AXIS)
+        # (index of the output, index of the input) of each variable that the module writes.
         written = sorted(
             (port.output, k)
             for k, port in enumerate(exported.inputs)

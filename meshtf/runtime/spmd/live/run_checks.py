@@ -1,5 +1,5 @@
-"""Checks of indices in the runs of a live mesh: the host looks at their records later, since a
-call does not wait for the devices.
+"""Checks that indices were in range in the runs of a live mesh. Since a call does not wait for
+the devices, the host reads the record of failed checks later.
 
     run = RunChecks(checks, array)       # of one call of a program
     add_run(mesh, run)
@@ -26,7 +26,8 @@ class RunChecks:
 
     Args:
       checks: the checks of the program.
-      record: the `jax.Array` with their record, which the devices may still compute.
+      record: the `jax.Array` with the record of failed checks (see `IndexChecks`), which the
+        devices may still compute.
     """
 
     def __init__(self, checks: IndexChecks, record: Any) -> None:
@@ -57,12 +58,12 @@ class RunChecks:
             raise self._error
 
     def raise_new_failure(self) -> None:
-        """Does the same, unless the error was raised before."""
+        """Raises the error as `raise_failure` does, unless it was raised before."""
         if not self._was_raised:
             self.raise_failure()
 
 
-# The runs of each mesh whose records the host has not seen, in the order of the calls.
+# For each mesh, the runs whose records the host has not read yet, in the order of the calls.
 _runs: weakref.WeakKeyDictionary[Mesh, collections.deque[RunChecks]] = (
     weakref.WeakKeyDictionary()
 )
@@ -74,7 +75,7 @@ def add_run(mesh: Mesh, run: RunChecks) -> None:
 
 
 def raise_ready(mesh: Mesh) -> None:
-    """Raises the error of a run that has ended, without waiting for others.
+    """Raises the error of the first run that failed, among the runs that have ended.
 
     Raises:
       InvalidArgumentError: an index was out of range.

@@ -1,4 +1,5 @@
-"""An exported program: a StableHLO module, and a description of its inputs and results.
+"""An exported program: a StableHLO module, and a description of its inputs and results. A
+replica is the device at one position of the mesh; all replicas run the module.
 
 exported = mtf.export(train_step, x)
 shards = exported.inputs[0].shard(array, exported.mesh)      # one for each replica
@@ -37,8 +38,8 @@ class Port:
         "result".
       spec: the global shape and data type of the port.
       placement: the placement of the port on the mesh.
-      output: the index of the module's output with the new value of this variable; None
-        if the port is no variable that the program writes.
+      output: for a variable that the program writes, the index of the module's output that
+        is its new value; None for other ports.
     """
 
     name: str
@@ -49,8 +50,8 @@ class Port:
 
     @property
     def partial(self) -> tuple[str | None, ...]:
-        """The reduction over replicas along each mesh axis whose result is the global value:
-        "sum", "max" or "min"; None: no reduction.
+        """For each mesh axis, the reduction along it that results in the global value: "sum",
+        "max" or "min"; None: no reduction.
         """
         reductions: list[str | None] = []
         for state in self.placement:
@@ -70,6 +71,7 @@ class Port:
                 f"{self.partial}. Give each replica its term instead of a global array."
             )
         array = np.asarray(array)
+        # One key for each replica; replicas with equal shards have equal keys.
         keys = shard_keys(self.placement, mesh)
         shards = {
             key: np.require(array[self._region(key, mesh)], requirements="C")
@@ -80,9 +82,9 @@ class Port:
     def gather(self, shards: Sequence[Any], mesh: Mesh) -> Any:
         """Returns the global array of the replicas' shards, the inverse of `shard`."""
         array = np.empty(self.spec.shape.sizes, shards[0].dtype)
-        shard_of = dict(zip(shard_keys(self.placement, mesh), shards))
-        for key, x in shard_of.items():
-            array[self._region(key, mesh)] = x
+        shards_by_key = dict(zip(shard_keys(self.placement, mesh), shards))
+        for key, shard in shards_by_key.items():
+            array[self._region(key, mesh)] = shard
         return array
 
     def _region(
@@ -100,7 +102,7 @@ class Export:
 
     Attributes:
       module: the module, as StableHLO's portable bytecode.
-      mesh: the mesh; replica i is position i.
+      mesh: the mesh; replica i is the device at mesh position i.
       inputs: the inputs of the module, variables first.
       results: the results of the program, the first outputs of the module; the new values
         of variables come after them, see `Port.output`.
@@ -125,14 +127,14 @@ class Export:
         appears only when it is complete.
 
         Raises:
-          FileExistsError: the folder exists, and is no earlier export.
+          FileExistsError: the folder exists, and is not an earlier export.
         """
-        with atomic_folder(folder, _MANIFEST, {_MODULE, _VALUES}) as unfinished:
-            with open(os.path.join(unfinished, _MODULE), "wb") as file:
-                file.write(self.module)
-            np.savez(os.path.join(unfinished, _VALUES), **self.values)
-            with open(os.path.join(unfinished, _MANIFEST), "w") as text:
-                json.dump(self.manifest(), text, indent=1)
+        with atomic_folder(folder, _MANIFEST, {_MODULE, _VALUES}) as unfinished_folder:
+            with open(os.path.join(unfinished_folder, _MODULE), "wb") as module_file:
+                module_file.write(self.module)
+            np.savez(os.path.join(unfinished_folder, _VALUES), **self.values)
+            with open(os.path.join(unfinished_folder, _MANIFEST), "w") as manifest_file:
+                json.dump(self.manifest(), manifest_file, indent=1)
 
     def manifest(self) -> dict[str, Any]:
         """Returns the contents of `manifest.json`: mesh, inputs and results."""

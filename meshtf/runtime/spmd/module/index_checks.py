@@ -1,13 +1,15 @@
-"""Checks of indices in a module. XLA's ops cannot raise errors, so a check that fails leaves
-a record in an output of the module, which the host reads after the run.
+"""Checks that indices are in range, such as the ids of a gather, in a compiled module. XLA's
+ops cannot raise errors, so a check that fails leaves a record in an output of the module,
+which the host reads after the run.
 
     checks = IndexChecks()
     ...                                  # ops call checks.add(node, in_range, ids, "[0, 8)")
     checks.reduce(mesh)                  # the record of the first failure on any replica
     checks.failure(record)               # on the host: the error, or None
 
-The record is a pair of integers [k, index]: check k is the first that failed, and one of its
-indices that are out of range. It is a variable, so checks may also be in loops and branches.
+The record is a pair of integers [check, index]: the number of the first check that failed, and
+the largest of its indices that are out of range. It is a tf.Variable, so checks may also be in
+loops and branches.
 """
 
 from __future__ import annotations
@@ -92,4 +94,5 @@ class IndexChecks:
             return None
         node, interval = self._checks[check_index]
         message = f"the index {index} is not in {interval}"
-        return with_line(node, tf.errors.InvalidArgumentError(None, None, message))
+        error = tf.errors.InvalidArgumentError(node_def=None, op=None, message=message)
+        return with_line(node, error)

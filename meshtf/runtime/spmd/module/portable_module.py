@@ -1,16 +1,16 @@
 """TensorFlow's StableHLO as a portable artifact of one partition.
 
-    artifact = portable(text)              # bytes; StableHLO promises that readers take it
+    artifact = portable(text)              # bytes, which later versions of XLA can read
 
 TensorFlow writes StableHLO as MLIR text with some ops and attributes of the dialect mhlo,
-which no other reader has, and with the names of source files. This module
+which only TensorFlow reads, and with the names of source files. This module
 
-    drops the attributes of mhlo         aliases are the host's business
+    drops the attributes of mhlo         they say which outputs reuse inputs: the host decides
     replaces mhlo.copy by a reshape      it is TensorFlow's identity
     replaces mhlo.erf, mhlo.tan          by the custom calls that jax.export writes for them
-    replaces replica_id by partition_id  one partition for each mesh position
+    replaces replica_id by partition_id  XLA runs one partition at each mesh position
     keeps names of ops as locations      profilers show them; files and lines are dropped
-    names functions by their order       equal programs are equal modules: caches find them
+    names functions by their order       so equal programs are equal texts, found in caches
 
 and refuses every other op of mhlo.
 """
@@ -23,19 +23,25 @@ from collections.abc import Iterable
 from meshtf.errors import MeshtfError
 from meshtf.runtime.tf_internals.stablehlo_artifact import serialize
 
-# Readers of this version of StableHLO or a later one take the artifact. jax 0.6.2 is one.
+# The artifact can be read by this version of StableHLO and later ones; jax 0.6.2 has it.
 VERSION = "1.10.0"
 
+# Patterns that also match strings, so that what they look for is not found inside a string.
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _STRING_OR_LOCATION = re.compile(rf"{_STRING}| loc\(")
 _STRING_OR_BRACKET = re.compile(rf"{_STRING}|[()\[\]{{}}]")
 _STRING_OR_MHLO = re.compile(rf"{_STRING}|\bmhlo\.\w+")
+# Locations: #loc3 = loc("a/name"), or loc("file.py":12:3), or loc(fused[#loc1, #loc2]).
 _LOCATION = re.compile(r"(#loc\d*) = loc\((.*)\)")
 _REFERENCE = re.compile(r"#loc\d*")
-_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?!:\d)')  # a file is followed by its line
+_NAME = re.compile(
+    r'"((?:[^"\\]|\\.)*)"(?!:\d)'
+)  # not the name of a file, before ":12"
+# func.func private @name(...) and uses of such names.
 _FUNCTION = re.compile(r"\s*func\.func (?:private |public )?(@[\w.$-]+)")
 _SYMBOL = re.compile(r"@[\w.$-]+")
 _MHLO_ATTRIBUTE = re.compile(r"(?:, )?mhlo\.\w+ = ")
+# %3 = mhlo.erf %2 : tensor<4xf32>
 _MHLO_OP = re.compile(r"(\s*%\w+) = mhlo\.(\w+) (%[\w#]+) : (tensor<.*>)")
 # The element-wise functions that StableHLO lacks, and XLA knows as custom calls.
 _CUSTOM_CALLS = ("erf", "tan")
@@ -80,8 +86,8 @@ def portable_text(text: str) -> str:
 
 
 def _function_names(lines: Iterable[str]) -> dict[str, str]:
-    """Returns new names of all functions but main, which do not depend on what TensorFlow
-    traced before, so that equal programs are equal modules.
+    """Returns {old name: new name} for all functions but main. New names are @f0, @f1, ...,
+    which do not depend on what TensorFlow traced before.
     """
     names: dict[str, str] = {}
     for line in lines:
@@ -92,25 +98,25 @@ def _function_names(lines: Iterable[str]) -> dict[str, str]:
 
 
 def _portable_line(line: str, locations: _Locations) -> str:
-    """Returns a line without mhlo, and without locations but names of ops."""
+    """Returns a line without mhlo. Of its locations, only the name of an op is kept."""
     if line.startswith("module "):
         return "module @program {"
-    body, content = _split_location(line)
-    name = "" if content is None else locations.name_in(content)
+    body, location = _split_location(line)
+    op_name = "" if location is None else locations.name_in(location)
     if "mhlo." in body:
-        body = _without_mhlo(body, name)
+        body = _without_mhlo(body, op_name)
     body = body.replace("= stablehlo.replica_id ", "= stablehlo.partition_id ")
-    if content is None:
+    if location is None:
         return body
-    return f'{body} loc("{name}")' if name else f"{body} loc(unknown)"
+    return f'{body} loc("{op_name}")' if op_name else f"{body} loc(unknown)"
 
 
-def _without_mhlo(line: str, name: str) -> str:
+def _without_mhlo(line: str, op_name: str) -> str:
     """Returns the line of an op without ops and attributes of mhlo.
 
     Args:
       line: the line, without locations.
-      name: the name of the TensorFlow op, for errors.
+      op_name: the name of the TensorFlow op, for errors.
 
     Raises:
       UnknownMhloOpError: the op has no counterpart in StableHLO.
@@ -120,7 +126,7 @@ def _without_mhlo(line: str, name: str) -> str:
     if match is None:
         for token in _STRING_OR_MHLO.findall(line):
             if not token.startswith('"'):
-                raise UnknownMhloOpError(token, name)
+                raise UnknownMhloOpError(token, op_name)
         return line
     result, op, operand, tensor_type = match.groups()
     signature = f"({tensor_type}) -> {tensor_type}"
@@ -130,7 +136,7 @@ def _without_mhlo(line: str, name: str) -> str:
         attributes = "{mhlo.attributes = {}, mhlo.version = 1 : i64}"
         call = f"stablehlo.custom_call @mhlo.{op}({operand}) {attributes}"
         return f"{result} = {call} : {signature}"
-    raise UnknownMhloOpError(f"mhlo.{op}", name)
+    raise UnknownMhloOpError(f"mhlo.{op}", op_name)
 
 
 def _without_mhlo_attributes(line: str) -> str:
@@ -143,30 +149,33 @@ def _without_mhlo_attributes(line: str) -> str:
 def _end_of_value(line: str, start: int) -> int:
     """Returns the index after the value of an attribute that begins at `start`."""
     if line[start] in "{[":
-        return _closing(line, start) + 1
+        return _closing_bracket(line, start) + 1
     end = re.search(r"[,}]", line[start:])
     return len(line) if end is None else start + end.start()
 
 
 def _split_location(line: str) -> tuple[str, str | None]:
-    """Returns a line without the location at its end, and the contents of this location,
-    None if there is none. All other locations in the line become unknown.
+    """Returns (line, location): the line without the location at its end, and the contents of
+    this location, None if there is none. All other locations in the line become unknown.
     """
     body = ""
-    start = 0
+    copied_until = 0
     for match in _STRING_OR_LOCATION.finditer(line):
-        if match.start() < start or match[0].startswith('"'):
+        is_inside_location = match.start() < copied_until
+        is_string = match[0].startswith('"')
+        if is_inside_location or is_string:
             continue
-        end = _closing(line, match.end() - 1)
-        body += line[start : match.start()]
-        start = end + 1
-        if start == len(line):
-            return body, line[match.end() : end]
+        bracket = match.end() - 1
+        end = _closing_bracket(line, bracket)
+        body += line[copied_until : match.start()]
+        copied_until = end + 1
+        if copied_until == len(line):
+            return body, line[bracket + 1 : end]
         body += " loc(unknown)"
-    return body + line[start:], None
+    return body + line[copied_until:], None
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_bracket(text: str, start: int) -> int:
     """Returns the index of the bracket that closes the one at `start`."""
     depth = 0
     for match in _STRING_OR_BRACKET.finditer(text, start):
@@ -186,7 +195,9 @@ class _Locations:
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
+        # {reference such as "#loc3": the contents of this location}
         self._contents: dict[str, str] = {}
+        # {reference: the name of an op in it}, for references that were looked up.
         self._names: dict[str, str] = {}
         for line in lines:
             match = _LOCATION.fullmatch(line)
@@ -204,7 +215,7 @@ class _Locations:
             return match[1]
         for reference in _REFERENCE.findall(content):
             if reference not in self._names:
-                self._names[reference] = ""  # in case that it refers to itself
+                self._names[reference] = ""  # ends the recursion if it refers to itself
                 inner = self._contents.get(reference, "")
                 self._names[reference] = self.name_in(inner)
             if self._names[reference]:

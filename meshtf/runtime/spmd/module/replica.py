@@ -1,4 +1,4 @@
-"""The program of one replica, which every device runs.
+"""The program of one replica, the device at one position of the mesh. Every device runs it.
 
     results = Replica(program, variables, inputs).run()
 
@@ -36,9 +36,9 @@ class Replica(SingleReplica):
 
     Args:
       program: the program.
-      variables: a tf.Variable with this replica's shard of each variable.
-      inputs: this replica's shard of each other store.
-      checks: takes the checks of indices; None: they are not recorded.
+      variables: {variable: the tf.Variable with this replica's shard}.
+      inputs: {other store, such as an argument: this replica's shard}.
+      checks: an object to which checks of indices are added; None: no index is checked.
       shared_functions: takes the functions that equal ops share.
     """
 
@@ -68,7 +68,7 @@ class Replica(SingleReplica):
             return self.variables[store].read_value()
         if store in self.inputs:
             return self.inputs[store]
-        # Other stores, such as numbers, have one value for all replicas.
+        # Other stores, such as Python numbers, have one value for all replicas.
         return store.read()[0]
 
     def _write(self, step: WriteStep) -> Sequence[Any]:
@@ -78,7 +78,11 @@ class Replica(SingleReplica):
             self.host_inputs += inputs
             return ()
         return write(
-            step.write_op, variables, inputs, len(step.outs), temporaries=False
+            step.write_op,
+            variables,
+            inputs,
+            num_outputs=len(step.outs),
+            temporaries=False,
         )
 
     def _reshard(self, step: ReshardStep) -> Any:
@@ -95,7 +99,9 @@ class Replica(SingleReplica):
         reduction = before.kind if isinstance(before, Partial) else ""
         groups = self.mesh.groups(reshard.axis)
         if reshard.kind in ("drop", "send", "broadcast", "copy"):
-            return x  # of pipeline stages: all devices that run this module have x
+            # These copy arrays between pipeline stages. Within a module, which is the program
+            # of one stage, all devices already have x.
+            return x
         if reshard.kind == "slice":
             return self._slice(x, reshard.axis, split_axis)
         if reshard.kind == "all_reduce":
@@ -108,6 +114,7 @@ class Replica(SingleReplica):
             return stablehlo_collectives.all_gather(x, groups, concat_axis)
         if reshard.kind == "all_to_all":
             return stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
+        # A collective_permute: replicas swap shards, since two mesh axes swap their states.
         pairs = self.mesh.exchanges(reshard.axis, reshard.other_axis)
         return stablehlo_collectives.permute(x, pairs)
 
@@ -117,12 +124,12 @@ class Replica(SingleReplica):
         mesh_axis: str,
         axis: int,
     ) -> Any:
-        """Returns this replica's shard along a mesh axis, of x which is replicated along it.
+        """Returns this replica's shard of a tensor that is replicated along a mesh axis.
 
         Args:
           x: the tensor.
           mesh_axis: the name of the mesh axis.
-          axis: the axis of x that is sharded.
+          axis: the axis of x that the mesh axis shards.
         """
         sizes = x.shape.as_list()
         sizes[axis] //= self.mesh.axes[mesh_axis]
@@ -144,14 +151,14 @@ class Replica(SingleReplica):
             window=step.window,
             size=step.factor_size,
             fill=step.window.fill,
-            index=self.coordinates[step.axis],
+            shard_index=self.coordinates[step.axis],
             groups=self.mesh.groups(step.axis),
         )
 
 
 def _coordinates(mesh: Mesh) -> dict[str, Any]:
     """Returns the coordinate of this replica along each mesh axis, as scalar tensors."""
-    # Replica ids are in row-major order of the coordinates.
+    # Replica ids are in row-major order of the coordinates: the last axis varies fastest.
     remaining = replica_id()
     coordinates = {}
     for axis, size in reversed(mesh.axes.items()):

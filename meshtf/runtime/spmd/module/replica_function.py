@@ -1,4 +1,5 @@
-"""The function that computes a program on one replica, and its compilation to StableHLO.
+"""The function that computes a program on one replica, and its compilation to StableHLO. A
+replica is the device at one position of the mesh; all replicas run the same function.
 
 function = ReplicaFunction(program, variables, inputs, checks)
 function.compile()                   # bytes: a portable artifact of StableHLO
@@ -32,8 +33,10 @@ class ReplicaFunction:
     Args:
       program: the program.
       variables: the variables of the program, which are the first inputs of the function.
-      inputs: the stores of all other inputs: captured tensors and arguments.
-      checks: takes the checks of indices; None: they are left out.
+      inputs: the stores (storage that the program reads) of all other inputs: captured
+        tensors and arguments.
+      checks: an empty object, to which tracing adds the checks of indices; None: the
+        function checks no indices.
 
     Attributes:
       written_stores: the variables that the program writes.
@@ -52,7 +55,9 @@ class ReplicaFunction:
         self.inputs = inputs
         self._shared_functions = SharedFunctions()
         writes = [step for step in program.steps if isinstance(step, WriteStep)]
-        self.written_stores = {s for step in writes for s in step.variables}
+        self.written_stores = {
+            variable for step in writes for variable in step.variables
+        }
 
     def __call__(
         self, variables: Sequence[tf.Variable], inputs: Sequence[Any]
@@ -74,6 +79,7 @@ class ReplicaFunction:
             results = replica.run()
         if self.checks is not None:
             self.checks.reduce(self.program.mesh)
+        # The new values of the tf.Variables are further outputs, which TensorFlow adds.
         return [tf.identity(y) for y in (*results, *replica.host_inputs)]
 
     def compile(self) -> bytes:
@@ -89,13 +95,17 @@ class ReplicaFunction:
         shared_operations = self._shared_functions.operations()
         for op in (*graph.get_operations(), *shared_operations):
             if op.type != "Placeholder" and not xla_knows(op.type):
-                raise self._compile_error(op.name, f"TensorFlow's {op.type}")
+                raise self._compile_error(op.name, subject=f"TensorFlow's {op.type}")
         try:
             return portable(_stablehlo_text(function, variables, inputs))
         except UnknownMhloOpError as error:
-            raise self._compile_error(error.location + "/", error.op) from None
+            scope = error.location + "/"
+            raise self._compile_error(scope, subject=error.op) from None
         except (tf.errors.OpError, ValueError) as error:
-            raise self._compile_error(str(error), "a kernel", str(error)) from None
+            message = str(error)
+            raise self._compile_error(
+                message, subject="a kernel", xla_message=message
+            ) from None
 
     def _zeros(self, store: Store) -> Any:
         """Returns zeros of the shape of one shard of a store."""
@@ -111,8 +121,8 @@ class ReplicaFunction:
         """Returns the error for an op that XLA cannot compile.
 
         Args:
-          text: a text of TensorFlow with the name scope of the op.
-          subject: the name of the kernel.
+          text: a text of TensorFlow that contains the name scope of the op.
+          subject: the name of the kernel, the subject of the error's first sentence.
           xla_message: the message of XLA, if there is one.
         """
         node = self._node_named_in(text)
@@ -150,11 +160,11 @@ def _stablehlo_text(
     function: Any, variables: Sequence[tf.Variable], inputs: Sequence[Any]
 ) -> str:
     """Returns the StableHLO of a tf.function for these arguments."""
-    cpu, *_ = tf.config.list_logical_devices("CPU")
+    cpu = tf.config.list_logical_devices("CPU")[0]
     compiler_ir = function.experimental_get_compiler_ir(variables, inputs)
     with warnings.catch_warnings():
-        # Without a device's name, TensorFlow runs a random op to find one, which it refuses
-        # to do once its ops are deterministic.
+        # The deprecated argument is needed: without it TensorFlow finds the device by
+        # running a random op, which fails under `enable_op_determinism`.
         warnings.filterwarnings("ignore", "device_name is being deprecated")
         text: str = compiler_ir(stage="stablehlo", device_name=cpu.name)
     return text

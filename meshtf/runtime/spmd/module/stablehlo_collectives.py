@@ -5,8 +5,9 @@ collective is a small StableHLO module, which is embedded in the TensorFlow func
 
     all_reduce(x, ((0, 1), (2, 3)), "sum")       # two groups of two replicas
 
-The functions take this replica's tensor x, and the groups of replicas that exchange tensors.
-The replicas of a group are in the order of their shards.
+A replica is the device at one position of the mesh. The functions take this replica's tensor x,
+and the groups of replicas that exchange tensors. The replicas of a group are in the order of
+their shards.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _TYPES = {
     "complex64": "complex<f32>",
     "complex128": "complex<f64>",
 }
-# Groups count partitions, and not replicas, only with a channel and, where there is a choice,
-# with global ids.
+# XLA compiles one program of many partitions: our replicas. It reads the numbers in groups as
+# partition ids only if the op has a channel and, for the ops below, global ids.
 _CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
 _WITH_GLOBAL_IDS = ("all_reduce", "all_gather", "reduce_scatter")
 # The StableHLO ops of reductions, by kind.
@@ -69,7 +70,7 @@ def reduce_scatter(
     return _call(
         x,
         "reduce_scatter",
-        shape=_resized(x, axis, 1 / len(groups[0])),
+        shape=_scaled_shape(x, axis, factor=1 / len(groups[0])),
         attributes=(
             f"scatter_dimension = {axis} : i64, replica_groups = {_table(groups)}"
         ),
@@ -82,7 +83,7 @@ def all_gather(x: Any, groups: Groups, axis: int) -> Any:
     return _call(
         x,
         "all_gather",
-        shape=_resized(x, axis, len(groups[0])),
+        shape=_scaled_shape(x, axis, factor=len(groups[0])),
         attributes=f"all_gather_dim = {axis} : i64, replica_groups = {_table(groups)}",
     )
 
@@ -97,7 +98,7 @@ def all_to_all(
     tensors of the group, concatenated along `concat_axis`.
     """
     group_size = len(groups[0])
-    shape = _resized(x, split_axis, 1 / group_size)
+    shape = _scaled_shape(x, split_axis, factor=1 / group_size)
     shape[concat_axis] *= group_size
     return _call(
         x,
@@ -112,8 +113,7 @@ def all_to_all(
 
 
 def permute(x: Any, pairs: Sequence[tuple[int, int]]) -> Any:
-    """Returns, on each target replica, the tensor of its source; zeros on replicas that are
-    no target.
+    """Returns, on each target replica, the tensor of its source; zeros on all other replicas.
 
     Args:
       x: this replica's tensor.
@@ -129,7 +129,7 @@ def permute(x: Any, pairs: Sequence[tuple[int, int]]) -> Any:
 
 def stack(x: Any, groups: Groups) -> Any:
     """Returns the tensors of a group, stacked along a new first axis."""
-    return all_gather(tf.expand_dims(x, 0), groups, 0)
+    return all_gather(tf.expand_dims(x, axis=0), groups, axis=0)
 
 
 def _call(
@@ -144,7 +144,7 @@ def _call(
     Args:
       x: the input, a TensorFlow tensor.
       op: the name of the op.
-      shape: the sizes of the output, whose data type is that of x.
+      shape: the sizes of the output; its data type is that of x.
       attributes: the attributes of the op, in MLIR's syntax.
       region: for a reduction, the region that combines two elements.
     """
@@ -193,8 +193,8 @@ def _table(rows: Sequence[Sequence[int]]) -> str:
     return f"dense<[{table}]> : tensor<{len(rows)}x{num_columns}xi64>"
 
 
-def _resized(x: Any, axis: int, factor: float) -> list[int]:
-    """Returns the sizes of x, that of one axis multiplied by a factor."""
+def _scaled_shape(x: Any, axis: int, factor: float) -> list[int]:
+    """Returns the shape of x with the size of one axis multiplied by a factor."""
     sizes = list(map(int, x.shape))
     sizes[axis] = round(sizes[axis] * factor)
     return sizes

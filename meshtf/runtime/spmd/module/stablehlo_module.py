@@ -1,8 +1,8 @@
 """Exports a program as one StableHLO module that any PJRT host can run.
 
-The module is the program of one replica. It takes the replica's shards of all inputs in
-order, variables first. It returns the shards of the results, followed by the new shards of the
-variables that the program writes.
+The module is the program of one replica, the device at one position of the mesh. It takes the
+replica's shards of all inputs in order, variables first. It returns the shards of the results,
+followed by the new shards of the variables that the program writes.
 
     exported = export(recorded, arguments)
     exported.module                          # bytes: a portable artifact of StableHLO
@@ -50,17 +50,17 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
         Port(names[store], store.kind, store.spec, store.placement) for store in stores
     ]
     # The new values of written variables are outputs after the results.
-    for output, store in enumerate(lowered.written, start=len(results)):
-        k = stores.index(store)
-        input_ports[k] = dataclasses.replace(input_ports[k], output=output)
-    result_ports = [
-        Port(f"result_{i}", "result", result.spec, value.placement)
-        for i, (result, value) in enumerate(
-            zip(recorded.results, lowered.program.results)
+    for output_index, store in enumerate(lowered.written, start=len(results)):
+        input_index = stores.index(store)
+        input_ports[input_index] = dataclasses.replace(
+            input_ports[input_index], output=output_index
         )
-    ]
+    result_ports = []
+    for index, (result, value) in enumerate(zip(results, lowered.program.results)):
+        name = f"result_{index}"
+        result_ports.append(Port(name, "result", result.spec, value.placement))
     values = {}
-    if not mesh.abstract:
+    if not mesh.abstract:  # variables of an abstract mesh have no values
         for store in (*lowered.variables, *lowered.captured):
             values[names[store]] = _global_value(store, mesh)
     return Export(
@@ -73,19 +73,21 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
 
 
 class Lowered(NamedTuple):
-    """A recorded function as a module of one partition.
+    """A recorded function as a module of one partition (XLA's word for a replica's program).
+    A store is the storage that the program reads: a variable, a tensor, an argument.
+
+    Inputs of the module: variables, captured, arguments, record of checks.
+    Outputs: results, inputs of host steps, new values of written variables, record.
 
     Attributes:
-      module: the portable artifact.
-      program: the program.
-      variables: the stores of its variables, its first inputs.
-      captured: the stores of the tensors that it captured, the next inputs.
-      arguments: the stores of its arguments, the last inputs.
-      written: the variables that it writes; their new values are the last outputs.
-      host_steps: the ops that run on the host, in order; their inputs are outputs of the
-        module, after the results.
-      checks: the checks of indices; if there are any, their record is one more input and
-        output, the last ones; None: they are left out.
+      module: the serialised module, a portable artifact of StableHLO.
+      program: the planned program.
+      variables: the variables that the program reads or writes.
+      captured: the stores of the tensors that the function captured.
+      arguments: the stores of its arguments.
+      written: the variables that the program writes.
+      host_steps: the steps that run on the host, such as prints, in order.
+      checks: the checks of indices; None: the module has none, and no record.
     """
 
     module: bytes
@@ -106,12 +108,16 @@ class Lowered(NamedTuple):
 def lower(
     recorded: Recorded, arguments: Sequence[Store], checks: IndexChecks | None = None
 ) -> Lowered:
-    """Returns a recorded function as a module of one partition; see `export`.
+    """Returns a recorded function as a module of one partition.
 
     Args:
       recorded: the function.
       arguments: the stores of its arguments, in order.
-      checks: takes the checks of indices; None: they are left out.
+      checks: an empty object, to which the checks of indices are added; None: the module
+        checks no indices.
+
+    Raises:
+      PlanError: XLA cannot compile one of the ops, or one runs on a single pipeline stage.
     """
     nodes = recorded.nodes
     mesh = recorded.mesh
@@ -132,12 +138,16 @@ def lower(
             for step in program.steps
             if isinstance(step, WriteStep) and not step.variables
         ],
-        checks=checks or None,
+        checks=checks or None,  # falsy: no op uses indices that need a check
     )
 
 
 def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
-    """Checks that no node runs on one pipeline stage only. Raises PlanError."""
+    """Checks that no node runs on one pipeline stage only.
+
+    Raises:
+      PlanError: a node runs on a single one of several stages.
+    """
     for node in nodes:
         if node.stage is not None and mesh.axes.get(mesh.stages, 1) > 1:
             raise PlanError(
@@ -196,4 +206,4 @@ def _check_no_partial_results(stores: Sequence[Store]) -> None:
 def _global_value(store: Store, mesh: Mesh) -> Any:
     """Returns the global array of a store's shards."""
     port = Port(store.name, store.kind, store.spec, store.placement)
-    return port.gather([x.numpy() for x in store.read()], mesh)
+    return port.gather([shard.numpy() for shard in store.read()], mesh)

@@ -1,5 +1,5 @@
-"""Errors of the SPMD runtime: it does not run on TensorFlow devices, and exported programs do
-not print or write summaries.
+"""Errors of the SPMD runtime: it does not run on TensorFlow's devices, and exported programs
+cannot print or write summaries.
 
     raise refusal(mesh)
     refuse_effects(program)            # raises PlanError
@@ -29,7 +29,9 @@ def refusal(mesh: Mesh) -> PlanError:
     device_types = dict.fromkeys(
         tf.DeviceSpec.from_string(device).device_type for device in devices
     )
-    reasons = " ".join(_REASONS.get(kind, "") for kind in device_types).strip()
+    reasons = " ".join(
+        _REASONS[device_type] for device_type in device_types if device_type in _REASONS
+    )
     return PlanError(
         explain_error(
             f'runtime="spmd" does not run on TensorFlow devices. {reasons}',
@@ -43,8 +45,10 @@ def refusal(mesh: Mesh) -> PlanError:
 
 
 def refuse_effects(program: Program) -> None:
-    """Raises PlanError if a program prints or writes summaries, which a StableHLO module
-    cannot do.
+    """Checks that a program does not print or write summaries: a StableHLO module cannot.
+
+    Raises:
+      PlanError: it does.
     """
     for step in program.steps:
         if isinstance(step, WriteStep) and not step.variables:

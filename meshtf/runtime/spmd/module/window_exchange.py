@@ -1,5 +1,5 @@
-"""Window exchange by collective permutes: each shard receives the elements that it reads
-from its neighbours.
+"""Halo exchange by collective permutes: each replica receives the elements that it reads from
+its neighbours' shards of a dimension, such as the borders of an image that is convolved.
 
 Shard j reads elements [low(j), low(j) + length) of the global dimension: its window. For each
 distance d, one permute sends elements from shard j + d to shard j. These are all elements
@@ -24,13 +24,13 @@ from meshtf.runtime.spmd.module.stablehlo_collectives import Groups, permute
 
 @dataclasses.dataclass(frozen=True)
 class _Windows:
-    """The elements of a dimension that each of its shards reads.
+    """The elements of a dimension that each of its shards reads: its window.
 
     Attributes:
       lows: the first global index that each shard reads; it may be negative.
       length: the number of elements that each shard reads.
       local_size: the number of elements that each shard has.
-      wrap: whether windows continue at the other end of the dimension.
+      wrap: whether windows continue at the opposite end of the dimension.
     """
 
     lows: list[int]
@@ -45,7 +45,7 @@ class _Windows:
 
     @property
     def distances(self) -> range:
-        """The distances of the shards that any shard reads: shard j reads j + distance."""
+        """The distances at which any shard reads: at distance d, shard j reads shard j + d."""
         first_distances = []
         last_distances = []
         for j, low in enumerate(self.lows):
@@ -56,7 +56,7 @@ class _Windows:
         return range(min(first_distances), max(last_distances) + 1)
 
     def receivers(self, distance: int) -> list[int]:
-        """Returns the shards that have a neighbour at a distance."""
+        """Returns the shards j for which there is a shard j + distance."""
         shards = range(self.num_shards)
         if self.wrap:
             return list(shards)
@@ -69,6 +69,8 @@ class _Windows:
         starts = []
         stops = []
         for j in self.receivers(distance):
+            # The first element of the window of shard j, as a local index of shard
+            # j + distance; it may be outside of that shard.
             offset = self.lows[j] - (j + distance) * self.local_size
             start = max(offset, 0)
             stop = min(offset + self.length, self.local_size)
@@ -86,7 +88,7 @@ def exchange(
     window: Window,
     size: int,
     fill: float,
-    index: Any,
+    shard_index: Any,
     groups: Groups,
 ) -> Any:
     """Returns the elements along `axis` that this replica's shard of the output reads.
@@ -94,10 +96,10 @@ def exchange(
     Args:
       x: this replica's shard of the input.
       axis: the axis of x that is sharded.
-      window: the elements that an output shard reads.
+      window: the elements that each element of the output reads.
       size: the global size of the output dimension.
       fill: the value of elements beyond the ends of the dimension.
-      index: the index of this shard, a scalar tensor.
+      shard_index: the index of this replica's shard, a scalar tensor.
       groups: the groups of replicas that have the shards of one tensor, in order.
     """
     num_shards = len(groups[0])
@@ -117,9 +119,9 @@ def exchange(
         _receive_from(x, axis, distance, windows, groups)
         for distance in windows.distances
     ]
-    low = tf.gather(tf.constant(lows, tf.int32), index)
+    low = tf.gather(tf.constant(lows, tf.int32), shard_index)
     # The global index of the first received element.
-    received_start = (index + windows.distances.start) * local_size
+    received_start = (shard_index + windows.distances.start) * local_size
     y = _slice_axis(
         tf.concat(received, axis), axis, start=low - received_start, length=length
     )
@@ -135,8 +137,8 @@ def _receive_from(
     windows: _Windows,
     groups: Groups,
 ) -> Any:
-    """Returns the shard of the neighbour at a distance, with zeros in place of elements
-    that no shard reads.
+    """Returns the shard of the neighbour at a distance. Elements that no shard reads are not
+    sent: they are zeros.
     """
     num_shards = windows.num_shards
     is_local_shard = distance == 0 or (windows.wrap and distance % num_shards == 0)
@@ -146,12 +148,14 @@ def _receive_from(
     if range_read is None:
         return tf.zeros_like(x)
     start, stop = range_read
-    sent = x[(slice(None),) * axis + (slice(start, stop),)]
+    region = (slice(None),) * axis + (slice(start, stop),)
+    sent = x[region]
     pairs = []
     for group in groups:
         for j in windows.receivers(distance):
-            sender = group[(j + distance) % num_shards]
-            pairs.append((sender, group[j]))
+            source = group[(j + distance) % num_shards]
+            target = group[j]
+            pairs.append((source, target))
     pads = np.zeros([len(x.shape), 2], int)
     pads[axis] = start, windows.local_size - stop
     return tf.pad(permute(sent, pairs), pads)

@@ -1,9 +1,10 @@
-"""Variables, arguments and results of a mesh with pipeline stages: an array for each stage
-that has them.
+"""Variables, arguments and results of a mesh with pipeline stages: a `jax.Array` for each
+stage that has them.
 
-    variable_arrays(variable)            # {stage: VariableArray}
-    argument_array(store, layout, mesh, stage)
-    StageShards(mesh, {1: DeviceShards(array, layout)})[5]
+    variable_arrays(variable)                    # {stage: VariableArray}
+    argument_array(store, layout, mesh, stage)   # the jax.Array on one stage
+    shards = StageShards(mesh, {1: DeviceShards(array, layout)})
+    shards[5]                                    # the shard of mesh position 5
 """
 
 from __future__ import annotations
@@ -27,34 +28,36 @@ from meshtf.runtime.storage.argument_storage import ArrayStore
 
 
 class StageShards(Sequence[Any]):
-    """The shards of a value at each position; None: its stage does not have the value.
+    """The shard of a value at each mesh position, as a sequence; None at positions whose
+    stage does not have the value.
 
     Args:
       mesh: the mesh.
-      shards: {stage: its shards}, for the stages that have the value.
+      shards_by_stage: {stage: its shards}, for the stages that have the value.
     """
 
-    def __init__(self, mesh: Mesh, shards: Mapping[int, DeviceShards]) -> None:
-        self.shards = shards
-        # The stage of each position, and its index on the mesh of that stage.
-        self._positions: dict[int, tuple[int, int]] = {}
+    def __init__(self, mesh: Mesh, shards_by_stage: Mapping[int, DeviceShards]) -> None:
+        self.shards_by_stage = shards_by_stage
+        # {mesh position: (its stage, its position on the mesh of that stage)}
+        self._positions_on_stages: dict[int, tuple[int, int]] = {}
         for stage in range(num_stages(mesh)):
-            for index, position in enumerate(positions_on(mesh, stage)):
-                self._positions[position] = stage, index
+            for position_on_stage, position in enumerate(positions_on(mesh, stage)):
+                self._positions_on_stages[position] = stage, position_on_stage
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return len(self._positions_on_stages)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        stage, index_on_stage = self._positions[range(len(self))[index]]
-        if stage not in self.shards:
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = range(len(self))[index]  # counts negative indices from the end
+        stage, position_on_stage = self._positions_on_stages[position]
+        if stage not in self.shards_by_stage:
             return None
-        return self.shards[stage][index_on_stage]
+        return self.shards_by_stage[stage][position_on_stage]
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self)))
+        return (self[position] for position in range(len(self)))
 
 
 def argument_array(store: Store, layout: ArrayLayout, mesh: Mesh, stage: int) -> Any:
@@ -62,7 +65,7 @@ def argument_array(store: Store, layout: ArrayLayout, mesh: Mesh, stage: int) ->
 
     Args:
       store: the store of the argument.
-      layout: how the array consists of shards, on the mesh of the stage.
+      layout: the layout of the array on the mesh of the stage.
       mesh: the mesh of all stages.
       stage: the stage.
     """
@@ -70,37 +73,43 @@ def argument_array(store: Store, layout: ArrayLayout, mesh: Mesh, stage: int) ->
         return layout.global_array(store.array)
     shards = store.read()
     if isinstance(shards, StageShards):
-        return shards.shards[stage].array
-    return layout.array([shards[p] for p in positions_on(mesh, stage)])
+        return shards.shards_by_stage[stage].array
+    return layout.array([shards[position] for position in positions_on(mesh, stage)])
 
 
 def variable_arrays(variable: Any) -> dict[int, VariableArray]:
-    """Returns the array of a variable on each stage that has it. If its shards are in slots
-    of another class, they are moved to the devices of its mesh, and stay there.
+    """Returns the array of a variable on each stage that has it. A variable whose shards are
+    in slots (storage of one shard) of another class is copied to the devices of its mesh,
+    and has its value there from now on.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder`.
     """
     mesh: Mesh = variable.mesh
     slots: Sequence[Any] = variable.slots()
-    slots_of_stages = {
-        stage: [slots[p] for p in positions_on(mesh, stage)]
+    slots_by_stage = {
+        stage: [slots[position] for position in positions_on(mesh, stage)]
         for stage in stages_of(mesh, variable.placement)
     }
-    if all(isinstance(xs[0], JaxSlot) for xs in slots_of_stages.values()):
-        return {stage: xs[0].value for stage, xs in slots_of_stages.items()}
+    # The slots of one stage are of one class, and those on jax share one array.
+    first_slots = {
+        stage: stage_slots[0] for stage, stage_slots in slots_by_stage.items()
+    }
+    if all(isinstance(slot, JaxSlot) for slot in first_slots.values()):
+        return {stage: slot.value for stage, slot in first_slots.items()}
     arrays = {}
-    for stage, stage_slots in slots_of_stages.items():
-        shards: dict[int, np.ndarray] = {id(x): x.read() for x in stage_slots}
+    for stage, stage_slots in slots_by_stage.items():
+        # Positions with equal shards share a slot, which is read once.
+        shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in stage_slots}
         layout = ArrayLayout(
             variable.spec, variable.placement, stage_meshes(mesh)[stage]
         )
-        arrays[stage] = layout.array([shards[id(x)] for x in stage_slots])
+        arrays[stage] = layout.array([shards[id(slot)] for slot in stage_slots])
     return use_arrays(variable, arrays)
 
 
 def use_arrays(variable: Any, arrays: Mapping[int, Any]) -> dict[int, VariableArray]:
-    """Makes arrays the present value of a variable.
+    """Makes arrays the current value of a variable, and returns them as `VariableArray`s.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder`.
@@ -114,7 +123,7 @@ def use_arrays(variable: Any, arrays: Mapping[int, Any]) -> dict[int, VariableAr
             variable.spec, variable.placement, stage_meshes(mesh)[stage]
         )
         values[stage] = VariableArray(layout, array, mesh)
-        for index, position in enumerate(positions_on(mesh, stage)):
-            slots[position] = JaxSlot(values[stage], index)
+        for position_on_stage, position in enumerate(positions_on(mesh, stage)):
+            slots[position] = JaxSlot(values[stage], position_on_stage)
     variable.use_slots(slots)
     return values

@@ -4,8 +4,10 @@
     stage_meshes(mesh)                   # two meshes "stage:1; data:4"
     stages_of(mesh, placement)           # (1,) of a value on stage 1; (0, 1) if replicated
 
-A mesh of a stage has the same axes, so placements mean the same on it: along the axis of
-the stages, all of a value is here.
+The mesh of a stage has the same axes, with 1 device along the axis of the stages. So a
+placement is valid on it as it is, and its state along the axis of the stages has no effect.
+
+A live mesh is one whose devices belong to jax (`devices="spmd"`).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
       MeshError: several processes have the devices.
     """
     if mesh not in _meshes:
-        live_devices(mesh)  # here processes join, if there are several
+        live_devices(
+            mesh
+        )  # called for its effect: processes join, if there are several
         if processes().count > 1:
             raise MeshError(
                 explain_error(
@@ -48,7 +52,7 @@ def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
 
 
 def positions_on(mesh: Mesh, stage: int) -> list[int]:
-    """Returns the positions of a stage, in the order of the mesh of the stage."""
+    """Returns the mesh positions of a stage, in the order of the mesh of the stage."""
     axis = mesh.axis_index[mesh.stages]
     return [p for p, coord in enumerate(mesh.coords) if coord[axis] == stage]
 

@@ -1,7 +1,7 @@
-"""A piece of a program as a module, compiled for the devices of its stage.
+"""The program of a compute task as a module, compiled for the devices of its stage.
 
-module = StageModule(piece_program, mesh, donated, donated_inputs, name, runs_once)
-outputs, written, run = module(inputs, variables)
+module = StageModule(task_program, mesh, ..., name="step forward.0", runs_once=False)
+results, new_variables, checks = module(variables, inputs)
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from meshtf.runtime.spmd.module.index_checks import (
     IndexChecks,
 )
 from meshtf.runtime.spmd.module.replica_function import ReplicaFunction
-from meshtf.runtime.spmd.stages.piece_programs import PieceProgram
+from meshtf.runtime.spmd.stages.task_programs import TaskProgram
 
 
 class StageModule:
-    """The module of a piece; pieces with equal keys share it.
+    """The module of a compute task; tasks whose programs have equal keys share it.
 
     Args:
-      piece: the program of the piece.
+      task_program: the program of the task.
       mesh: the mesh of the stage.
-      donated: the variables whose memory a call may overwrite.
-      donated_inputs: the indices of those of its other inputs.
+      donated_variables: the variables whose memory a call may overwrite.
+      donated_inputs: the indices in `task_program.inputs` of the inputs that a call may
+        overwrite.
       name: the name of the program, for logs and profiles.
-      runs_once: whether to compile it in little time rather than to fast code.
+      runs_once: whether a short compile time matters more than fast code.
 
     Raises:
       PlanError: XLA cannot compile an op.
@@ -43,9 +44,9 @@ class StageModule:
 
     def __init__(
         self,
-        piece: PieceProgram,
+        task_program: TaskProgram,
         mesh: Mesh,
-        donated: Collection[Store],
+        donated_variables: Collection[Store],
         donated_inputs: Collection[int],
         name: str,
         runs_once: bool,
@@ -53,61 +54,72 @@ class StageModule:
         self._mesh = mesh
         self._name = name
         self._runs_once = runs_once
-        self._variables = piece.variables
-        self._donated = [k for k, s in enumerate(piece.variables) if s in donated]
-        self._donated += [len(piece.variables) + index for index in donated_inputs]
-        self._num_results = len(piece.results)
+        variables = task_program.variables
+        stores = task_program.stores
+        self._variables = variables
+        # The arguments of the module: variables, then inputs, then the record of checks.
+        self._donated_arguments = [
+            index
+            for index, variable in enumerate(variables)
+            if variable in donated_variables
+        ]
+        self._donated_arguments += [len(variables) + index for index in donated_inputs]
+        self._num_results = len(task_program.results)
         checks = IndexChecks()
-        program = Program(mesh, piece.steps, piece.results)
-        function = ReplicaFunction(program, piece.variables, piece.stores, checks)
+        program = Program(mesh, task_program.steps, task_program.results)
+        function = ReplicaFunction(program, variables, stores, checks)
         self._module = function.compile()
-        self._checks = checks or None
-        self._inputs = [self._layout(s) for s in (*piece.variables, *piece.stores)]
-        self._results = [self._layout(value) for value in piece.results]
+        self._checks = checks or None  # falsy: no step of the program checks indices
+        self._argument_layouts = [self._layout(s) for s in (*variables, *stores)]
+        self._result_layouts = [self._layout(value) for value in task_program.results]
 
     def __call__(
         self, variables: Sequence[Any], inputs: Sequence[Any]
     ) -> tuple[list[Any], list[Any], RunChecks | None]:
-        """Runs the module; does not wait.
+        """Starts the module on the devices and returns without waiting for them.
 
         Args:
-          variables: the arrays of the variables that it writes.
-          inputs: the arrays of its other inputs.
+          variables: the arrays of the variables that the task writes.
+          inputs: the arrays of `task_program.inputs`.
 
         Returns:
           (arrays of the results, new arrays of the variables, checks of this run)
         """
-        record = [] if self._record is None else [self._no_failure]
+        record = [] if self._record_layout is None else [self._no_failure]
         outputs = self._call([*variables, *inputs, *record])
-        run = None
+        run_checks = None
         if self._checks is not None:
-            run = RunChecks(self._checks, outputs.pop())
-        return outputs[: self._num_results], outputs[self._num_results :], run
+            run_checks = RunChecks(self._checks, outputs.pop())
+        results = outputs[: self._num_results]
+        new_variables = outputs[self._num_results :]
+        return results, new_variables, run_checks
 
     def compile(self) -> None:
         """Compiles the module, unless it is compiled."""
-        _ = self._call
+        _ = self._call  # a cached property, which compiles
 
     @functools.cached_property
     def _call(self) -> ModuleCall:
         """The compiled module."""
-        record = [] if self._record is None else [self._record]
+        record_layouts = [] if self._record_layout is None else [self._record_layout]
         device_mesh = jax_mesh(self._mesh)
         is_quick = self._runs_once and device_mesh.devices.flat[0].platform == "cpu"
-        written = self._inputs[: len(self._variables)]
+        variable_layouts = self._argument_layouts[: len(self._variables)]
         return ModuleCall(
             name=self._name,
             module=self._module,
-            inputs=[*self._inputs, *record],
-            outputs=[*self._results, *written, *record],
+            inputs=[*self._argument_layouts, *record_layouts],
+            outputs=[*self._result_layouts, *variable_layouts, *record_layouts],
             mesh=device_mesh,
             options=QUICK if is_quick else None,
-            donated=self._donated,
+            donated=self._donated_arguments,
         )
 
     @functools.cached_property
-    def _record(self) -> ArrayLayout | None:
-        """How the record of the checks is one array; None: there are no checks."""
+    def _record_layout(self) -> ArrayLayout | None:
+        """The layout of the record in which a run notes its first index out of range; None:
+        there are no checks.
+        """
         if self._checks is None:
             return None
         return ArrayLayout(RECORD_SPEC, self._mesh.replicated, self._mesh)
@@ -115,10 +127,10 @@ class StageModule:
     @functools.cached_property
     def _no_failure(self) -> Any:
         """The record before a run, as a `jax.Array`."""
-        assert self._record is not None
-        return self._record.global_array(NO_FAILURE)
+        assert self._record_layout is not None
+        return self._record_layout.global_array(NO_FAILURE)
 
     def _layout(self, value: Store | Value) -> ArrayLayout:
-        """Returns how the shards of a value or store are one array."""
+        """Returns how the shards of a value or store form one `jax.Array`."""
         assert value.spec is not None
         return ArrayLayout(value.spec, value.placement, self._mesh)

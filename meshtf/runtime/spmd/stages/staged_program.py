@@ -1,11 +1,11 @@
-"""A recorded function on the pipeline stages of a live mesh: the SPMD runtime's `Executable`
-for meshes with an axis of stages.
+"""A recorded function on the pipeline stages of a live mesh (a mesh of jax's devices).
 
-    program = StagedProgram(recorded, arguments)
-    program(arrays)                              # a `ShardedValue` of each result
+    program = StagedProgram(recorded, stores)
+    program(tensors)                             # a `ShardedValue` of each result
 
-Each stage runs its own modules on its own devices, and the host starts them in the order of
-the pipeline's schedule, without waiting: a module runs when its inputs are computed.
+Each stage runs its own modules, compiled by XLA, on its own devices. The host starts them in
+the order of the pipeline's schedule, without waiting: a module runs when its inputs are
+computed. `LiveProgram` is the same for meshes without an axis of stages.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ from meshtf.runtime.spmd.stages.stage_arrays import (
 )
 from meshtf.runtime.spmd.stages.stage_meshes import stage_meshes, stages_of
 from meshtf.runtime.spmd.stages.stage_module import StageModule
-from meshtf.runtime.spmd.stages.step_stages import is_chunk, is_host_step
-from meshtf.runtime.spmd.stages.task_values import Key, PlannedTask, plan_tasks
-from meshtf.runtime.spmd.stages.tasks import MoveTask, Piece, ReadTask
+from meshtf.runtime.spmd.stages.step_stages import is_chunk_pass, is_host_step
+from meshtf.runtime.spmd.stages.task_values import PlannedTask, plan_tasks
+from meshtf.runtime.spmd.stages.tasks import (
+    ComputeTask,
+    ReadTask,
+    StageValue,
+    TransferTask,
+)
 
 
 class StagedProgram:
@@ -45,9 +50,8 @@ class StagedProgram:
 
     Args:
       recorded: the function.
-      stores: the stores of the arguments, in order; each call fills them from the flat
-        list of its tensors.
-      runs_once: whether to compile it in little time rather than to fast code.
+      stores: the storage of each argument, in order, which each call fills.
+      runs_once: whether a short compile time matters more than fast code.
 
     Raises:
       MeshError: several processes have the devices.
@@ -66,11 +70,12 @@ class StagedProgram:
         self._specs = [result.spec for result in recorded.results]
         self._stage_meshes = stage_meshes(self.mesh)
         self._plan = plan_tasks(self.program)
-        # {key of a piece: its module}
+        # {key of a `TaskProgram`: its module}
         self._modules: dict[Hashable, StageModule] = {}
         self._tasks = with_donated_inputs(self._plan.tasks)
         for planned in self._tasks:
             self._add_module(planned)
+        # The variables that tasks read or write; a dict, since the order matters.
         self._variables: dict[Store, None] = {}
         for planned in self._tasks:
             if planned.program is not None:
@@ -80,11 +85,13 @@ class StagedProgram:
                 if store.kind in ("parameter", "state"):
                     self._variables[store] = None
 
-    def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
-        """Runs the program on the arguments' tensors and returns the results' shards."""
-        remaining = list(flat)
+    def __call__(self, tensors: Sequence[Any]) -> list[ShardedValue]:
+        """Starts the program on the tensors of all arguments, in order, and returns the
+        results' shards.
+        """
+        remaining_tensors = list(tensors)
         for store in self.stores:
-            store.fill(remaining)
+            store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
         for module in self._modules.values():
             module.compile()
@@ -99,7 +106,7 @@ class StagedProgram:
 
     @property
     def collectives(self) -> list[str]:
-        """All collectives of one call."""
+        """A description of each collective of one call."""
         return collectives_of(self.program)
 
     @property
@@ -108,39 +115,39 @@ class StagedProgram:
         return memory_of(self.program, self.stores)
 
     def module(self, key: Hashable) -> StageModule:
-        """Returns the module of the pieces with a key."""
+        """Returns the module of the tasks whose `TaskProgram.key` is `key`."""
         return self._modules[key]
 
     def layout(self, value: Store | Value, stage: int) -> ArrayLayout:
-        """Returns how the shards of a value or store on a stage are one array."""
+        """Returns how the shards of a value or store on a stage form one `jax.Array`."""
         assert value.spec is not None
         return ArrayLayout(value.spec, value.placement, self._stage_meshes[stage])
 
     def _add_module(self, planned: PlannedTask) -> None:
-        """Lowers the module of a piece, unless another piece has it."""
-        piece = planned.program
-        if piece is None or piece.key in self._modules:
+        """Lowers the module of a compute task, unless another task has the same module."""
+        task_program = planned.program
+        if task_program is None or task_program.key in self._modules:
             return
-        assert isinstance(planned.task, Piece)
+        assert isinstance(planned.task, ComputeTask)
         stage = planned.task.stage
-        self._modules[piece.key] = StageModule(
-            piece,
+        self._modules[task_program.key] = StageModule(
+            task_program,
             self._stage_meshes[stage],
-            planned.donated,
-            planned.donated_inputs,
+            donated_variables=planned.donated_variables,
+            donated_inputs=planned.donated_inputs,
             name=f"{self._name} {_label(planned.task)}",
             runs_once=self._runs_once,
         )
 
     def _sharded_value(self, call: _Call, index: int, source: Value) -> ShardedValue:
-        """Returns a result of a call."""
+        """Returns the result at `index` of a call, whose arrays are those of `source`."""
         placement = self.program.results[index].placement
         shards = {}
         for stage in stages_of(self.mesh, placement):
             layout = ArrayLayout(
                 self._specs[index], placement, self._stage_meshes[stage]
             )
-            array = call.arrays[source, stage]
+            array = call.arrays[StageValue(source, stage)]
             shards[stage] = DeviceShards(array, layout, call.check)
         return ShardedValue(placement, StageShards(self.mesh, shards))
 
@@ -151,28 +158,29 @@ class StagedProgram:
             if isinstance(step, WriteStep) and is_host_step(step):
                 inputs = []
                 for value in step.values:
-                    array = call.arrays[next(sources), 0]
-                    inputs.append(DeviceShards(array, self.layout(value, 0))[0])
+                    array = call.arrays[StageValue(next(sources), stage=0)]
+                    shards = DeviceShards(array, self.layout(value, stage=0))
+                    inputs.append(shards[0])  # all devices have the same value
                 step.host_op.run_on_host(*inputs)
 
 
-def _label(piece: Piece) -> str:
-    """Returns what a piece is, such as "forward.0" or "stage 1"."""
-    (first, *_) = piece.steps
-    if is_chunk(first):
-        return first.node.op.display_name
-    return f"stage {piece.stage}"
+def _label(task: ComputeTask) -> str:
+    """Returns a name for logs and profiles, such as "forward.0" or "stage 1"."""
+    first_step = task.steps[0]
+    if is_chunk_pass(first_step):
+        return first_step.node.op.display_name
+    return f"stage {task.stage}"
 
 
 class _Call:
-    """The arrays of one call.
+    """One call of a program: runs its tasks and holds the arrays that pass between them.
 
     Args:
       program: the program.
-      variables: the arrays of its variables.
+      variables: {variable: {stage: its array}}.
 
     Attributes:
-      arrays: the `jax.Array` of each value on each stage that later tasks need.
+      arrays: the `jax.Array` of each value that later tasks, or the caller, need.
     """
 
     def __init__(
@@ -180,31 +188,33 @@ class _Call:
         program: StagedProgram,
         variables: dict[Store, dict[int, VariableArray]],
     ) -> None:
-        self.arrays: dict[Key, Any] = {}
+        self.arrays: dict[StageValue, Any] = {}
         self._program = program
         self._variables = variables
-        self._runs: list[RunChecks] = []
+        self._run_checks: list[RunChecks] = []
 
     @property
     def check(self) -> Callable[[], None] | None:
-        """The function that raises the error of this call; None: nothing is checked."""
-        if not self._runs:
+        """A function that raises the error of this call, if an index was out of range; None:
+        nothing is checked.
+        """
+        if not self._run_checks:
             return None
-        return functools.partial(_raise_failures, self._runs)
+        return functools.partial(_raise_failures, self._run_checks)
 
     def run(self, planned: PlannedTask) -> None:
-        """Starts a task."""
+        """Starts a task, and drops the arrays that no later task needs."""
         if isinstance(planned.task, ReadTask):
             self._read(planned.task)
-        elif isinstance(planned.task, MoveTask):
-            self._move(planned.task, planned.sources)
+        elif isinstance(planned.task, TransferTask):
+            self._transfer(planned.task, planned.sources)
         else:
-            self._run_piece(planned, planned.task.stage)
-        for key in planned.freed:
-            self.arrays.pop(key, None)
+            self._compute(planned, planned.task.stage)
+        for value in planned.freed:
+            self.arrays.pop(value, None)
 
     def _read(self, task: ReadTask) -> None:
-        """Takes the arrays of a variable, or those of an argument."""
+        """Stores the arrays of a variable or argument under the output of the step."""
         store = task.step.store
         for stage in task.stages:
             if store in self._variables:
@@ -212,43 +222,44 @@ class _Call:
             else:
                 layout = self._program.layout(store, stage)
                 array = argument_array(store, layout, self._program.mesh, stage)
-            self.arrays[task.step.out, stage] = array
+            self.arrays[StageValue(task.step.out, stage)] = array
 
-    def _move(self, task: MoveTask, sources: Sequence[Key]) -> None:
-        """Copies arrays to other stages."""
-        keys = []
+    def _transfer(self, task: TransferTask, sources: Sequence[StageValue]) -> None:
+        """Copies the arrays of `sources` to the stages that need them, all at once."""
+        outputs = []
         arrays = []
         shardings = []
-        for (step, stages), source in zip(task.steps, sources):
+        for (step, stages), source in zip(task.transfers, sources):
             for stage in stages:
-                if stage == source[1]:
-                    self.arrays[step.out, stage] = self.arrays[source]
+                out = StageValue(step.out, stage)
+                if stage == source.stage:
+                    self.arrays[out] = self.arrays[source]
                     continue
-                keys.append((step.out, stage))
+                outputs.append(out)
                 arrays.append(self.arrays[source])
                 shardings.append(self._program.layout(step.out, stage).sharding)
-        self.arrays.update(zip(keys, load_jax().device_put(arrays, shardings)))
+        self.arrays.update(zip(outputs, load_jax().device_put(arrays, shardings)))
 
-    def _run_piece(self, planned: PlannedTask, stage: int) -> None:
-        """Runs the module of a piece."""
-        piece = planned.program
-        assert piece is not None
-        variables = [self._variables[store][stage] for store in piece.variables]
-        outputs, written, run = self._program.module(piece.key)(
-            variables=[variable.array for variable in variables],
-            inputs=[self.arrays[value, stage] for value in piece.inputs],
+    def _compute(self, planned: PlannedTask, stage: int) -> None:
+        """Starts the module of a compute task."""
+        task_program = planned.program
+        assert task_program is not None
+        variables = [self._variables[store][stage] for store in task_program.variables]
+        inputs = [self.arrays[StageValue(x, stage)] for x in task_program.inputs]
+        module = self._program.module(task_program.key)
+        results, new_arrays, run_checks = module(
+            variables=[variable.array for variable in variables], inputs=inputs
         )
-        for variable, array in zip(variables, written, strict=True):
+        for variable, array in zip(variables, new_arrays, strict=True):
             variable.array = array
-        self.arrays.update(
-            ((value, stage), array) for value, array in zip(piece.outputs, outputs)
-        )
-        if run is not None:
-            self._runs.append(run)
-            add_run(self._program.mesh, run)
+        for out, array in zip(task_program.outputs, results):
+            self.arrays[StageValue(out, stage)] = array
+        if run_checks is not None:
+            self._run_checks.append(run_checks)
+            add_run(self._program.mesh, run_checks)
 
 
-def _raise_failures(runs: Sequence[RunChecks]) -> None:
-    """Raises the error of the first run that failed, if one did. Waits."""
-    for run in runs:
-        run.raise_failure()
+def _raise_failures(run_checks: Sequence[RunChecks]) -> None:
+    """Waits for all runs, and raises the error of the first that failed, if one did."""
+    for checks in run_checks:
+        checks.raise_failure()

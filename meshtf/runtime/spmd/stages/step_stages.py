@@ -1,8 +1,8 @@
-"""The stages on which a step runs, and the values that it takes.
+"""The pipeline stages on which a step runs, and the values that it computes on.
 
     stages_of_step(step, mesh)           # (1,); (0, 1) for a step of all stages
-    data_inputs(step)                    # without those that it only waits for
-    is_move(step)                        # whether it goes from stage to stage
+    data_inputs(step)                    # without values that it only waits for
+    is_transfer(step)                    # whether it copies a value to other stages
 
 A loop, branch or call runs on one stage, or on all of them: a value cannot go to another
 stage within it.
@@ -34,33 +34,35 @@ from meshtf.partition.steps import inputs_of, outputs_of
 from meshtf.runtime.spmd.stages.stage_meshes import num_stages, stages_of
 
 
-def is_move(step: Step) -> TypeGuard[ReshardStep]:
+def is_transfer(step: Step) -> TypeGuard[ReshardStep]:
     """Whether a step copies a value from one stage to others."""
     return isinstance(step, ReshardStep) and step.reshard.kind in ("send", "broadcast")
 
 
 def is_drop(step: Step) -> TypeGuard[ReshardStep]:
-    """Whether a step makes a value that all stages have one of a single stage."""
+    """Whether a step keeps a value that all stages have on a single stage only."""
     return isinstance(step, ReshardStep) and step.reshard.kind == "drop"
 
 
-def is_chunk(step: Step) -> TypeGuard[CallStep]:
-    """Whether a step is a pass of one microbatch through a chunk of a pipeline."""
+def is_chunk_pass(step: Step) -> TypeGuard[CallStep]:
+    """Whether a step is the pass of one microbatch, forward or backward, through a chunk: the
+    consecutive layers of a pipeline that one stage runs at a time.
+    """
     return isinstance(step, CallStep) and step.node.stage is not None
 
 
 def is_host_step(step: Step) -> TypeGuard[WriteStep]:
-    """Whether the host runs a step."""
+    """Whether the host runs a step, such as a print."""
     return isinstance(step, WriteStep) and not step.variables
 
 
 def data_inputs(step: Step) -> tuple[Value, ...]:
-    """Returns the values that a step computes on; it may wait for further ones."""
+    """Returns the values that a step computes on, without those that it only waits for."""
     if isinstance(step, CallStep):
         return (*step.arguments, *step.captured_values)
     inputs = list(inputs_of(step))
     if isinstance(step, (Compute, LoopStep, BranchStep)) and step.wait_for is not None:
-        inputs.pop()  # `Compute.inputs` and its like end with what the step waits for
+        inputs.pop()  # the `inputs` of these three classes end with `wait_for`
     return tuple(inputs)
 
 
@@ -73,7 +75,7 @@ def stages_of_step(step: Step, mesh: Mesh) -> tuple[int, ...]:
     if isinstance(step, (LoopStep, BranchStep, CallStep)):
         return _stages_of_bodies(step, mesh)
     if isinstance(step, WriteStep):
-        if not step.variables:
+        if is_host_step(step):
             return (0,)
         return stages_of(mesh, step.variables[0].placement)
     if isinstance(step, (Compute, GatherStatisticsStep)):
@@ -87,12 +89,14 @@ def stages_of_step(step: Step, mesh: Mesh) -> tuple[int, ...]:
 def _stages_of_bodies(
     step: LoopStep | BranchStep | CallStep, mesh: Mesh
 ) -> tuple[int, ...]:
-    """Returns the stages of a step with bodies. Raises PlanError.
+    """Returns the stages of a step with bodies: the one stage that its bodies name, or all
+    stages if they name none.
 
-    If all of it is on one stage, reshards along the axis of stages do nothing.
+    Raises:
+      PlanError: the bodies name several stages.
     """
     stages: set[int] = set()
-    program = Program(mesh, (step,), ())
+    program = Program(mesh, steps=(step,), results=())
     for inner_step, _ in walk(program):
         stages.update(_named_stages(inner_step, mesh))
     if not stages:
@@ -120,7 +124,9 @@ def several_stages(
 
 
 def _named_stages(step: Step, mesh: Mesh) -> Iterator[int]:
-    """Yields the stages that a step, or one of its values, is on."""
+    """Yields the single stages that the plan of a step, or the placement of one of its values,
+    names. All stages together have no name.
+    """
     values = [*data_inputs(step), *outputs_of(step)]
     if isinstance(step, (LoopStep, BranchStep, CallStep)):
         values = list(step.outs)
@@ -130,6 +136,6 @@ def _named_stages(step: Step, mesh: Mesh) -> Iterator[int]:
         state = stage_state(mesh, value.placement)
         if isinstance(state, OnStage):
             yield state.coordinate
-    plan = getattr(step, "plan", None)
-    if plan is not None and plan.stage is not None:
-        yield plan.stage
+    if isinstance(step, (Compute, GatherStatisticsStep)):
+        if step.plan.stage is not None:
+            yield step.plan.stage

@@ -2,14 +2,18 @@
 
     tasks = tasks_of(program)
 
-The passes of microbatches through chunks keep the order of the pipeline's schedule. All
-other steps are in few pieces, since each piece is compiled: what passes need, and does not
-depend on any, is before the first one; what they do not need is after the last one.
+A pass is one microbatch through one chunk (consecutive layers of the pipeline), forward or
+backward. Passes keep the order of the pipeline's schedule. All other steps are in few tasks,
+since each compute task is compiled:
 
-Within such a group of steps, a level ends where values go from stage to stage:
+    before the first pass   steps that passes need and that depend on no pass
+    before each pass        steps that it needs and that depend on earlier passes
+    after the last pass     all other steps
 
-    level 0   reads; a piece of each stage; moves
-    level 1   a piece of each stage that needs these moves; moves
+Such a group of steps has levels; a level ends where values go from stage to stage:
+
+    level 0   reads; a compute task for each stage; transfers
+    level 1   a compute task for each stage that needs these transfers; transfers
 """
 
 from __future__ import annotations
@@ -32,14 +36,21 @@ from meshtf.partition.steps import outputs_of
 from meshtf.runtime.spmd.stages.stage_meshes import stages_of
 from meshtf.runtime.spmd.stages.step_stages import (
     data_inputs,
-    is_chunk,
+    is_chunk_pass,
     is_drop,
     is_host_step,
-    is_move,
+    is_transfer,
     several_stages,
     stages_of_step,
 )
-from meshtf.runtime.spmd.stages.tasks import MoveTask, Piece, ReadTask, Task
+from meshtf.runtime.spmd.stages.tasks import (
+    ComputeTask,
+    ReadTask,
+    StageValue,
+    Task,
+    Transfer,
+    TransferTask,
+)
 
 
 def tasks_of(program: Program) -> list[Task]:
@@ -49,76 +60,90 @@ def tasks_of(program: Program) -> list[Task]:
       PlanError: a value goes from stage to stage in the body of a loop, branch or call.
     """
     order = _TaskOrder(program)
-    chunks = [step for step in order.steps if is_chunk(step)]
-    order.append([s for s in order.ancestors(chunks) if s not in order.after_chunks])
-    for chunk in chunks:
-        ancestors = order.ancestors([chunk])
-        order.append([step for step in ancestors if step is not chunk])
-        order.append([chunk])
+    passes = [step for step in order.steps if is_chunk_pass(step)]
+    order.append(
+        step
+        for step in order.with_ancestors(passes)
+        if step not in order.passes_and_descendants
+    )
+    for chunk_pass in passes:
+        needed_steps = order.with_ancestors([chunk_pass])
+        order.append(step for step in needed_steps if step is not chunk_pass)
+        order.append([chunk_pass])
     order.append(order.steps)
     return order.tasks
 
 
 def needed_stages(program: Program) -> dict[Step, tuple[int, ...]]:
-    """Returns the stages on which each step has to run: those that write a variable, or
-    compute what another step or a result needs. A step that is not needed is left out.
+    """Returns the stages on which each step has to run: those on which it writes a variable,
+    or computes a value that another step or a result needs. A step that is not needed is
+    left out.
     """
     mesh = program.mesh
-    needed: set[tuple[Value, int]] = set()
+    needed: set[StageValue] = set()
     for result in program.results:
-        needed.update((result, stage) for stage in stages_of(mesh, result.placement))
+        needed.update(
+            StageValue(result, stage) for stage in stages_of(mesh, result.placement)
+        )
     stages_by_step: dict[Step, tuple[int, ...]] = {}
+    # Backwards, so that the steps that need a value come before the step that computes it.
     for step in reversed(program.steps):
         _check_outputs(step, needed, mesh)
         has_effect = isinstance(step, WriteStep)
         stages = tuple(
             stage
             for stage in stages_of_step(step, mesh)
-            if has_effect or any((out, stage) in needed for out in outputs_of(step))
+            if has_effect
+            or any(StageValue(out, stage) in needed for out in outputs_of(step))
         )
         if stages:
             stages_by_step[step] = stages
             for value in data_inputs(step):
                 needed.update(
-                    (value, k) for k in _input_stages(step, value, stages, mesh)
+                    StageValue(value, stage)
+                    for stage in _input_stages(step, value, stages, mesh)
                 )
     return stages_by_step
 
 
-def _check_outputs(step: Step, needed: set[tuple[Value, int]], mesh: Mesh) -> None:
-    """Raises PlanError if a loop, branch or call of one stage computes a value that other
-    stages need as well.
+def _check_outputs(step: Step, needed: set[StageValue], mesh: Mesh) -> None:
+    """Checks that only the stages of a loop, branch or call need the values that it computes.
+
+    Raises:
+      PlanError: another stage needs one of them.
     """
     if not isinstance(step, (LoopStep, BranchStep, CallStep)):
         return
     stages = stages_of_step(step, mesh)
     for out in step.outs:
-        stages_of_out = [
-            k for k in stages_of(mesh, out.placement) if (out, k) in needed
-        ]
-        if not set(stages_of_out) <= set(stages):
-            raise several_stages(step, mesh, {*stages, *stages_of_out})
+        stages_that_need_it = {
+            stage
+            for stage in stages_of(mesh, out.placement)
+            if StageValue(out, stage) in needed
+        }
+        if not stages_that_need_it.issubset(stages):
+            raise several_stages(step, mesh, stages_that_need_it.union(stages))
 
 
 def _input_stages(
     step: Step, value: Value, stages: tuple[int, ...], mesh: Mesh
 ) -> tuple[int, ...]:
     """Returns the stages on which a step that runs on `stages` needs an input."""
-    if is_move(step):
+    if is_transfer(step):  # it copies the input from one of the stages that have it
         return stages_of(mesh, value.placement)[:1]
     return stages
 
 
 class _TaskOrder:
-    """Appends the tasks of groups of steps.
+    """The tasks of a program, to which groups of steps are appended.
 
     Args:
       program: the program.
 
     Attributes:
       steps: the steps that devices run, in the order of the program.
-      after_chunks: the steps that depend on a pass through a chunk.
-      tasks: the tasks so far.
+      passes_and_descendants: the passes through chunks, and the steps that depend on them.
+      tasks: the tasks of the steps appended so far.
     """
 
     def __init__(self, program: Program) -> None:
@@ -129,16 +154,19 @@ class _TaskOrder:
             if step in self._stages and not is_host_step(step)
         ]
         self._dependencies = _dependencies(self.steps)
-        self.after_chunks: set[Step] = set()
+        descendants: set[Step] = set()
         for step in self.steps:
             dependencies = self._dependencies[step]
-            if is_chunk(step) or not self.after_chunks.isdisjoint(dependencies):
-                self.after_chunks.add(step)
+            if is_chunk_pass(step) or not descendants.isdisjoint(dependencies):
+                descendants.add(step)
+        self.passes_and_descendants = descendants
         self._appended: set[Step] = set()
         self.tasks: list[Task] = []
 
-    def ancestors(self, steps: Sequence[Step]) -> list[Step]:
-        """Returns steps and all that they depend on, in the order of the program."""
+    def with_ancestors(self, steps: Sequence[Step]) -> list[Step]:
+        """Returns steps and all steps that they depend on, in the order of the program.
+        Steps that were appended before are left out.
+        """
         needed: set[Step] = set()
         remaining = list(steps)
         while remaining:
@@ -149,7 +177,11 @@ class _TaskOrder:
         return [step for step in self.steps if step in needed]
 
     def append(self, steps: Iterable[Step]) -> None:
-        """Appends the tasks of steps that have none yet, in the order of the program."""
+        """Appends the tasks of a group of steps, without those that were appended before.
+
+        Args:
+          steps: the steps, in the order of the program.
+        """
         levels: dict[Step, int] = {}
         steps_of_levels: list[list[Step]] = []
         for step in steps:
@@ -158,7 +190,8 @@ class _TaskOrder:
             level = 0
             for earlier in self._dependencies[step]:
                 if earlier in levels:
-                    level = max(level, levels[earlier] + _ends_level(earlier, step))
+                    increment = int(_ends_level(earlier, step))
+                    level = max(level, levels[earlier] + increment)
             levels[step] = level
             while len(steps_of_levels) <= level:
                 steps_of_levels.append([])
@@ -169,26 +202,27 @@ class _TaskOrder:
 
     def _append_level(self, steps: Sequence[Step]) -> None:
         """Appends the tasks of one level."""
-        pieces: dict[int, list[Step]] = {}
-        moves: list[tuple[ReshardStep, tuple[int, ...]]] = []
+        steps_by_stage: dict[int, list[Step]] = {}
+        transfers: list[Transfer] = []
         for step in steps:
             stages = self._stages[step]
             if isinstance(step, ReadStep) and step.store.kind != "number":
+                # (Numbers from Python are read by the compute tasks that need them.)
                 self.tasks.append(ReadTask(step, stages))
-            elif isinstance(step, ReshardStep) and is_move(step):
-                moves.append((step, stages))
-            elif not is_drop(step):  # after a drop, a stage has what it had before
+            elif isinstance(step, ReshardStep) and is_transfer(step):
+                transfers.append(Transfer(step, stages))
+            elif not is_drop(step):  # the output of a drop has the array of its input
                 for stage in stages:
-                    pieces.setdefault(stage, []).append(step)
-        for stage in sorted(pieces):
-            self.tasks.append(Piece(stage, tuple(pieces[stage])))
-        if moves:
-            self.tasks.append(MoveTask(tuple(moves)))
+                    steps_by_stage.setdefault(stage, []).append(step)
+        for stage, steps_of_stage in sorted(steps_by_stage.items()):
+            self.tasks.append(ComputeTask(stage, tuple(steps_of_stage)))
+        if transfers:
+            self.tasks.append(TransferTask(tuple(transfers)))
 
 
 def _ends_level(earlier: Step, step: Step) -> bool:
-    """Whether a step must be in a later task than the step on which it depends."""
-    if is_move(earlier):
+    """Whether a step must be in a later level than the step on which it depends."""
+    if is_transfer(earlier):
         return True
     return isinstance(earlier, WriteStep) and isinstance(step, ReadStep)
 
@@ -199,19 +233,19 @@ def _dependencies(steps: Sequence[Step]) -> dict[Step, list[Step]]:
     """
     computed_by: dict[Value, Step] = {}
     last_write: dict[object, Step] = {}
-    reads_since: dict[object, list[Step]] = {}
+    reads_since_write: dict[object, list[Step]] = {}
     dependencies: dict[Step, list[Step]] = {}
     for step in steps:
         earlier = [computed_by[v] for v in data_inputs(step) if v in computed_by]
         if isinstance(step, ReadStep):
             if step.store in last_write:
                 earlier.append(last_write[step.store])
-            reads_since.setdefault(step.store, []).append(step)
+            reads_since_write.setdefault(step.store, []).append(step)
         elif isinstance(step, WriteStep):
             for store in step.variables:
                 if store in last_write:
                     earlier.append(last_write[store])
-                earlier += reads_since.pop(store, [])
+                earlier += reads_since_write.pop(store, [])
                 last_write[store] = step
         computed_by.update(dict.fromkeys(outputs_of(step), step))
         dependencies[step] = earlier

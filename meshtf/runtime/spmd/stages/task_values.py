@@ -1,7 +1,7 @@
-"""The arrays that the tasks of a program take and give: which of them a task may overwrite,
-and which can be freed after it.
+"""The inputs and outputs of each task of a program, which variables a task may overwrite, and
+which arrays can be freed after it.
 
-    planned_tasks(program, results)      # a `PlannedTask` for each task, in order
+    plan_tasks(program).tasks            # a `PlannedTask` for each task, in order
 """
 
 from __future__ import annotations
@@ -14,52 +14,55 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh, Replicated
 from meshtf.partition import Program, ReadStep, ReshardStep, Value
 from meshtf.partition.reshard_table import Reshard
-from meshtf.runtime.spmd.stages.piece_programs import (
-    PieceProgram,
-    Sources,
-    chunk_program,
-    needed_values,
-    piece_program,
-)
 from meshtf.runtime.spmd.stages.stage_meshes import stages_of
-from meshtf.runtime.spmd.stages.step_stages import is_chunk, is_host_step
+from meshtf.runtime.spmd.stages.step_stages import is_chunk_pass, is_host_step
 from meshtf.runtime.spmd.stages.task_order import tasks_of
-from meshtf.runtime.spmd.stages.tasks import MoveTask, Piece, ReadTask, Task
-
-# A value on one stage.
-Key = tuple[Value, int]
+from meshtf.runtime.spmd.stages.task_programs import (
+    Sources,
+    TaskProgram,
+    chunk_pass_program,
+    needed_values,
+    task_program,
+)
+from meshtf.runtime.spmd.stages.tasks import (
+    ComputeTask,
+    ReadTask,
+    StageValue,
+    Task,
+    TransferTask,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedTask:
-    """A task, and what it does with arrays.
+    """A task with its program, and the lifetimes of its arrays.
 
     Attributes:
       task: the task.
-      program: the program of a piece; None for other tasks.
-      donated: the variables whose memory the piece may overwrite.
-      donated_inputs: the indices of those of its other inputs.
-      sources: for each step of a `MoveTask`, the value that it moves, with its stage.
-      freed: the values that no later task needs.
+      program: the program of a compute task; None for other tasks.
+      donated_variables: the variables whose memory a compute task may overwrite.
+      donated_inputs: the indices in `program.inputs` of the inputs that it may overwrite.
+      sources: the value that each transfer of a `TransferTask` copies.
+      freed: the values whose arrays no later task needs.
     """
 
     task: Task
-    program: PieceProgram | None = None
-    donated: tuple[Store, ...] = ()
+    program: TaskProgram | None = None
+    donated_variables: tuple[Store, ...] = ()
     donated_inputs: tuple[int, ...] = ()
-    sources: tuple[Key, ...] = ()
-    freed: tuple[Key, ...] = ()
+    sources: tuple[StageValue, ...] = ()
+    freed: tuple[StageValue, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaskPlan:
-    """The tasks of a program, and where its results are.
+    """The tasks of a program, and the values that must exist after them.
 
     Attributes:
       tasks: the tasks, in order.
       results: for each result of the program, the value that has its array.
-      host_inputs: the same for each input of the steps that the host runs; they are on
-        stage 0.
+      host_inputs: for each input of the steps that the host runs, such as prints, the value
+        that has its array; they are on stage 0.
     """
 
     tasks: tuple[PlannedTask, ...]
@@ -82,42 +85,50 @@ def plan_tasks(program: Program) -> TaskPlan:
         if is_host_step(step)
         for value in step.values
     )
-    result_keys = [
-        (source, stage)
+    result_values = [
+        StageValue(source, stage)
         for result, source in zip(program.results, results)
         for stage in stages_of(program.mesh, result.placement)
     ]
-    result_keys += [(value, 0) for value in host_inputs]
-    planner = _TaskPlanner(program.mesh, sources, tasks_of(program), result_keys)
+    result_values += [StageValue(value, 0) for value in host_inputs]
+    planner = _TaskPlanner(program.mesh, sources, tasks_of(program), result_values)
     return TaskPlan(tuple(planner.planned_tasks()), results, host_inputs)
 
 
 def _with_copied_results(program: Program) -> Program:
-    """Returns a program whose results are no arrays of variables, which a later call may
-    overwrite.
+    """Returns a program that copies results that would be the array of a variable: a later
+    call may overwrite that array.
     """
     sources = Sources(program)
     copies = {}
     for result in program.results:
         if sources.variable_read(result) is not None:
-            reshard = Reshard("copy", program.mesh.stages, Replicated, Replicated)
+            reshard = Reshard(
+                kind="copy",
+                axis=program.mesh.stages,
+                before=Replicated,
+                after=Replicated,
+            )
             out = Value(result.spec, result.placement)
             copies[result] = ReshardStep(reshard, src=result, out=out, node=None)
     return dataclasses.replace(
         program,
         steps=(*program.steps, *copies.values()),
-        results=tuple(copies[v].out if v in copies else v for v in program.results),
+        results=tuple(
+            copies[result].out if result in copies else result
+            for result in program.results
+        ),
     )
 
 
 class _TaskPlanner:
-    """Plans the tasks of a program.
+    """Plans the tasks of a program, from the first to the last.
 
     Args:
       mesh: the mesh.
-      sources: where values come from.
+      sources: the step that computes each value.
       tasks: the tasks, in order.
-      result_keys: the values that must exist after the last task.
+      result_values: the values that must exist after the last task.
     """
 
     def __init__(
@@ -125,112 +136,125 @@ class _TaskPlanner:
         mesh: Mesh,
         sources: Sources,
         tasks: Sequence[Task],
-        result_keys: Iterable[Key],
+        result_values: Iterable[StageValue],
     ) -> None:
         self._mesh = mesh
         self._sources = sources
         self._tasks = tasks
-        self._needed = [self._needed_keys(task) for task in tasks]
+        self._needed = [self._needed_values(task) for task in tasks]
         # {value: the index of the last task that needs it}.
-        self._last_use: dict[Key, int] = {}
-        for index, keys in enumerate(self._needed):
-            self._last_use.update(dict.fromkeys(keys, index))
-        self._last_use.update(dict.fromkeys(result_keys, len(tasks)))
-        # The number of pieces so far that wrote a variable on a stage, and its value at
-        # the time of each read.
+        self._last_use: dict[StageValue, int] = {}
+        for index, values in enumerate(self._needed):
+            self._last_use.update(dict.fromkeys(values, index))
+        self._last_use.update(dict.fromkeys(result_values, len(tasks)))
+        # {(variable, stage): the number of planned tasks that write it}.
         self._num_writes: Counter[tuple[Store, int]] = Counter()
+        # {(read, stage): this number when the read was planned}.
         self._writes_before: dict[tuple[ReadStep, int], int] = {}
 
     def planned_tasks(self) -> list[PlannedTask]:
-        """Returns the tasks, without pieces that compute nothing."""
+        """Returns the tasks, without compute tasks that compute nothing."""
         planned = []
         for index, task in enumerate(self._tasks):
             if isinstance(task, ReadTask):
                 for stage in task.stages:
                     writes = self._num_writes[task.step.store, stage]
                     self._writes_before[task.step, stage] = writes
-                outputs = [(task.step.out, stage) for stage in task.stages]
+                outputs = [StageValue(task.step.out, stage) for stage in task.stages]
                 planned.append(PlannedTask(task, freed=self._freed(index, outputs)))
-            elif isinstance(task, MoveTask):
-                outputs = [(s.out, k) for s, stages in task.steps for k in stages]
-                planned.append(
-                    PlannedTask(
-                        task,
-                        sources=tuple(map(self._moved_key, (s for s, _ in task.steps))),
-                        freed=self._freed(index, outputs),
-                    )
-                )
+            elif isinstance(task, TransferTask):
+                planned.append(self._plan_transfers(index, task))
             else:
-                planned_piece = self._planned_piece(index, task)
-                if planned_piece is not None:
-                    planned.append(planned_piece)
+                planned_compute = self._plan_compute(index, task)
+                if planned_compute is not None:
+                    planned.append(planned_compute)
         return planned
 
-    def _planned_piece(self, index: int, piece: Piece) -> PlannedTask | None:
-        """Returns a piece with its program; None: it computes nothing."""
-        stage = piece.stage
-        (first, *_) = piece.steps
-        if is_chunk(first):
-            program = chunk_program(first, self._sources, stage)
-        else:
-            present = self._present_variables(stage)
-            program = piece_program(piece, self._sources, set(self._last_use), present)
-        if not program.outputs and not program.variables:
-            return None
-        donated = []
-        for store in program.variables:
-            used_later = any(
-                variable is store and self._last_use[value, stage] > index
-                for value, variable in self._present_variables(stage).items()
-            )
-            if not used_later:
-                donated.append(store)
-        self._num_writes.update((store, stage) for store in program.variables)
-        outputs = [(out, stage) for out in program.outputs]
+    def _plan_transfers(self, index: int, task: TransferTask) -> PlannedTask:
+        """Returns a transfer task, which is the task at `index`, with its sources."""
+        outputs = [
+            StageValue(step.out, stage)
+            for step, stages in task.transfers
+            for stage in stages
+        ]
         return PlannedTask(
-            piece,
-            program=program,
-            donated=tuple(donated),
+            task,
+            sources=tuple(self._transferred_value(step) for step, _ in task.transfers),
             freed=self._freed(index, outputs),
         )
 
-    def _present_variables(self, stage: int) -> dict[Value, Store]:
-        """Returns {value: variable} for the values on a stage that are the present array of
-        a variable.
+    def _plan_compute(self, index: int, task: ComputeTask) -> PlannedTask | None:
+        """Returns a compute task, which is the task at `index`, with its program; None: it
+        computes nothing.
         """
-        present = {}
+        stage = task.stage
+        first_step = task.steps[0]
+        current_variables: dict[Value, Store] = {}
+        if is_chunk_pass(first_step):  # a pass writes no variables
+            program = chunk_pass_program(first_step, self._sources, stage)
+        else:
+            current_variables = self._current_variables(stage)
+            program = task_program(
+                task, self._sources, set(self._last_use), current_variables
+            )
+        if not program.outputs and not program.variables:
+            return None
+        donated_variables = []
+        for store in program.variables:
+            is_used_later = any(
+                variable is store and self._last_use[StageValue(value, stage)] > index
+                for value, variable in current_variables.items()
+            )
+            if not is_used_later:
+                donated_variables.append(store)
+        self._num_writes.update((store, stage) for store in program.variables)
+        outputs = [StageValue(out, stage) for out in program.outputs]
+        return PlannedTask(
+            task,
+            program=program,
+            donated_variables=tuple(donated_variables),
+            freed=self._freed(index, outputs),
+        )
+
+    def _current_variables(self, stage: int) -> dict[Value, Store]:
+        """Returns {value: variable} for the values on a stage whose array is that of a
+        variable, and which no planned task has overwritten since it was read.
+        """
+        current = {}
         for value, value_stage in self._last_use:
             read = self._sources.variable_read(value)
             if value_stage != stage or read is None:
                 continue
             writes = self._writes_before.get((read, stage))
             if writes == self._num_writes[read.store, stage]:
-                present[value] = read.store
-        return present
+                current[value] = read.store
+        return current
 
-    def _needed_keys(self, task: Task) -> list[Key]:
-        """Returns the values that a task needs of other tasks."""
-        if isinstance(task, MoveTask):
-            return [self._moved_key(step) for step, _ in task.steps]
-        if isinstance(task, Piece):
+    def _needed_values(self, task: Task) -> list[StageValue]:
+        """Returns the values of other tasks that a task needs."""
+        if isinstance(task, TransferTask):
+            return [self._transferred_value(step) for step, _ in task.transfers]
+        if isinstance(task, ComputeTask):
             needed = needed_values(task, self._sources)
-            return [(value, task.stage) for value in needed]
+            return [StageValue(value, task.stage) for value in needed]
         return []
 
-    def _moved_key(self, step: ReshardStep) -> Key:
-        """Returns the value that a send or broadcast copies, with its stage."""
-        stage, *_ = stages_of(self._mesh, step.src.placement)
-        return self._sources.before_drop(step.src), stage
+    def _transferred_value(self, step: ReshardStep) -> StageValue:
+        """Returns the value that a send or broadcast copies, with the stage that has it."""
+        source_stage = stages_of(self._mesh, step.src.placement)[0]
+        return StageValue(self._sources.before_drop(step.src), source_stage)
 
-    def _freed(self, index: int, outputs: Iterable[Key]) -> tuple[Key, ...]:
-        """Returns the values to free after a task: those that it was the last to need, and
-        those of its outputs that nothing needs.
+    def _freed(
+        self, index: int, outputs: Iterable[StageValue]
+    ) -> tuple[StageValue, ...]:
+        """Returns the values to free after the task at `index`: those that it is the last to
+        need, and those of its outputs that nothing needs.
         """
-        freed: dict[Key, None] = {}
-        for key in self._needed[index]:
-            if self._last_use[key] == index:
-                freed[key] = None
-        for key in outputs:
-            if key not in self._last_use:
-                freed[key] = None
+        freed: dict[StageValue, None] = {}  # a dict, since the order matters
+        for value in self._needed[index]:
+            if self._last_use[value] == index:
+                freed[value] = None
+        for value in outputs:
+            if value not in self._last_use:
+                freed[value] = None
         return tuple(freed)

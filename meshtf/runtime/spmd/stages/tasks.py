@@ -1,38 +1,56 @@
-"""The tasks of a program with pipeline stages, each of which is started by the host.
+"""The tasks into which the steps of a program with pipeline stages are grouped. The host
+starts one task after the other.
 
-ReadTask     the present array of a variable, an argument
-Piece        steps that one stage runs as one compiled module
-MoveTask     values that are copied from stage to stage
+ReadTask       reads a variable or an argument on some stages
+ComputeTask    runs steps on one stage, as one compiled module
+TransferTask   copies values from stage to stage
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
-from meshtf.partition import ReadStep, ReshardStep, Step
+from meshtf.partition import ReadStep, ReshardStep, Step, Value
+
+
+class StageValue(NamedTuple):
+    """A value of a program on one stage; it is one `jax.Array`."""
+
+    value: Value
+    stage: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadTask:
-    """Reads a store on some stages."""
+    """Reads a store (a variable or an argument) on some stages."""
 
     step: ReadStep
     stages: tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Piece:
-    """Steps that one stage runs as one module, in order."""
+class ComputeTask:
+    """Steps that one stage runs as one compiled module, in order: the pass of one
+    microbatch through a chunk of the pipeline, or steps before, between or after passes.
+    """
 
     stage: int
     steps: tuple[Step, ...]
 
 
+class Transfer(NamedTuple):
+    """A send or broadcast, and the stages that need its output."""
+
+    step: ReshardStep
+    stages: tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class MoveTask:
-    """Sends and broadcasts, with the stages that need each value."""
+class TransferTask:
+    """Sends and broadcasts between stages, started together."""
 
-    steps: tuple[tuple[ReshardStep, tuple[int, ...]], ...]
+    transfers: tuple[Transfer, ...]
 
 
-Task = ReadTask | Piece | MoveTask
+Task = ReadTask | ComputeTask | TransferTask

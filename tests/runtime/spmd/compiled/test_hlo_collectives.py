@@ -66,7 +66,7 @@ def test_a_compiled_program_receives_what_was_planned():
 
     x = np.ones([8, 8], "float32")
     f(x)
-    compiled = f.lower(x)._live._module_call
+    compiled = f.lower(x).live_executable._module_call
     received: dict[str, float] = {}
     for collective in collectives_of_hlo(compiled.hlo):
         kind = collective.kind
