@@ -50,7 +50,7 @@ class _Pending(NamedTuple):
     recorded: Recorded
 
     @property
-    def numbers(self) -> list[ScalarStore]:
+    def scalars(self) -> list[ScalarStore]:
         """The numbers that the function reads, such as seeds."""
         return [
             store
@@ -119,7 +119,7 @@ def _groups(
     remaining = []
     for equal in by_form.values():
         # Without numbers, as of zeros, an op compiles in no time.
-        if len(equal) >= _MIN_EQUAL and equal[0].numbers:
+        if len(equal) >= _MIN_EQUAL and equal[0].scalars:
             groups.append(equal)
         else:
             remaining += equal
@@ -164,10 +164,10 @@ def _compute_each(group: list[_Pending]) -> None:
     """
     first = group[0]
     recorded = first.recorded._replace(name="initial_value")
-    program = LiveProgram(recorded, first.numbers, runs_once=True)
+    program = LiveProgram(recorded, first.scalars, runs_once=True)
     while group:
-        numbers = [store.value for store in group[0].numbers]
-        (result,) = program(numbers)
+        scalars = [store.value for store in group[0].scalars]
+        (result,) = program(scalars)
         _use_result(group[0], result)
         del group[0]
 

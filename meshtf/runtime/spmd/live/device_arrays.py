@@ -147,9 +147,9 @@ class ArrayLayout:
 
         def shard(region: tuple[slice, ...]) -> np.ndarray:
             """Returns the elements of a region of the array."""
-            first, *others = region
+            first, *other_slices = region
             low, high, _step = first.indices(self.global_sizes[0])
-            local_region = (slice(low - start, high - start), *others)
+            local_region = (slice(low - start, high - start), *other_slices)
             return np.asarray(elements[local_region])
 
         return load_jax().make_array_from_callback(
