@@ -107,8 +107,8 @@ class PrefixFeatures(Features):
         text = np.concatenate([inputs, _get(example, "targets")])
         arrays = _decoder_arrays({"targets": text}, self.length, packed=False)
         positions = np.arange(self.length)
-        is_target = (positions >= len(inputs)).astype(np.float32)
-        arrays["weights"] = arrays["weights"] * is_target
+        # The inputs have the weight 0: they are not predicted.
+        arrays["weights"] = arrays["weights"] * (positions >= len(inputs))
         # `tokens` are shifted right by one, so the inputs end at position len(inputs).
         arrays["prefix"] = positions <= len(inputs)
         return arrays

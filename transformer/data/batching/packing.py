@@ -2,7 +2,8 @@
 
     Chunks(vocabulary, length=568)          all texts concatenated, and split into chunks
     Packed(vocabulary, length=512)          several complete texts in an example, with segments
-    PackedPairs(vocabulary, 512, 128)       several pairs of texts: inputs and targets
+    PackedPairs(vocabulary, inputs=512, targets=128)
+                                            several pairs of texts in an example
     SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT);
                                             in transformer/data/preprocessors/pairs.py
 

@@ -33,7 +33,7 @@ def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
       size: the size of the permutation.
       key: the integers that choose the permutation, such as (seed, epoch).
     """
-    # A word has 2 * half_bits bits, enough for size - 1.
+    # A word is an index as an unsigned integer, of 2 * half_bits bits: enough for size - 1.
     min_half_bits = ((size - 1).bit_length() + 1) // 2
     half_bits = np.uint64(max(_MIN_HALF_BITS, min_half_bits))
     round_keys = _round_keys(key)
@@ -63,14 +63,15 @@ def deal(index: int, shares: Sequence[int]) -> tuple[int, int]:
       shares: the share of each task, as integers.
     """
     remaining_shares = sum(shares)
-    for k, share in enumerate(shares):
-        # The examples of task k among the first `index`, and among the first `index + 1`.
-        before = index * share // remaining_shares
-        after = (index + 1) * share // remaining_shares
-        if after > before:
-            return k, before
+    for task_index, share in enumerate(shares):
+        # How many of the first `index` examples are of this task, and how many of the first
+        # `index + 1`: if they differ, this example is.
+        count_before = index * share // remaining_shares
+        count_after = (index + 1) * share // remaining_shares
+        if count_after > count_before:
+            return task_index, count_before
         # From here on, `index` counts the examples of the remaining tasks only.
-        index -= before
+        index -= count_before
         remaining_shares -= share
     raise AssertionError("the last task takes all remaining examples")
 
