@@ -59,12 +59,13 @@ class TokenInfo(NamedTuple):
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
         if prefix is not None:
             prefix = mtf.cast(prefix, "bool")
-        return cls(positions, segments, prefix)
+        return cls(positions=positions, segments=segments, prefix=prefix)
 
     def as_context(self) -> TokenInfo:
         """Returns the same tensors with `length` renamed to `kv_length`."""
 
         def rename(x: mtf.Tensor | None) -> mtf.Tensor | None:
+            """Returns x with the dimension renamed; None for an absent attribute."""
             return None if x is None else mtf.rename(x, LENGTH, KV_LENGTH)
 
         return TokenInfo(
@@ -188,7 +189,9 @@ class AttentionMask:
         distance_bias = None
         if self.is_self_attention:
             distance_bias = self.distance_bias(queries)
-        is_visible = visible(queries, self.context, self.causal, self.window)
+        is_visible = visible(
+            queries, self.context, causal=self.causal, window=self.window
+        )
         if is_visible is None:
             return distance_bias
         mask_bias = mtf.layers.mask_bias(is_visible)
@@ -227,7 +230,8 @@ def make_attention(
       is_cross_attention: whether keys and values come from an encoder; such attention
         is never local.
     """
-    reduced_dims = ";".join([*a.head_dims.names, "d_kv"])  # by the output's matmul
+    # The dimensions that the last matmul, from heads to d_model, sums over.
+    reduced_dims = ";".join([*a.head_dims.names, "d_kv"])
     settings: dict[str, Any] = {
         "dropout_rate": a.dropout,
         "use_bias": a.use_bias,
@@ -243,6 +247,7 @@ def make_attention(
     if a.attention == "blockwise":
         return mtf.layers.BlockwiseAttention(mesh, *dims, block=block, **settings)
     if a.attention == "local" and not is_cross_attention:
+        # A token attends to positions at a distance of at most the length of a block.
         return mtf.layers.LocalAttention(
             mesh, *dims, blocks=block, radius=block, causal=causal, **settings
         )

@@ -49,8 +49,8 @@ FILES = (
     "events.out.tfevents.*",
     "plugins",
 )
-# Settings of `train` that are integers -> minimum value.
-_MINIMUM = {
+# Settings of `train` that are integers -> the minimum of their value.
+_MIN_VALUES = {
     "steps": 0,
     "batch_size": 1,
     "microbatches": 1,
@@ -330,7 +330,7 @@ class Run:
 def _check_integers(**settings: int) -> None:
     """Raises ParseError if a setting is not an integer, or below its minimum."""
     for name, value in settings.items():
-        minimum = _MINIMUM[name]
+        minimum = _MIN_VALUES[name]
         # In Python a bool is an integer, too.
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)
         if not is_integer or value < minimum:
