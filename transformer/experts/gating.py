@@ -205,16 +205,17 @@ def expert_choice(
     candidates = top_candidates(logits, k=1, nonpadding=nonpadding)
     token_dim = logits.shape.dim(TOKENS)
     num_slots = _num_slots(candidates, capacity, training, choices=k)
-    score = candidates.probabilities
+    scores = candidates.probabilities
     if nonpadding is not None:
         # Lower than any probability: padding comes last.
-        score = mtf.where(nonpadding, score, -1.0)
-    weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, num_slots))
+        scores = mtf.where(nonpadding, scores, -1.0)
+    # The scores and indices of the tokens that each expert takes.
+    weights, tokens = mtf.top_k(scores, TOKENS, mtf.Dimension(CAPACITY, num_slots))
     # A negative score is that of padding: the slot stays empty.
     is_filled = mtf.cast(weights >= 0.0, "float32")
     tokens = mtf.where(weights >= 0.0, tokens, -1)
     experts_per_token = mtf.segment_sum(is_filled, tokens, token_dim, candidates.groups)
-    # A count in float32: less than 0.5 is 0.
+    # The count is an integer in float32, so less than 0.5 means 0.
     is_dropped = mtf.cast(experts_per_token < 0.5, "float32")
     return Routing(
         tokens=tokens,
@@ -232,11 +233,12 @@ def _sample_choices(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
     """Returns whether each choice is sampled: first choices always, second choices with
     probability gate / threshold. Bool, shaped as gates [*groups, choice, length].
     """
-    uniform = mtf.random_uniform(
+    # One number from 0 to 1 for the second choice of each token.
+    random_numbers = mtf.random_uniform(
         gates.mesh, gates.shape.without(CHOICE), name="second_choices"
     )
     is_second = mtf.range(gates.mesh, gates.shape.dim(CHOICE)) > 0
-    return mtf.where(is_second, gates > uniform * threshold, True)
+    return mtf.where(is_second, gates > random_numbers * threshold, True)
 
 
 def _route_choices(

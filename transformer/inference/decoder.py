@@ -273,7 +273,7 @@ class Decoder:
         prompts = mtf.rename(inputs, "inputs_length", "length")
         padded_length = prompts.shape["length"]
         if cache_length is None:
-            cache_length = self._lengths.of_cache(padded_length, new_length)
+            cache_length = self._lengths.of_cache(padded_length, new_length=new_length)
         cache = model.init_cache(batch_dims, cache_length, window=self.window)
         cache = model.prefill(prompts, cache, prompt_lengths, prefix_lm=self.prefix_lm)
 
