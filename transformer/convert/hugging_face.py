@@ -35,8 +35,9 @@ from transformer.models.base import Model
 ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 # Hugging Face's name of a class of models -> the family.
 _FAMILY_BY_CLASS = {name: family for family in ALL for name in family.class_names}
-# Settings of an architecture that do not change results at inference.
-_IRRELEVANT = (
+# Settings of an architecture that do not change results at inference: models that differ
+# only in these are the same model.
+_WITHOUT_EFFECT = (
     "dropout",
     "vocab_multiple",
     "scanned",
@@ -186,12 +187,13 @@ def family_of(model: Model) -> Family:
             if difference is None:
                 return family
             reasons.append(f"{family.class_names[0]}: {difference}")
+    if not reasons:
+        reasons = [f"no class corresponds to {type(model).__name__}"]
     raise mtf.CheckpointError(
         mtf.errors.explain_error(
             "Hugging Face has no such model.",
             model=f"{type(model).__name__}\n{model.architecture}",
-            differs="\n".join(reasons)
-            or f"no class corresponds to {type(model).__name__}",
+            differs="\n".join(reasons),
         )
     )
 
@@ -221,14 +223,16 @@ def _difference(family: Family, model: Model) -> str | None:
             described_value = described_values.get(name, value)
             if value != described_value:
                 differences.append(f"{name} is {value!r}, not {described_value!r}")
+    if not differences:
+        return None
     # Encoder and decoder often have the same differences: each is named once.
-    return "; ".join(dict.fromkeys(differences)) or None
+    return "; ".join(dict.fromkeys(differences))
 
 
 def _result_settings(a: Architecture) -> dict[str, Any]:
     """Returns the settings of an architecture that its results depend on, by name."""
     settings = {field.name: getattr(a, field.name) for field in dataclasses.fields(a)}
-    for name in _IRRELEVANT:
+    for name in _WITHOUT_EFFECT:
         del settings[name]
     for kind, names in _POSITION_SETTINGS.items():
         if a.positions != kind:

@@ -37,8 +37,9 @@ import numpy as np
 import meshtf as mtf
 
 Shapes = Mapping[str, mtf.Shape]  # of variables, by their names
-Sizes = Mapping[str, int]  # of dimensions in the tensors, by their names; see above
-_MAX_NAMES = 6  # of each list in an error
+# Name of a dimension that is padded in our variables -> its size in the tensors.
+Sizes = Mapping[str, int]
+_MAX_NAMES = 6  # the most names of each list in an error message
 
 
 class Tensors(Protocol):
@@ -94,7 +95,11 @@ def table(text: str, tensor_prefix: str = "", variable_prefix: str = "") -> list
     """
     rows = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
     return [
-        Rule(tensor_prefix + tensor, variable_prefix + variables, axes)
+        Rule(
+            tensor=tensor_prefix + tensor,
+            variables=variable_prefix + variables,
+            axes=axes,
+        )
         for tensor, variables, axes in rows
     ]
 
@@ -280,6 +285,7 @@ def _tensor_view(
     names = [name for axis in rule.axis_dims() for name in axis]
     sizes = [size for axis in _axis_sizes(rule, shape) for size in axis]
     unmerged = tensor.reshape(sizes)  # an axis for each dimension
+    # One variable along the axis `*`, and all elements along the other axes.
     selection = tuple(index if name == "*" else slice(None) for name in names)
     dims = [name for name in names if name != "*"]
     order = [dims.index(name) for name in shape.names]

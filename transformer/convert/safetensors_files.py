@@ -28,6 +28,7 @@ import meshtf as mtf
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
+_MAX_LISTED_FILES = 8  # the most files of a folder that an error message lists
 # Data types, as safetensors names them, that float32 represents exactly.
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -124,7 +125,7 @@ def _read_errors(folder: str | Path) -> Iterator[None]:
             mtf.errors.explain_error(
                 "the tensors of a folder cannot be read.",
                 folder=folder,
-                files=", ".join(files[:8]),
+                files=", ".join(files[:_MAX_LISTED_FILES]),
                 error=error,
                 way_out=f"It must have {FILE}, or {INDEX} and the files in it.",
             )
@@ -197,4 +198,4 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         yield temporary_folder
         temporary_folder.rename(path)
     finally:
-        shutil.rmtree(temporary_folder, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)  # absent if it was renamed

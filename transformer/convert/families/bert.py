@@ -103,8 +103,9 @@ def _read_classifier_config(
 ) -> dict[str, Any]:
     """Returns the arguments of `Classifier` for a config.json, by name."""
     settings.require(problem_type="single_label_classification")
-    # Without `id2label`, a config.json of Hugging Face means two classes.
-    labels = settings.get("id2label", {0: "no", 1: "yes"})
+    # Without `id2label`, a config.json of Hugging Face means two classes. Only their count
+    # is used, not their names.
+    labels = settings.get("id2label", {0: "LABEL_0", 1: "LABEL_1"})
     return {**_read_config(settings, names), "labels": len(labels)}
 
 

@@ -19,7 +19,7 @@ from transformer.models.language_model import LanguageModel
 
 # Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
 # dimensions in brackets are merged into one axis.
-_OUTER = """
+_OUTSIDE_BLOCKS = """
   wte.weight    embedding/table            vocab d_model
   wpe.weight    position_embedding/table   positions d_model
   ln_f.weight   decoder/norm/scale         d_model
@@ -97,7 +97,11 @@ def _write_config(model: LanguageModel) -> dict[str, Any]:
 def _rules(model: LanguageModel) -> list[Rule]:
     """Returns the conversion rules of a model."""
     return [
-        *table(_OUTER, tensor_prefix="transformer.", variable_prefix="language_model/"),
+        *table(
+            _OUTSIDE_BLOCKS,
+            tensor_prefix="transformer.",
+            variable_prefix="language_model/",
+        ),
         *block_rules(model.decoder, _BLOCK, tensor_prefix="transformer.h.{layer}."),
     ]
 

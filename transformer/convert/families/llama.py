@@ -19,7 +19,7 @@ from transformer.models.language_model import LanguageModel
 
 # Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
 # dimensions in brackets are merged into one axis.
-_OUTER = """
+_OUTSIDE_BLOCKS = """
   model.embed_tokens.weight   embedding/table      vocab d_model
   model.norm.weight           decoder/norm/scale   d_model
 """
@@ -104,11 +104,11 @@ def _rules(model: LanguageModel) -> list[Rule]:
     # KV_HEADS first, since it contains HEADS.
     block_table = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
     block_table = block_table.replace("HEADS", " ".join(a.head_dims.names))
-    outer_table = _OUTER
+    outside_table = _OUTSIDE_BLOCKS
     if not a.tied:
-        outer_table += _LOGITS
+        outside_table += _LOGITS
     return [
-        *table(outer_table, tensor_prefix="", variable_prefix="language_model/"),
+        *table(outside_table, tensor_prefix="", variable_prefix="language_model/"),
         *block_rules(model.decoder, block_table, tensor_prefix="model.layers.{layer}."),
     ]
 
