@@ -151,7 +151,7 @@ def to_variables(
         variable_views = _variable_views(rule, shape, arrays)
         for index, variable_view in enumerate(variable_views):
             # A view of the variable's array: the assignment writes into `arrays`.
-            variable_view[...] = _tensor_view(rule, shape, tensor, index)
+            variable_view[...] = _tensor_view(rule, shape, tensor, index=index)
     return arrays
 
 
@@ -176,7 +176,7 @@ def to_tensors(
         variable_views = _variable_views(rule, shape, arrays)
         for index, variable_view in enumerate(variable_views):
             # A view of `tensor`: the assignment writes into `tensor`.
-            tensor_view = _tensor_view(rule, shape, tensor, index)
+            tensor_view = _tensor_view(rule, shape, tensor, index=index)
             tensor_view[...] = variable_view
         tensors[rule.tensor] = tensor
     return dict(sorted(tensors.items()))

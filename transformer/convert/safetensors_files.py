@@ -67,7 +67,9 @@ class TensorFiles(Mapping[str, np.ndarray]):
                 for name in names:
                     header = file.get_slice(name)  # reads no values
                     shape = tuple(header.get_shape())
-                    self._entries[name] = _Entry(file, shape, header.get_dtype())
+                    self._entries[name] = _Entry(
+                        file, shape=shape, dtype=header.get_dtype()
+                    )
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))

@@ -75,7 +75,7 @@ def check_folder(
       name: the setting that names the path, such as "--model_dir".
       run_files: glob patterns of the names of files that runs write.
     """
-    check_writable(path, name, folder=True)
+    check_writable(path, name=name, folder=True)
     all_files = sorted(os.listdir(path)) if os.path.isdir(path) else []
     files = [file for file in all_files if not file.startswith(".")]
     has_run = any(

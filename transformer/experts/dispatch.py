@@ -62,7 +62,7 @@ def _combine_by_gather(
         groups = [name for name in routing.tokens.shape.names if name not in slot_dims]
         weighted_results = results * mtf.cast(routing.weights, results.dtype)
         y = mtf.segment_sum(
-            weighted_results, routing.tokens, x.shape.dim(TOKENS), groups
+            weighted_results, routing.tokens, dim=x.shape.dim(TOKENS), batch=groups
         )
     else:
         # [*groups, choice, length, d_model]

@@ -351,7 +351,9 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
     example_dim = mtf.Dimension("example", 1)
     if not is_single_example:
         example_dim = outer_dims[-1]
-    examples_per_group = _examples_per_group(example_dim.size, length, size)
+    examples_per_group = _examples_per_group(
+        num_examples=example_dim.size, length=length, size=size
+    )
     if examples_per_group is None:
         raise mtf.ShapeError(
             f"groups of {size} tokens do not fit {x.shape!r}.\n  Take a divisor of "

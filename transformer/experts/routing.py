@@ -154,7 +154,7 @@ class ExpertQueues:
         choice_index = mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE))
         is_counted = choice_index < num_counted
         ones = mtf.where(self.valid & is_counted, mtf.ones_like(self.experts), 0)
-        return mtf.segment_sum(ones, self.experts, self.dim, self.groups)
+        return mtf.segment_sum(ones, self.experts, dim=self.dim, batch=self.groups)
 
     @property
     def positions(self) -> mtf.Tensor:

@@ -266,7 +266,7 @@ class Decoder:
         if isinstance(model, EncoderDecoder):
             encoded, _reports = model.encode({"inputs": inputs})
             cache = model.init_cache(
-                batch_dims, new_length, encoded, window=self.window
+                batch_dims, new_length, encoded=encoded, window=self.window
             )
             return model.decode_step, cache
         assert prompt_lengths is not None, "a language model needs prompt_lengths"
@@ -307,7 +307,7 @@ class Decoder:
           PlanError: `max_new_tokens` is more than the decoder's.
           ShapeError: there are more positions than learned positions.
         """
-        batches = self.iterate(prompts, max_new_tokens, seed)
+        batches = self.iterate(prompts, max_new_tokens=max_new_tokens, seed=seed)
         return [completion for batch in batches for completion in batch]
 
     def iterate(

@@ -143,7 +143,7 @@ class _BertModel(Model):
             architecture = bert_architecture()
         # Paths of variables made after `super().__init__()` start with the model's name. The
         # encoder is made before, as its paths must be the same in all models.
-        encoder = BertEncoder(mesh, architecture, has_pooler)
+        encoder = BertEncoder(mesh, architecture, has_pooler=has_pooler)
         dropout = mtf.layers.Dropout(architecture.dropout, name="pooled_dropout")
         super().__init__(mesh, architecture, name)
         self.encoder = encoder

@@ -84,7 +84,7 @@ class Block(mtf.Module):
         # In this scope, paths of variables start with the path of this module.
         with self.scope():
             self.attention_norm = a.make_norm(mesh, "attention_norm")
-            self.attention = make_attention(mesh, a, causal, name="attention")
+            self.attention = make_attention(mesh, a, causal=causal, name="attention")
             self.attention_dropout = dropout(a.dropout, name="attention_dropout")
             if has_cross_attention:
                 self._make_cross_attention(mesh)
@@ -127,7 +127,9 @@ class Block(mtf.Module):
             self.attention_norm,
             self.attention_dropout,
             training=training,
-            sublayer=lambda h: attend(self.attention, h, attention_mask, training),
+            sublayer=lambda h: attend(
+                self.attention, h, attention_mask, training=training
+            ),
         )
         if context is not None:
             x = self.residual(
@@ -144,7 +146,7 @@ class Block(mtf.Module):
                 ),
             )
         nonpadding = attention_mask.queries.nonpadding
-        return self.feed_forward_sublayer(x, training, nonpadding)
+        return self.feed_forward_sublayer(x, training=training, nonpadding=nonpadding)
 
     def init_cache(
         self, x: mtf.Tensor, num_slots: int, context: mtf.Tensor | None = None
@@ -225,7 +227,7 @@ class Block(mtf.Module):
             )
             return y, filled_cache
 
-        return self._decode(x, cache, context_bias, attend_and_fill)
+        return self._decode(x, cache, context_bias, cached_attention=attend_and_fill)
 
     def _decode(
         self,
@@ -329,7 +331,9 @@ class Block(mtf.Module):
                 new_names = {LENGTH: f"{LENGTH}_ungrouped"}
             original_names = {new: old for old, new in new_names.items()}
             renamed = mtf.rename(h, new_names)
-            y, report = self.feed_forward(renamed, training, nonpadding)
+            y, report = self.feed_forward(
+                renamed, training=training, nonpadding=nonpadding
+            )
             reports.append(report)
             return mtf.rename(y, original_names)
 

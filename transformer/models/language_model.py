@@ -207,7 +207,7 @@ class LanguageModel(Model):
         """
         positions = mtf.range(self.mesh, tokens.shape.dim(LENGTH))
         x = self.embeddings(tokens, positions)
-        return self.decoder.prefill(x, cache, lengths, prefix_lm)
+        return self.decoder.prefill(x, cache, lengths, prefix_lm=prefix_lm)
 
     def decode_step(
         self, position: mtf.Tensor, tokens: mtf.Tensor, cache: KeyValueCache
@@ -223,7 +223,9 @@ class LanguageModel(Model):
         # The position of each example without the padding of its prompt.
         example_positions = self.decoder.example_positions(position, cache)
         x = self.embeddings(tokens, example_positions)
-        x, cache = self.decoder.decode_step(x, cache, position, example_positions)
+        x, cache = self.decoder.decode_step(
+            x, cache, position, example_positions=example_positions
+        )
         return self.predict(x), cache
 
 

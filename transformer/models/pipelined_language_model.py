@@ -85,7 +85,7 @@ class PipelinedLanguageModel(LanguageModel):
         length: int = 128,
         z_loss: float = 1e-4,
     ) -> None:
-        super().__init__(mesh, architecture, z_loss)
+        super().__init__(mesh, architecture, z_loss=z_loss)
         if self.architecture.scanned:
             raise mtf.ParseError(
                 "scanned blocks are one body, and stages have different ones.\n  Take "

@@ -57,7 +57,7 @@ class Trained(NamedTuple):
             model_dir, lambda path: restore(path, run.model)
         )
         assert checkpoint is not None, "`latest` has found a checkpoint above"
-        check_vocabulary(checkpoint.extra, run.data.vocabulary, checkpoint.path)
+        check_vocabulary(checkpoint.extra, run.data.vocabulary, source=checkpoint.path)
         return cls(run.model, run.data, checkpoint.step)
 
 

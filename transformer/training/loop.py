@@ -251,7 +251,7 @@ class Loop:
             if math.isfinite(loss) and math.isfinite(norm):
                 continue
             if not self.trainer.skip_nonfinite_steps:
-                self._raise_cause(result.step_index, loss, norm, saver)
+                self._raise_cause(result.step_index, loss=loss, norm=norm, saver=saver)
             self.print_line(
                 f"{self._step_text(result.step_index)}: loss {loss}, gradient norm {norm}: "
                 f"skipped; {self.trainer.skipped_steps} skipped steps in this run."

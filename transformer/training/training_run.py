@@ -231,7 +231,7 @@ class Run:
           MeshtfError: a step cannot be planned. In this case, and after a DataError,
             nothing was read or written.
         """
-        check_folder(model_dir, "model_dir", FILES)
+        check_folder(model_dir, name="model_dir", run_files=FILES)
         # An error of the step is raised before any file is written.
         forecast = self.explain()
         if forecast.error is not None:
@@ -250,7 +250,9 @@ class Run:
         )
         trainer.restore(model_dir)
         run_record.check_vocabulary(
-            trainer.restored_extra, self.data.vocabulary, f"the run in {model_dir}"
+            trainer.restored_extra,
+            self.data.vocabulary,
+            source=f"the run in {model_dir}",
         )
         run_report.print_introduction(
             trainer.model,
@@ -266,7 +268,7 @@ class Run:
         """Trains in a folder that no other process trains in; see `train`."""
         start_time = time.monotonic()
         trainer = self.trainer
-        evaluation = Evaluation(trainer.model, self.data, self.batch_size)
+        evaluation = Evaluation(trainer.model, self.data, batch_size=self.batch_size)
         self._restore(model_dir, forecast)
         start_step = trainer.steps_done
         # A finished run keeps the files of the settings that it was trained with.

@@ -144,7 +144,7 @@ def _rules(model: EncoderDecoder) -> list[Rule]:
         )
         # {{layer}} stays "{layer}": `block_rules` replaces it.
         tensor_prefix = f"{name}.block.{{layer}}."
-        rules += block_rules(stack, block_table, tensor_prefix)
+        rules += block_rules(stack, block_table, tensor_prefix=tensor_prefix)
     return rules
 
 

@@ -64,7 +64,9 @@ class Chunks:
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         pending = np.zeros(0, np.int32)  # tokens that are in no chunk yet
         for document in documents:
-            tokens = _tokens_of(document, seed, self.vocabulary, self.field)
+            tokens = _tokens_of(
+                document, seed, vocabulary=self.vocabulary, field=self.field
+            )
             pending = np.concatenate([pending, tokens])
             num_chunks = len(pending) // self.length
             num_tokens = num_chunks * self.length
@@ -95,7 +97,9 @@ class Packed:
     def _texts(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         """Yields the tokens of each text, as `targets` of at most `length` tokens."""
         for document in documents:
-            tokens = _tokens_of(document, seed, self.vocabulary, self.field)
+            tokens = _tokens_of(
+                document, seed, vocabulary=self.vocabulary, field=self.field
+            )
             for start in range(0, len(tokens), self.length):
                 yield {"targets": tokens[start : start + self.length]}
 

@@ -308,7 +308,9 @@ class FileExamples(Sequence[Example]):
         start, length, record_number = records[index_from_end].tolist()
         path = self._paths[file_index]
         try:
-            return self._format.parse(read_bytes(path, start, length))
+            return self._format.parse(read_bytes(path, start=start, length=length))
         except RecordError as error:
             unit = self._format.unit
-            raise record_error(path, unit, record_number, error) from error
+            raise record_error(
+                path, unit=unit, record_number=record_number, error=error
+            ) from error

@@ -89,7 +89,7 @@ class _Lines:
             for line_number, line in enumerate(file, start=1):
                 length = len(line.rstrip(b"\r\n"))
                 if line.strip():
-                    yield RecordSpan(start, length, line_number)
+                    yield RecordSpan(start, length, record_number=line_number)
                 start += len(line)
 
 
@@ -185,7 +185,7 @@ class TFRecords(Format):
                 )
         start = 0
         for record_number, length in enumerate(_record_lengths(path), start=1):
-            yield RecordSpan(start + _HEADER_BYTES, length, record_number)
+            yield RecordSpan(start + _HEADER_BYTES, length, record_number=record_number)
             start += _HEADER_BYTES + length + _CHECKSUM_BYTES
         # TensorFlow takes an incomplete header for the end of the file.
         if start != path.stat().st_size:
