@@ -229,20 +229,23 @@ def _difference(family: Family, model: Model) -> str | None:
     return "; ".join(dict.fromkeys(differences))
 
 
-def _result_settings(a: Architecture) -> dict[str, Any]:
+def _result_settings(architecture: Architecture) -> dict[str, Any]:
     """Returns the settings of an architecture that its results depend on, by name."""
-    settings = {field.name: getattr(a, field.name) for field in dataclasses.fields(a)}
+    settings = {
+        field.name: getattr(architecture, field.name)
+        for field in dataclasses.fields(architecture)
+    }
     for name in _WITHOUT_EFFECT:
         del settings[name]
     for kind, names in _POSITION_SETTINGS.items():
-        if a.positions != kind:
+        if architecture.positions != kind:
             for name in names:
                 del settings[name]
     # Values of these settings that have the same results are replaced by one of them.
     return settings | {
-        "kv_heads": a.kv_heads or a.heads,
-        "scaled_logits": a.tied and a.scaled_logits,
-        "attention": "local" if a.attention == "local" else "full",
+        "kv_heads": architecture.kv_heads or architecture.heads,
+        "scaled_logits": architecture.tied and architecture.scaled_logits,
+        "attention": "local" if architecture.attention == "local" else "full",
     }
 
 

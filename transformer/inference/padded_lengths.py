@@ -69,15 +69,17 @@ class PaddedLengths:
         """Returns the padded length of inputs of up to `length` ids: a power of two, and
         a multiple of the blocks of attention; but not more than the longest input needs.
         """
-        a = self._architecture
+        architecture = self._architecture
         next_power_of_two = 1 << (length - 1).bit_length()
         padded_length = max(_MIN_LENGTH, next_power_of_two)
-        if a.attention != "full":
-            if length <= a.block_length:
-                padded_length = min(padded_length, a.block_length)
+        if architecture.attention != "full":
+            if length <= architecture.block_length:
+                padded_length = min(padded_length, architecture.block_length)
             else:
-                num_blocks = -(-padded_length // a.block_length)  # rounded up
-                padded_length = num_blocks * a.block_length
+                num_blocks = -(
+                    -padded_length // architecture.block_length
+                )  # rounded up
+                padded_length = num_blocks * architecture.block_length
         padded_length = min(padded_length, self._max_input_length)
         return round_up(padded_length, self._mesh, "inputs_length", *_POSITION_DIMS)
 

@@ -79,31 +79,42 @@ class Block(mtf.Module):
     ) -> None:
         super().__init__(name)
         self.architecture = architecture
-        a = architecture
         dropout = mtf.layers.Dropout
         # In this scope, paths of variables start with the path of this module.
         with self.scope():
-            self.attention_norm = a.make_norm(mesh, "attention_norm")
-            self.attention = make_attention(mesh, a, causal=causal, name="attention")
-            self.attention_dropout = dropout(a.dropout, name="attention_dropout")
+            self.attention_norm = architecture.make_norm(mesh, "attention_norm")
+            self.attention = make_attention(
+                mesh, architecture, causal=causal, name="attention"
+            )
+            self.attention_dropout = dropout(
+                architecture.dropout, name="attention_dropout"
+            )
             if has_cross_attention:
                 self._make_cross_attention(mesh)
-            self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
+            self.feed_forward_norm = architecture.make_norm(mesh, "feed_forward_norm")
             self.feed_forward = _make_feed_forward(
-                mesh, a, has_experts=has_experts, causal=causal
+                mesh, architecture, has_experts=has_experts, causal=causal
             )
-            self.feed_forward_dropout = dropout(a.dropout, name="feed_forward_dropout")
+            self.feed_forward_dropout = dropout(
+                architecture.dropout, name="feed_forward_dropout"
+            )
 
     def _make_cross_attention(self, mesh: mtf.Mesh) -> None:
         """Sets the layers of cross-attention, in the scope of the caller."""
-        a = self.architecture
+        architecture = self.architecture
         # Checkpoints call cross-attention "memory_attention": the names are fixed.
-        self.cross_attention_norm = a.make_norm(mesh, "memory_attention_norm")
+        self.cross_attention_norm = architecture.make_norm(
+            mesh, "memory_attention_norm"
+        )
         self.cross_attention = make_attention(
-            mesh, a, causal=False, name="memory_attention", is_cross_attention=True
+            mesh,
+            architecture,
+            causal=False,
+            name="memory_attention",
+            is_cross_attention=True,
         )
         self.cross_attention_dropout = mtf.layers.Dropout(
-            a.dropout, name="memory_attention_dropout"
+            architecture.dropout, name="memory_attention_dropout"
         )
 
     def __call__(
@@ -348,26 +359,32 @@ class Block(mtf.Module):
 
 
 def _make_feed_forward(
-    mesh: mtf.Mesh, a: Architecture, has_experts: bool, causal: bool
+    mesh: mtf.Mesh, architecture: Architecture, has_experts: bool, causal: bool
 ) -> Any:
     """Returns the layer of the feed-forward sublayer.
 
     Args:
       mesh: the mesh of the variables.
-      a: the architecture.
+      architecture: the architecture.
       has_experts: whether the layer is a mixture of experts.
       causal: whether a token must not depend on later tokens.
     """
     settings: dict[str, Any] = {
-        "activation": a.activation,
-        "output_initializer": residual_initializer("d_ff", a),
+        "activation": architecture.activation,
+        "output_initializer": residual_initializer("d_ff", architecture),
     }
     if has_experts:
-        mixture = a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
+        mixture = architecture.mixture(
+            mesh, architecture.dim("d_model"), architecture.dim("d_ff"), **settings
+        )
         # If it is causal, the layer raises an error for a gating in which the experts of a
         # token depend on later tokens.
         mixture.causal = causal
         return mixture
     return mtf.layers.FeedForward(
-        mesh, a.dim("d_model"), a.dim("d_ff"), use_bias=a.use_bias, **settings
+        mesh,
+        architecture.dim("d_model"),
+        architecture.dim("d_ff"),
+        use_bias=architecture.use_bias,
+        **settings,
     )

@@ -40,11 +40,10 @@ class Embeddings(mtf.Module):
     def __init__(self, mesh: mtf.Mesh, architecture: Architecture) -> None:
         super().__init__("embeddings")
         self.architecture = architecture
-        a = architecture
-        d_model = a.dim("d_model")
+        d_model = architecture.dim("d_model")
         d_embedding = d_model
-        if a.embedding_size:
-            d_embedding = mtf.Dimension(_EMBEDDING, a.embedding_size)
+        if architecture.embedding_size:
+            d_embedding = mtf.Dimension(_EMBEDDING, architecture.embedding_size)
         self.project = None
         self.positions = None
         self.types = None
@@ -52,18 +51,22 @@ class Embeddings(mtf.Module):
         # Checkpoints name these variables without "embeddings/".
         with self.outer_scope():
             self.tokens = _make_embedding(
-                mesh, a.dim("vocab"), d_embedding, stddev=0.5, name="embedding"
+                mesh,
+                architecture.dim("vocab"),
+                d_embedding,
+                stddev=0.5,
+                name="embedding",
             )
-            if a.embedding_size:
+            if architecture.embedding_size:
                 self.project = mtf.layers.Dense(
                     mesh,
                     d_embedding,
                     d_model,
-                    use_bias=a.use_bias,
+                    use_bias=architecture.use_bias,
                     name="embedding_projection",
                 )
-            if a.positions == "learned":
-                max_positions = mtf.Dimension("positions", a.max_length)
+            if architecture.positions == "learned":
+                max_positions = mtf.Dimension("positions", architecture.max_length)
                 self.positions = _make_embedding(
                     mesh,
                     max_positions,
@@ -71,16 +74,16 @@ class Embeddings(mtf.Module):
                     stddev=0.1,
                     name="position_embedding",
                 )
-            if a.token_types:
+            if architecture.token_types:
                 self.types = _make_embedding(
                     mesh,
-                    a.dim("token_types"),
+                    architecture.dim("token_types"),
                     d_model,
                     stddev=0.1,
                     name="type_embedding",
                 )
-            if a.norm_place == "after":
-                self.norm = a.make_norm(mesh, "embedding_norm")
+            if architecture.norm_place == "after":
+                self.norm = architecture.make_norm(mesh, "embedding_norm")
 
     def __call__(
         self,
@@ -100,7 +103,7 @@ class Embeddings(mtf.Module):
         Raises:
           ShapeError: there are more tokens in an example than learned positions.
         """
-        a = self.architecture
+        architecture = self.architecture
         x = self.tokens(tokens)
         if self.project is not None:
             x = self.project(x)
@@ -109,13 +112,13 @@ class Embeddings(mtf.Module):
             length = tokens.shape.only(["length"]).size
             self.check_length(length)
             x = x + self.positions(positions)
-        elif a.positions == "sinusoidal":
-            x = x + mtf.layers.sinusoids(positions, a.dim("d_model"))
+        elif architecture.positions == "sinusoidal":
+            x = x + mtf.layers.sinusoids(positions, architecture.dim("d_model"))
         if self.types is not None:
             if token_types is None:
                 token_types = mtf.zeros(tokens.mesh, tokens.shape, "int32")
             x = x + self.types(token_types)
-        x = mtf.cast(x, a.dtype)
+        x = mtf.cast(x, architecture.dtype)
         if self.norm is None:
             return x
         return self.norm(x)
@@ -146,13 +149,13 @@ class Embeddings(mtf.Module):
         return self.tokens.attend(x)
 
 
-def mask_padded_vocab(logits: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+def mask_padded_vocab(logits: mtf.Tensor, architecture: Architecture) -> mtf.Tensor:
     """Returns logits [..., vocab], with a very negative number at ids that only pad the
     vocabulary to a multiple of `Architecture.vocab_multiple`.
     """
-    if a.dim("vocab").size == a.vocab:
+    if architecture.dim("vocab").size == architecture.vocab:
         return logits
-    is_token = mtf.range(logits.mesh, a.dim("vocab")) < a.vocab
+    is_token = mtf.range(logits.mesh, architecture.dim("vocab")) < architecture.vocab
     return logits + mtf.cast(mtf.layers.mask_bias(is_token), logits.dtype)
 
 

@@ -111,20 +111,20 @@ def _read_classifier_config(
 
 def _write_config(model: Model) -> dict[str, Any]:
     """Returns the settings of config.json for a model with a BERT encoder."""
-    a: Architecture = model.architecture
+    architecture: Architecture = model.architecture
     return {
         "model_type": "bert",
-        "vocab_size": a.vocab,
-        "hidden_size": a.d_model,
-        "num_hidden_layers": a.blocks,
-        "num_attention_heads": a.heads,
-        "intermediate_size": a.d_ff,
-        "hidden_act": hugging_face_activation(a.activation),
-        "hidden_dropout_prob": a.dropout,
-        "attention_probs_dropout_prob": a.dropout,
-        "max_position_embeddings": a.max_length,
-        "type_vocab_size": a.token_types,
-        "layer_norm_eps": a.epsilon,
+        "vocab_size": architecture.vocab,
+        "hidden_size": architecture.d_model,
+        "num_hidden_layers": architecture.blocks,
+        "num_attention_heads": architecture.heads,
+        "intermediate_size": architecture.d_ff,
+        "hidden_act": hugging_face_activation(architecture.activation),
+        "hidden_dropout_prob": architecture.dropout,
+        "attention_probs_dropout_prob": architecture.dropout,
+        "max_position_embeddings": architecture.max_length,
+        "type_vocab_size": architecture.token_types,
+        "layer_norm_eps": architecture.epsilon,
         "pad_token_id": 0,
     }
 
