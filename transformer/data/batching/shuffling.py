@@ -19,9 +19,11 @@ import numpy as np
 
 _ROUNDS = 8  # of the Feistel network
 _MIN_HALF_BITS = 3  # fewer bits have too few permutations
-# The constants of splitmix64 (Steele et al. 2014): an increment and two factors.
+# The constants of splitmix64 (Steele et al. 2014): an increment, factors and shifts.
 _INCREMENT = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27)
+_LAST_SHIFT = 31
 
 
 def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
@@ -98,12 +100,12 @@ def _feistel(
     for round_key in round_keys:
         round_hash = _mix(right + round_key) & mask
         left, right = right, left ^ round_hash
-    return left << half_bits | right
+    return (left << half_bits) | right
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
     """Returns a 64-bit hash of each word, uint64 (the finalizer of splitmix64)."""
-    for shift, factor in zip((30, 27), _FACTORS):
+    for shift, factor in zip(_SHIFTS, _FACTORS):
         shifted = words >> np.uint64(shift)
         words = (words ^ shifted) * np.uint64(factor)
-    return words ^ words >> np.uint64(31)
+    return words ^ (words >> np.uint64(_LAST_SHIFT))
