@@ -150,8 +150,8 @@ def write_tensors(
     files = [FILE]
     if len(shards) > 1:
         files = [
-            f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-            for number in range(1, len(shards) + 1)
+            f"model-{shard_number:05d}-of-{len(shards):05d}.safetensors"
+            for shard_number in range(1, len(shards) + 1)
         ]
     weight_map: dict[str, str] = {}
     for file, shard in zip(files, shards):

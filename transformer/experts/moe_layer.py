@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer: many feed-forward layers, of which each token uses a few.
+"""A mixture-of-experts layer: many feed-forward layers; each token uses a few of them.
 
     layer = MixtureOfExperts(mesh, "d_model:512", "d_ff:2048", experts=64)
     y, report = layer(x, training=True)          # [batch length d_model] -> the same
@@ -21,8 +21,9 @@ tensor has both `batch` and `experts`, so both may be sharded along one mesh axi
 `batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
 `d_model`, so `d_model` may be sharded along `data`, too (FSDP).
 
-Tokens are routed in *groups*: an expert has `capacity` slots for each group, and a slot
-stores one token. By default a group is an example; with `group_size` it is a section of an
+A *choice* is an expert that a token is to go through. Tokens are routed in *groups*: an
+expert has `capacity` slots for each group, a slot stores one token, and choices beyond that
+are dropped. By default a group is an example; with `group_size` it is a section of an
 example, or several examples. Microbatches split a batch by examples, so they do not split a
 group within an example; if they would split a group of several examples, that is an error.
 """

@@ -131,7 +131,7 @@ class Decoder:
             tokens="batch; length",
             inputs="batch; inputs_length",
             prompt_lengths="batch",
-            max_length="",
+            max_length="",  # a scalar, as the next ones are
             seed="",
             batch_index="",
         )

@@ -168,7 +168,7 @@ class Block(mtf.Module):
           x: a residual stream at one position, [batch, d_model]; only its shape and dtype
             are used.
           num_slots: the count of positions whose keys and values the cache can store;
-            local attention ignores it, and stores those of its window.
+            local attention ignores it, and stores the positions within its radius.
           context: an encoder's output, [batch, length, d_model]; None: no encoder.
         """
         if isinstance(self.attention, mtf.layers.LocalAttention):

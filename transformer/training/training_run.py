@@ -280,7 +280,7 @@ class Run:
         monitor = Monitor(
             model_dir,
             self.steps,
-            # The forecast is for one position of the mesh.
+            # The forecast is for one position of the mesh: one coordinate along each axis.
             flops=forecast.flops() * trainer.model.mesh.size,
             peak_flops=self.peak_flops,
         )
@@ -318,6 +318,8 @@ class Run:
         if not isinstance(model, LanguageModel) or not has_byte_tokens:
             return
         mesh = model.mesh
+        # A live mesh runs its programs on JAX's devices. `mesh.stages` is the name of the
+        # axis of pipeline stages.
         if mesh.live and mesh.axes.get(mesh.stages, 1) > 1:
             print(
                 "\nno sample: decoding is one loop over all stages of a pipeline, which a "

@@ -54,7 +54,8 @@ class Monitor:
     Args:
       folder: the folder of the run.
       steps: the total count of steps.
-      flops: the FLOPs of a step, summed over all positions of the mesh.
+      flops: the FLOPs of a step, summed over all positions of the mesh (a position is one
+        coordinate along each axis).
       peak_flops: the peak FLOPs per second of all devices together; None: unknown.
       clock: a function that returns the time in seconds.
     """

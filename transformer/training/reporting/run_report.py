@@ -104,8 +104,8 @@ def finished_text(
 
 
 def cost(forecast: mtf.Forecast) -> str:
-    """Returns the cost of a step for one position of the mesh, as one line; the first line of
-    the error, if the step has one.
+    """Returns the cost of a step for one position of the mesh (one coordinate along each
+    axis), as one line; the first line of the error, if the step has one.
     """
     if forecast.error is not None:
         return forecast.error.partition("\n")[0]
