@@ -166,6 +166,7 @@ class Decoder:
         num_new = length - prompt_lengths
         # `_generate` starts all sequences at position 0, so they are shifted by their
         # prompts: the last id of the prompt, a negative element for each new id, then 0.
+        # [5 7 -1 -1], with the prompt 5 7 and two new ids, becomes [7 -1 -1 0].
         last_ids = mtf.gather(tokens, prompt_lengths - 1, "length")
         is_new = mtf.outer(positions, num_new, mtf.less_equal)
         new_or_zero = mtf.where(is_new, -1, 0)
@@ -316,9 +317,7 @@ class Decoder:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> Iterator[list[Completion]]:
-        """Yields the completions of each batch. Arguments and errors are those of
-        `__call__`.
-        """
+        """Yields the completions of each batch; arguments are those of `__call__`."""
         if max_new_tokens is None:
             max_new_tokens = self.max_new_tokens
         if not 1 <= max_new_tokens <= self.max_new_tokens:

@@ -140,10 +140,11 @@ def _write_classifier_config(model: Classifier) -> dict[str, Any]:
     }
 
 
-def _rules(
+def _make_rules(
     head_rules: list[Rule], has_pooler: bool = True
 ) -> Callable[[Any], list[Rule]]:
-    """Returns a function that returns the conversion rules of a model.
+    """Returns the field `rules` of a family: a function of a model that returns its conversion
+    rules.
 
     Args:
       head_rules: the rules of the layers after the encoder.
@@ -154,6 +155,7 @@ def _rules(
         encoder_table += _POOLER
 
     def rules(model: Any) -> list[Rule]:
+        """Returns the rules of a model."""
         return [
             *table(encoder_table, tensor_prefix="bert.", variable_prefix="bert/"),
             *head_rules,
@@ -173,7 +175,7 @@ BERT = Family(
     model_class=Bert,
     read_config=_read_config,
     write_config=_write_config,
-    rules=_rules(
+    rules=_make_rules(
         table(_PRETRAINING, tensor_prefix="cls.", variable_prefix="pretraining/")
     ),
     renames=WEIGHT_BIAS,
@@ -188,7 +190,7 @@ BERT_CLASSIFIER = Family(
     model_class=Classifier,
     read_config=_read_classifier_config,
     write_config=_write_classifier_config,
-    rules=_rules(table(_CLASSES)),
+    rules=_make_rules(table(_CLASSES)),
     renames=WEIGHT_BIAS,
     ignored_names=_IGNORED_NAMES,
 )
@@ -197,7 +199,7 @@ BERT_SPANS = Family(
     model_class=SpanExtractor,
     read_config=_read_config,
     write_config=_write_config,
-    rules=_rules(table(_ENDS), has_pooler=False),
+    rules=_make_rules(table(_ENDS), has_pooler=False),
     renames=WEIGHT_BIAS,
     ignored_names=_IGNORED_NAMES,
 )

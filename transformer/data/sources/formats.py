@@ -173,7 +173,7 @@ class TFRecords(Format):
 
     text: bool = True
     unit = "record"
-    checked = False  # `spans` has TensorFlow check the checksums of all records
+    checked = False  # TensorFlow checks the checksums of all records in `spans`
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         with open(path, "rb") as file:
