@@ -281,6 +281,7 @@ class Decoder:
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
+            """Returns the logits of the next id [batch, vocab], and the updated cache."""
             # Position 0 of the generated sequence is the last id of the prompt.
             return model.decode_step(position + (padded_length - 1), ids, cache)
 

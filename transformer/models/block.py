@@ -229,6 +229,7 @@ class Block(mtf.Module):
         """
 
         def attend_and_fill(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
+            """Returns the output of self-attention, and the cache of all prompts."""
             keys_values = self.attention.project_keys_values(h, attention_mask.rope)
             y = attend(
                 self.attention, h, attention_mask, training=False, context=keys_values
@@ -261,6 +262,7 @@ class Block(mtf.Module):
         updated_caches = []
 
         def self_attention(h: mtf.Tensor) -> mtf.Tensor:
+            """Returns the output of self-attention, and stores the updated cache."""
             y, updated_cache = cached_attention(h)
             updated_caches.append(updated_cache)
             return y
@@ -333,6 +335,7 @@ class Block(mtf.Module):
         reports: list[Report] = []
 
         def feed_forward(h: mtf.Tensor) -> mtf.Tensor:
+            """Returns the output of the layer, and stores the report of a mixture."""
             if not isinstance(self.feed_forward, MixtureOfExperts):
                 return self.feed_forward(h, training)
             # Without a dimension "length", the router makes each token a group, so the
