@@ -118,7 +118,7 @@ class PrefixFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderFeatures(Features):
-    """The features of an encoder-decoder, which predicts each of "targets" from "inputs" and
+    """The features of an encoder-decoder, which predicts each of `targets` from `inputs` and
     the targets before it.
 
     The attributes `inputs` and `targets` are lengths; gin files bind them by these names.
