@@ -49,7 +49,9 @@ def batches(
 
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the inputs and targets of a step, int32 [batch, length] each."""
-        window_starts = starts(step, batch_size, num_starts, seed=seed)
+        window_starts = starts(
+            step, batch_size=batch_size, num_starts=num_starts, seed=seed
+        )
         byte_indices = window_starts[:, None] + offsets  # [batch, length + 1]
         return _inputs_and_targets(tf.gather(text_tensor, byte_indices))
 
