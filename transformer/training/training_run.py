@@ -248,7 +248,7 @@ class Run:
         trainer.record = run_record.make_record(
             trainer, self.data, self._recorded_settings
         )
-        trainer.restore(model_dir)
+        trainer.restore(model_dir)  # changes nothing if there is no checkpoint
         run_record.check_vocabulary(
             trainer.restored_extra,
             self.data.vocabulary,
