@@ -32,9 +32,9 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 
 # A family converts one class of Hugging Face's models to one of our classes, and back.
-ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
+FAMILIES = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 # Hugging Face's name of a class of models -> the family.
-_FAMILY_BY_CLASS = {name: family for family in ALL for name in family.class_names}
+_FAMILY_BY_CLASS = {name: family for family in FAMILIES for name in family.class_names}
 # Settings of an architecture that do not change results at inference: models that differ
 # only in these are the same model.
 _WITHOUT_EFFECT = (
@@ -181,7 +181,7 @@ def family_of(model: Model) -> Family:
       CheckpointError: Hugging Face has no such model; the message says what differs.
     """
     reasons = []
-    for family in ALL:
+    for family in FAMILIES:
         if family.model_class is type(model):
             difference = _difference(family, model)
             if difference is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformer.convert.config_settings import Settings, hugging_face_activation
 from transformer.convert.families.block_rules import block_rules
-from transformer.convert.families.family import WEIGHT_BIAS, Family
+from transformer.convert.families.family import NORM_RENAMES, Family
 from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
@@ -178,7 +178,7 @@ BERT = Family(
     rules=_make_rules(
         table(_PRETRAINING, tensor_prefix="cls.", variable_prefix="pretraining/")
     ),
-    renames=WEIGHT_BIAS,
+    renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
     copies=lambda model: {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -191,7 +191,7 @@ BERT_CLASSIFIER = Family(
     read_config=_read_classifier_config,
     write_config=_write_classifier_config,
     rules=_make_rules(table(_CLASSES)),
-    renames=WEIGHT_BIAS,
+    renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
 )
 BERT_SPANS = Family(
@@ -200,6 +200,6 @@ BERT_SPANS = Family(
     read_config=_read_config,
     write_config=_write_config,
     rules=_make_rules(table(_ENDS), has_pooler=False),
-    renames=WEIGHT_BIAS,
+    renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
 )
