@@ -243,7 +243,7 @@ class MixtureOfExperts(mtf.Module):
         """
         outer_names = x.shape.without(TOKENS, self.model_dim.name).names
         num_outer = len(outer_names)
-        # The order of the dimensions of x: [*outer, length, d_model]; in decoding there is no
+        # The dimensions of x in the order [*outer, length, d_model]; in decoding there is no
         # `length`.
         order = [*outer_names, *x.shape.only([TOKENS]).names, self.model_dim.name]
         grouped_x = self._split_into_groups(mtf.transpose(x, order), num_outer)
@@ -313,17 +313,17 @@ class MixtureOfExperts(mtf.Module):
         [*groups, length, d_model].
         """
         d_model = self.model_dim.name
-        groups = [name for name in x.shape.names if name not in (TOKENS, d_model)]
-        tokens = self.dispatch.take(x, routing)
-        tokens = mtf.transpose(tokens, [EXPERTS, *groups, CAPACITY, d_model])
+        group_names = [name for name in x.shape.names if name not in (TOKENS, d_model)]
+        tokens = self.dispatch.take(x, routing)  # the token in each slot of each expert
+        tokens = mtf.transpose(tokens, [EXPERTS, *group_names, CAPACITY, d_model])
         # With the new names, the layout shards `experts` instead of the groups: an
         # all-to-all. Renaming back is another one.
-        to_experts = {name: f"{name}_all" for name in groups}
-        to_experts[EXPERTS] = _EXPERTS_SHARDED
-        to_experts[d_model] = self._expert_model_name
-        from_experts = {new: old for old, new in to_experts.items()}
-        results = self.experts(mtf.rename(tokens, to_experts))
-        results = mtf.rename(results, from_experts)
+        new_names = {name: f"{name}_all" for name in group_names}
+        new_names[EXPERTS] = _EXPERTS_SHARDED
+        new_names[d_model] = self._expert_model_name
+        old_names = {new: old for old, new in new_names.items()}
+        results = self.experts(mtf.rename(tokens, new_names))
+        results = mtf.rename(results, old_names)
         return self.dispatch.combine(results, routing, x)
 
 
