@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
 
     with command_line.exit_on_user_errors():
         if _HLO.value:
-            check_writable(_HLO.value, "--hlo")
+            check_writable(_HLO.value, name="--hlo")
         # An abstract mesh has shapes and a layout, but no devices.
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
         from transformer.training.training_run import Run

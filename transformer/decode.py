@@ -123,7 +123,7 @@ def run(argv: Sequence[str], args: Any) -> None:
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.output:
-            check_writable(args.output, "--output")
+            check_writable(args.output, name="--output")
         command_line.connect_by_flags()
         trained = Trained.of(args.model_dir)
         prompts = _read_prompts(args.input)

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.json:
-            check_writable(args.json, "--json")
+            check_writable(args.json, name="--json")
         command_line.connect_by_flags()
         trained = Trained.of(args.model_dir)
         evaluation = Evaluation(

@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         for flag in (_JSON, _HTML):
             if flag.value is not None:
-                check_writable(flag.value, f"--{flag.name}")
+                check_writable(flag.value, name=f"--{flag.name}")
         # An abstract mesh has shapes and a layout, but no devices.
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
         forecast = training_run.Run().explain(_DEVICE_MEMORY.value)

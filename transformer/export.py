@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
             raise command_line.ConfigError(
                 "--stablehlo=FOLDER, the folder to write, is missing."
             )
-        check_writable(_FOLDER.value, "--stablehlo", folder=True)
+        check_writable(_FOLDER.value, name="--stablehlo", folder=True)
         # An abstract mesh has no devices, so the variables of this run have no values.
         abstract_run = _make_run(argv, 'Mesh.devices = "abstract"')
         exported = abstract_run.export()

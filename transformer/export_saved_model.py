@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> None:
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
-        check_writable(args.saved_model, "--saved_model", folder=True)
+        check_writable(args.saved_model, name="--saved_model", folder=True)
         trained = Trained.of(args.model_dir)
         saved_model = export(
             trained,

@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv, model_dir=args.model_dir)
         if args.output:
-            check_writable(args.output, "--output")
+            check_writable(args.output, name="--output")
         command_line.connect_by_flags()
         lines = _read_lines(args.input)
         trained = Trained.of(args.model_dir)

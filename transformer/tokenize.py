@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.configure_by_flags(argv)
-        check_writable(args.output, "--output", folder=True)
+        check_writable(args.output, name="--output", folder=True)
         write(
             args.task,
             args.output,

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
     args = flags.FLAGS
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
-        check_writable(args.output, "--output")
+        check_writable(args.output, name="--output")
         train(
             kind=args.kind,
             size=args.size,

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     mesh = mtf.Mesh("")  # one device
     with command_line.exit_on_user_errors():
         command_line.refuse_gin(argv)
-        check_writable(_OUTPUT.value, "--output", folder=True)
+        check_writable(_OUTPUT.value, name="--output", folder=True)
         if _FROM.value:
             model = hugging_face.read_model(
                 _MODEL_DIR.value,

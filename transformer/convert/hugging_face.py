@@ -32,11 +32,12 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 
 # A family converts one class of Hugging Face's models to one of our classes, and back.
-ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
+FAMILIES = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 # Hugging Face's name of a class of models -> the family.
-_FAMILY_BY_CLASS = {name: family for family in ALL for name in family.class_names}
-# Settings of an architecture that do not change results at inference.
-_IRRELEVANT = (
+_FAMILY_BY_CLASS = {name: family for family in FAMILIES for name in family.class_names}
+# Settings of an architecture that do not change results at inference: models that differ
+# only in these are the same model.
+_WITHOUT_EFFECT = (
     "dropout",
     "vocab_multiple",
     "scanned",
@@ -180,18 +181,19 @@ def family_of(model: Model) -> Family:
       CheckpointError: Hugging Face has no such model; the message says what differs.
     """
     reasons = []
-    for family in ALL:
+    for family in FAMILIES:
         if family.model_class is type(model):
             difference = _difference(family, model)
             if difference is None:
                 return family
             reasons.append(f"{family.class_names[0]}: {difference}")
+    if not reasons:
+        reasons = [f"no class corresponds to {type(model).__name__}"]
     raise mtf.CheckpointError(
         mtf.errors.explain_error(
             "Hugging Face has no such model.",
             model=f"{type(model).__name__}\n{model.architecture}",
-            differs="\n".join(reasons)
-            or f"no class corresponds to {type(model).__name__}",
+            differs="\n".join(reasons),
         )
     )
 
@@ -221,24 +223,29 @@ def _difference(family: Family, model: Model) -> str | None:
             described_value = described_values.get(name, value)
             if value != described_value:
                 differences.append(f"{name} is {value!r}, not {described_value!r}")
+    if not differences:
+        return None
     # Encoder and decoder often have the same differences: each is named once.
-    return "; ".join(dict.fromkeys(differences)) or None
+    return "; ".join(dict.fromkeys(differences))
 
 
-def _result_settings(a: Architecture) -> dict[str, Any]:
+def _result_settings(architecture: Architecture) -> dict[str, Any]:
     """Returns the settings of an architecture that its results depend on, by name."""
-    settings = {field.name: getattr(a, field.name) for field in dataclasses.fields(a)}
-    for name in _IRRELEVANT:
+    settings = {
+        field.name: getattr(architecture, field.name)
+        for field in dataclasses.fields(architecture)
+    }
+    for name in _WITHOUT_EFFECT:
         del settings[name]
     for kind, names in _POSITION_SETTINGS.items():
-        if a.positions != kind:
+        if architecture.positions != kind:
             for name in names:
                 del settings[name]
     # Values of these settings that have the same results are replaced by one of them.
     return settings | {
-        "kv_heads": a.kv_heads or a.heads,
-        "scaled_logits": a.tied and a.scaled_logits,
-        "attention": "local" if a.attention == "local" else "full",
+        "kv_heads": architecture.kv_heads or architecture.heads,
+        "scaled_logits": architecture.tied and architecture.scaled_logits,
+        "attention": "local" if architecture.attention == "local" else "full",
     }
 
 

@@ -37,8 +37,9 @@ import numpy as np
 import meshtf as mtf
 
 Shapes = Mapping[str, mtf.Shape]  # of variables, by their names
-Sizes = Mapping[str, int]  # of dimensions in the tensors, by their names; see above
-_MAX_NAMES = 6  # of each list in an error
+# Name of a dimension that is padded in our variables -> its size in the tensors.
+Sizes = Mapping[str, int]
+_MAX_NAMES = 6  # the most names of each list in an error message
 
 
 class Tensors(Protocol):
@@ -94,7 +95,11 @@ def table(text: str, tensor_prefix: str = "", variable_prefix: str = "") -> list
     """
     rows = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
     return [
-        Rule(tensor_prefix + tensor, variable_prefix + variables, axes)
+        Rule(
+            tensor=tensor_prefix + tensor,
+            variables=variable_prefix + variables,
+            axes=axes,
+        )
         for tensor, variables, axes in rows
     ]
 
@@ -146,7 +151,7 @@ def to_variables(
         variable_views = _variable_views(rule, shape, arrays)
         for index, variable_view in enumerate(variable_views):
             # A view of the variable's array: the assignment writes into `arrays`.
-            variable_view[...] = _tensor_view(rule, shape, tensor, index)
+            variable_view[...] = _tensor_view(rule, shape, tensor, index=index)
     return arrays
 
 
@@ -171,7 +176,7 @@ def to_tensors(
         variable_views = _variable_views(rule, shape, arrays)
         for index, variable_view in enumerate(variable_views):
             # A view of `tensor`: the assignment writes into `tensor`.
-            tensor_view = _tensor_view(rule, shape, tensor, index)
+            tensor_view = _tensor_view(rule, shape, tensor, index=index)
             tensor_view[...] = variable_view
         tensors[rule.tensor] = tensor
     return dict(sorted(tensors.items()))
@@ -280,6 +285,7 @@ def _tensor_view(
     names = [name for axis in rule.axis_dims() for name in axis]
     sizes = [size for axis in _axis_sizes(rule, shape) for size in axis]
     unmerged = tensor.reshape(sizes)  # an axis for each dimension
+    # One variable along the axis `*`, and all elements along the other axes.
     selection = tuple(index if name == "*" else slice(None) for name in names)
     dims = [name for name in names if name != "*"]
     order = [dims.index(name) for name in shape.names]

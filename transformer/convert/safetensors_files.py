@@ -28,6 +28,7 @@ import meshtf as mtf
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
+_MAX_LISTED_FILES = 8  # the most files of a folder that an error message lists
 # Data types, as safetensors names them, that float32 represents exactly.
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -66,7 +67,9 @@ class TensorFiles(Mapping[str, np.ndarray]):
                 for name in names:
                     header = file.get_slice(name)  # reads no values
                     shape = tuple(header.get_shape())
-                    self._entries[name] = _Entry(file, shape, header.get_dtype())
+                    self._entries[name] = _Entry(
+                        file, shape=shape, dtype=header.get_dtype()
+                    )
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
@@ -124,7 +127,7 @@ def _read_errors(folder: str | Path) -> Iterator[None]:
             mtf.errors.explain_error(
                 "the tensors of a folder cannot be read.",
                 folder=folder,
-                files=", ".join(files[:8]),
+                files=", ".join(files[:_MAX_LISTED_FILES]),
                 error=error,
                 way_out=f"It must have {FILE}, or {INDEX} and the files in it.",
             )
@@ -147,8 +150,8 @@ def write_tensors(
     files = [FILE]
     if len(shards) > 1:
         files = [
-            f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
-            for i in range(len(shards))
+            f"model-{shard_number:05d}-of-{len(shards):05d}.safetensors"
+            for shard_number in range(1, len(shards) + 1)
         ]
     weight_map: dict[str, str] = {}
     for file, shard in zip(files, shards):
@@ -197,4 +200,4 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         yield temporary_folder
         temporary_folder.rename(path)
     finally:
-        shutil.rmtree(temporary_folder, ignore_errors=True)
+        shutil.rmtree(temporary_folder, ignore_errors=True)  # absent if it was renamed

@@ -78,6 +78,7 @@ def _settings(model: Model) -> Iterator[str]:
     yield f"\ntrain.model = @{class_name}"
     if isinstance(model, Classifier):
         yield f"{class_name}.labels = {model.classes.new_dims.size}"
+    # Models of bert.py take their architecture from `bert_architecture`.
     is_bert = type(model).__module__ == bert_architecture.__module__
     configurable = "bert_architecture" if is_bert else "Architecture"
     settings = _fields(model.architecture)

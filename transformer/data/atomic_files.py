@@ -18,7 +18,7 @@ from pathlib import Path
 
 from transformer.data.errors import DataError
 
-_MAX_NAMES = 5  # of files in an error
+_MAX_FILE_NAMES = 5  # the most file names in one error message
 
 
 def check_writable(
@@ -37,7 +37,9 @@ def check_writable(
     final_path = Path(path).absolute()
     candidates = (final_path, *final_path.parents)
     # The path itself, or its nearest parent that exists.
-    existing_path = next(path for path in candidates if os.path.lexists(path))
+    existing_path = next(
+        candidate for candidate in candidates if os.path.lexists(candidate)
+    )
     if existing_path == final_path and not folder:
         if existing_path.is_dir():
             raise DataError(
@@ -50,7 +52,7 @@ def check_writable(
             f"{name}={path} cannot be written: {existing_path} is no folder.\n"
             "  Name another path, or move that file."
         )
-    # Only creating a file shows it: a disk may be read-only whatever the permissions are.
+    # Permissions do not tell whether a disk is read-only: so a file is created and deleted.
     probe = existing_path / f".{os.getpid()}.probe"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
@@ -65,24 +67,24 @@ def check_writable(
 def check_folder(
     path: str | os.PathLike[str], name: str, run_files: Sequence[str]
 ) -> None:
-    """Raises DataError if a run cannot write to a folder, or if the folder has files, but
-    none of a run.
+    """Raises DataError if a folder cannot become or is not the folder of a run: it cannot
+    be written, or it has files, but none that a run writes.
 
     Args:
       path: the folder, which need not exist.
       name: the setting that names the path, such as "--model_dir".
       run_files: glob patterns of the names of files that runs write.
     """
-    check_writable(path, name, folder=True)
+    check_writable(path, name=name, folder=True)
     all_files = sorted(os.listdir(path)) if os.path.isdir(path) else []
     files = [file for file in all_files if not file.startswith(".")]
     has_run = any(
         fnmatch.fnmatch(file, pattern) for file in files for pattern in run_files
     )
     if files and not has_run:
-        files_text = ", ".join(files[:_MAX_NAMES])
-        if len(files) > _MAX_NAMES:
-            files_text += f" and {len(files) - _MAX_NAMES} more"
+        files_text = ", ".join(files[:_MAX_FILE_NAMES])
+        if len(files) > _MAX_FILE_NAMES:
+            files_text += f" and {len(files) - _MAX_FILE_NAMES} more"
         raise DataError(
             f"{name}={path} is not the folder of a run; it has {files_text}.\n"
             f"  Name an empty folder, or a new one, such as {Path(path, 'run')}."
@@ -101,7 +103,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary_path
         os.replace(temporary_path, final_path)
     finally:
-        temporary_path.unlink(missing_ok=True)
+        temporary_path.unlink(missing_ok=True)  # absent if it was renamed
 
 
 @contextlib.contextmanager
@@ -125,4 +127,4 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary_path
         os.rename(temporary_path, final_path)
     finally:
-        shutil.rmtree(temporary_path, ignore_errors=True)
+        shutil.rmtree(temporary_path, ignore_errors=True)  # absent if it was renamed

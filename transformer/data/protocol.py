@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from transformer.data.vocabularies.base import Vocabulary
 
-Worker = tuple[int, int]  # the index of a worker, and the count of workers
+# A worker, a process of a cluster that reads data: its index, and the count of workers.
+Worker = tuple[int, int]
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Mixtures of experts: feed-forward layers of which each token uses only a few.
+"""Mixtures of experts: many feed-forward layers; each token uses only a few of them.
 
 Contents:
 

@@ -62,7 +62,7 @@ def _combine_by_gather(
         groups = [name for name in routing.tokens.shape.names if name not in slot_dims]
         weighted_results = results * mtf.cast(routing.weights, results.dtype)
         y = mtf.segment_sum(
-            weighted_results, routing.tokens, x.shape.dim(TOKENS), groups
+            weighted_results, routing.tokens, dim=x.shape.dim(TOKENS), batch=groups
         )
     else:
         # [*groups, choice, length, d_model]
@@ -84,8 +84,8 @@ def _gather_tokens(
 
     Args:
       x: the tokens, [*groups, length, d_model].
-      tokens: the token of each slot, int32 [*groups, experts_all, capacity].
-      slots: the slot of each choice, int32 [*groups, choice, length].
+      tokens: the index of the token of each slot, int32 [*groups, experts_all, capacity].
+      slots: the index of the slot of each choice, int32 [*groups, choice, length].
     """
 
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
@@ -106,8 +106,9 @@ def _gather_results(
 
     Args:
       results: the results of experts, [*groups, experts_all, capacity, d_model].
-      slots: the slot of each choice, int32 [*groups, choice, length].
-      sources: the choice in each slot, int32 [*groups, experts_all, capacity].
+      slots: the index of the slot of each choice, int32 [*groups, choice, length].
+      sources: the index of the choice in each slot, int32 [*groups, experts_all,
+        capacity].
     """
 
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:

@@ -106,7 +106,7 @@ def top_2(
     routing = _route_choices(
         candidates,
         capacity,
-        training,
+        training=training,
         num_counted=1,
         may_have_slot=may_have_slot,
         normalize_after=normalize == "after",
@@ -133,7 +133,7 @@ def switch(
       capacity: the capacity of experts; None: `Capacity()`.
     """
     candidates = top_candidates(logits, k=1, nonpadding=nonpadding)
-    return _route_choices(candidates, capacity, training)
+    return _route_choices(candidates, capacity, training=training)
 
 
 @gin.configurable
@@ -164,13 +164,16 @@ def top_k(
     """
     _check_one_of(normalize, "before", "after", "never")
     _check_k(k, logits, setting="top_k.k")
-    candidates = top_candidates(logits, k, nonpadding)
+    candidates = top_candidates(logits, k=k, nonpadding=nonpadding)
     if normalize == "before":
         candidates = candidates._replace(
             gates=candidates.gates / mtf.reduce_sum(candidates.gates, CHOICE)
         )
     return _route_choices(
-        candidates, capacity, training, normalize_after=normalize == "after"
+        candidates,
+        capacity,
+        training=training,
+        normalize_after=normalize == "after",
     )
 
 
@@ -204,17 +207,20 @@ def expert_choice(
     # Experts choose among all tokens: only the probabilities of the candidates are used.
     candidates = top_candidates(logits, k=1, nonpadding=nonpadding)
     token_dim = logits.shape.dim(TOKENS)
-    num_slots = _num_slots(candidates, capacity, training, choices=k)
-    score = candidates.probabilities
+    num_slots = _num_slots(candidates, capacity, training=training, choices=k)
+    scores = candidates.probabilities
     if nonpadding is not None:
         # Lower than any probability: padding comes last.
-        score = mtf.where(nonpadding, score, -1.0)
-    weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, num_slots))
+        scores = mtf.where(nonpadding, scores, -1.0)
+    # The scores and indices of the tokens that each expert takes.
+    weights, tokens = mtf.top_k(scores, TOKENS, mtf.Dimension(CAPACITY, num_slots))
     # A negative score is that of padding: the slot stays empty.
     is_filled = mtf.cast(weights >= 0.0, "float32")
     tokens = mtf.where(weights >= 0.0, tokens, -1)
-    experts_per_token = mtf.segment_sum(is_filled, tokens, token_dim, candidates.groups)
-    # A count in float32: less than 0.5 is 0.
+    experts_per_token = mtf.segment_sum(
+        is_filled, tokens, dim=token_dim, batch=candidates.groups
+    )
+    # The count is an integer in float32, so less than 0.5 means 0.
     is_dropped = mtf.cast(experts_per_token < 0.5, "float32")
     return Routing(
         tokens=tokens,
@@ -232,11 +238,12 @@ def _sample_choices(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
     """Returns whether each choice is sampled: first choices always, second choices with
     probability gate / threshold. Bool, shaped as gates [*groups, choice, length].
     """
-    uniform = mtf.random_uniform(
+    # One number from 0 to 1 for the second choice of each token.
+    random_numbers = mtf.random_uniform(
         gates.mesh, gates.shape.without(CHOICE), name="second_choices"
     )
     is_second = mtf.range(gates.mesh, gates.shape.dim(CHOICE)) > 0
-    return mtf.where(is_second, gates > uniform * threshold, True)
+    return mtf.where(is_second, gates > random_numbers * threshold, True)
 
 
 def _route_choices(
@@ -261,10 +268,12 @@ def _route_choices(
         choices are dropped.
     """
     queues = ExpertQueues(
-        candidates.experts, candidates.valid, candidates.logits.shape.dim(EXPERTS)
+        candidates.experts,
+        valid=candidates.valid,
+        dim=candidates.logits.shape.dim(EXPERTS),
     )
     num_choices = candidates.gates.shape[CHOICE]
-    num_slots = _num_slots(candidates, capacity, training, choices=num_choices)
+    num_slots = _num_slots(candidates, capacity, training=training, choices=num_choices)
     positions = mtf.where(candidates.valid, queues.positions, -1)
     has_slot = candidates.valid & (positions < num_slots)
     # The choice in each slot, as the integer choice * tokens + token.

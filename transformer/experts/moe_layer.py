@@ -1,4 +1,4 @@
-"""A mixture-of-experts layer: many feed-forward layers, of which each token uses a few.
+"""A mixture-of-experts layer: many feed-forward layers; each token uses a few of them.
 
     layer = MixtureOfExperts(mesh, "d_model:512", "d_ff:2048", experts=64)
     y, report = layer(x, training=True)          # [batch length d_model] -> the same
@@ -21,8 +21,9 @@ tensor has both `batch` and `experts`, so both may be sharded along one mesh axi
 `batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
 `d_model`, so `d_model` may be sharded along `data`, too (FSDP).
 
-Tokens are routed in *groups*: an expert has `capacity` slots for each group, and a slot
-stores one token. By default a group is an example; with `group_size` it is a section of an
+A *choice* is an expert that a token is to go through. Tokens are routed in *groups*: an
+expert has `capacity` slots for each group, a slot stores one token, and choices beyond that
+are dropped. By default a group is an example; with `group_size` it is a section of an
 example, or several examples. Microbatches split a batch by examples, so they do not split a
 group within an example; if they would split a group of several examples, that is an error.
 """
@@ -242,7 +243,7 @@ class MixtureOfExperts(mtf.Module):
         """
         outer_names = x.shape.without(TOKENS, self.model_dim.name).names
         num_outer = len(outer_names)
-        # The order of the dimensions of x: [*outer, length, d_model]; in decoding there is no
+        # The dimensions of x in the order [*outer, length, d_model]; in decoding there is no
         # `length`.
         order = [*outer_names, *x.shape.only([TOKENS]).names, self.model_dim.name]
         grouped_x = self._split_into_groups(mtf.transpose(x, order), num_outer)
@@ -312,17 +313,17 @@ class MixtureOfExperts(mtf.Module):
         [*groups, length, d_model].
         """
         d_model = self.model_dim.name
-        groups = [name for name in x.shape.names if name not in (TOKENS, d_model)]
-        tokens = self.dispatch.take(x, routing)
-        tokens = mtf.transpose(tokens, [EXPERTS, *groups, CAPACITY, d_model])
+        group_names = [name for name in x.shape.names if name not in (TOKENS, d_model)]
+        tokens = self.dispatch.take(x, routing)  # the token in each slot of each expert
+        tokens = mtf.transpose(tokens, [EXPERTS, *group_names, CAPACITY, d_model])
         # With the new names, the layout shards `experts` instead of the groups: an
         # all-to-all. Renaming back is another one.
-        to_experts = {name: f"{name}_all" for name in groups}
-        to_experts[EXPERTS] = _EXPERTS_SHARDED
-        to_experts[d_model] = self._expert_model_name
-        from_experts = {new: old for old, new in to_experts.items()}
-        results = self.experts(mtf.rename(tokens, to_experts))
-        results = mtf.rename(results, from_experts)
+        new_names = {name: f"{name}_all" for name in group_names}
+        new_names[EXPERTS] = _EXPERTS_SHARDED
+        new_names[d_model] = self._expert_model_name
+        old_names = {new: old for old, new in new_names.items()}
+        results = self.experts(mtf.rename(tokens, new_names))
+        results = mtf.rename(results, old_names)
         return self.dispatch.combine(results, routing, x)
 
 
@@ -351,7 +352,9 @@ def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
     example_dim = mtf.Dimension("example", 1)
     if not is_single_example:
         example_dim = outer_dims[-1]
-    examples_per_group = _examples_per_group(example_dim.size, length, size)
+    examples_per_group = _examples_per_group(
+        num_examples=example_dim.size, length=length, size=size
+    )
     if examples_per_group is None:
         raise mtf.ShapeError(
             f"groups of {size} tokens do not fit {x.shape!r}.\n  Take a divisor of "

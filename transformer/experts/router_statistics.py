@@ -23,7 +23,8 @@ class Candidates(NamedTuple):
     Attributes:
       logits: the logits of the router, float32 [*groups, length, experts_all].
       probabilities: the softmax of the logits, [*groups, length, experts_all].
-      experts: the likeliest experts, int32 [*groups, choice, length], likeliest first.
+      experts: the indices of the likeliest experts, int32 [*groups, choice, length],
+        likeliest first.
       gates: the weights of the experts' results, float32 [*groups, choice, length].
       valid: whether each choice is queued, bool [*groups, choice, length].
       is_token: 1.0, or 0.0 for padding, float32 [*groups, length].

@@ -66,19 +66,20 @@ class Capacity:
         if factor is None:
             return tokens
         needed = max(int(choices * tokens * factor / experts), self.minimum, 1)
-        rounded_up = -(-needed // self.multiple) * self.multiple
-        return min(rounded_up, tokens)
+        num_multiples = -(-needed // self.multiple)  # rounded up
+        return min(num_multiples * self.multiple, tokens)
 
 
 class Choices(NamedTuple):
     """The choices of tokens; each field is [*groups, choice, length].
 
     Attributes:
-      experts: the chosen expert, int32.
+      experts: the index of the chosen expert, int32.
       gates: the weight of the expert's result, float32; 0: the choice is dropped.
       positions: the position in the expert's queue, int32, from 0; -1: not queued.
       has_slot: whether the choice gets a slot, bool.
-      slots: the slot, expert * capacity + position, int32; -1: the choice is dropped.
+      slots: the index of the slot among those of all experts, expert * capacity +
+        position, int32; -1: the choice is dropped.
     """
 
     experts: mtf.Tensor
@@ -93,8 +94,8 @@ class Routing:
     """The assignment of tokens to the slots of experts, with losses and statistics.
 
     Attributes:
-      tokens: the token in each slot, int32 [*groups, experts_all, capacity]; -1: the slot
-        is empty.
+      tokens: the index in its group of the token in each slot, int32 [*groups,
+        experts_all, capacity]; -1: the slot is empty.
       weights: the weight of each slot's result, float32 [*groups, experts_all, capacity];
         0: the slot is empty.
       choices: the choices of tokens; None: experts choose tokens.
@@ -120,7 +121,7 @@ class ExpertQueues:
     """The queues of choices at the experts, for each group.
 
     Args:
-      experts: the expert of each choice, int32 [*groups, choice, length].
+      experts: the index of the expert of each choice, int32 [*groups, choice, length].
       valid: whether each choice is queued, bool [*groups, choice, length].
       dim: the dimension of experts, such as `experts_all:8`.
 
@@ -140,7 +141,8 @@ class ExpertQueues:
         self.valid = valid
         # Choices that are not queued get an expert after the last, so they sort last.
         sequence = flatten_choices(mtf.where(valid, experts, dim.size))
-        # All queues, one after the other, and the index at which each expert's queue starts.
+        # Indices into `sequence`: all queues, one after the other. `_starts` is where in
+        # this order each expert's queue starts.
         self._order = mtf.argsort(sequence, _SEQUENCE)
         self.counts = self.count(experts.shape[CHOICE])
         self._starts = mtf.cumsum(self.counts, dim.name, exclusive=True)
@@ -152,7 +154,7 @@ class ExpertQueues:
         choice_index = mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE))
         is_counted = choice_index < num_counted
         ones = mtf.where(self.valid & is_counted, mtf.ones_like(self.experts), 0)
-        return mtf.segment_sum(ones, self.experts, self.dim, self.groups)
+        return mtf.segment_sum(ones, self.experts, dim=self.dim, batch=self.groups)
 
     @property
     def positions(self) -> mtf.Tensor:

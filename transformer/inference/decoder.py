@@ -131,7 +131,7 @@ class Decoder:
             tokens="batch; length",
             inputs="batch; inputs_length",
             prompt_lengths="batch",
-            max_length="",
+            max_length="",  # a scalar, as the next ones are
             seed="",
             batch_index="",
         )
@@ -166,6 +166,7 @@ class Decoder:
         num_new = length - prompt_lengths
         # `_generate` starts all sequences at position 0, so they are shifted by their
         # prompts: the last id of the prompt, a negative element for each new id, then 0.
+        # [5 7 -1 -1], with the prompt 5 7 and two new ids, becomes [7 -1 -1 0].
         last_ids = mtf.gather(tokens, prompt_lengths - 1, "length")
         is_new = mtf.outer(positions, num_new, mtf.less_equal)
         new_or_zero = mtf.where(is_new, -1, 0)
@@ -266,20 +267,21 @@ class Decoder:
         if isinstance(model, EncoderDecoder):
             encoded, _reports = model.encode({"inputs": inputs})
             cache = model.init_cache(
-                batch_dims, new_length, encoded, window=self.window
+                batch_dims, new_length, encoded=encoded, window=self.window
             )
             return model.decode_step, cache
         assert prompt_lengths is not None, "a language model needs prompt_lengths"
         prompts = mtf.rename(inputs, "inputs_length", "length")
         padded_length = prompts.shape["length"]
         if cache_length is None:
-            cache_length = self._lengths.of_cache(padded_length, new_length)
+            cache_length = self._lengths.of_cache(padded_length, new_length=new_length)
         cache = model.init_cache(batch_dims, cache_length, window=self.window)
         cache = model.prefill(prompts, cache, prompt_lengths, prefix_lm=self.prefix_lm)
 
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
+            """Returns the logits of the next id [batch, vocab], and the updated cache."""
             # Position 0 of the generated sequence is the last id of the prompt.
             return model.decode_step(position + (padded_length - 1), ids, cache)
 
@@ -307,7 +309,7 @@ class Decoder:
           PlanError: `max_new_tokens` is more than the decoder's.
           ShapeError: there are more positions than learned positions.
         """
-        batches = self.iterate(prompts, max_new_tokens, seed)
+        batches = self.iterate(prompts, max_new_tokens=max_new_tokens, seed=seed)
         return [completion for batch in batches for completion in batch]
 
     def iterate(
@@ -316,9 +318,7 @@ class Decoder:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> Iterator[list[Completion]]:
-        """Yields the completions of each batch. Arguments and errors are those of
-        `__call__`.
-        """
+        """Yields the completions of each batch; arguments are those of `__call__`."""
         if max_new_tokens is None:
             max_new_tokens = self.max_new_tokens
         if not 1 <= max_new_tokens <= self.max_new_tokens:

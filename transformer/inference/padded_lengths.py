@@ -31,7 +31,7 @@ def round_up(size: int, mesh: mtf.Mesh, *dims: str) -> int:
         for axis in mesh.layout.axes(dim):
             shard_counts.append(mesh.axes.get(axis, 1))
     multiple = math.lcm(*shard_counts)
-    return -(-size // multiple) * multiple
+    return -(-size // multiple) * multiple  # rounded up
 
 
 class PaddedLengths:
@@ -69,15 +69,17 @@ class PaddedLengths:
         """Returns the padded length of inputs of up to `length` ids: a power of two, and
         a multiple of the blocks of attention; but not more than the longest input needs.
         """
-        a = self._architecture
-        power_of_two = 1 << (length - 1).bit_length()  # the next one
-        padded_length = max(_MIN_LENGTH, power_of_two)
-        if a.attention != "full":
-            if length <= a.block_length:
-                padded_length = min(padded_length, a.block_length)
+        architecture = self._architecture
+        next_power_of_two = 1 << (length - 1).bit_length()
+        padded_length = max(_MIN_LENGTH, next_power_of_two)
+        if architecture.attention != "full":
+            if length <= architecture.block_length:
+                padded_length = min(padded_length, architecture.block_length)
             else:
-                num_blocks = -(-padded_length // a.block_length)
-                padded_length = num_blocks * a.block_length
+                num_blocks = -(
+                    -padded_length // architecture.block_length
+                )  # rounded up
+                padded_length = num_blocks * architecture.block_length
         padded_length = min(padded_length, self._max_input_length)
         return round_up(padded_length, self._mesh, "inputs_length", *_POSITION_DIMS)
 
@@ -89,6 +91,7 @@ class PaddedLengths:
           new_length: the length of the generated sequence, whose initial id is the last id
             of the prompt.
         """
+        # The last id of the prompt is in both lengths.
         num_positions = input_length + new_length - 1
         padded_length = round_up(num_positions, self._mesh, *_POSITION_DIMS)
         return min(padded_length, self.max_cache)

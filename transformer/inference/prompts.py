@@ -55,8 +55,8 @@ def check_length(index: int, ids: Sequence[int], max_length: int) -> None:
 def pad(sequences: Sequence[Sequence[int]], length: int) -> np.ndarray:
     """Returns sequences of ids as int32 [batch, length], padded with 0."""
     padded = np.zeros((len(sequences), length), np.int32)
-    for i, ids in enumerate(sequences):
-        padded[i, : len(ids)] = ids
+    for row, ids in zip(padded, sequences):
+        row[: len(ids)] = ids  # a view: the assignment writes into `padded`
     return padded
 
 
@@ -70,7 +70,7 @@ def until_eos(ids: list[int], eos_id: int | Sequence[int] | None) -> list[int]:
     if eos_id is None:
         return ids
     eos_ids = eos_id if isinstance(eos_id, Sequence) else [eos_id]
-    for i, token_id in enumerate(ids):
+    for index, token_id in enumerate(ids):
         if token_id in eos_ids:
-            return ids[:i]
+            return ids[:index]
     return ids

@@ -71,11 +71,11 @@ def generate_texts(
         _encode(vocabulary, index, prompt, has_encoder=has_encoder)
         for index, prompt in enumerate(prompts)
     ]
-    longest = max(map(len, prompt_ids), default=1)
+    longest_prompt = max(map(len, prompt_ids), default=1)  # its count of ids
     decoder = make_decoder(
         trained,
         stop,
-        max_prompt_length=min(max_prompt_length or longest, longest),
+        max_prompt_length=min(max_prompt_length or longest_prompt, longest_prompt),
         truncate=max_prompt_length is not None,
         **settings,
     )

@@ -28,8 +28,8 @@ _KINDS = {
     "attention": ("full", "blockwise", "local"),
     "dtype": ("float32", "bfloat16"),
 }
-# Integer settings -> minimum value.
-_MINIMUM = {
+# Integer settings -> the minimum of their value.
+_MIN_VALUES = {
     "vocab": 1,
     "d_model": 1,
     "d_ff": 1,
@@ -46,7 +46,7 @@ _MINIMUM = {
     "token_types": 0,
     "moe_every": 0,
 }
-_MAY_BE_NONE = ("kv_heads", "embedding_size")  # of these integer settings
+_OPTIONAL_INTEGERS = ("kv_heads", "embedding_size")  # integer settings that may be None
 
 
 @gin.configurable
@@ -182,9 +182,9 @@ class Architecture:
 
     def _check_integers(self) -> None:
         """Raises ParseError for a size that is no integer, or too small."""
-        for name, minimum in _MINIMUM.items():
+        for name, minimum in _MIN_VALUES.items():
             value = getattr(self, name)
-            if value is None and name in _MAY_BE_NONE:
+            if value is None and name in _OPTIONAL_INTEGERS:
                 continue
             # In Python a bool is an integer, too.
             is_integer = isinstance(value, Integral) and not isinstance(value, bool)

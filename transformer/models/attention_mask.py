@@ -59,12 +59,13 @@ class TokenInfo(NamedTuple):
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
         if prefix is not None:
             prefix = mtf.cast(prefix, "bool")
-        return cls(positions, segments, prefix)
+        return cls(positions=positions, segments=segments, prefix=prefix)
 
     def as_context(self) -> TokenInfo:
         """Returns the same tensors with `length` renamed to `kv_length`."""
 
         def rename(x: mtf.Tensor | None) -> mtf.Tensor | None:
+            """Returns x with the dimension renamed; None for an absent attribute."""
             return None if x is None else mtf.rename(x, LENGTH, KV_LENGTH)
 
         return TokenInfo(
@@ -188,7 +189,9 @@ class AttentionMask:
         distance_bias = None
         if self.is_self_attention:
             distance_bias = self.distance_bias(queries)
-        is_visible = visible(queries, self.context, self.causal, self.window)
+        is_visible = visible(
+            queries, self.context, causal=self.causal, window=self.window
+        )
         if is_visible is None:
             return distance_bias
         mask_bias = mtf.layers.mask_bias(is_visible)
@@ -212,7 +215,7 @@ class AttentionMask:
 
 def make_attention(
     mesh: mtf.Mesh,
-    a: Architecture,
+    architecture: Architecture,
     causal: bool,
     name: str,
     is_cross_attention: bool = False,
@@ -221,28 +224,34 @@ def make_attention(
 
     Args:
       mesh: the mesh of the variables.
-      a: the architecture.
+      architecture: the architecture.
       causal: whether local attention is causal; other kinds get a mask instead.
       name: the last component of the path of the layer's variables.
       is_cross_attention: whether keys and values come from an encoder; such attention
         is never local.
     """
-    reduced_dims = ";".join([*a.head_dims.names, "d_kv"])  # by the output's matmul
+    # The dimensions that the last matmul, from heads to d_model, sums over.
+    reduced_dims = ";".join([*architecture.head_dims.names, "d_kv"])
     settings: dict[str, Any] = {
-        "dropout_rate": a.dropout,
-        "use_bias": a.use_bias,
+        "dropout_rate": architecture.dropout,
+        "use_bias": architecture.use_bias,
         "name": name,
-        "output_initializer": residual_initializer(reduced_dims, a),
-        "kv_heads_dim": a.kv_head_dims,
-        "scale": None if a.scaled_attention else 1.0,
+        "output_initializer": residual_initializer(reduced_dims, architecture),
+        "kv_heads_dim": architecture.kv_head_dims,
+        "scale": None if architecture.scaled_attention else 1.0,
     }
     # The dimensions of the inputs, of the heads, and of the elements of a head.
-    dims = (a.dim("d_model"), a.head_dims, a.dim("d_kv"))
+    dims = (
+        architecture.dim("d_model"),
+        architecture.head_dims,
+        architecture.dim("d_kv"),
+    )
     # A block of successive positions; it has nothing to do with the blocks of a stack.
-    block = mtf.Dimension(LENGTH, a.block_length)
-    if a.attention == "blockwise":
+    block = mtf.Dimension(LENGTH, architecture.block_length)
+    if architecture.attention == "blockwise":
         return mtf.layers.BlockwiseAttention(mesh, *dims, block=block, **settings)
-    if a.attention == "local" and not is_cross_attention:
+    if architecture.attention == "local" and not is_cross_attention:
+        # A token attends to positions at a distance of at most the length of a block.
         return mtf.layers.LocalAttention(
             mesh, *dims, blocks=block, radius=block, causal=causal, **settings
         )
@@ -283,23 +292,23 @@ def attend(
     return attention(x, context, bias=attention_mask.bias, rope=rope, training=training)
 
 
-def pad_to_blocks(x: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+def pad_to_blocks(x: mtf.Tensor, architecture: Architecture) -> mtf.Tensor:
     """Returns x with `length` padded at the end to a multiple of `block_length`, if
     attention needs that: blockwise and local attention of more than one block.
 
     Args:
       x: a tensor with the dimension `length`.
-      a: the architecture.
+      architecture: the architecture.
     """
     length = x.shape[LENGTH]
     num_padding = 0
-    if a.attention != "full" and length > a.block_length:
-        num_padding = -length % a.block_length
+    if architecture.attention != "full" and length > architecture.block_length:
+        num_padding = -length % architecture.block_length
     return mtf.pad(x, LENGTH, before=0, after=num_padding)
 
 
 def residual_initializer(
-    reduced_dims: str, a: Architecture
+    reduced_dims: str, architecture: Architecture
 ) -> mtf.layers.initializers.Initializer:
     """Returns the initializer of the last kernel of a sublayer.
 
@@ -308,8 +317,8 @@ def residual_initializer(
 
     Args:
       reduced_dims: the dimensions that the kernel's matmul reduces, such as "heads;d_kv".
-      a: the architecture, for the count of blocks.
+      architecture: the architecture, for the count of blocks.
     """
     return mtf.layers.initializers.variance_scaling(
-        reduced_dims, scale=1.0 / (2 * a.blocks)
+        reduced_dims, scale=1.0 / (2 * architecture.blocks)
     )

@@ -55,8 +55,8 @@ class Model(mtf.Module):
         raise NotImplementedError
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns sums over a batch by name, float32 scalars, such as those of `metric_sums`:
-        divided by a count of tokens, they are the metrics of an evaluation.
+        """Returns sums over a batch, float32 scalars by name: see `metric_sums`. An evaluation
+        adds them over all batches, and divides by the count of tokens.
         """
         raise NotImplementedError
 

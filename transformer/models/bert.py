@@ -80,18 +80,17 @@ class BertEncoder(mtf.Module):
     ) -> None:
         super().__init__("bert")
         self.architecture = architecture
-        a = architecture
         # In this scope, paths of variables start with the path of this module.
         with self.scope():
-            self.embeddings = Embeddings(mesh, a)
-            self.dropout = mtf.layers.Dropout(a.dropout)
-            self.stack = Stack(mesh, a, causal=False, name="encoder")
+            self.embeddings = Embeddings(mesh, architecture)
+            self.dropout = mtf.layers.Dropout(architecture.dropout)
+            self.stack = Stack(mesh, architecture, causal=False, name="encoder")
             self.pooler = None
             if has_pooler:
                 self.pooler = mtf.layers.Dense(
                     mesh,
-                    a.dim("d_model"),
-                    mtf.Dimension(_POOLED, a.d_model),
+                    architecture.dim("d_model"),
+                    mtf.Dimension(_POOLED, architecture.d_model),
                     name="pooler",
                 )
 
@@ -143,7 +142,7 @@ class _BertModel(Model):
             architecture = bert_architecture()
         # Paths of variables made after `super().__init__()` start with the model's name. The
         # encoder is made before, as its paths must be the same in all models.
-        encoder = BertEncoder(mesh, architecture, has_pooler)
+        encoder = BertEncoder(mesh, architecture, has_pooler=has_pooler)
         dropout = mtf.layers.Dropout(architecture.dropout, name="pooled_dropout")
         super().__init__(mesh, architecture, name)
         self.encoder = encoder
@@ -181,24 +180,25 @@ class Bert(_BertModel):
         self, mesh: mtf.Mesh, architecture: Architecture | None = None
     ) -> None:
         super().__init__(mesh, architecture, name="pretraining")
-        a = self.architecture
-        d_model = a.dim("d_model")
-        d_transform = mtf.Dimension(_TRANSFORM, a.d_model)
+        architecture = self.architecture  # the default, if the argument is None
+        d_model = architecture.dim("d_model")
+        vocab_dim = architecture.dim("vocab")
+        d_transform = mtf.Dimension(_TRANSFORM, architecture.d_model)
+        activations = [architecture.activation]
         with self.scope():
             # With one activation, this is a dense layer followed by the activation.
             self.transform = mtf.layers.DenseProduct(
-                mesh, d_model, d_transform, activations=[a.activation], name="transform"
+                mesh, d_model, d_transform, activations=activations, name="transform"
             )
-            self.transform_norm = a.make_norm(mesh, "transform_norm", dim=d_transform)
+            self.transform_norm = architecture.make_norm(
+                mesh, "transform_norm", dim=d_transform
+            )
             self.logits_bias = mtf.Variable(
-                mesh,
-                [a.dim("vocab")],
-                mtf.layers.initializers.zeros,
-                name="logits_bias",
+                mesh, [vocab_dim], mtf.layers.initializers.zeros, name="logits_bias"
             )
             self.next_sentence = mtf.layers.Dense(
                 mesh,
-                mtf.Dimension(_POOLED, a.d_model),
+                mtf.Dimension(_POOLED, architecture.d_model),
                 mtf.Dimension("classes", 2),
                 name="next_sentence",
             )

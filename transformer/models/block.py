@@ -79,31 +79,42 @@ class Block(mtf.Module):
     ) -> None:
         super().__init__(name)
         self.architecture = architecture
-        a = architecture
         dropout = mtf.layers.Dropout
         # In this scope, paths of variables start with the path of this module.
         with self.scope():
-            self.attention_norm = a.make_norm(mesh, "attention_norm")
-            self.attention = make_attention(mesh, a, causal, name="attention")
-            self.attention_dropout = dropout(a.dropout, name="attention_dropout")
+            self.attention_norm = architecture.make_norm(mesh, "attention_norm")
+            self.attention = make_attention(
+                mesh, architecture, causal=causal, name="attention"
+            )
+            self.attention_dropout = dropout(
+                architecture.dropout, name="attention_dropout"
+            )
             if has_cross_attention:
                 self._make_cross_attention(mesh)
-            self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
+            self.feed_forward_norm = architecture.make_norm(mesh, "feed_forward_norm")
             self.feed_forward = _make_feed_forward(
-                mesh, a, has_experts=has_experts, causal=causal
+                mesh, architecture, has_experts=has_experts, causal=causal
             )
-            self.feed_forward_dropout = dropout(a.dropout, name="feed_forward_dropout")
+            self.feed_forward_dropout = dropout(
+                architecture.dropout, name="feed_forward_dropout"
+            )
 
     def _make_cross_attention(self, mesh: mtf.Mesh) -> None:
         """Sets the layers of cross-attention, in the scope of the caller."""
-        a = self.architecture
+        architecture = self.architecture
         # Checkpoints call cross-attention "memory_attention": the names are fixed.
-        self.cross_attention_norm = a.make_norm(mesh, "memory_attention_norm")
+        self.cross_attention_norm = architecture.make_norm(
+            mesh, "memory_attention_norm"
+        )
         self.cross_attention = make_attention(
-            mesh, a, causal=False, name="memory_attention", is_cross_attention=True
+            mesh,
+            architecture,
+            causal=False,
+            name="memory_attention",
+            is_cross_attention=True,
         )
         self.cross_attention_dropout = mtf.layers.Dropout(
-            a.dropout, name="memory_attention_dropout"
+            architecture.dropout, name="memory_attention_dropout"
         )
 
     def __call__(
@@ -127,7 +138,9 @@ class Block(mtf.Module):
             self.attention_norm,
             self.attention_dropout,
             training=training,
-            sublayer=lambda h: attend(self.attention, h, attention_mask, training),
+            sublayer=lambda h: attend(
+                self.attention, h, attention_mask, training=training
+            ),
         )
         if context is not None:
             x = self.residual(
@@ -144,7 +157,7 @@ class Block(mtf.Module):
                 ),
             )
         nonpadding = attention_mask.queries.nonpadding
-        return self.feed_forward_sublayer(x, training, nonpadding)
+        return self.feed_forward_sublayer(x, training=training, nonpadding=nonpadding)
 
     def init_cache(
         self, x: mtf.Tensor, num_slots: int, context: mtf.Tensor | None = None
@@ -155,7 +168,7 @@ class Block(mtf.Module):
           x: a residual stream at one position, [batch, d_model]; only its shape and dtype
             are used.
           num_slots: the count of positions whose keys and values the cache can store;
-            local attention ignores it, and stores those of its window.
+            local attention ignores it, and stores the positions within its radius.
           context: an encoder's output, [batch, length, d_model]; None: no encoder.
         """
         if isinstance(self.attention, mtf.layers.LocalAttention):
@@ -216,6 +229,7 @@ class Block(mtf.Module):
         """
 
         def attend_and_fill(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
+            """Returns the output of self-attention, and the cache of all prompts."""
             keys_values = self.attention.project_keys_values(h, attention_mask.rope)
             y = attend(
                 self.attention, h, attention_mask, training=False, context=keys_values
@@ -225,7 +239,7 @@ class Block(mtf.Module):
             )
             return y, filled_cache
 
-        return self._decode(x, cache, context_bias, attend_and_fill)
+        return self._decode(x, cache, context_bias, cached_attention=attend_and_fill)
 
     def _decode(
         self,
@@ -248,6 +262,7 @@ class Block(mtf.Module):
         updated_caches = []
 
         def self_attention(h: mtf.Tensor) -> mtf.Tensor:
+            """Returns the output of self-attention, and stores the updated cache."""
             y, updated_cache = cached_attention(h)
             updated_caches.append(updated_cache)
             return y
@@ -320,6 +335,7 @@ class Block(mtf.Module):
         reports: list[Report] = []
 
         def feed_forward(h: mtf.Tensor) -> mtf.Tensor:
+            """Returns the output of the layer, and stores the report of a mixture."""
             if not isinstance(self.feed_forward, MixtureOfExperts):
                 return self.feed_forward(h, training)
             # Without a dimension "length", the router makes each token a group, so the
@@ -329,7 +345,9 @@ class Block(mtf.Module):
                 new_names = {LENGTH: f"{LENGTH}_ungrouped"}
             original_names = {new: old for old, new in new_names.items()}
             renamed = mtf.rename(h, new_names)
-            y, report = self.feed_forward(renamed, training, nonpadding)
+            y, report = self.feed_forward(
+                renamed, training=training, nonpadding=nonpadding
+            )
             reports.append(report)
             return mtf.rename(y, original_names)
 
@@ -344,26 +362,32 @@ class Block(mtf.Module):
 
 
 def _make_feed_forward(
-    mesh: mtf.Mesh, a: Architecture, has_experts: bool, causal: bool
+    mesh: mtf.Mesh, architecture: Architecture, has_experts: bool, causal: bool
 ) -> Any:
     """Returns the layer of the feed-forward sublayer.
 
     Args:
       mesh: the mesh of the variables.
-      a: the architecture.
+      architecture: the architecture.
       has_experts: whether the layer is a mixture of experts.
       causal: whether a token must not depend on later tokens.
     """
     settings: dict[str, Any] = {
-        "activation": a.activation,
-        "output_initializer": residual_initializer("d_ff", a),
+        "activation": architecture.activation,
+        "output_initializer": residual_initializer("d_ff", architecture),
     }
     if has_experts:
-        mixture = a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
+        mixture = architecture.mixture(
+            mesh, architecture.dim("d_model"), architecture.dim("d_ff"), **settings
+        )
         # If it is causal, the layer raises an error for a gating in which the experts of a
         # token depend on later tokens.
         mixture.causal = causal
         return mixture
     return mtf.layers.FeedForward(
-        mesh, a.dim("d_model"), a.dim("d_ff"), use_bias=a.use_bias, **settings
+        mesh,
+        architecture.dim("d_model"),
+        architecture.dim("d_ff"),
+        use_bias=architecture.use_bias,
+        **settings,
     )

@@ -28,11 +28,11 @@ class Embeddings(mtf.Module):
       architecture: sizes, and the kind of positions: `Architecture.positions`.
 
     Attributes:
-      tokens: the embedding of token ids, whose table `attend` shares.
-      project: the projection from d_embedding to d_model; None: token embeddings have the
+      token_embedding: the embedding of token ids, whose table `attend` shares.
+      projection: the projection from d_embedding to d_model; None: token embeddings have the
         dimension d_model.
-      positions: the embedding of positions; None: positions are not learned.
-      types: the embedding of token types; None: the architecture has none.
+      position_embedding: the embedding of positions; None: positions are not learned.
+      type_embedding: the embedding of token types; None: the architecture has none.
       norm: the norm of the sum of the embeddings (post-norm); None: blocks normalize
         their inputs (pre-norm).
     """
@@ -40,47 +40,50 @@ class Embeddings(mtf.Module):
     def __init__(self, mesh: mtf.Mesh, architecture: Architecture) -> None:
         super().__init__("embeddings")
         self.architecture = architecture
-        a = architecture
-        d_model = a.dim("d_model")
+        d_model = architecture.dim("d_model")
         d_embedding = d_model
-        if a.embedding_size:
-            d_embedding = mtf.Dimension(_EMBEDDING, a.embedding_size)
-        self.project = None
-        self.positions = None
-        self.types = None
+        if architecture.embedding_size:
+            d_embedding = mtf.Dimension(_EMBEDDING, architecture.embedding_size)
+        self.projection = None
+        self.position_embedding = None
+        self.type_embedding = None
         self.norm = None
         # Checkpoints name these variables without "embeddings/".
         with self.outer_scope():
-            self.tokens = _make_embedding(
-                mesh, a.dim("vocab"), d_embedding, stddev=0.5, name="embedding"
+            self.token_embedding = _make_embedding(
+                mesh,
+                architecture.dim("vocab"),
+                d_embedding,
+                stddev=0.5,
+                name="embedding",
             )
-            if a.embedding_size:
-                self.project = mtf.layers.Dense(
+            if architecture.embedding_size:
+                self.projection = mtf.layers.Dense(
                     mesh,
                     d_embedding,
                     d_model,
-                    use_bias=a.use_bias,
+                    use_bias=architecture.use_bias,
                     name="embedding_projection",
                 )
-            if a.positions == "learned":
-                max_positions = mtf.Dimension("positions", a.max_length)
-                self.positions = _make_embedding(
+            if architecture.positions == "learned":
+                max_positions = mtf.Dimension("positions", architecture.max_length)
+                self.position_embedding = _make_embedding(
                     mesh,
                     max_positions,
                     d_model,
                     stddev=0.1,
                     name="position_embedding",
                 )
-            if a.token_types:
-                self.types = _make_embedding(
+            if architecture.token_types:
+                self.type_embedding = _make_embedding(
                     mesh,
-                    a.dim("token_types"),
+                    architecture.dim("token_types"),
                     d_model,
                     stddev=0.1,
                     name="type_embedding",
                 )
-            if a.norm_place == "after":
-                self.norm = a.make_norm(mesh, "embedding_norm")
+            if architecture.norm_place == "after":
+                self.norm = architecture.make_norm(mesh, "embedding_norm")
 
     def __call__(
         self,
@@ -100,22 +103,22 @@ class Embeddings(mtf.Module):
         Raises:
           ShapeError: there are more tokens in an example than learned positions.
         """
-        a = self.architecture
-        x = self.tokens(tokens)
-        if self.project is not None:
-            x = self.project(x)
-        if self.positions is not None:
+        architecture = self.architecture
+        x = self.token_embedding(tokens)
+        if self.projection is not None:
+            x = self.projection(x)
+        if self.position_embedding is not None:
             # In decoding there is no `length`, and the size of the empty shape is 1.
             length = tokens.shape.only(["length"]).size
             self.check_length(length)
-            x = x + self.positions(positions)
-        elif a.positions == "sinusoidal":
-            x = x + mtf.layers.sinusoids(positions, a.dim("d_model"))
-        if self.types is not None:
+            x = x + self.position_embedding(positions)
+        elif architecture.positions == "sinusoidal":
+            x = x + mtf.layers.sinusoids(positions, architecture.dim("d_model"))
+        if self.type_embedding is not None:
             if token_types is None:
                 token_types = mtf.zeros(tokens.mesh, tokens.shape, "int32")
-            x = x + self.types(token_types)
-        x = mtf.cast(x, a.dtype)
+            x = x + self.type_embedding(token_types)
+        x = mtf.cast(x, architecture.dtype)
         if self.norm is None:
             return x
         return self.norm(x)
@@ -123,7 +126,7 @@ class Embeddings(mtf.Module):
     def check_length(self, num_positions: int) -> None:
         """Raises ShapeError if there are fewer than `num_positions` learned positions."""
         max_length = self.architecture.max_length
-        if self.positions is not None and num_positions > max_length:
+        if self.position_embedding is not None and num_positions > max_length:
             raise mtf.ShapeError(
                 f"{num_positions} tokens have more positions than the {max_length} learned "
                 "ones.\n  Raise Architecture.max_length, or take shorter texts."
@@ -136,23 +139,23 @@ class Embeddings(mtf.Module):
         if self.architecture.scaled_logits:
             # With this, initial logits have the same variance for any d_model.
             x = x * (1 / math.sqrt(self.architecture.d_model))
-        if self.project is not None:
+        if self.projection is not None:
             # The transpose of the projection: from d_model back to d_embedding.
-            kernel = mtf.cast(self.project.kernel.tensor(), x.dtype)
+            kernel = mtf.cast(self.projection.kernel.tensor(), x.dtype)
             leading_dims = x.shape.without("d_model")
             embedding_dim = kernel.shape.only([_EMBEDDING])
             # Sums over d_model, the dimension that the result lacks.
             x = mtf.einsum([x, kernel], leading_dims + embedding_dim)
-        return self.tokens.attend(x)
+        return self.token_embedding.attend(x)
 
 
-def mask_padded_vocab(logits: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+def mask_padded_vocab(logits: mtf.Tensor, architecture: Architecture) -> mtf.Tensor:
     """Returns logits [..., vocab], with a very negative number at ids that only pad the
     vocabulary to a multiple of `Architecture.vocab_multiple`.
     """
-    if a.dim("vocab").size == a.vocab:
+    if architecture.dim("vocab").size == architecture.vocab:
         return logits
-    is_token = mtf.range(logits.mesh, a.dim("vocab")) < a.vocab
+    is_token = mtf.range(logits.mesh, architecture.dim("vocab")) < architecture.vocab
     return logits + mtf.cast(mtf.layers.mask_bias(is_token), logits.dtype)
 
 

@@ -87,26 +87,30 @@ class EncoderDecoder(Model):
         super().__init__(mesh, architecture, name="encoder_decoder")
         self.z_loss = z_loss
         self.label_smoothing = label_smoothing
-        a = self.architecture
-        decoder = decoder or a
-        _check_architectures(a, decoder, label_smoothing)
+        architecture = self.architecture  # the default, if the argument is None
+        decoder = decoder or architecture
+        _check_architectures(architecture, decoder, label_smoothing)
         # In this scope, paths of variables start with the path of this module.
         with self.scope():
-            self.embeddings = Embeddings(mesh, a)
-            self.input_dropout = mtf.layers.Dropout(a.dropout, name="input_dropout")
-            self.dropout = mtf.layers.Dropout(a.dropout)
-            self.encoder = Stack(mesh, a, causal=False, name="encoder")
-            self.encoder_dropout = mtf.layers.Dropout(a.dropout, name="encoder_dropout")
+            self.embeddings = Embeddings(mesh, architecture)
+            self.input_dropout = mtf.layers.Dropout(
+                architecture.dropout, name="input_dropout"
+            )
+            self.dropout = mtf.layers.Dropout(architecture.dropout)
+            self.encoder = Stack(mesh, architecture, causal=False, name="encoder")
+            self.encoder_dropout = mtf.layers.Dropout(
+                architecture.dropout, name="encoder_dropout"
+            )
             self.decoder = Stack(
                 mesh, decoder, causal=True, has_cross_attention=True, name="decoder"
             )
             # Tied logits are computed with the embedding table.
             self.logits = None
-            if not a.tied:
+            if not architecture.tied:
                 self.logits = mtf.layers.Dense(
                     mesh,
-                    a.dim("d_model"),
-                    a.dim("vocab"),
+                    architecture.dim("d_model"),
+                    architecture.dim("vocab"),
                     use_bias=False,
                     name="logits",
                 )
@@ -232,10 +236,12 @@ class EncoderDecoder(Model):
         Raises:
           ShapeError: there are more positions than learned positions.
         """
-        a = self.decoder.architecture
+        architecture = self.decoder.architecture
         self.embeddings.check_length(num_positions)
         # A residual stream at one position; only its shape and data type are used.
-        x = mtf.zeros(self.mesh, batch_dims + a.dim("d_model"), a.dtype)
+        x = mtf.zeros(
+            self.mesh, batch_dims + architecture.dim("d_model"), architecture.dtype
+        )
         return self.decoder.init_cache(
             x,
             num_positions,

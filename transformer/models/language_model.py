@@ -65,19 +65,19 @@ class LanguageModel(Model):
     ) -> None:
         super().__init__(mesh, architecture, name="language_model")
         self.z_loss = z_loss
-        a = self.architecture
+        architecture = self.architecture  # the default, if the argument is None
         # In this scope, paths of variables start with the path of this module.
         with self.scope():
-            self.embeddings = Embeddings(mesh, a)
-            self.dropout = mtf.layers.Dropout(a.dropout)
-            self.decoder = Stack(mesh, a, causal=True, name="decoder")
+            self.embeddings = Embeddings(mesh, architecture)
+            self.dropout = mtf.layers.Dropout(architecture.dropout)
+            self.decoder = Stack(mesh, architecture, causal=True, name="decoder")
             # Tied logits are computed with the embedding table.
             self.logits = None
-            if not a.tied:
+            if not architecture.tied:
                 self.logits = mtf.layers.Dense(
                     mesh,
-                    a.dim("d_model"),
-                    a.dim("vocab"),
+                    architecture.dim("d_model"),
+                    architecture.dim("vocab"),
                     use_bias=False,
                     name="logits",
                 )
@@ -175,10 +175,12 @@ class LanguageModel(Model):
         Raises:
           ShapeError: there are more positions than learned positions.
         """
-        a = self.architecture
+        architecture = self.architecture
         self.embeddings.check_length(num_positions)
         # A residual stream at one position; only its shape and data type are used.
-        x = mtf.zeros(self.mesh, batch_dims + a.dim("d_model"), a.dtype)
+        x = mtf.zeros(
+            self.mesh, batch_dims + architecture.dim("d_model"), architecture.dtype
+        )
         return self.decoder.init_cache(x, num_positions, window=window)
 
     def prefill(
@@ -207,7 +209,7 @@ class LanguageModel(Model):
         """
         positions = mtf.range(self.mesh, tokens.shape.dim(LENGTH))
         x = self.embeddings(tokens, positions)
-        return self.decoder.prefill(x, cache, lengths, prefix_lm)
+        return self.decoder.prefill(x, cache, lengths, prefix_lm=prefix_lm)
 
     def decode_step(
         self, position: mtf.Tensor, tokens: mtf.Tensor, cache: KeyValueCache
@@ -223,7 +225,9 @@ class LanguageModel(Model):
         # The position of each example without the padding of its prompt.
         example_positions = self.decoder.example_positions(position, cache)
         x = self.embeddings(tokens, example_positions)
-        x, cache = self.decoder.decode_step(x, cache, position, example_positions)
+        x, cache = self.decoder.decode_step(
+            x, cache, position, example_positions=example_positions
+        )
         return self.predict(x), cache
 
 

@@ -85,7 +85,7 @@ class PipelinedLanguageModel(LanguageModel):
         length: int = 128,
         z_loss: float = 1e-4,
     ) -> None:
-        super().__init__(mesh, architecture, z_loss)
+        super().__init__(mesh, architecture, z_loss=z_loss)
         if self.architecture.scanned:
             raise mtf.ParseError(
                 "scanned blocks are one body, and stages have different ones.\n  Take "
@@ -126,6 +126,7 @@ class PipelinedLanguageModel(LanguageModel):
             )
 
         def loss_of(activations: Activations, targets: mtf.Tensor) -> mtf.Tensor:
+            """Returns the loss of a microbatch, with the losses of mixtures of experts."""
             # The last layer returns logits in place of the residual stream.
             logits, *mixture_losses = activations
             loss = mtf.layers.softmax_cross_entropy(
@@ -140,11 +141,13 @@ class PipelinedLanguageModel(LanguageModel):
         """Returns embedding, blocks and logits as functions of `Activations`."""
 
         def embed(tokens: mtf.Tensor) -> Activations:
+            """Returns the residual stream before the first block."""
             positions = self._token_info(tokens).positions
             x = self.embeddings(tokens, positions)
             return (self.dropout(x, training=True),)
 
         def predict(activations: Activations) -> Activations:
+            """Returns the logits, followed by the losses of mixtures of experts."""
             x, *mixture_losses = activations
             return self.predict(self.decoder.final_norm(x)), *mixture_losses
 
@@ -165,6 +168,7 @@ class PipelinedLanguageModel(LanguageModel):
         """
 
         def run(activations: Activations) -> Activations:
+            """Returns the residual stream after the block, and the losses so far."""
             x, *mixture_losses = activations
             attention_mask = self.decoder.attention_mask(self._token_info(x))
             x, report = block(x, attention_mask, training=True)

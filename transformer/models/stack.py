@@ -74,42 +74,42 @@ class Stack(mtf.Module):
 
     def _make_relative_bias(self) -> mtf.layers.RelativeBias | None:
         """Returns the bias of relative positions that all blocks share, if any."""
-        a = self.architecture
-        if a.positions != "relative":
+        if self.architecture.positions != "relative":
             return None
         return mtf.layers.RelativeBias(
             self.mesh,
-            a.head_dims,
-            buckets=a.buckets,
-            max_distance=a.max_distance,
+            self.architecture.head_dims,
+            buckets=self.architecture.buckets,
+            max_distance=self.architecture.max_distance,
             both_ways=not self.causal,
         )
 
     def _make_blocks(self, has_cross_attention: bool) -> Any:
         """Returns a list of blocks; or one `Repeat`, if blocks are scanned."""
-        a = self.architecture
+        architecture = self.architecture
+        moe_every = architecture.moe_every
 
         def make_block(has_experts: bool, name: str) -> Block:
             return Block(
                 self.mesh,
-                a,
+                architecture,
                 causal=self.causal,
                 has_cross_attention=has_cross_attention,
                 has_experts=has_experts,
                 name=name,
             )
 
-        if a.scanned:
+        if architecture.scanned:
             return mtf.layers.Repeat(
-                lambda: make_block(has_experts=a.moe_every == 1, name="block"),
-                mtf.Dimension(_LAYERS, a.blocks),
-                recomputed=a.recompute,
+                lambda: make_block(has_experts=moe_every == 1, name="block"),
+                mtf.Dimension(_LAYERS, architecture.blocks),
+                recomputed=architecture.recompute,
                 name="blocks",
             )
         blocks = []
-        for i in range(a.blocks):
-            has_experts = a.moe_every > 0 and (i + 1) % a.moe_every == 0
-            blocks.append(make_block(has_experts, name=f"block_{i}"))
+        for index in range(architecture.blocks):
+            has_experts = moe_every > 0 and (index + 1) % moe_every == 0
+            blocks.append(make_block(has_experts, name=f"block_{index}"))
         return blocks
 
     def __call__(

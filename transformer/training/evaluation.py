@@ -44,6 +44,7 @@ class Evaluation:
 
         @mtf.function(mesh=model.mesh, batch=model.features)
         def measure(batch: Batch) -> dict[str, mtf.Tensor]:
+            """Returns the sums of a batch, as one program for the mesh."""
             return model.measure(batch)
 
         self._measure = measure

@@ -35,7 +35,7 @@ def keep_within_hosts(workers: int) -> None:
             run = Run()
             axes = axes_within_host(run.explain(), run.model.mesh, workers)
         finally:
-            gin.bind_parameter("Mesh.devices", None)
+            gin.bind_parameter("Mesh.devices", None)  # the default: real devices
         if axes:
             gin.bind_parameter("Mesh.within_host", axes)
 

@@ -48,5 +48,6 @@ def batches(
             batch_size, start=start_example, worker=(worker, num_workers)
         )
 
+    # An endless iterator of batches on the mesh; each worker calls `worker_batches` once.
     reader = mtf.HostReader(model.mesh, model.features, batch_size, worker_batches)
     return itertools.islice(reader, num_batches)

@@ -79,6 +79,7 @@ def terminate_like_interrupt() -> None:
     """
 
     def handle(_signum: int, _frame: object) -> None:
+        """Raises `Terminated` wherever the program is."""
         raise Terminated
 
     signal.signal(signal.SIGTERM, handle)

@@ -20,7 +20,7 @@ from transformer.models.base import Model
 from transformer.training import training_run
 from transformer.training.run_record import check_vocabulary
 
-_MAX_LINES = 12  # of each kind of difference in an error
+_MAX_LINES = 12  # the most lines of each kind of difference in an error message
 
 
 class Trained(NamedTuple):
@@ -56,8 +56,8 @@ class Trained(NamedTuple):
         checkpoint = mtf.checkpoints.newest_complete(
             model_dir, lambda path: restore(path, run.model)
         )
-        assert checkpoint is not None, "there is one: see above"
-        check_vocabulary(checkpoint.extra, run.data.vocabulary, checkpoint.path)
+        assert checkpoint is not None, "`latest` has found a checkpoint above"
+        check_vocabulary(checkpoint.extra, run.data.vocabulary, source=checkpoint.path)
         return cls(run.model, run.data, checkpoint.step)
 
 
@@ -72,7 +72,7 @@ def restore(path: str, model: Model) -> dict[str, Any]:
     Raises:
       CheckpointError: names or shapes differ, or a file is damaged.
     """
-    variables = {v.name: v for v in model.variables}
+    variables = {variable.name: variable for variable in model.variables}
     differences = _differences(path, variables)
     if any(differences.values()):
         paragraphs = [

@@ -122,19 +122,19 @@ class Loop:
                 step_index = trainer.steps_done  # before the step: from 0
                 with self._profiling(folder, log):
                     loss, norm = trainer.step(batch)
-                unread.append(_StepResult(step_index, loss, norm))
+                unread.append(_StepResult(step_index, loss=loss, norm=norm))
                 step = trainer.steps_done  # after the step: from 1
                 trainer.examples_done += self.batch_size
                 stop = _agreed_stop(requested_stop(), step)
                 is_first = step == start_step + 1
                 is_last = step == self.steps or stop is not None
-                is_save = step % self.save_every == 0 or is_last
-                if step % self.report_every == 0 or is_first or is_save:
+                saves_now = step % self.save_every == 0 or is_last
+                if step % self.report_every == 0 or is_first or saves_now:
                     self._report(step, unread, saver, progress, log)
                 if self._evaluates_after(step) and not is_last:
                     self._evaluate(step, log)
                 # After the reports: a resumed run does not repeat them.
-                if is_save:
+                if saves_now:
                     trainer.save(saver)
                 if stop is not None:
                     saver.finish()
@@ -214,7 +214,7 @@ class Loop:
             log.write(
                 step, **{f"profiled_{kind}_seconds": x for kind, x in seconds.items()}
             )
-            times = ", ".join(f"{kind} {x:.3f} s" for kind, x in seconds.items())
+            times = ", ".join(f"{kind} {t:.3f} s" for kind, t in seconds.items())
             self.print_line(
                 f"profile of steps {first_step} to {last_step}: {times}; "
                 f"tensorboard --logdir={folder}"
@@ -251,13 +251,13 @@ class Loop:
             if math.isfinite(loss) and math.isfinite(norm):
                 continue
             if not self.trainer.skip_nonfinite_steps:
-                self._raise_cause(result.step_index, loss, norm, saver)
+                self._raise_cause(result.step_index, loss=loss, norm=norm, saver=saver)
             self.print_line(
                 f"{self._step_text(result.step_index)}: loss {loss}, gradient norm {norm}: "
                 f"skipped; {self.trainer.skipped_steps} skipped steps in this run."
             )
         unread.clear()
-        return loss, norm
+        return loss, norm  # of the last result in the loop
 
     def _raise_cause(
         self, step_index: int, loss: float, norm: float, saver: mtf.checkpoints.Saver

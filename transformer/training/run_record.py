@@ -64,7 +64,7 @@ def make_record(
     for field in dataclasses.fields(model.architecture):
         settings[f"Architecture.{field.name}"] = getattr(model.architecture, field.name)
     for name, value in vars(optimizer).items():
-        # The attribute `name` is the prefix of the names of slots, not a setting.
+        # The attribute `name` is a prefix of the names of variables, not a setting.
         if isinstance(value, _SETTING_TYPES) and name != "name":
             settings[f"{type(optimizer).__name__}.{name}"] = value
     settings |= _gin_settings()
@@ -123,7 +123,8 @@ def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[
 def _gin_settings() -> dict[str, Any]:
     """Returns the settings that gin has applied so far, defaults included, by name."""
     settings: dict[str, Any] = {}
-    # A selector is the name of a configurable with its modules: "transformer.train".
+    # Gin's record of the settings used so far, which has no public name. A selector is the
+    # name of a configurable with its modules: "transformer.train".
     for (scope, selector), parameters in gin_config._OPERATIVE_CONFIG.items():
         is_macro = selector.startswith("gin.")
         configurable = selector.rpartition(".")[2]

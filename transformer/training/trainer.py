@@ -74,6 +74,7 @@ class Trainer:
         self.record: dict[str, Any] = {}
         self.restored_extra: dict[str, Any] = {}
 
+        # The decorators name the dimensions of arguments; step="": a scalar.
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
         def training_step(
             batch: Batch, step: mtf.Tensor
@@ -157,8 +158,10 @@ class Trainer:
             name: mtf.asarray(mesh, np.asarray(x), dims[name])
             for name, x in batch.items()
         }
+        step_tensor = mtf.asarray(mesh, np.int32(step), "")  # a scalar
         with mtf.check_numerics():
-            self._gradients(tensors, mtf.asarray(mesh, np.int32(step), ""))
+            # The gradients are not needed: computing them finds the tensor.
+            self._gradients(tensors, step_tensor)
 
     def explain(
         self, batch: Mapping[str, Any], device_memory: float | str | None = None

@@ -49,8 +49,8 @@ FILES = (
     "events.out.tfevents.*",
     "plugins",
 )
-# Settings of `train` that are integers -> minimum value.
-_MINIMUM = {
+# Settings of `train` that are integers -> the minimum of their value.
+_MIN_VALUES = {
     "steps": 0,
     "batch_size": 1,
     "microbatches": 1,
@@ -231,7 +231,7 @@ class Run:
           MeshtfError: a step cannot be planned. In this case, and after a DataError,
             nothing was read or written.
         """
-        check_folder(model_dir, "model_dir", FILES)
+        check_folder(model_dir, name="model_dir", run_files=FILES)
         # An error of the step is raised before any file is written.
         forecast = self.explain()
         if forecast.error is not None:
@@ -248,9 +248,11 @@ class Run:
         trainer.record = run_record.make_record(
             trainer, self.data, self._recorded_settings
         )
-        trainer.restore(model_dir)
+        trainer.restore(model_dir)  # changes nothing if there is no checkpoint
         run_record.check_vocabulary(
-            trainer.restored_extra, self.data.vocabulary, f"the run in {model_dir}"
+            trainer.restored_extra,
+            self.data.vocabulary,
+            source=f"the run in {model_dir}",
         )
         run_report.print_introduction(
             trainer.model,
@@ -266,7 +268,7 @@ class Run:
         """Trains in a folder that no other process trains in; see `train`."""
         start_time = time.monotonic()
         trainer = self.trainer
-        evaluation = Evaluation(trainer.model, self.data, self.batch_size)
+        evaluation = Evaluation(trainer.model, self.data, batch_size=self.batch_size)
         self._restore(model_dir, forecast)
         start_step = trainer.steps_done
         # A finished run keeps the files of the settings that it was trained with.
@@ -278,7 +280,7 @@ class Run:
         monitor = Monitor(
             model_dir,
             self.steps,
-            # The forecast is for one position of the mesh.
+            # The forecast is for one position of the mesh: one coordinate along each axis.
             flops=forecast.flops() * trainer.model.mesh.size,
             peak_flops=self.peak_flops,
         )
@@ -316,6 +318,8 @@ class Run:
         if not isinstance(model, LanguageModel) or not has_byte_tokens:
             return
         mesh = model.mesh
+        # A live mesh runs its programs on JAX's devices. `mesh.stages` is the name of the
+        # axis of pipeline stages.
         if mesh.live and mesh.axes.get(mesh.stages, 1) > 1:
             print(
                 "\nno sample: decoding is one loop over all stages of a pipeline, which a "
@@ -330,7 +334,7 @@ class Run:
 def _check_integers(**settings: int) -> None:
     """Raises ParseError if a setting is not an integer, or below its minimum."""
     for name, value in settings.items():
-        minimum = _MINIMUM[name]
+        minimum = _MIN_VALUES[name]
         # In Python a bool is an integer, too.
         is_integer = isinstance(value, Integral) and not isinstance(value, bool)
         if not is_integer or value < minimum:

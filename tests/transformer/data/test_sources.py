@@ -197,7 +197,9 @@ def test_the_index_is_made_once_and_again_when_file_or_format_change(
     monkeypatch.setattr(
         indexing,
         "_make_table",
-        lambda path, *rest: made.append(path) or make(path, *rest),
+        lambda path, *rest, **settings: (
+            made.append(path) or make(path, *rest, **settings)
+        ),
     )
     path = write(tmp_path, "a.tsv", GOOD_TSV)
 

@@ -100,7 +100,7 @@ def test_rows_that_fill_up_are_never_predicted():
 
 def test_variables_have_the_dimension_that_is_filled_up():
     model = outputs("tied", MULTIPLE)
-    assert model.embeddings.tokens.table.shape["vocab"] == FILLED
+    assert model.embeddings.token_embedding.table.shape["vocab"] == FILLED
     assert Architecture(vocab=16, vocab_multiple=8).dim("vocab").size == 16
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformer.convert.config_settings import Settings, hugging_face_activation
 from transformer.convert.families.block_rules import block_rules
-from transformer.convert.families.family import WEIGHT_BIAS, Family
+from transformer.convert.families.family import NORM_RENAMES, Family
 from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
@@ -103,27 +103,28 @@ def _read_classifier_config(
 ) -> dict[str, Any]:
     """Returns the arguments of `Classifier` for a config.json, by name."""
     settings.require(problem_type="single_label_classification")
-    # Without `id2label`, a config.json of Hugging Face means two classes.
-    labels = settings.get("id2label", {0: "no", 1: "yes"})
+    # Without `id2label`, a config.json of Hugging Face means two classes. Only their count
+    # is used, not their names.
+    labels = settings.get("id2label", {0: "LABEL_0", 1: "LABEL_1"})
     return {**_read_config(settings, names), "labels": len(labels)}
 
 
 def _write_config(model: Model) -> dict[str, Any]:
     """Returns the settings of config.json for a model with a BERT encoder."""
-    a: Architecture = model.architecture
+    architecture: Architecture = model.architecture
     return {
         "model_type": "bert",
-        "vocab_size": a.vocab,
-        "hidden_size": a.d_model,
-        "num_hidden_layers": a.blocks,
-        "num_attention_heads": a.heads,
-        "intermediate_size": a.d_ff,
-        "hidden_act": hugging_face_activation(a.activation),
-        "hidden_dropout_prob": a.dropout,
-        "attention_probs_dropout_prob": a.dropout,
-        "max_position_embeddings": a.max_length,
-        "type_vocab_size": a.token_types,
-        "layer_norm_eps": a.epsilon,
+        "vocab_size": architecture.vocab,
+        "hidden_size": architecture.d_model,
+        "num_hidden_layers": architecture.blocks,
+        "num_attention_heads": architecture.heads,
+        "intermediate_size": architecture.d_ff,
+        "hidden_act": hugging_face_activation(architecture.activation),
+        "hidden_dropout_prob": architecture.dropout,
+        "attention_probs_dropout_prob": architecture.dropout,
+        "max_position_embeddings": architecture.max_length,
+        "type_vocab_size": architecture.token_types,
+        "layer_norm_eps": architecture.epsilon,
         "pad_token_id": 0,
     }
 
@@ -139,10 +140,11 @@ def _write_classifier_config(model: Classifier) -> dict[str, Any]:
     }
 
 
-def _rules(
+def _make_rules(
     head_rules: list[Rule], has_pooler: bool = True
 ) -> Callable[[Any], list[Rule]]:
-    """Returns a function that returns the conversion rules of a model.
+    """Returns the field `rules` of a family: a function of a model that returns its conversion
+    rules.
 
     Args:
       head_rules: the rules of the layers after the encoder.
@@ -153,6 +155,7 @@ def _rules(
         encoder_table += _POOLER
 
     def rules(model: Any) -> list[Rule]:
+        """Returns the rules of a model."""
         return [
             *table(encoder_table, tensor_prefix="bert.", variable_prefix="bert/"),
             *head_rules,
@@ -172,10 +175,10 @@ BERT = Family(
     model_class=Bert,
     read_config=_read_config,
     write_config=_write_config,
-    rules=_rules(
+    rules=_make_rules(
         table(_PRETRAINING, tensor_prefix="cls.", variable_prefix="pretraining/")
     ),
-    renames=WEIGHT_BIAS,
+    renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
     copies=lambda model: {
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -187,8 +190,8 @@ BERT_CLASSIFIER = Family(
     model_class=Classifier,
     read_config=_read_classifier_config,
     write_config=_write_classifier_config,
-    rules=_rules(table(_CLASSES)),
-    renames=WEIGHT_BIAS,
+    rules=_make_rules(table(_CLASSES)),
+    renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
 )
 BERT_SPANS = Family(
@@ -196,7 +199,7 @@ BERT_SPANS = Family(
     model_class=SpanExtractor,
     read_config=_read_config,
     write_config=_write_config,
-    rules=_rules(table(_ENDS), has_pooler=False),
-    renames=WEIGHT_BIAS,
+    rules=_make_rules(table(_ENDS), has_pooler=False),
+    renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
 )

@@ -23,5 +23,5 @@ def block_rules(stack: Stack, text: str, tensor_prefix: str) -> list[Rule]:
     # A scanned stack has one block, whose variables are stacked over layers.
     block_name = "blocks/block" if stack.architecture.scanned else "block_{layer}"
     variable_prefix = "/".join([*stack.path, block_name, ""])
-    rules = table(text, tensor_prefix, variable_prefix)
+    rules = table(text, tensor_prefix=tensor_prefix, variable_prefix=variable_prefix)
     return each_layer(stack.architecture.blocks, rules)

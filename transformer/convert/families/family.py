@@ -20,7 +20,7 @@ from transformer.convert.rules import Rule, Tensors
 from transformer.models.base import Model
 
 # Renames of norms' tensors in files from 2018: (regular expression, replacement).
-WEIGHT_BIAS = [(r"gamma$", "weight"), (r"beta$", "bias")]
+NORM_RENAMES = [(r"gamma$", "weight"), (r"beta$", "bias")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from transformer.models.language_model import LanguageModel
 
 # Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
 # dimensions in brackets are merged into one axis.
-_OUTER = """
+_OUTSIDE_BLOCKS = """
   wte.weight    embedding/table            vocab d_model
   wpe.weight    position_embedding/table   positions d_model
   ln_f.weight   decoder/norm/scale         d_model
@@ -76,20 +76,20 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 def _write_config(model: LanguageModel) -> dict[str, Any]:
     """Returns the settings of config.json for a model."""
-    a = model.architecture
+    architecture = model.architecture
     return {
         "model_type": "gpt2",
-        "vocab_size": a.vocab,
-        "n_positions": a.max_length,
-        "n_embd": a.d_model,
-        "n_layer": a.blocks,
-        "n_head": a.heads,
-        "n_inner": a.d_ff,
-        "activation_function": hugging_face_activation(a.activation),
-        "layer_norm_epsilon": a.epsilon,
-        "resid_pdrop": a.dropout,
-        "embd_pdrop": a.dropout,
-        "attn_pdrop": a.dropout,
+        "vocab_size": architecture.vocab,
+        "n_positions": architecture.max_length,
+        "n_embd": architecture.d_model,
+        "n_layer": architecture.blocks,
+        "n_head": architecture.heads,
+        "n_inner": architecture.d_ff,
+        "activation_function": hugging_face_activation(architecture.activation),
+        "layer_norm_epsilon": architecture.epsilon,
+        "resid_pdrop": architecture.dropout,
+        "embd_pdrop": architecture.dropout,
+        "attn_pdrop": architecture.dropout,
         "tie_word_embeddings": True,
     }
 
@@ -97,7 +97,11 @@ def _write_config(model: LanguageModel) -> dict[str, Any]:
 def _rules(model: LanguageModel) -> list[Rule]:
     """Returns the conversion rules of a model."""
     return [
-        *table(_OUTER, tensor_prefix="transformer.", variable_prefix="language_model/"),
+        *table(
+            _OUTSIDE_BLOCKS,
+            tensor_prefix="transformer.",
+            variable_prefix="language_model/",
+        ),
         *block_rules(model.decoder, _BLOCK, tensor_prefix="transformer.h.{layer}."),
     ]
 

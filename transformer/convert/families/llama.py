@@ -19,7 +19,7 @@ from transformer.models.language_model import LanguageModel
 
 # Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
 # dimensions in brackets are merged into one axis.
-_OUTER = """
+_OUTSIDE_BLOCKS = """
   model.embed_tokens.weight   embedding/table      vocab d_model
   model.norm.weight           decoder/norm/scale   d_model
 """
@@ -79,36 +79,39 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 def _write_config(model: LanguageModel) -> dict[str, Any]:
     """Returns the settings of config.json for a model."""
-    a = model.architecture
+    architecture = model.architecture
     return {
         "model_type": "llama",
-        "vocab_size": a.vocab,
-        "hidden_size": a.d_model,
-        "intermediate_size": a.d_ff,
-        "num_hidden_layers": a.blocks,
-        "num_attention_heads": a.heads,
-        "num_key_value_heads": a.kv_heads or a.heads,
-        "head_dim": a.d_kv,
+        "vocab_size": architecture.vocab,
+        "hidden_size": architecture.d_model,
+        "intermediate_size": architecture.d_ff,
+        "num_hidden_layers": architecture.blocks,
+        "num_attention_heads": architecture.heads,
+        "num_key_value_heads": architecture.kv_heads or architecture.heads,
+        "head_dim": architecture.d_kv,
         "hidden_act": "silu",
-        "rms_norm_eps": a.epsilon,
-        "max_position_embeddings": a.max_length,
-        "tie_word_embeddings": a.tied,
-        "rope_parameters": {"rope_type": "default", "rope_theta": a.rope_theta},
-        "rope_theta": a.rope_theta,
+        "rms_norm_eps": architecture.epsilon,
+        "max_position_embeddings": architecture.max_length,
+        "tie_word_embeddings": architecture.tied,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": architecture.rope_theta,
+        },
+        "rope_theta": architecture.rope_theta,
     }
 
 
 def _rules(model: LanguageModel) -> list[Rule]:
     """Returns the conversion rules of a model."""
-    a = model.architecture
+    architecture = model.architecture
     # KV_HEADS first, since it contains HEADS.
-    block_table = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
-    block_table = block_table.replace("HEADS", " ".join(a.head_dims.names))
-    outer_table = _OUTER
-    if not a.tied:
-        outer_table += _LOGITS
+    block_table = _BLOCK.replace("KV_HEADS", " ".join(architecture.kv_head_dims.names))
+    block_table = block_table.replace("HEADS", " ".join(architecture.head_dims.names))
+    outside_table = _OUTSIDE_BLOCKS
+    if not architecture.tied:
+        outside_table += _LOGITS
     return [
-        *table(outer_table, tensor_prefix="", variable_prefix="language_model/"),
+        *table(outside_table, tensor_prefix="", variable_prefix="language_model/"),
         *block_rules(model.decoder, block_table, tensor_prefix="model.layers.{layer}."),
     ]
 

@@ -96,24 +96,26 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 def _write_config(model: EncoderDecoder) -> dict[str, Any]:
     """Returns the settings of config.json for a model."""
-    a = model.architecture
+    architecture = model.architecture
     projection_of = {ours: theirs for theirs, ours in _PROJECTIONS.items()}
     return {
         "model_type": "t5",
-        "vocab_size": a.vocab,
-        "d_model": a.d_model,
-        "d_kv": a.d_kv,
-        "d_ff": a.d_ff,
-        "num_layers": a.blocks,
+        "vocab_size": architecture.vocab,
+        "d_model": architecture.d_model,
+        "d_kv": architecture.d_kv,
+        "d_ff": architecture.d_ff,
+        "num_layers": architecture.blocks,
         "num_decoder_layers": model.decoder.architecture.blocks,
-        "num_heads": a.heads,
-        "relative_attention_num_buckets": a.buckets,
-        "relative_attention_max_distance": a.max_distance,
-        "dropout_rate": a.dropout,
-        "layer_norm_epsilon": a.epsilon,
-        "feed_forward_proj": projection_of.get(a.activation, a.activation),
-        "tie_word_embeddings": a.tied,
-        "scale_decoder_outputs": a.tied and a.scaled_logits,
+        "num_heads": architecture.heads,
+        "relative_attention_num_buckets": architecture.buckets,
+        "relative_attention_max_distance": architecture.max_distance,
+        "dropout_rate": architecture.dropout,
+        "layer_norm_epsilon": architecture.epsilon,
+        "feed_forward_proj": projection_of.get(
+            architecture.activation, architecture.activation
+        ),
+        "tie_word_embeddings": architecture.tied,
+        "scale_decoder_outputs": architecture.tied and architecture.scaled_logits,
         "is_encoder_decoder": True,
         "decoder_start_token_id": 0,
         "pad_token_id": 0,
@@ -144,7 +146,7 @@ def _rules(model: EncoderDecoder) -> list[Rule]:
         )
         # {{layer}} stays "{layer}": `block_rules` replaces it.
         tensor_prefix = f"{name}.block.{{layer}}."
-        rules += block_rules(stack, block_table, tensor_prefix)
+        rules += block_rules(stack, block_table, tensor_prefix=tensor_prefix)
     return rules
 
 

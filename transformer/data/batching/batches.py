@@ -18,9 +18,11 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer.data.datasets.corpus import CorpusError
 
-# The constants of splitmix64 (Steele et al. 2014): an increment and two factors.
+# The constants of splitmix64 (Steele et al. 2014): an increment, factors and shifts.
 _INCREMENT = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27)
+_LAST_SHIFT = 31
 
 
 def batches(
@@ -47,7 +49,9 @@ def batches(
 
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the inputs and targets of a step, int32 [batch, length] each."""
-        window_starts = starts(step, batch_size, num_starts, seed=seed)
+        window_starts = starts(
+            step, batch_size=batch_size, num_starts=num_starts, seed=seed
+        )
         byte_indices = window_starts[:, None] + offsets  # [batch, length + 1]
         return _inputs_and_targets(tf.gather(text_tensor, byte_indices))
 
@@ -72,12 +76,14 @@ def starts(
     increment = tf.constant(_INCREMENT, tf.uint64)
     step_word = tf.cast(step, tf.uint64)
     example_words = tf.cast(tf.range(batch_size), tf.uint64)
-    # A hash of (seed, step, example) for each example of the batch, uint64 [batch].
+    # Mixes seed, step and example one after the other: at the end, a hash for each example
+    # of the batch, uint64 [batch].
     state = tf.constant(seed % 2**63, tf.uint64)
     state = _mix(state + increment) ^ step_word
     state = _mix(state + increment) ^ example_words
-    start = tf.math.floormod(_mix(state), tf.constant(num_starts, tf.uint64))
-    return tf.cast(start, tf.int64)
+    hashes = _mix(state)
+    window_starts = tf.math.floormod(hashes, tf.constant(num_starts, tf.uint64))
+    return tf.cast(window_starts, tf.int64)
 
 
 def windows(
@@ -151,10 +157,10 @@ def _num_starts(text: np.ndarray, length: int) -> int:
 
 def _mix(word: tf.Tensor) -> tf.Tensor:
     """Returns a 64-bit hash of each word, uint64 (the finalizer of splitmix64)."""
-    for shift, factor in zip((30, 27), _FACTORS):
+    for shift, factor in zip(_SHIFTS, _FACTORS):
         shifted = tf.bitwise.right_shift(word, tf.constant(shift, tf.uint64))
         word = (word ^ shifted) * tf.constant(factor, tf.uint64)
-    return word ^ tf.bitwise.right_shift(word, tf.constant(31, tf.uint64))
+    return word ^ tf.bitwise.right_shift(word, tf.constant(_LAST_SHIFT, tf.uint64))
 
 
 def _inputs_and_targets(batch_windows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -46,7 +46,7 @@ class Features(Protocol):
         """
 
 
-# The dtypes of arrays that are not int32.
+# The dtypes of arrays, by name; all other arrays are int32.
 _DTYPES = {
     "weights": tf.float32,
     "masked_weights": tf.float32,
@@ -57,7 +57,9 @@ _DTYPES = {
 def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
     """Returns the shape and dtype of each array of a batch, by name."""
     return {
-        name: tf.TensorSpec([batch_size, *shape], _DTYPES.get(name, tf.int32), name)
+        name: tf.TensorSpec(
+            [batch_size, *shape], dtype=_DTYPES.get(name, tf.int32), name=name
+        )
         for name, shape in features.shapes().items()
     }
 
@@ -107,8 +109,8 @@ class PrefixFeatures(Features):
         text = np.concatenate([inputs, _get(example, "targets")])
         arrays = _decoder_arrays({"targets": text}, self.length, packed=False)
         positions = np.arange(self.length)
-        is_target = (positions >= len(inputs)).astype(np.float32)
-        arrays["weights"] = arrays["weights"] * is_target
+        # The inputs have the weight 0: they are not predicted.
+        arrays["weights"] = arrays["weights"] * (positions >= len(inputs))
         # `tokens` are shifted right by one, so the inputs end at position len(inputs).
         arrays["prefix"] = positions <= len(inputs)
         return arrays
@@ -118,6 +120,8 @@ class PrefixFeatures(Features):
 class EncoderDecoderFeatures(Features):
     """The features of an encoder-decoder, which predicts each of `targets` from `inputs` and
     the targets before it.
+
+    The attributes `inputs` and `targets` are lengths; gin files bind them by these names.
 
     Attributes:
       inputs: the length of the feature "inputs" in tokens, padding included.
@@ -133,18 +137,25 @@ class EncoderDecoderFeatures(Features):
         encoder_names = ["inputs"]
         if self.packed:
             encoder_names += ["input_segments", "input_positions"]
-        encoder_shapes = dict.fromkeys(encoder_names, [self.inputs])
-        decoder_features = LanguageModelFeatures(self.targets, packed=self.packed)
+        input_length = self.inputs
+        encoder_shapes = dict.fromkeys(encoder_names, [input_length])
+        decoder_features = LanguageModelFeatures(
+            length=self.targets, packed=self.packed
+        )
         return {**encoder_shapes, **decoder_features.shapes()}
 
     def __call__(self, example: Example) -> Arrays:
-        arrays = {"inputs": _pad(example, "inputs", self.inputs)}
+        input_length = self.inputs
+        target_length = self.targets
+        encoder_arrays = {"inputs": _pad(example, "inputs", input_length)}
         if self.packed:
-            # A packing names them after their field, as in "inputs_segments".
-            for kind in ("segments", "positions"):
-                arrays[f"input_{kind}"] = _pad(example, f"inputs_{kind}", self.inputs)
-        decoder_arrays = _decoder_arrays(example, self.targets, packed=self.packed)
-        return {**arrays, **decoder_arrays}
+            # The features "input_segments" and "input_positions". In a packed example,
+            # their names start with the name of their field: "inputs_segments".
+            for name in ("segments", "positions"):
+                array = _pad(example, f"inputs_{name}", input_length)
+                encoder_arrays[f"input_{name}"] = array
+        decoder_arrays = _decoder_arrays(example, target_length, packed=self.packed)
+        return {**encoder_arrays, **decoder_arrays}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,12 +182,13 @@ class BertFeatures(Features):
         }
 
     def __call__(self, example: Example) -> Arrays:
-        masked_ids = _pad(example, "masked_ids", self.predictions)
-        is_masked = np.arange(self.predictions) < len(example["masked_ids"])
+        max_masked = self.predictions
+        masked_ids = _pad(example, "masked_ids", max_masked)
+        is_masked = np.arange(max_masked) < len(example["masked_ids"])
         return {
             "tokens": _pad(example, "tokens", self.length),
             "token_types": _pad(example, "token_types", self.length),
-            "masked_positions": _pad(example, "masked_positions", self.predictions),
+            "masked_positions": _pad(example, "masked_positions", max_masked),
             "masked_ids": masked_ids,
             "masked_weights": is_masked.astype(np.float32),
             "next_sentence_labels": _scalar(example, "next_sentence_labels"),

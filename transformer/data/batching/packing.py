@@ -2,7 +2,8 @@
 
     Chunks(vocabulary, length=568)          all texts concatenated, and split into chunks
     Packed(vocabulary, length=512)          several complete texts in an example, with segments
-    PackedPairs(vocabulary, 512, 128)       several pairs of texts: inputs and targets
+    PackedPairs(vocabulary, inputs=512, targets=128)
+                                            several pairs of texts in an example
     SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT);
                                             in transformer/data/preprocessors/pairs.py
 
@@ -63,7 +64,9 @@ class Chunks:
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         pending = np.zeros(0, np.int32)  # tokens that are in no chunk yet
         for document in documents:
-            tokens = _tokens_of(document, seed, self.vocabulary, self.field)
+            tokens = _tokens_of(
+                document, seed, vocabulary=self.vocabulary, field=self.field
+            )
             pending = np.concatenate([pending, tokens])
             num_chunks = len(pending) // self.length
             num_tokens = num_chunks * self.length
@@ -94,7 +97,9 @@ class Packed:
     def _texts(self, documents: Examples, seed: Seed) -> Iterator[Example]:
         """Yields the tokens of each text, as `targets` of at most `length` tokens."""
         for document in documents:
-            tokens = _tokens_of(document, seed, self.vocabulary, self.field)
+            tokens = _tokens_of(
+                document, seed, vocabulary=self.vocabulary, field=self.field
+            )
             for start in range(0, len(tokens), self.length):
                 yield {"targets": tokens[start : start + self.length]}
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 import meshtf as mtf
 
 ENDLESS = np.iinfo(np.int64).max  # the count of steps of an endless dataset
-_NUM_PREFETCHED = 4  # steps after the step that is asked for
+_NUM_PREFETCHED = 4  # steps that are made ahead of the requested step
 _NUM_THREADS = 2
 
 Arrays = dict[str, np.ndarray]
@@ -77,13 +77,19 @@ class _Prefetcher:
         self._lock = threading.Lock()
         # Step -> its arrays, which a thread makes or has made.
         self._pending: dict[int, concurrent.futures.Future[Arrays]] = {}
-        self._threads = concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, "batches")
+        self._threads = concurrent.futures.ThreadPoolExecutor(
+            _NUM_THREADS, thread_name_prefix="batches"
+        )
 
     def __call__(self, step: int) -> Arrays:
         with self._lock:
             next_steps = range(step, min(step + 1 + _NUM_PREFETCHED, self._steps))
-            # Steps that another iterator has asked for.
-            stale_steps = [s for s in self._pending if s not in next_steps]
+            # Steps that were made ahead for another iterator, at another step.
+            stale_steps = [
+                pending_step
+                for pending_step in self._pending
+                if pending_step not in next_steps
+            ]
             for stale_step in stale_steps:
                 self._pending.pop(stale_step).cancel()
             for next_step in next_steps:

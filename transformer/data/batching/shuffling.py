@@ -19,9 +19,11 @@ import numpy as np
 
 _ROUNDS = 8  # of the Feistel network
 _MIN_HALF_BITS = 3  # fewer bits have too few permutations
-# The constants of splitmix64 (Steele et al. 2014): an increment and two factors.
+# The constants of splitmix64 (Steele et al. 2014): an increment, factors and shifts.
 _INCREMENT = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27)
+_LAST_SHIFT = 31
 
 
 def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
@@ -33,7 +35,7 @@ def permute(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
       size: the size of the permutation.
       key: the integers that choose the permutation, such as (seed, epoch).
     """
-    # A word has 2 * half_bits bits, enough for size - 1.
+    # A word is an index as an unsigned integer, of 2 * half_bits bits: enough for size - 1.
     min_half_bits = ((size - 1).bit_length() + 1) // 2
     half_bits = np.uint64(max(_MIN_HALF_BITS, min_half_bits))
     round_keys = _round_keys(key)
@@ -63,14 +65,15 @@ def deal(index: int, shares: Sequence[int]) -> tuple[int, int]:
       shares: the share of each task, as integers.
     """
     remaining_shares = sum(shares)
-    for k, share in enumerate(shares):
-        # The examples of task k among the first `index`, and among the first `index + 1`.
-        before = index * share // remaining_shares
-        after = (index + 1) * share // remaining_shares
-        if after > before:
-            return k, before
+    for task_index, share in enumerate(shares):
+        # How many of the first `index` examples are of this task, and how many of the first
+        # `index + 1`: if they differ, this example is.
+        count_before = index * share // remaining_shares
+        count_after = (index + 1) * share // remaining_shares
+        if count_after > count_before:
+            return task_index, count_before
         # From here on, `index` counts the examples of the remaining tasks only.
-        index -= before
+        index -= count_before
         remaining_shares -= share
     raise AssertionError("the last task takes all remaining examples")
 
@@ -97,12 +100,12 @@ def _feistel(
     for round_key in round_keys:
         round_hash = _mix(right + round_key) & mask
         left, right = right, left ^ round_hash
-    return left << half_bits | right
+    return (left << half_bits) | right
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
     """Returns a 64-bit hash of each word, uint64 (the finalizer of splitmix64)."""
-    for shift, factor in zip((30, 27), _FACTORS):
+    for shift, factor in zip(_SHIFTS, _FACTORS):
         shifted = words >> np.uint64(shift)
         words = (words ^ shifted) * np.uint64(factor)
-    return words ^ words >> np.uint64(31)
+    return words ^ (words >> np.uint64(_LAST_SHIFT))

@@ -33,7 +33,8 @@ from transformer.data.protocol import Worker
 from transformer.data.sources import Examples
 from transformer.data.vocabularies import Vocabulary
 
-_HELD_OUT = 2**64 - 1  # the epoch in the seeds of held-out examples
+# In the seeds of held-out examples, in place of the epoch: no training epoch has this index.
+_HELD_OUT_EPOCH = 2**64 - 1
 
 
 class _ExampleIndex(NamedTuple):
@@ -52,8 +53,8 @@ class _EpochIndex(NamedTuple):
     """An element of the endless order of a task.
 
     Attributes:
-      epoch: the count of uses of all examples before.
-      example: the index among the examples of the task.
+      epoch: the index of the epoch, from 0.
+      example: the index of the example among the examples of the task.
     """
 
     epoch: int
@@ -82,10 +83,11 @@ class TaskData:
         self.seed = seed
         self.folder = folder
         self._tasks = tasks_of(self.task)
-        self._shares = [1]  # of each task in the examples
+        # The share of each task in the examples, as integers of any sum.
+        self._shares = [1]
         if isinstance(self.task, Mixture):
             self._shares = self.task.integer_shares()
-        # Split, "train" or "held_out" -> the examples of each task; read at first use.
+        # From a split, "train" or "held_out", to the examples of each task; read at first use.
         self._examples_by_task = functools.cache(self._read_split)
 
     @property
@@ -139,7 +141,7 @@ class TaskData:
             **self.features(batch_size),
             "counts": tf.TensorSpec([batch_size], tf.float32, "counts"),
         }
-        num_batches = -(-len(indices) // batch_size)
+        num_batches = -(-len(indices) // batch_size)  # rounded up
         return prefetch_steps(batch, steps=num_batches, specs=specs_with_counts)
 
     def _held_out_indices(self, num_examples: int | None) -> list[_ExampleIndex]:
@@ -147,9 +149,9 @@ class TaskData:
         all.
         """
         indices = [
-            _ExampleIndex(k, i)
-            for k, examples in enumerate(self._examples_by_task("held_out"))
-            for i in range(len(examples))
+            _ExampleIndex(task=task_index, example=example_index)
+            for task_index, examples in enumerate(self._examples_by_task("held_out"))
+            for example_index in range(len(examples))
         ]
         total = len(indices)
         if num_examples is None or num_examples >= total:
@@ -164,7 +166,7 @@ class TaskData:
     def _held_out_example(self, index: _ExampleIndex) -> Arrays:
         """Returns the arrays of a held-out example."""
         example = self._examples_by_task("held_out")[index.task][index.example]
-        seed = (self._task_key(index.task), _HELD_OUT, index.example)
+        seed = (self._task_key(index.task), _HELD_OUT_EPOCH, index.example)
         return self._tasks[index.task].arrays(example, seed)
 
     def __str__(self) -> str:
@@ -192,28 +194,32 @@ class TaskData:
           indices: int64 [batch].
         """
         batch: list[Arrays] = [{}] * len(indices)  # the arrays of each example
-        # For each task k: entries of the batch, and their indices in the order of the task.
-        entries_of_task: list[list[int]] = [[] for _ in self._tasks]
-        indices_of_task: list[list[int]] = [[] for _ in self._tasks]
+        # For each task: entries of the batch, and their indices in the order of the task.
+        entries_by_task: list[list[int]] = [[] for _ in self._tasks]
+        indices_by_task: list[list[int]] = [[] for _ in self._tasks]
         for entry, index in enumerate(indices):
-            k, index_in_task = deal(int(index), self._shares)
-            entries_of_task[k].append(entry)
-            indices_of_task[k].append(index_in_task)
-        for k, examples in enumerate(self._examples_by_task("train")):
-            task_indices = np.array(indices_of_task[k], np.int64)
-            epoch_indices = self._shuffle(k, task_indices, num_examples=len(examples))
-            for entry, (epoch, i) in zip(entries_of_task[k], epoch_indices):
-                seed = (self._task_key(k), self.seed, epoch, i)
-                batch[entry] = self._tasks[k].arrays(examples[i], seed)
+            task_index, index_in_task = deal(int(index), self._shares)
+            entries_by_task[task_index].append(entry)
+            indices_by_task[task_index].append(index_in_task)
+        for task_index, examples in enumerate(self._examples_by_task("train")):
+            indices_of_task = np.array(indices_by_task[task_index], np.int64)
+            epoch_indices = self._shuffle(
+                task_index, indices_of_task, num_examples=len(examples)
+            )
+            entries = entries_by_task[task_index]
+            for entry, (epoch, example_index) in zip(entries, epoch_indices):
+                seed = (self._task_key(task_index), self.seed, epoch, example_index)
+                task = self._tasks[task_index]
+                batch[entry] = task.arrays(examples[example_index], seed)
         return _stack(batch, batch_size=len(indices))
 
     def _shuffle(
-        self, k: int, indices: np.ndarray, num_examples: int
+        self, task_index: int, indices: np.ndarray, num_examples: int
     ) -> list[_EpochIndex]:
         """Returns the epochs and examples at indices of the endless order of a task.
 
         Args:
-          k: the index of the task.
+          task_index: the index of the task.
           indices: int64 [examples].
           num_examples: the count of examples of the task.
         """
@@ -221,7 +227,7 @@ class TaskData:
         shuffled = indices % num_examples
         for epoch in set(epochs.tolist()):
             is_in_epoch = epochs == epoch
-            key = (self._task_key(k), self.seed, epoch)
+            key = (self._task_key(task_index), self.seed, epoch)
             shuffled[is_in_epoch] = permute(
                 shuffled[is_in_epoch], size=num_examples, key=key
             )
@@ -230,9 +236,9 @@ class TaskData:
             for epoch, example in zip(epochs.tolist(), shuffled.tolist())
         ]
 
-    def _task_key(self, k: int) -> int:
-        """Returns the integer of task k in seeds: a hash of its name."""
-        return zlib.crc32(self._tasks[k].name.encode())
+    def _task_key(self, task_index: int) -> int:
+        """Returns the integer that stands for a task in seeds: a hash of its name."""
+        return zlib.crc32(self._tasks[task_index].name.encode())
 
     def _read_split(self, split: str) -> Sequence[Examples]:
         """Returns the examples of a split, "train" or "held_out", of each task."""
@@ -247,7 +253,7 @@ class TaskData:
         if self.folder is not None and task.packing is not None:
             return tfrecord_examples.stored_examples(task, self.folder, split)
         examples = tfrecord_examples.make_examples(task, split, seed=0)
-        if not isinstance(examples, Sequence):
+        if not isinstance(examples, Sequence):  # a packing returns an iterator
             examples = list(examples)
         if not examples:
             raise DataError(

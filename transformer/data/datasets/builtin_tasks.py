@@ -128,8 +128,8 @@ def span_corruption(
       mean_span: the mean count of tokens in a span.
     """
     vocabulary = vocabulary or ByteVocabulary()
-    # The length of a text that has `inputs` tokens in the inputs, and of its targets.
-    length, targets = span_lengths(
+    # A text of `text_length` tokens becomes at most `inputs` and `target_length` tokens.
+    text_length, target_length = span_lengths(
         inputs, noise_density=noise_density, mean_span=mean_span
     )
     corrupt = functools.partial(
@@ -142,8 +142,8 @@ def span_corruption(
         name,
         source,
         vocabulary,
-        features=EncoderDecoderFeatures(inputs=inputs, targets=targets),
-        packing=Chunks(vocabulary, length),
+        features=EncoderDecoderFeatures(inputs=inputs, targets=target_length),
+        packing=Chunks(vocabulary, text_length),
         preprocessors=[corrupt],
     )
 
@@ -233,10 +233,10 @@ def sequence_to_sequence(
 
 
 def _register_on_library(name: str, make_task: Callable[..., Task]) -> None:
-    """Registers a task on the source of Python's standard library. It is made at first
-    use, since gin may bind its arguments later.
+    """Registers a task that trains on the files of Python's standard library. The task is
+    made at each use, since gin may bind the arguments of `make_task` later.
     """
-    register(lambda: make_task(name=name, source=documents()), name)
+    register(lambda: make_task(name=name, source=documents()), name=name)
 
 
 _register_on_library("language_model_stdlib", language_model)

@@ -71,7 +71,7 @@ class ByteText:
         # The slice of each batch that this worker reads.
         local_range = worker_slice(batch_size, worker)
         local_slice = slice(local_range.start, local_range.stop)
-        first_step = -(-start // batch_size)  # rounded up
+        first_step = -(-start // batch_size)  # start / batch_size, rounded up
         global_batches = batches(
             self.corpus.train,
             batch_size=batch_size,

@@ -27,7 +27,7 @@ from transformer.data.errors import DataError
 
 END = 0  # the byte after each file
 # Folders of Python's library that are skipped: tests, and packages of other authors.
-_SKIPPED = {
+_SKIPPED_FOLDERS = {
     "site-packages",
     "dist-packages",
     "test",
@@ -121,7 +121,7 @@ def _source_files(root: Path) -> Iterator[Path]:
     """Yields the Python files of a folder and its subfolders, except skipped ones."""
     for folder, subfolders, names in os.walk(root):
         # Changed in place: os.walk continues with the remaining subfolders.
-        subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 

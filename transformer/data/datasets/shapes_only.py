@@ -33,7 +33,9 @@ for _kind in (
 
 
 class _NoVocabulary(Vocabulary):
-    """A vocabulary without ids: it is not larger than the vocabulary of any model."""
+    """A vocabulary without ids. Its size, 0, fits every model: a model must have at least
+    as many ids as its data.
+    """
 
     size = 0
     eos_id = 0
@@ -46,7 +48,7 @@ class _NoVocabulary(Vocabulary):
         _raise_no_texts()
 
     def fingerprint(self) -> str:
-        return "none"  # `transformer.training.run_record` knows it
+        return "none"  # `transformer.training.run_record` tests for this text
 
 
 @gin.configurable

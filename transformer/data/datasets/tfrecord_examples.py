@@ -76,7 +76,7 @@ def write_examples(
         for split in SPLITS:
             examples = make_examples(task, split, seed=seed)
             manifest[split] = _write_split(
-                temporary_folder, split, examples, examples_per_file
+                temporary_folder, split, examples, examples_per_file=examples_per_file
             )
         text = json.dumps(manifest, indent=1) + "\n"
         Path(temporary_folder, MANIFEST).write_text(text, encoding="utf-8")

@@ -41,21 +41,24 @@ def mask_tokens(
     rng = generator(seed)
     special_ids = (PAD, vocabulary.bos_id, vocabulary.eos_id)
     candidates = np.flatnonzero(~np.isin(tokens, special_ids))  # positions
-    count = max(round(len(candidates) * rate), 1)
-    count = min(count, predictions, len(candidates))
+    num_selected = max(round(len(candidates) * rate), 1)
+    num_selected = min(num_selected, predictions, len(candidates))
     if whole_words:
         starts_word = vocabulary.starts_word(tokens[candidates])
-        positions = _select_words(candidates, starts_word, max_count=count, rng=rng)
+        positions = _select_words(
+            candidates, starts_word, max_count=num_selected, rng=rng
+        )
     else:
-        positions = np.sort(rng.choice(candidates, count, replace=False))
+        positions = np.sort(rng.choice(candidates, num_selected, replace=False))
     original_ids = tokens[positions]
-    # Below 0.8: [MASK]; from there to 0.9: a random token; else: unchanged.
-    uniform = rng.random(len(positions))
+    # A random number per selected token: below 0.8, the token becomes [MASK]; from 0.8 to
+    # 0.9, a random token; above, it is unchanged.
+    random_numbers = rng.random(len(positions))
     random_ids = rng.choice(vocabulary.ordinary_ids, len(positions))
-    random_or_original_ids = np.where(uniform < 0.9, random_ids, original_ids)
+    random_or_original_ids = np.where(random_numbers < 0.9, random_ids, original_ids)
     masked_tokens = tokens.copy()
     masked_tokens[positions] = np.where(
-        uniform < 0.8, vocabulary.mask_id, random_or_original_ids
+        random_numbers < 0.8, vocabulary.mask_id, random_or_original_ids
     )
     return {
         **example,
@@ -81,15 +84,18 @@ def _select_words(
     """
     if not len(positions):
         return positions
-    # A word also starts after a gap in the positions, where there is a special token.
+    # A word also starts after a gap in the positions, where there is a special token; -2
+    # makes a gap before the first position.
     is_start = starts_word | (np.diff(positions, prepend=-2) > 1)
+    # The positions of each word. The first start is no boundary between two words.
     words = np.split(positions, np.flatnonzero(is_start)[1:])
-    selected: list[np.ndarray] = []
-    remaining = max_count
-    for k in rng.permutation(len(words)):
-        if len(words[k]) <= remaining:
-            selected.append(words[k])
-            remaining -= len(words[k])
-    if not selected:
-        return positions[:0]
-    return np.sort(np.concatenate(selected))
+    selected_words: list[np.ndarray] = []
+    num_remaining = max_count
+    for word_index in rng.permutation(len(words)):
+        word = words[word_index]
+        if len(word) <= num_remaining:
+            selected_words.append(word)
+            num_remaining -= len(word)
+    if not selected_words:
+        return positions[:0]  # every word has more tokens than are to be selected
+    return np.sort(np.concatenate(selected_words))

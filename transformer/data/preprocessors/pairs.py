@@ -66,21 +66,24 @@ class SentencePairs:
             target_length = self.length - 3  # without [CLS], [SEP] and [SEP]
             if rng.random() < self.short:
                 target_length = int(rng.integers(2, target_length + 1))
-            num_lines = self._count_lines(lines, start, target_length)
-            num_first = 1
+            num_lines = self._count_lines(lines, start=start, num_tokens=target_length)
+            num_first = 1  # the count of lines of the first text
             if num_lines > 1:
                 num_first = int(rng.integers(1, num_lines))
             first_lines = lines[start : start + num_first]
             second_lines = lines[start + num_first : start + num_lines]
             start += num_lines
+            # Always if there is no second line, and in half of all other examples.
             is_random = not second_lines or rng.random() < 0.5
             if is_random:
                 # The lines that are replaced start the next example.
                 start -= len(second_lines)
                 num_first_tokens = sum(map(len, first_lines))
-                num_tokens = max(target_length - num_first_tokens, 1)
                 second_lines = self._random_lines(
-                    documents, document_index, num_tokens, rng
+                    documents,
+                    excluded_index=document_index,
+                    num_tokens=max(target_length - num_first_tokens, 1),
+                    rng=rng,
                 )
             if second_lines:
                 yield self._example(first_lines, second_lines, is_random=is_random)
@@ -93,20 +96,20 @@ class SentencePairs:
 
     @staticmethod
     def _count_lines(lines: list[np.ndarray], start: int, num_tokens: int) -> int:
-        """Returns the count of lines from `start` on that have at least `num_tokens` tokens
-        together; the count of all following lines, if they have fewer.
+        """Returns how many lines, from line `start` on, are needed for at least `num_tokens`
+        tokens; the count of all remaining lines, if they have fewer tokens.
         """
         num_lines = 0
-        num_counted = 0  # tokens of these lines
-        while start + num_lines < len(lines) and num_counted < num_tokens:
-            num_counted += len(lines[start + num_lines])
+        tokens_so_far = 0
+        while start + num_lines < len(lines) and tokens_so_far < num_tokens:
+            tokens_so_far += len(lines[start + num_lines])
             num_lines += 1
         return num_lines
 
     def _random_lines(
         self,
         documents: Examples,
-        document_index: int,
+        excluded_index: int,
         num_tokens: int,
         rng: np.random.Generator,
     ) -> list[np.ndarray]:
@@ -115,12 +118,14 @@ class SentencePairs:
 
         Args:
           documents: all documents.
-          document_index: the index of a document that is not chosen.
+          excluded_index: the index of the document that is not chosen.
           num_tokens: the minimum count of tokens.
           rng: the random number generator.
         """
+        # An index among the other documents, whose indices from `excluded_index` on are
+        # one larger.
         random_index = int(rng.integers(len(documents) - 1))
-        if random_index >= document_index:  # skips the document that is not chosen
+        if random_index >= excluded_index:
             random_index += 1
         lines = documents[random_index][self.field].splitlines()
         start = int(rng.integers(max(len(lines), 1)))

@@ -8,7 +8,7 @@ The counts of corrupted tokens and of spans depend only on the length of the tex
 texts of one length have inputs of one length, and targets of one length: `span_lengths`
 computes them.
 
->>> span_lengths(512)            # (tokens of a text with 512 inputs, its targets)
+>>> span_lengths(512)    # a text of 568 tokens becomes inputs of 512 and targets of 114
 (568, 114)
 """
 
@@ -72,8 +72,10 @@ def span_lengths(
     """
 
     def input_length(length: int) -> int:
-        """Returns the length of the inputs of a text of this length."""
-        num_noise, num_spans = _counts(length, noise_density, mean_span)
+        """Returns the length of the inputs of a text of `length` tokens: its tokens outside
+        of spans, a sentinel for each span, and `eos_id`.
+        """
+        num_noise, num_spans = _noise_counts(length, noise_density, mean_span)
         return length - num_noise + num_spans + 1
 
     min_length = 2  # one token in a span, and one outside
@@ -85,8 +87,9 @@ def span_lengths(
     length = min_length
     while input_length(length + 1) <= inputs:
         length += 1
-    num_noise, num_spans = _counts(length, noise_density, mean_span)
-    return length, num_noise + num_spans + 1
+    num_noise, num_spans = _noise_counts(length, noise_density, mean_span)
+    target_length = num_noise + num_spans + 1  # spans, a sentinel for each, `eos_id`
+    return length, target_length
 
 
 def noise_mask(
@@ -103,7 +106,7 @@ def noise_mask(
     if length < 2:
         return np.zeros(length, bool)
     rng = generator(seed)
-    num_noise, num_spans = _counts(length, noise_density, mean_span)
+    num_noise, num_spans = _noise_counts(length, noise_density, mean_span)
     text_sizes = _random_sizes(length - num_noise, count=num_spans, rng=rng)
     noise_sizes = _random_sizes(num_noise, count=num_spans, rng=rng)
     # Sections of the text and corrupted spans alternate: text, span, text, span, ...
@@ -112,8 +115,11 @@ def noise_mask(
     return np.repeat(is_span, sizes)
 
 
-def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
-    """Returns the count of corrupted tokens of a text, and the count of its spans.
+def _noise_counts(
+    length: int, noise_density: float, mean_span: float
+) -> tuple[int, int]:
+    """Returns the count of corrupted tokens of a text of `length` tokens, and the count of
+    corrupted spans.
 
     Raises:
       DataError: a setting is out of its range.
@@ -123,6 +129,7 @@ def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, i
             "the noise density must lie between 0 and 1, and the mean span be at least "
             f"1; they are {noise_density} and {mean_span}."
         )
+    # At least one token is corrupted, and one is not; each span follows a token that is not.
     num_noise = min(max(round(length * noise_density), 1), length - 1)
     num_spans = max(min(round(num_noise / mean_span), length - num_noise), 1)
     return num_noise, num_spans
@@ -155,5 +162,7 @@ def _insert_sentinels(
         vocabulary.sentinel(num_spans - 1)
     # The last ids are sentinels: at the start of span k, counted from 1, this is size - k.
     sentinels = vocabulary.size - np.cumsum(is_start)
-    ids = np.where(is_start, sentinels, tokens)[~is_replaced | is_start]
+    # The sentinel at the start of each span; the other tokens of spans are left out.
+    is_output = ~is_replaced | is_start
+    ids = np.where(is_start, sentinels, tokens)[is_output]
     return np.append(ids, vocabulary.eos_id).astype(np.int32)

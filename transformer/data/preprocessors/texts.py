@@ -116,9 +116,11 @@ def pair(
     second_field: str | None,
     length: int,
 ) -> Example:
-    """Returns the example with one text or two replaced by `tokens`, [CLS] first [SEP]
-    second [SEP], and `token_types`, 0 up to the first [SEP] and 1 after it. The longer text
-    is truncated until both fit.
+    """Returns the example with its text, or its two texts, replaced by `tokens` and
+    `token_types`.
+
+    `tokens` are [CLS] first [SEP] second [SEP]; `token_types` are 0 up to the first [SEP],
+    and 1 after it. The longer text is truncated until both fit.
 
     Args:
       example: an example with texts.
@@ -150,13 +152,13 @@ def join(
       eos_id: the id after each text, [SEP].
       length: the maximum count of tokens.
     """
-    sizes = [len(text) for text in texts]
-    # Without [CLS], and without a [SEP] for each text.
+    sizes = [len(text) for text in texts]  # how many tokens of each text stay
+    # One token is [CLS], and each text has its [SEP].
     max_text_tokens = length - 1 - len(texts)
     while sum(sizes) > max_text_tokens:
         longest = int(np.argmax(sizes))
         sizes[longest] -= 1
-    # The text, and the special tokens that have its token type.
+    # A section is a text with the special tokens that have the same token type.
     sections = [np.append(text[:size], eos_id) for text, size in zip(texts, sizes)]
     sections[0] = np.concatenate([[bos_id], sections[0]])
     tokens = np.concatenate(sections)

@@ -34,7 +34,7 @@ from transformer.data.sources.formats import (
 )
 from transformer.data.sources.index import load_index, read_bytes
 
-_MAX_FILES = 5  # of files with skipped records in a warning
+_MAX_LISTED_FILES = 5  # the most files that a warning of skipped records lists
 
 
 @gin.configurable(module="data")
@@ -281,11 +281,11 @@ class FileExamples(Sequence[Example]):
         """
         total = sum(skip_counts.values())
         texts = [f"{path}: {count:,}" for path, count in skip_counts.items()]
-        ellipsis = "; ..." if len(texts) > _MAX_FILES else ""
+        ellipsis = "; ..." if len(texts) > _MAX_LISTED_FILES else ""
         warnings.warn(
             f"{total:,} bad {self._format.unit}s were skipped "
-            f"({'; '.join(texts[:_MAX_FILES])}{ellipsis}); {len(self):,} are good.",
-            stacklevel=3,
+            f"({'; '.join(texts[:_MAX_LISTED_FILES])}{ellipsis}); {len(self):,} are good.",
+            stacklevel=3,  # the caller of `FileExamples(...)`
         )
 
     def __len__(self) -> int:
@@ -303,12 +303,14 @@ class FileExamples(Sequence[Example]):
         index = range(len(self))[index]  # counts negative indices from the end
         file_index = int(np.searchsorted(self._ends, index, side="right"))
         records = self._records[file_index]
-        # Negative, as the index is less than the end: counted from the end of the records.
-        index_in_file = index - self._ends[file_index]
-        start, length, record_number = records[index_in_file].tolist()
+        # A negative index, which NumPy counts from the end of the records of this file.
+        index_from_end = index - self._ends[file_index]
+        start, length, record_number = records[index_from_end].tolist()
         path = self._paths[file_index]
         try:
-            return self._format.parse(read_bytes(path, start, length))
+            return self._format.parse(read_bytes(path, start=start, length=length))
         except RecordError as error:
             unit = self._format.unit
-            raise record_error(path, unit, record_number, error) from error
+            raise record_error(
+                path, unit=unit, record_number=record_number, error=error
+            ) from error

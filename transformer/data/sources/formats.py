@@ -27,6 +27,7 @@ from transformer.data.sources.base import Example
 # A record of a TFRecord file has a header, the data, and a checksum.
 _HEADER_BYTES = 12
 _CHECKSUM_BYTES = 4
+_RECORDS_PER_READ = 1024
 
 
 class RecordSpan(NamedTuple):
@@ -88,7 +89,7 @@ class _Lines:
             for line_number, line in enumerate(file, start=1):
                 length = len(line.rstrip(b"\r\n"))
                 if line.strip():
-                    yield RecordSpan(start, length, line_number)
+                    yield RecordSpan(start, length, record_number=line_number)
                 start += len(line)
 
 
@@ -172,7 +173,7 @@ class TFRecords(Format):
 
     text: bool = True
     unit = "record"
-    checked = False  # `spans` has TensorFlow check the checksums of all records
+    checked = False  # TensorFlow checks the checksums of all records in `spans`
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
         with open(path, "rb") as file:
@@ -184,7 +185,7 @@ class TFRecords(Format):
                 )
         start = 0
         for record_number, length in enumerate(_record_lengths(path), start=1):
-            yield RecordSpan(start + _HEADER_BYTES, length, record_number)
+            yield RecordSpan(start + _HEADER_BYTES, length, record_number=record_number)
             start += _HEADER_BYTES + length + _CHECKSUM_BYTES
         # TensorFlow takes an incomplete header for the end of the file.
         if start != path.stat().st_size:
@@ -226,13 +227,13 @@ def _record_lengths(path: Path) -> Iterator[int]:
         tf.data.TFRecordDataset(str(path)).map(tf.strings.length)
     )
     num_read = 0
-    # In batches, which is faster.
+    # In batches, which is faster. At the end of an undamaged file, this returns.
     with contextlib.suppress(tf.errors.DataLossError):
-        for batch in lengths.batch(1024).as_numpy_iterator():
+        for batch in lengths.batch(_RECORDS_PER_READ).as_numpy_iterator():
             num_read += len(batch)
             yield from batch.tolist()
         return
-    # A record in the next batch is damaged: read them one by one, up to this record.
+    # A record of the next batch is damaged: the lengths before it are read one by one.
     try:
         yield from map(int, lengths.skip(num_read).as_numpy_iterator())
     except tf.errors.DataLossError as error:

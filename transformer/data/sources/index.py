@@ -62,7 +62,7 @@ def load_index(path: Path, file_format: Format, skip: bool) -> FileIndex:
     # The saved index may be one that skips bad records: without `skip`, it is made again, to
     # raise the error of the first bad record.
     if table is None or (_num_skipped(table) and not skip):
-        table = _make_table(path, file_format, skip, key)
+        table = _make_table(path, file_format, skip=skip, key=key)
         with (
             contextlib.suppress(OSError),
             atomic_file(index_path) as temporary_path,
@@ -121,11 +121,15 @@ def _make_table(
                     num_skipped += 1
                 else:
                     unit = file_format.unit
-                    raise record_error(path, unit, record_number, error) from error
+                    raise record_error(
+                        path, unit=unit, record_number=record_number, error=error
+                    ) from error
         except RecordError as error:  # the rest of the file cannot be read
             if not skip:
                 unit = file_format.unit
-                raise record_error(path, unit, record_number + 1, error) from error
+                raise record_error(
+                    path, unit=unit, record_number=record_number + 1, error=error
+                ) from error
             num_skipped += 1
     table = np.frombuffer(elements, np.int64).reshape(-1, 3)
     table[1, 0] = num_skipped

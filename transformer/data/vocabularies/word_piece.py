@@ -81,9 +81,13 @@ class WordPieceVocabulary(Vocabulary):
         return ids, offsets
 
     def decode(self, ids: np.ndarray) -> str:
+        omitted_ids = (PAD, self.bos_id)
         pieces = [
-            self.pieces[i] for i in self._before_eos(ids) if i not in (PAD, self.bos_id)
+            self.pieces[token_id]
+            for token_id in self._before_eos(ids)
+            if token_id not in omitted_ids
         ]
+        # "##" marks a piece that continues the word of the piece before.
         return " ".join(pieces).replace(" ##", "")
 
     def starts_word(self, ids: np.ndarray) -> np.ndarray:
@@ -129,7 +133,7 @@ def train_word_pieces(
     # between runs, and breaks ties by these ids. Special tokens have ids in the given order.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
-        special_tokens=[*SPECIALS, *(f"##{c}" for c in inner_letters)],
+        special_tokens=[*SPECIALS, *(f"##{letter}" for letter in inner_letters)],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,

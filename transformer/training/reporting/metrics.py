@@ -100,7 +100,7 @@ class Metrics:
         A metric that was already written for this step, for example before the run was
         resumed, is skipped. Lines that do not fit on a full disk are written later.
         """
-        step = int(step)
+        step = int(step)  # JSON has no NumPy integers
         if step == self._last_step:
             # Without the metrics that were already written.
             values = {
@@ -165,7 +165,12 @@ class Metrics:
 
 
 class Speed(NamedTuple):
-    """The speed of training, as a mean over the steps since the last line of progress."""
+    """The speed of training, as a mean over the steps since the last line of progress.
+
+    Attributes:
+      seconds_per_step: the time of a step.
+      tokens_per_second: the tokens of a step divided by its time.
+    """
 
     seconds_per_step: float
     tokens_per_second: float

@@ -33,8 +33,8 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import meshtf as mtf
 
 FILE = "status.json"
-# "node:Op": TensorFlow's name of the event of an op in a profile.
-_OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")
+# "node:Op": TensorFlow's name of the event of an op in a profile, such as "dense:MatMul".
+_OP_EVENT = re.compile(r"[^:]+:(_?[A-Z]\w*)")
 # The type of an op that communicates contains one of these.
 _COMMUNICATION = (
     "Send",
@@ -54,7 +54,8 @@ class Monitor:
     Args:
       folder: the folder of the run.
       steps: the total count of steps.
-      flops: the FLOPs of a step, summed over all positions of the mesh.
+      flops: the FLOPs of a step, summed over all positions of the mesh (a position is one
+        coordinate along each axis).
       peak_flops: the peak FLOPs per second of all devices together; None: unknown.
       clock: a function that returns the time in seconds.
     """
@@ -207,12 +208,16 @@ def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
     space = xplane_pb2.XSpace()
     space.ParseFromString(latest_profile.read_bytes())
     for plane in space.planes:
-        event_names = {key: meta.name for key, meta in plane.event_metadata.items()}
+        event_names = {
+            event_id: metadata.name
+            for event_id, metadata in plane.event_metadata.items()
+        }
         for line in plane.lines:
             for event in line.events:
-                match = _OP.fullmatch(event_names[event.metadata_id])
+                match = _OP_EVENT.fullmatch(event_names[event.metadata_id])
                 if match is not None:
-                    seconds[_op_kind(match[1])] += event.duration_ps / 1e12
+                    op_type = match[1]
+                    seconds[_op_kind(op_type)] += event.duration_ps / 1e12
     return seconds
 
 

@@ -25,7 +25,8 @@ from transformer.training.evaluation import Evaluation
 from transformer.training.reporting import baselines, metrics
 
 Scores = Mapping[str, float]  # the metrics of `Evaluation` by name
-_COLUMN_WIDTH = 15
+_LABEL_WIDTH = 13  # of the first column of the table of scores
+_COLUMN_WIDTH = 15  # of each other column
 
 
 class StepScores(NamedTuple):
@@ -75,7 +76,8 @@ def print_introduction(
     for line in changed:
         print(f"changed  {line}", flush=True)
     if step >= steps:
-        print(finished_text(step, steps, has_changes=bool(changed)), flush=True)
+        text = finished_text(step=step, steps=steps, has_changes=bool(changed))
+        print(text, flush=True)
 
 
 def finished_text(
@@ -102,8 +104,8 @@ def finished_text(
 
 
 def cost(forecast: mtf.Forecast) -> str:
-    """Returns the cost of a step for one position of the mesh, as one line; the first line of
-    the error, if the step has one.
+    """Returns the cost of a step for one position of the mesh (one coordinate along each
+    axis), as one line; the first line of the error, if the step has one.
     """
     if forecast.error is not None:
         return forecast.error.partition("\n")[0]
@@ -179,7 +181,7 @@ def print_summary(
             "examples, evenly spaced.)"
         )
     titles = [name.replace("_", " ").rjust(_COLUMN_WIDTH) for name in names]
-    print("held out     " + "".join(titles))
+    print("held out".ljust(_LABEL_WIDTH) + "".join(titles))
     print("\n".join(rows))
     print(
         f"{metrics.duration(seconds)} in total; checkpoint, metrics.jsonl and "
@@ -196,4 +198,4 @@ def _table_row(label: str, names: Sequence[str], scores: Scores, note: str = "")
     for name in names:
         column = f"{scores[name]:.3f}" if name in scores else ""
         columns += column.rjust(_COLUMN_WIDTH)
-    return f"  {label:<11}{columns}   {note}".rstrip()
+    return f"{f'  {label}':<{_LABEL_WIDTH}}{columns}   {note}".rstrip()
