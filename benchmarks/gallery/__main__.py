@@ -6,6 +6,8 @@ and its costs.
 Pictures and costs are those of forecasts of a training step of `configs/lm_stdlib.gin`. So
 no device is needed, and the page is the same on all machines;
 tests/documentation/test_gallery.py checks that it is up to date.
+
+A position is one of the virtual devices of a mesh: it has one shard of each tensor.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ def page() -> dict[str, str]:
     # shape has pairs (name, size).
     embeddings = next(op.outputs[0] for op in one_device.ops if op.title == "gather")
     (_, batch), (_, length), _ = embeddings.shape
-    num_parameters = int(one_device.memory.parameters // 4)
+    num_parameters = int(one_device.memory.parameters // 4)  # float32: 4 bytes each
     lines = [
         HEAD.format(size=num_parameters, batch=batch, length=length),
         *_comparison(one_device, forecasts),
@@ -135,8 +137,11 @@ def page() -> dict[str, str]:
 
 
 def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
-    """Returns the forecast of a training step of lm_stdlib.gin with further files and settings
-    of gin.
+    """Returns the forecast of a training step of lm_stdlib.gin.
+
+    Args:
+      *files: further gin files.
+      params: further settings of gin, such as 'Mesh.axes = "data:4"'.
     """
     gin.clear_config()
     command_line.configure(
@@ -156,7 +161,8 @@ def rows(forecast: Forecast) -> list[Row]:
         variables_of_block[path_in_block] = variable.tensor
     query = variables_of_block["attention/query/kernel"]
     kernel = variables_of_block["feed_forward/wi/kernel"]
-    moment = variables_of_block["feed_forward/wi/kernel/m"]
+    moment = variables_of_block["feed_forward/wi/kernel/m"]  # Adam's first moment
+    # The residual stream: the activations between layers.
     stream = _first_output(forecast, ("batch", "length", "d_model"))
     hidden = _first_output(forecast, ("batch", "length", "d_ff"))
     return [
@@ -202,7 +208,8 @@ def _first_output(forecast: Forecast, dims: tuple[str, ...]) -> PlacedTensor:
     for op in forecast.ops:
         for tensor in op.outputs:
             names = tuple(name for name, _ in tensor.shape)
-            # A tensor has a state for each mesh axis; "sum" is that of a partial sum.
+            # `states` says for each mesh axis how the tensor is placed along it: sharded
+            # along a dimension (its name), "replicated", or a partial sum ("sum").
             if names == dims and "sum" not in tensor.states:
                 return tensor
     raise LookupError(f"no output has the dimensions {dims}")

@@ -1,5 +1,5 @@
 """Writes docs/reference/models.md: the published models of `configs/models/` on meshes of up
-to 2,048 positions.
+to 2,048 positions (a position is one of the virtual devices of a mesh).
 
     python -m benchmarks.gallery.published_models
 
@@ -35,7 +35,7 @@ class Published(NamedTuple):
 
 
 MODELS = {
-    "gpt2": Published("124M", "1x1 16x4"),
+    "gpt2": Published(parameters="124M", grids="1x1 16x4"),
     "gpt2_medium": Published("355M", "64x8 256x8"),
     "gpt2_large": Published("774M", "8x1 16x4"),
     "gpt2_xl": Published("1.5B", "16x4 64x8"),
@@ -127,7 +127,12 @@ def rows(name: str) -> Iterator[str]:
 
 
 def costs(grid: str, forecast: mtf.Forecast) -> str:
-    """Returns the columns of a line about a mesh."""
+    """Returns the columns of a line about a mesh.
+
+    Args:
+      grid: the mesh, data x model, such as "16x4".
+      forecast: the forecast of a training step on the mesh.
+    """
     memory = forecast.memory
     columns = [
         grid,

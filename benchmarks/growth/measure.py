@@ -95,16 +95,33 @@ def measure_group(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
         fastest = min(first_steps, key=lambda first_step: first_step["first"])
         rows.append({"series": case.series, "size": case.size, **fastest})
     steps_of_rounds = _take_steps(group, rounds)
-    for i, row in enumerate(rows):
-        for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
-            times = [steps[i][clock][0] for steps in steps_of_rounds]
-            base_times = [steps[0][clock][0] for steps in steps_of_rounds]
-            ratios = [x / y for x, y in zip(times, base_times)]
+    for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
+        times_of_cases = _times_of_cases(steps_of_rounds, clock)
+        base_times = times_of_cases[0]
+        for row, times in zip(rows, times_of_cases, strict=True):
+            ratios = [seconds / base for seconds, base in zip(times, base_times)]
             first_step = f"first{suffix}"
             row[f"{first_step}_ratio"] = row[first_step] / rows[0][first_step]
             row[f"step{suffix}"] = statistics.median(times)
             row[f"step{suffix}_ratio"] = statistics.median(ratios)
     return rows
+
+
+def _times_of_cases(
+    steps_of_rounds: list[list[dict[str, Any]]], clock: str
+) -> list[list[float]]:
+    """Returns the seconds of each case's step in each round, [cases][rounds].
+
+    Args:
+      steps_of_rounds: the result of `_take_steps`.
+      clock: the clock, "wall" or "cpu".
+    """
+    num_cases = len(steps_of_rounds[0])
+    times_of_cases = []
+    for i in range(num_cases):
+        # An answer has a list of seconds, here of one step.
+        times_of_cases.append([steps[i][clock][0] for steps in steps_of_rounds])
+    return times_of_cases
 
 
 def _take_steps(group: Sequence[Case], rounds: int) -> list[list[dict[str, Any]]]:

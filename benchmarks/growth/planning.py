@@ -2,7 +2,8 @@
 
     rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
 
-Meshes are abstract: they have positions, but no devices. Measures the processor time of
+Meshes are abstract: they have positions (virtual devices), but no devices. Measures the
+processor time of
 recording the ops of a step; of planning the program, and its schedule in segments
 (sequences of computations without communication); and of `mtf.explain`, which records,
 plans and derives a forecast. Sizes are measured in turn; rows have medians over rounds.
@@ -58,12 +59,12 @@ def measure_plan(case: Case) -> dict[str, float]:
     """Returns the processor seconds of recording, planning and explaining a case, and the sizes
     of the result.
     """
-    model = GrowthModel(case, "abstract")
+    model = GrowthModel(case, devices="abstract")
     step = model.make_train_function()
     ids = tf.TensorSpec([case.config.batch, case.config.length], tf.int32)
     arguments = ({"tokens": ids, "targets": ids}, np.int32(0))
     start = time.process_time()
-    recorded = step.record_on(model.mesh, arguments, {}).recorded
+    recorded = step.record_on(model.mesh, args=arguments, kwargs={}).recorded
     after_recording = time.process_time()
     program = build(recorded.nodes, recorded.results, model.mesh)
     segments = schedule(program)
@@ -75,7 +76,7 @@ def measure_plan(case: Case) -> dict[str, float]:
         "plan_cpu": after_planning - after_recording,
         "explain_cpu": after_explaining - after_planning,
         "nodes": len(recorded.nodes),
-        "steps": sum(1 for _ in walk(program)),
+        "steps": sum(1 for _ in walk(program)),  # those of loops and branches, too
         "segments": len(segments),
         "collectives": len(forecast.collectives),
     }

@@ -1,1 +1,3 @@
-"""Runs cases in separate processes, and times them in rounds."""
+"""Runs cases (the programs that a benchmark compares) in separate processes, and times them
+in rounds.
+"""

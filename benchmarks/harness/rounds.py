@@ -5,6 +5,7 @@ alive, and a round is one step of each, so that other load on the machine affect
 them equally. Ratios are computed within rounds.
 
     rows, refused = measure(group, rounds=10, starts=1, losses=5)
+    print(refused)          # the reasons why cases of other libraries do not run, by name
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Process:
 
     Attributes:
       case: the case.
-      start: the first answer of the worker: the costs of its start.
+      start_costs: the first answer of the worker: the costs of its start.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Process:
     ):
         compile_sources()
         self.case = case
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("w+")  # deleted when it is closed
         self.process = subprocess.Popen(
             [sys.executable, "-m", worker, case.dump()],
             text=True,
@@ -106,10 +107,11 @@ class Process:
             stderr=self.log,
             env=_ENVIRONMENT | os.environ | dict(environment),
         )
+        # A killed worker closes its output, which ends the wait for its answer.
         timer = threading.Timer(_START_TIMEOUT, self.process.kill)
         timer.start()
         try:
-            self.start = self._answer()
+            self.start_costs = self._answer()
         except WorkerError:
             self.stop()
             raise
@@ -229,11 +231,11 @@ def _measure_starts(
             try:
                 process = _start(case)
             except WorkerError as error:
-                if case.runtime not in FOREIGN:
+                if case.runtime not in FOREIGN:  # only other libraries may fail
                     raise
                 refused[case.name] = error.reason
             else:
-                starts_of_cases[case].append(process.start)
+                starts_of_cases[case].append(process.start_costs)
                 process.stop()
     return starts_of_cases, refused
 

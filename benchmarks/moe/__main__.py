@@ -37,7 +37,7 @@ from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity, Choices, Routing
 
 FLAGS = flags.FLAGS
-MIXTURES = (8, 16, 32, 64)  # numbers of experts
+MIXTURES = (8, 16, 32, 64)  # the numbers of experts of the mixtures that are compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +92,14 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
     """
     mesh = size.make_mesh()
     logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
-    # All devices choose among all experts: no rule of the layout has "experts_all".
+    # A layout may shard "experts". Every device chooses among all of them, so the logits
+    # have a dimension of another name, "experts_all", which no rule of the layout has.
     routing = size.gate(logits, training=True)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
-    # The tensors of the routing are arguments: those captured would be constants. See
-    # `transformer.experts.routing.Routing` for their shapes.
+    # The tensors of the routing are arguments of the step: tensors that a function captures
+    # are constants, which TensorFlow would fold. See `transformer.experts.routing.Routing`
+    # for their shapes.
     @mtf.function(mesh=mesh)
     def step(
         x: Any,
@@ -117,7 +119,8 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
                 experts=slots, gates=gates, positions=slots, has_slot=slots, slots=slots
             ),
         )
-        y = dispatch.combine(dispatch.take(x, routes), routes, x)
+        inputs_of_experts = dispatch.take(x, routes)
+        y = dispatch.combine(inputs_of_experts, routes, x)
         (dx,) = mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])
         return y, dx
 
@@ -162,7 +165,7 @@ def layer_run(size: Size, make_layer: Callable[[mtf.Mesh], mtf.Module]) -> Run:
 
 
 def mixture(size: Size, experts: int) -> Run:
-    """Returns a run of a mixture of experts, in which each token goes to two."""
+    """Returns a run of a mixture with a number of experts, in which each token goes to two."""
     return layer_run(
         size,
         lambda mesh: MixtureOfExperts(
@@ -190,8 +193,8 @@ def dense(size: Size) -> Run:
 def compare(
     names: Sequence[str], runs: Sequence[Run], rounds: int
 ) -> list[dict[str, Any]]:
-    """Returns the median time of each run, and the median over rounds of its ratio to the
-    first run.
+    """Returns a row for each run: its name ("name"), its median time ("ms"), and the median
+    over rounds of its ratio to the first run ("ratio").
     """
     times_of_runs = time_in_turn(runs, rounds)
     base_times = times_of_runs[0]
@@ -264,7 +267,7 @@ def main(argv: list[str]) -> None:
         factor=FLAGS.factor,
         update=FLAGS.update,
     )
-    experts = (8, 64, 256)
+    experts = (8, 64, 256)  # the numbers of experts for which dispatch is measured
     rounds = FLAGS.rounds
     if FLAGS.quick:
         size = dataclasses.replace(size, d_model=256, d_ff=1024)

@@ -25,9 +25,8 @@ from meshtf.forecast import Forecast
 from meshtf.runtime.tf_internals.run_records import graph_of, recorded_graphs
 from transformer.cli.program import run_main
 
-POSITIONS = (
-    8  # the number of mesh positions of all layouts, each with a separate device
-)
+# The number of mesh positions (virtual devices) of all layouts; each has a separate device.
+POSITIONS = 8
 _LOAD = ("load", "")  # the kind and axis of a crossing that loads an argument
 
 
@@ -74,12 +73,13 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         raise ValueError(
             f"{fn.__name__} has run with these arguments already: make it anew."
         )
-    with recorded_graphs() as functions:
+    # For each TensorFlow function that runs, the graphs into which it is partitioned.
+    with recorded_graphs() as graphs_of_functions:
         fn(*args)
     graph = graph_of(compiled.definition)
     ops = {op.name: op for op in graph.get_operations()}
     results = []
-    for device_graphs in functions:  # the graphs into which a function was partitioned
+    for device_graphs in graphs_of_functions:
         if not _is_program(device_graphs):
             continue
         sent_tensors = {

@@ -157,8 +157,10 @@ def _loss(
     """
 
     def constrain(x: Any, *spec: Any) -> Any:
+        """Returns x, whose dimensions are sharded along the mesh axes of `spec`."""
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
+    # [batch, length, d_model], with the batch sharded along "data"
     x = constrain(w["language_model/embedding/table"][tokens], "data")
     for i in range(c.layers):
         prefix = f"language_model/decoder/block_{i}/"
@@ -216,9 +218,9 @@ def _cross_entropy(c: Config, logits: Any, labels: Any) -> Any:
     """Returns the loss of each label. Its logit is selected by comparing ids, which needs
     no gather across devices.
     """
-    lse = jax.nn.logsumexp(logits, axis=-1)
+    logsumexp = jax.nn.logsumexp(logits, axis=-1)
     is_label = labels[..., None] == jnp.arange(c.vocab, dtype=labels.dtype)
-    loss = lse - jnp.sum(jnp.where(is_label, logits, 0.0), -1)
+    loss = logsumexp - jnp.sum(jnp.where(is_label, logits, 0.0), -1)
     if c.z_loss:
-        loss += c.z_loss * jnp.square(lse)
+        loss += c.z_loss * jnp.square(logsumexp)
     return loss

@@ -80,6 +80,7 @@ class PlainBert(PlainModel):
         x = tf.reshape(x, [-1, c.length, c.d_model]) + w["position_embedding/table"]
         x = norm(w, "embedding", tf.reshape(x, [-1, c.d_model]))
         x = drop(x, "dropout")
+        # What is added to attention scores: [batch, 1, 1, length]; token 0 is padding.
         bias = tf.where(batch["tokens"] > 0, 0.0, -1e9)[:, None, None]
         for i in range(c.layers):
             path = f"encoder/block_{i}/"
@@ -120,7 +121,7 @@ def dense(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns the layer norm of x `[tokens, d_model]`."""
+    """Returns the layer norm of x `[tokens, d_model]`, by the weights "<name>_norm/..."."""
     return hand_written_kernels.layer_norm(
         x,
         w[f"{name}_norm/scale"],

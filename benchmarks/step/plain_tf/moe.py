@@ -78,8 +78,8 @@ def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     expert = _choices_of_examples(experts, batch)
     one_hot = tf.one_hot(expert, c.experts)  # [batch, 2 * length, experts]
     earlier = tf.cumsum(one_hot, 1, exclusive=True)  # earlier choices of each expert
-    slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)
-    is_routed = slot_of_expert < c.expert_slots
+    slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)  # of the chosen expert
+    is_routed = slot_of_expert < c.expert_slots  # others are dropped
     expert_and_example = expert * batch + tf.range(batch)[:, None]
     slot = expert_and_example * c.expert_slots + tf.cast(slot_of_expert, tf.int32)
     gate = tf.where(is_routed, _choices_of_examples(gates, batch), 0.0)
@@ -89,11 +89,11 @@ def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     token = tf.reshape(tf.range(tokens), [batch, -1])
     token = tf.reshape(tf.tile(token, [1, 2]), [-1])
     flat_gate = tf.stop_gradient(tf.reshape(gate, [-1]))
-    mask = tf.cast(is_routed, tf.float32)
+    routed_mask = tf.cast(is_routed, tf.float32)
     routes = Routes(
         slots=_by_choice(tf.where(is_routed, slot, 0)),
         gates=tuple(x[:, None] for x in _by_choice(gate)),
-        is_routed=tuple(x[:, None] for x in _by_choice(mask)),
+        is_routed=tuple(x[:, None] for x in _by_choice(routed_mask)),
         tokens=tf.scatter_nd(target, token, [num_slots + 1])[:-1],
         weights=tf.scatter_nd(target, flat_gate, [num_slots + 1])[:-1, None],
     )

@@ -123,7 +123,7 @@ class PlainModel(tf.Module):
           x: the input of the attention.
         """
         c = self.config
-        # The dimensions heads and key are flattened: one matmul of matrices.
+        # The dimensions heads and d_kv are flattened: one matmul of matrices.
         y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
         if f"{name}/bias" in w:
             y = tf.nn.bias_add(y, tf.reshape(w[f"{name}/bias"], [-1]))
