@@ -65,9 +65,12 @@ if __name__ == "__main__":
     def step(
         position: mtf.Tensor, ids: mtf.Tensor, previous_ids: mtf.Tensor
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns the logits of the next word, and the state of the next step.
+        """Returns the logits of the next word, and the state that the next step gets.
 
-        `ids` are the last words. The state is the words before them; at first 0: newlines.
+        Args:
+          position: the index of `ids` in the line; not used.
+          ids: the last words.
+          previous_ids: the state: the words before the last ones; at first 0, newlines.
         """
         logits = mtf.gather(bigrams, ids, "previous")
         skip_logits = mtf.gather(skip_bigrams, previous_ids, "previous")

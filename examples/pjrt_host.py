@@ -24,8 +24,11 @@ def batches(inputs, steps):
         rng = np.random.default_rng(step)
         starts = rng.integers(0, len(text) - length, (batch_size, 1))
         windows = text[starts + np.arange(length + 1)]
-        tokens, targets = windows[:, :-1], windows[:, 1:]
-        yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
+        yield {
+            "batch_tokens": windows[:, :-1],
+            "batch_targets": windows[:, 1:],
+            "step": step,
+        }
 
 
 class Host:
@@ -33,7 +36,8 @@ class Host:
 
     def __init__(self, folder):
         self.manifest = json.loads(Path(folder, "manifest.json").read_text())
-        axes, replicas = self.manifest["axes"], self.manifest["replicas"]
+        axes = self.manifest["axes"]  # the sizes of the mesh axes, by name
+        replicas = self.manifest["replicas"]
         jax.config.update("jax_num_cpu_devices", replicas)  # before jax starts
         devices = np.array(jax.devices()[:replicas])
         self.mesh = Mesh(devices.reshape(tuple(axes.values())), tuple(axes))
@@ -77,7 +81,13 @@ class Host:
         return jax.ShapeDtypeStruct(sizes, tensor["dtype"])
 
     def put(self, values, kinds):
-        """Returns the inputs of some kinds on the devices by name, given global arrays."""
+        """Returns the inputs of the kinds "parameter", "state" or "argument" on the devices,
+        by name.
+
+        Args:
+          values: global arrays, by name.
+          kinds: the kinds of inputs to return.
+        """
         arrays = {}
         for x in self.inputs:
             if x["kind"] in kinds:

@@ -316,11 +316,12 @@ class Cell(mtf.Module):
             self.last(previous, training),
             self.before(before_previous, training),
         ]
-        for (a, b), (operation_a, operation_b) in zip(
+        for (first, second), (first_operation, second_operation) in zip(
             self.cell_type.combinations, self.operations
         ):
-            y = operation_a(states[a.state], training)
-            states.append(y + operation_b(states[b.state], training))
+            first_result = first_operation(states[first.state], training)
+            second_result = second_operation(states[second.state], training)
+            states.append(first_result + second_result)
         outputs = [states[i] for i in self.cell_type.output_states]
         return mtf.concat(outputs, "channels"), previous
 
@@ -371,7 +372,7 @@ def amoebanet_d(
     layers: list[mtf.Module] = [Stem(mesh, colors, channels)]
     in_channels = (channels, channels)
     previous_type = NORMAL
-    group = cells // 3 * [NORMAL]
+    group = cells // 3 * [NORMAL]  # the normal cells between reductions
     cell_types = [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]
     for cell_type in cell_types:
         if cell_type is REDUCTION:

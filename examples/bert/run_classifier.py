@@ -99,16 +99,16 @@ def read() -> Files:
     folder = Path(_DATA_DIR.value)
     on_bad = training_flags.ON_BAD.value
     classes = tuple(_LABELS.value or ())
-    train = tsv.read(folder / "train.tsv", columns, on_bad, classes=classes)
+    train = tsv.read(folder / "train.tsv", columns, on_bad=on_bad, classes=classes)
     if not classes:
         classes = tsv.labels_of(train, columns)
     dev: Examples = ()
     if training_flags.EVAL.value:
         dev_path = folder / f"{columns.dev}.tsv"
-        dev = tsv.read(dev_path, columns, on_bad, classes=classes)
+        dev = tsv.read(dev_path, columns, on_bad=on_bad, classes=classes)
     test: Examples = ()
     if training_flags.PREDICT.value:
-        test = tsv.read(folder / "test.tsv", columns, on_bad, labelled=False)
+        test = tsv.read(folder / "test.tsv", columns, on_bad=on_bad, labelled=False)
     return Files(columns=columns, classes=classes, train=train, dev=dev, test=test)
 
 
@@ -220,6 +220,7 @@ def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
 
     @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def probabilities(batch: Batch) -> mtf.Tensor:
+        """Returns the probability of each class for each text: [batch, classes]."""
         logits, _ = model(batch)
         return mtf.softmax(logits, "classes")
 

@@ -18,8 +18,14 @@ from transformer.inference.answer_metrics import exact_match, f1
 Metric = Callable[[str, Sequence[str]], float]  # (text, right answers) -> 0.0 to 1.0
 
 
-class _Scored(NamedTuple):
-    """The odds of a question, and what its text and the empty text score, 0.0 to 1.0."""
+class _QuestionScores(NamedTuple):
+    """What the possible predictions for a question score.
+
+    Attributes:
+      odds: the score of "no answer" minus that of the text, by the model.
+      score_of_text: the metric of the text, 0.0 to 1.0.
+      score_if_empty: the metric of the empty text, 0.0 or 1.0.
+    """
 
     odds: float
     score_of_text: float
@@ -69,8 +75,8 @@ def best_threshold(
         is empty if the odds are above the threshold.
       metric: `exact_match` or `f1`.
     """
-    ranked = sorted(
-        _Scored(
+    by_odds = sorted(  # lowest odds first
+        _QuestionScores(
             odds=odds[q.id],
             score_of_text=metric(texts[q.id], [a.text for a in q.answers]),
             score_if_empty=float(not q.answers),
@@ -79,14 +85,15 @@ def best_threshold(
     )
     # Below the lowest odds, all predictions are empty. Raising the threshold replaces
     # empty predictions by texts, one question after another.
-    total = sum(question.score_if_empty for question in ranked)
+    total = sum(scores.score_if_empty for scores in by_odds)
     best = total
-    threshold = ranked[0].odds - 1.0
-    for k, question in enumerate(ranked):
-        total += question.score_of_text - question.score_if_empty
+    threshold = by_odds[0].odds - 1.0
+    for k, scores in enumerate(by_odds):
+        total += scores.score_of_text - scores.score_if_empty
         # Questions of equal odds change together.
-        is_last_of_equal = k + 1 == len(ranked) or ranked[k + 1].odds > question.odds
+        is_last_of_equal = k + 1 == len(by_odds) or by_odds[k + 1].odds > scores.odds
+        # More than a rounding error better.
         if total > best + 1e-9 and is_last_of_equal:
             best = total
-            threshold = question.odds
-    return 100.0 * best / len(ranked), threshold
+            threshold = scores.odds
+    return 100.0 * best / len(by_odds), threshold
