@@ -24,11 +24,9 @@ def batches(inputs, steps):
         rng = np.random.default_rng(step)
         starts = rng.integers(0, len(text) - length, (batch_size, 1))
         windows = text[starts + np.arange(length + 1)]
-        yield {
-            "batch_tokens": windows[:, :-1],
-            "batch_targets": windows[:, 1:],
-            "step": step,
-        }
+        tokens = windows[:, :-1]
+        targets = windows[:, 1:]
+        yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
 
 
 class Host:
@@ -81,12 +79,8 @@ class Host:
         return jax.ShapeDtypeStruct(sizes, tensor["dtype"])
 
     def put(self, values, kinds):
-        """Returns the inputs of the kinds "parameter", "state" or "argument" on the devices,
-        by name.
-
-        Args:
-          values: global arrays, by name.
-          kinds: the kinds of inputs to return.
+        """Returns the inputs of `kinds` ("parameter", "state", "argument") on the devices, by
+        name, given global arrays by name.
         """
         arrays = {}
         for x in self.inputs:

@@ -159,9 +159,9 @@ class Mesh:
                 'Write Layout.changes("heads:; d:model").',
             )
         key = (region, kind)
-        # A kind that is no string may be unhashable: `as_choice` raises an error for it.
+        # A kind that is no string may be unhashable, so it is not looked up.
         if not isinstance(kind, str) or key not in self._layouts:
-            as_choice("kind", kind, get_args(TensorKind))
+            as_choice("kind", kind, get_args(TensorKind))  # raises if it is unknown
             self._check_rules(region)
             layout = self.layout.override(region)
             if kind != "tensor":

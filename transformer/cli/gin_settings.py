@@ -343,7 +343,7 @@ def add_suggestions(message: str) -> str:
         return f"{message}\n  {suggestion}"
     match = re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message)
     if match is not None:
-        name = match[1].rpartition(".")[2]
+        _, _, name = match.group(1).rpartition(".")
         known_names = {
             selector.rpartition(".")[2] for selector, _ in gin_config._REGISTRY.items()
         }

@@ -1,4 +1,4 @@
-"""Compares a tensor's shards on all mesh positions with an expected array.
+"""Compares a tensor's shards on all mesh positions (virtual devices) with an expected array.
 
 `Tensor.numpy` reads only one copy of each shard. Here every position is compared, so a
 wrong copy on one of several replicas is noticed.
@@ -32,7 +32,8 @@ def difference(
     expected: Any,
     tolerance: float = 0.0,
 ) -> str:
-    """Returns how an eager tensor differs from an expected shape and array, or "".
+    """Returns how an eager tensor differs from an expected shape and array, in words; "" if
+    it does not.
 
     Args:
       x: an eager tensor.
@@ -128,11 +129,14 @@ def _expected_shard(
     """
     shard = expected
     axis_sizes = mesh.axes.values()
-    for c, state, axis_size in zip(coord, sharded.placement, axis_sizes, strict=True):
+    for axis_coord, state, axis_size in zip(
+        coord, sharded.placement, axis_sizes, strict=True
+    ):
         if isinstance(state, Sharded):
             dim = shape.index(state.dim)
             local_size = shard.shape[dim] // axis_size
-            shard = shard.take(range(c * local_size, (c + 1) * local_size), dim)
+            start = axis_coord * local_size
+            shard = shard.take(range(start, start + local_size), axis=dim)
     return shard
 
 

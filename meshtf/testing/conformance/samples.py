@@ -64,7 +64,8 @@ def registered_ops() -> list[type[Op]]:
     ops = {
         op
         for op in _subclasses(Op)
-        if op.__module__.startswith(meshtf.ops.__name__) and op.__name__[0] != "_"
+        if op.__module__.startswith(meshtf.ops.__name__)
+        and not op.__name__.startswith("_")
     }
     return sorted(ops, key=label)
 
