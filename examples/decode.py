@@ -78,6 +78,7 @@ if __name__ == "__main__":
 
     @mtf.function(mesh=mesh, prompt="batch; length")
     def generate(prompt: mtf.Tensor) -> list[mtf.Tensor]:
+        """Returns beams, their scores, and samples, which start with the prompts."""
         state = mtf.zeros(mesh, "batch:4; beam:4", "int32")
         beams, scores = mtf.decoding.beam_search(
             step, prompt, "beam:4", state, alpha=1.5, eos_id=END_ID, vocab_size=RARE_ID

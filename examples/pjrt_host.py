@@ -18,7 +18,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 def batches(inputs, steps):
     """Yields the arguments of each step: random windows of the source of a module."""
     text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
-    shapes = {x["name"]: [size for _, size in x["shape"]] for x in inputs}
+    shapes = {}
+    for tensor in inputs:
+        shapes[tensor["name"]] = [size for _, size in tensor["shape"]]
     batch_size, length = shapes["batch_tokens"]
     for step in range(steps):
         rng = np.random.default_rng(step)
@@ -42,8 +44,8 @@ class Host:
         # Of each input: `shape`, pairs (dimension, size); `sharding`, the dimension that each
         # mesh axis shards; and `output`, the index of its new value, if the step updates it.
         self.inputs = self.manifest["inputs"]
-        updated = [x for x in self.inputs if "output" in x]
-        self.updated_inputs = sorted(updated, key=lambda x: x["output"])
+        updated_inputs = [x for x in self.inputs if "output" in x]
+        self.updated_inputs = sorted(updated_inputs, key=lambda x: x["output"])
         outputs = self.manifest["results"] + self.updated_inputs
         body = jax.shard_map(
             self.load(Path(folder, "module.mlirbc"), outputs).call,

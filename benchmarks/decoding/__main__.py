@@ -171,9 +171,11 @@ def measure(
     # The first call of a decoder traces, so both are called before they are timed.
     for _ in range(2):
         completions = decoder(prompts)
-        np.testing.assert_array_equal([c.ids for c in completions], ids)
+        np.testing.assert_array_equal(
+            [completion.ids for completion in completions], ids
+        )
         np.testing.assert_allclose(
-            [c.score for c in completions],
+            [completion.score for completion in completions],
             scores,
             rtol=1e-3,
             atol=1e-3,

@@ -26,7 +26,7 @@ from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.training import training_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 PHASES = ("forward", "backward", "update", "all")
 
 
@@ -238,13 +238,14 @@ def _comparison(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterato
         title = LAYOUTS[name].title
         forecasts_by_link[f"[{title}](#{_anchor(title)})"] = forecast
     for link, forecast in forecasts_by_link.items():
-        memory = (
-            bytes_text(getattr(forecast.memory, c.replace(" ", "_"))) for c in columns
-        )
+        memory_texts = []
+        for column in columns:
+            num_bytes = getattr(forecast.memory, column.replace(" ", "_"))
+            memory_texts.append(bytes_text(num_bytes))
         yield _line(
             [
                 link,
-                *memory,
+                *memory_texts,
                 bytes_text(forecast.bytes_moved()),
                 flops_text(forecast.flops()),
                 f"{forecast.repeated_flops() / forecast.flops():.2%}",
@@ -260,10 +261,11 @@ def _section(name: str, forecast: Forecast) -> Iterator[str]:
     comment, settings = text.split("\n\n", 1)
     comment_text = " ".join(line.removeprefix("# ") for line in comment.splitlines())
     _, _, description = comment_text.partition(": ")
-    description = textwrap.fill(description[0].upper() + description[1:], 100)
+    sentence = description[0].upper() + description[1:]
+    paragraph = textwrap.fill(sentence, width=100)
     # Settings to "" only override those of lm_stdlib.gin.
     rules = [line for line in settings.splitlines() if not line.endswith('""')]
-    yield f"## {LAYOUTS[name].title}\n\n{description}\n"
+    yield f"## {LAYOUTS[name].title}\n\n{paragraph}\n"
     yield "```text\n" + "\n".join(rules) + "\n```\n"
     yield f"![What each position holds](layouts/{name}.svg)\n\n{LAYOUTS[name].use}\n"
     yield _line(["received, by kind and axis", "times", *PHASES])
@@ -287,7 +289,9 @@ def _line(columns: Iterable[str]) -> str:
 def _anchor(title: str) -> str:
     """Returns the anchor that GitHub gives to a heading."""
     hyphenated = title.lower().replace(" ", "-")
-    return "".join(c for c in hyphenated if c.isalnum() or c == "-")
+    return "".join(
+        character for character in hyphenated if character.isalnum() or character == "-"
+    )
 
 
 if __name__ == "__main__":

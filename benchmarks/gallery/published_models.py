@@ -19,7 +19,7 @@ from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.training import training_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 
 
 class Published(NamedTuple):
@@ -119,7 +119,7 @@ def rows(name: str) -> Iterator[str]:
     """Yields a line of the table for each mesh of a model."""
     # Without padding of the vocabulary, as the published numbers are counted.
     model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
-    num_parameters = sum(v.shape.size for v in model.trainable_variables)
+    num_parameters = sum(variable.shape.size for variable in model.trainable_variables)
     model_columns = [f"`{name}`", f"{num_parameters:,}", MODELS[name].parameters]
     for grid in MODELS[name].grids.split():
         yield f"| {' | '.join(model_columns)} {costs(grid, run(name, grid).explain())}"

@@ -37,13 +37,14 @@ def planning(
       rounds: the number of times that each case is measured.
       config: the sizes of the model, and the batch of one position.
     """
-    cases = [
-        dataclasses.replace(case, series=case.series.removeprefix("one device, "))
-        for group in positions(sizes, config)
-        for case in group
-        if case.meshed and case.devices is None
-    ]
-    measure_plan(cases[0])  # not used: imports modules that are loaded at first use
+    cases = []
+    for group in positions(sizes, config):
+        for case in group:
+            if case.meshed and case.devices is None:
+                layout_name = case.series.removeprefix("one device, ")
+                cases.append(dataclasses.replace(case, series=layout_name))
+    # Not used: the first measurement also imports modules that are loaded at first use.
+    measure_plan(cases[0])
     costs_of_rounds = [[measure_plan(case) for case in cases] for _ in range(rounds)]
     rows = []
     for i, case in enumerate(cases):

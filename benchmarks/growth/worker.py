@@ -172,7 +172,11 @@ class Runner(worker.Runner):
         self.take_step()
 
         def graph_ops() -> GraphOps:
-            return GraphOps(program.definition.node_def, program.called_definitions)
+            """Returns the ops of the program, and the functions that it calls."""
+            return GraphOps(
+                nodes=program.definition.node_def,
+                functions=program.called_definitions,
+            )
 
         return FirstStep(built, planned, graph_ops)
 
@@ -187,8 +191,9 @@ class Runner(worker.Runner):
         self.take_step()
 
         def graph_ops() -> GraphOps:
+            """Returns the ops of the tf.function, and the functions that it calls."""
             graph = train.get_concrete_function(self.batches[0]).graph.as_graph_def()
-            return GraphOps(graph.node, graph.library.function)
+            return GraphOps(nodes=graph.node, functions=graph.library.function)
 
         return FirstStep(built, planned, graph_ops)
 
@@ -203,7 +208,8 @@ def sizes_of(ops: GraphOps) -> dict[str, int]:
         "outer": len(ops.nodes),
         "calls": len(called_names),
         "segments": len(set(called_names)),
-        "traced": len(ops.nodes) + sum(len(f.node_def) for f in ops.functions),
+        "traced": len(ops.nodes)
+        + sum(len(function.node_def) for function in ops.functions),
     }
 
 

@@ -175,16 +175,26 @@ def measure(
         for case in group:
             if case.name not in refused:
                 workers.append(_start(case))
-        losses_of_workers = [w.ask("losses", losses)["losses"] for w in workers]
-        steps_of_rounds = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
+        losses_of_workers = []
+        for worker in workers:
+            losses_of_workers.append(worker.ask("losses", argument=losses)["losses"])
+        steps_of_rounds = []  # [rounds][workers]
+        for _ in range(rounds):
+            answers = [worker.ask("steps", argument=1) for worker in workers]
+            steps_of_rounds.append(answers)
     finally:
         for worker in workers:
             worker.stop()
     rows = []
     for i, worker in enumerate(workers):
         case = worker.case
-        steps = [steps_of_workers[i] for steps_of_workers in steps_of_rounds]
-        rows.append(_row(case, losses_of_workers[i], steps, starts_of_cases[case]))
+        row = _row(
+            case,
+            losses=losses_of_workers[i],
+            steps=[steps_of_workers[i] for steps_of_workers in steps_of_rounds],
+            starts=starts_of_cases[case],
+        )
+        rows.append(row)
     return rows, refused
 
 

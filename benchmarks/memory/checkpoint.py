@@ -139,6 +139,7 @@ def make_training_loop() -> TrainingLoop:
 
     @mtf.function(x="batch; d", step="")
     def train_step(x: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+        """Updates all variables for x[batch, d], and returns the loss, a scalar."""
         h = x
         for weight in weights:
             h = mtf.rename(mtf.tanh(mtf.einsum([h, weight], "batch; e")), "e", "d")
@@ -164,6 +165,7 @@ def measure_stall(folder: Path) -> dict[str, list[float]]:
     loop = make_training_loop()
 
     def save() -> None:
+        """Saves a checkpoint synchronously."""
         mtf.checkpoints.save(str(folder / "run"), step=1, variables=loop.variables)
 
     def take_steps(count: int) -> None:

@@ -113,6 +113,7 @@ class FirstPosition(PlacedExecutor):
         """Adds the ops of `_stand_in` to the program, and returns their result."""
 
         def run(x: Any) -> Any:
+            """Runs the ops of the stand-in on the first device."""
             with tf.device(self.devices[0]):
                 return _stand_in(kind, x, num_shards, split_axis, concat_axis)
 
@@ -126,6 +127,7 @@ class FirstPosition(PlacedExecutor):
         num_shards = self.mesh.axes[reshard.axis]
 
         def collective(packed: list[Any], *_: Any) -> list[Any]:
+            """Takes and returns a list with one tensor: that of the first position."""
             result = self._add_stand_in(
                 reshard.kind, packed[0], num_shards, split_axis=0, concat_axis=0
             )

@@ -149,6 +149,9 @@ def layer_run(size: Size, make_layer: Callable[[mtf.Mesh], mtf.Module]) -> Run:
 
     @mtf.function(mesh=mesh, step_index="")  # "": a scalar, without dimensions
     def step(x: Any, step_index: Any) -> Any:
+        """Returns the loss and all gradients; with `size.update`, the loss and dx only, and
+        updates the variables.
+        """
         y = layer(x, training=True)
         auxiliary_losses = []
         if isinstance(y, tuple):  # a mixture also returns a report with its loss

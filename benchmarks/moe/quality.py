@@ -144,7 +144,9 @@ def table(curves: Sequence[Curve]) -> str:
         return f"{title:22}" + "".join(f"{value:>14}" for value in values)
 
     def mean_seconds(model_curves: Sequence[Curve]) -> str:
-        return f"{statistics.mean(c.seconds for c in model_curves):.0f}"
+        """Returns the mean over seeds of the seconds of training."""
+        seconds = statistics.mean(curve.seconds for curve in model_curves)
+        return f"{seconds:.0f}"
 
     lines = [
         f"{'':22}" + "".join(f"{model:>14}" for model in by_model),
@@ -169,13 +171,16 @@ def table(curves: Sequence[Curve]) -> str:
 
 def grouped(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     """Returns the curves of each model: one for each seed."""
-    return {model: [c for c in curves if c.model == model] for model in CONFIGS}
+    return {
+        model: [curve for curve in curves if curve.model == model] for model in CONFIGS
+    }
 
 
 def means(curves: Sequence[Curve]) -> dict[int, float]:
     """Returns the mean bits per byte over curves, by step."""
     results = {}
-    for points in zip(*(c.points for c in curves), strict=True):
+    # All curves have points at the same steps.
+    for points in zip(*(curve.points for curve in curves), strict=True):
         step, _ = points[0]
         results[step] = statistics.mean(bits for _, bits in points)
     return results
@@ -186,7 +191,7 @@ def picture(curves: Sequence[Curve]) -> str:
     each seed.
     """
     steps = [step for step, _ in curves[0].points]
-    all_bits = [bits for c in curves for _, bits in c.points]
+    all_bits = [bits for curve in curves for _, bits in curve.points]
     # The range of the vertical axis, rounded to tenths of a bit.
     low = int(min(all_bits) * 10 - 0.5) / 10
     high = int(max(all_bits) * 10 + 1) / 10  # rounded up

@@ -53,9 +53,11 @@ def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
     float_indices = [i for i, x in enumerate(inputs) if not x.dtype.is_integer]
 
     def forward(*xs: Any) -> list[Any]:
+        """Returns the op's result."""
         return [case.plain(*xs)]
 
     def forward_and_gradient(dy: Any, *xs: Any) -> list[Any]:
+        """Returns the op's result, and the gradients of its inputs of floats."""
         floats = [xs[i] for i in float_indices]
         with tf.GradientTape() as tape:
             tape.watch(floats)
@@ -67,6 +69,7 @@ def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
     args = inputs if dy is None else [tf.constant(dy), *inputs]
 
     def make_run() -> Run:
+        """Returns a call of a new tf.function, which is not traced yet."""
         function = tf.function(program, autograph=False)
         return lambda: function(*args)
 
@@ -83,14 +86,17 @@ def meshtf_maker(case: Case, layout: str, dy: np.ndarray | None) -> MakeRun:
     """
 
     def forward(*xs: Any) -> list[Any]:
+        """Returns the op's result."""
         return [case.ours(*xs)]
 
     def forward_and_gradient(dy: Any, *xs: Any) -> list[Any]:
+        """Returns the op's result, and the gradients of its inputs of floats."""
         y = case.ours(*xs)
         floats = [x for x in xs if not x.dtype.startswith("int")]
         return [y, *mtf.gradients([y], floats, grad_ys=[dy])]
 
     def make_run() -> Run:
+        """Returns a call of a new mtf.function, which is not traced yet."""
         # A new mesh, since plans are cached for each mesh.
         mesh = mtf.Mesh("x:8" if layout else "", layout)
         program = forward

@@ -147,8 +147,8 @@ def measure(microbatches: int, min_pairs: int, minutes: float) -> Row:
     deadline = time.monotonic() + 60 * minutes
     try:
         # Two steps, which also warm up the workers.
-        one_stage_losses = one_stage.ask("steps", 2)["loss"]
-        two_stages_losses = two_stages.ask("steps", 2)["loss"]
+        one_stage_losses = one_stage.ask("steps", argument=2)["loss"]
+        two_stages_losses = two_stages.ask("steps", argument=2)["loss"]
         row = Row(
             microbatches=microbatches,
             pairs=[],
@@ -259,11 +259,11 @@ def _fastest_timeline(case: Case, tries: int, deadline: float) -> Timeline:
       deadline: the time of `time.monotonic` until which to wait for idle cores.
     """
     worker = Process(case, WORKER)
-    worker.ask("steps", 3)  # warms up the worker
+    worker.ask("steps", argument=3)  # warms up the worker; the losses are not used
     candidates = []
     for _ in range(tries):
         _wait_for_idle_cores(deadline)
-        calls_of_one_step = worker.ask("timeline", 1)
+        calls_of_one_step = worker.ask("timeline", argument=1)
         candidates.append(_timeline(calls_of_one_step, case.stages))
     worker.stop()
     return min(candidates, key=lambda timeline: timeline.time)
@@ -349,7 +349,7 @@ def measure_all(counts: Sequence[int]) -> list[Row]:
 def _main(argv: list[str]) -> None:
     """Measures, prints the table and the timelines, and writes JSON."""
     del argv
-    counts = [int(m) for m in _FLAGS.microbatches]
+    counts = [int(count) for count in _FLAGS.microbatches]
     rows = measure_all(counts) if counts else []
     for chunks in map(int, _FLAGS.chunks):
         suffix = f", {chunks} chunks at each stage" if chunks > 1 else ""
@@ -361,7 +361,7 @@ def _main(argv: list[str]) -> None:
             print(f"{timeline_text(timeline, unit='ms')}\n", flush=True)
     if _FLAGS.json:
         Path(_FLAGS.json).write_text(
-            json.dumps([dataclasses.asdict(r) for r in rows]), encoding="utf-8"
+            json.dumps([dataclasses.asdict(row) for row in rows]), encoding="utf-8"
         )
 
 

@@ -56,6 +56,7 @@ class Case:
 
     @property
     def name(self) -> str:
+        """The name of the case in errors."""
         return f"{self.stages} stages, {self.microbatches} microbatches"
 
     def dump(self) -> str:
@@ -105,6 +106,7 @@ def make_step(case: Case) -> Any:
         labels="batch;d_model",
     )
     def step(x: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables, and returns the loss, a scalar."""
         loss = pipe.loss(
             lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels
         )

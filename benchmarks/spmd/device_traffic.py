@@ -82,12 +82,11 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
     for device_graphs in graphs_of_functions:
         if not _is_program(device_graphs):
             continue
-        sent_tensors = {
-            _key(node): node.input[0]
-            for device_graph in device_graphs
-            for node in device_graph.node
-            if node.op in ("_Send", "_HostSend")
-        }
+        sent_tensors = {}  # the names of the tensors that devices send
+        for device_graph in device_graphs:
+            for node in device_graph.node:
+                if node.op in ("_Send", "_HostSend"):
+                    sent_tensors[_key(node)] = node.input[0]
         for device_graph in device_graphs:
             results += _received_tensors(device_graph, sent_tensors, ops)
     return results
@@ -214,7 +213,9 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
     """Prints forecast and count for one layout, and returns whether they are equal."""
     forecast = step.explain(*args)
     results = crossings(step, *args)
-    loaded_bytes = sum(c.bytes for c in results if not c.is_collective)
+    loaded_bytes = sum(
+        crossing.bytes for crossing in results if not crossing.is_collective
+    )
     expected = forecast_bytes(forecast)
     counted = collective_bytes(results)
     print(

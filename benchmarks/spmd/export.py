@@ -88,7 +88,8 @@ def cost(name: str, replicas: int) -> Cost:
 def main(argv: list[str]) -> None:
     """Prints a row for each layout and number of replicas."""
     del argv
-    cost("data", 4)  # so that the start of TensorFlow and XLA is not timed
+    # Not printed: it includes the start of TensorFlow and XLA.
+    cost("data", replicas=4)
     print(
         f"{'':18}{'replicas':>9}{'ops':>6}{'explain':>10}{'export':>10}{'module':>12}"
     )

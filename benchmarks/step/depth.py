@@ -92,6 +92,7 @@ def run_worker(kind: str, layers: int) -> dict[str, Any]:
 
     @mtf.function(mesh=mesh, x="batch;d")
     def step(x: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables, and returns the loss, a scalar."""
         loss = mtf.reduce_mean(mtf.square(net(x)))
         variables = net.trainable_variables
         gradients = mtf.gradients([loss], variables)

@@ -124,6 +124,7 @@ class FactorizedReduce(mtf.Module):
         super().__init__(name)
 
         def strided_conv(name: str) -> mtf.layers.Conv:
+            """Returns a 1x1 convolution on every second pixel, to half of the channels."""
             return mtf.layers.Conv(
                 mesh,
                 window="height:1;width:1",

@@ -230,7 +230,8 @@ def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
         is_real = batch["counts"].numpy() > 0
         batch_probabilities = probabilities(dict(batch)).numpy()[is_real]
         for text_probabilities in batch_probabilities:
-            lines.append("\t".join(f"{p:.6f}" for p in text_probabilities))
+            columns = [f"{probability:.6f}" for probability in text_probabilities]
+            lines.append("\t".join(columns))
     fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
     print(
         f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "

@@ -124,11 +124,9 @@ class QuestionSet:
             stride=_DOC_STRIDE.value,
         )
         self.questions = questions
-        self.windows: list[Window] = [
-            window
-            for index, question in enumerate(questions)
-            for window in windows(index, question, vocabulary, shape)
-        ]
+        self.windows: list[Window] = []
+        for index, question in enumerate(questions):
+            self.windows += windows(index, question, vocabulary, shape)
 
     def __str__(self) -> str:
         return f"{len(self.questions):,} questions in {len(self.windows):,} windows"
@@ -306,9 +304,9 @@ def main(argv: Sequence[str]) -> None:
                 evaluate(
                     train_questions,
                     questions,
-                    predictions,
-                    answers,
-                    trainer.steps_done,
+                    predictions=predictions,
+                    answers=answers,
+                    step=trainer.steps_done,
                 )
 
 

@@ -101,6 +101,7 @@ class Saver:
         chunks = chunks_of(variables, snapshot=self.asynchronous)
 
         def write_checkpoint() -> None:
+            """Writes the checkpoint, in the thread; stores an exception."""
             try:
                 write(
                     self.directory,

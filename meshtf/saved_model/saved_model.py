@@ -100,6 +100,7 @@ class _Signature(NamedTuple):
         """
 
         def run(**inputs: Any) -> dict[str, Any]:
+            """Runs the program, and returns its outputs by name."""
             arguments = {store: inputs[name] for name, store in self.inputs.items()}
             results = SingleDevice(self.program, values | arguments).run()
             return dict(zip(self.outputs, results))

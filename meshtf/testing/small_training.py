@@ -121,6 +121,7 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
         step="",
     )
     def train_step(ids: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables, and returns the loss, a scalar."""
         with mtf.seed(seed, step):
             loss = model(ids, labels)
         optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)

@@ -58,6 +58,7 @@ def record_statements() -> Iterator[list[config_parser.BindingStatement]]:
     original = config_parser.ConfigParser.parse_statement
 
     def parse_statement(self: Any) -> Any:
+        """Parses a statement as gin does, and appends it if it is a binding."""
         statement = original(self)
         if isinstance(statement, config_parser.BindingStatement):
             statements.append(statement)

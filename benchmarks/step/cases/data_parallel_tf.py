@@ -69,6 +69,7 @@ class DataParallelModel:
 
         @tf.function(autograph=False)
         def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            """Updates the variables of all copies, and returns the loss, a scalar."""
             results = [
                 self._loss_and_gradients(device_index, shard)
                 for device_index, shard in enumerate(_shards(batch))
@@ -76,7 +77,7 @@ class DataParallelModel:
             losses, gradients = zip(*results)
             with tf.device(self.devices[0]):
                 mean_gradients = {
-                    name: tf.add_n([g[name] for g in gradients]) / _NUM_DEVICES
+                    name: tf.add_n([shard[name] for shard in gradients]) / _NUM_DEVICES
                     for name in gradients[0]
                 }
                 loss = tf.add_n(losses) / _NUM_DEVICES

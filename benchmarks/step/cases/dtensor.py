@@ -119,6 +119,7 @@ class DTensorModel:
             return loss
 
         def step(batch: Batch) -> Any:
+            """Shards a batch along "data", and takes a step."""
             tensors = {}
             for name, x in batch.items():
                 spec = ["data"] + [dtensor.UNSHARDED] * (x.ndim - 1)

@@ -161,8 +161,8 @@ def _memory(field: str) -> float:
             line = next(line for line in status if line.startswith(field))
     except OSError:
         return 0.0
-    kilobytes = int(line.split()[1])
-    return kilobytes / 1024
+    _name, kilobytes, _unit = line.split()  # such as "VmRSS:    5312 kB"
+    return int(kilobytes) / 1024
 
 
 def _reset_peak() -> None:

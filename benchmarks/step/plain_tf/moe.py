@@ -157,6 +157,7 @@ def combine(outputs: tf.Tensor, routes: Routes) -> tf.Tensor:
         choices = [tf.gather(outputs, slots) for slots in routes.slots]
 
         def gradient(dy: tf.Tensor) -> Any:
+            # `choices`: the output of the expert of each token, first and second choices.
             dgates = [tf.reduce_sum(dy * x, -1, keepdims=True) for x in choices]
             return tf.gather(dy, routes.tokens) * routes.weights, *dgates
 

@@ -171,6 +171,7 @@ class PlainModel(tf.Module):
             return no_dropout
 
         def drop(x: tf.Tensor, path: str) -> tf.Tensor:
+            """Returns x with dropout, by the mask of the dropout layer at a path."""
             # meshtf's mask is [batch, length, d_model], x is [batch * length, d_model].
             shape = x.shape if x.shape.rank != 2 else [c.batch, c.length, x.shape[1]]
             mask = MASKS[masks](

@@ -40,8 +40,8 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
       questions: the questions, with answers.
       texts: predictions by question id; a missing one counts as wrong.
     """
-    answerable = [q for q in questions if q.answers]
-    unanswerable = [q for q in questions if not q.answers]
+    answerable = [question for question in questions if question.answers]
+    unanswerable = [question for question in questions if not question.answers]
     # By the prefix of the names of their scores, as in SQuAD's scripts.
     subsets = {"": list(questions)}
     if answerable and unanswerable:
@@ -49,14 +49,18 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
     scores = {}
     for prefix, subset in subsets.items():
         for name, metric in (("exact", exact_match), ("f1", f1)):
-            total = sum(
-                metric(texts[q.id], [a.text for a in q.answers])
-                for q in subset
-                if q.id in texts
-            )
+            total = 0.0
+            for question in subset:
+                if question.id in texts:
+                    total += metric(texts[question.id], _answer_texts(question))
             scores[prefix + name] = 100.0 * total / len(subset)
         scores[f"{prefix}total"] = len(subset)
     return scores
+
+
+def _answer_texts(question: Question) -> list[str]:
+    """Returns the texts of all right answers."""
+    return [answer.text for answer in question.answers]
 
 
 def best_threshold(
@@ -77,11 +81,11 @@ def best_threshold(
     """
     by_odds = sorted(  # lowest odds first
         _QuestionScores(
-            odds=odds[q.id],
-            score_of_text=metric(texts[q.id], [a.text for a in q.answers]),
-            score_if_empty=float(not q.answers),
+            odds=odds[question.id],
+            score_of_text=metric(texts[question.id], _answer_texts(question)),
+            score_if_empty=float(not question.answers),
         )
-        for q in questions
+        for question in questions
     )
     # Below the lowest odds, all predictions are empty. Raising the threshold replaces
     # empty predictions by texts, one question after another.

@@ -47,21 +47,24 @@ def difference(
         return f"dtype {x.dtype}, wanted {expected.dtype.name}"
     if x.sharded_value is None or x.mesh is None:
         return "holds no value"
-    shards = [np.asarray(v) for v in x.sharded_value.values]
+    shards = [np.asarray(shard) for shard in x.sharded_value.values]
     local_sizes = _local_sizes(x.mesh, x.sharded_value, expected.shape, shape)
-    for position, value in enumerate(shards):
-        if value.shape != local_sizes or value.dtype != expected.dtype:
+    for position, shard in enumerate(shards):
+        if shard.shape != local_sizes or shard.dtype != expected.dtype:
             return (
-                f"position {position} holds {value.dtype}{list(value.shape)}, "
+                f"position {position} holds {shard.dtype}{list(shard.shape)}, "
                 f"{x.sharded_value.placement} means {expected.dtype}{list(local_sizes)}"
             )
     grid = _reduce_partial(x.mesh, x.sharded_value, shards)
     for coord in x.mesh.coords:
-        shard = _expected_shard(x.mesh, x.sharded_value, coord, shape, expected)
-        if not is_close(grid[coord], shard, tolerance):
+        expected_shard = _expected_shard(
+            x.mesh, x.sharded_value, coord=coord, shape=shape, expected=expected
+        )
+        if not is_close(grid[coord], expected_shard, tolerance):
             return (
                 f"values at {coord} of {x.sharded_value.placement}:\n"
-                f"      have {_short_text(grid[coord])}\n      want {_short_text(shard)}"
+                f"      have {_short_text(grid[coord])}\n"
+                f"      want {_short_text(expected_shard)}"
             )
     return ""
 

@@ -264,6 +264,7 @@ def _program(
     """
 
     def program(*arguments: Tensor) -> list[Tensor]:
+        """Runs all cases, with as many of the arguments as each case takes."""
         remaining = iter(arguments)
         results: list[Tensor] = []
         for case, eager_xs, eager_dys in zip(cases, inputs, cotangents, strict=True):

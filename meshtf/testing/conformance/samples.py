@@ -72,7 +72,8 @@ def registered_ops() -> list[type[Op]]:
 
 def label(op: type[Op]) -> str:
     """Returns the module and the name of an op class, such as "gather.Gather"."""
-    return f"{op.__module__.rpartition('.')[2]}.{op.__name__}"
+    _, _, module = op.__module__.rpartition(".")
+    return f"{module}.{op.__name__}"
 
 
 def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
