@@ -2,11 +2,11 @@
 
     rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
 
-Meshes are abstract: they have positions (virtual devices), but no devices. Measures the
-processor time of
-recording the ops of a step; of planning the program, and its schedule in segments
-(sequences of computations without communication); and of `mtf.explain`, which records,
-plans and derives a forecast. Sizes are measured in turn; rows have medians over rounds.
+Meshes are abstract: they have positions (virtual devices), but no real ones. Measures the
+processor time of recording the ops of a step; of planning the program, and its schedule in
+segments (sequences of computations without communication); and of `mtf.explain`, which
+records, plans and derives a forecast. Sizes are measured in turn; rows have medians over
+rounds.
 """
 
 from __future__ import annotations

@@ -199,6 +199,7 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
         if is_sharded and variable.dtype in UNSPLIT_DTYPES:
             chunks.append(_unsharded_chunk(name, variable, snapshot))
             continue
+        # Each region (the elements of one distinct shard), and the slots that store it.
         for slices, slots in variable.slots_by_region():
             slot = min(slots, key=lambda slot: bytes_by_host[slot.host])
             box = box_of(slices)
