@@ -49,8 +49,8 @@ class FirstPosition(PlacedExecutor):
     """Executes a program for the first position of the mesh only.
 
     It overrides those methods of `PlacedExecutor` that execute steps on several positions.
-    `self.values` has for each value of the program (a tensor of it, identified by a key) the
-    list of its shards, one for each position: here the list has one entry.
+    `self.values` has for each value (a tensor that the program computes) the list of its
+    shards, one for each position: here the list has one entry.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -81,9 +81,7 @@ class FirstPosition(PlacedExecutor):
         call = self.make_caller(segment, self.mesh)
         coordinates = {axis: self._constant(0, device) for axis in self.mesh.axes}
         inputs = [self.values[value][0] for value in segment.ins]
-        outputs, _ = call(
-            device, coordinates, inputs
-        )  # second: which outputs are equal
+        outputs = call(device, coordinates, inputs).outputs
         for value, output in zip(segment.outs, outputs):
             self.values[value] = [output]
 
@@ -188,14 +186,16 @@ def _stand_in(
     if kind == "collective_permute":
         return tf.identity(x)
     if kind == "slice":
-        return tf.split(x, num_shards, split_axis)[0]
+        first_shard, *_ = tf.split(x, num_shards, axis=split_axis)
+        return first_shard
     if kind == "all_gather":
-        return tf.concat([x] * num_shards, concat_axis)
+        return tf.concat([x] * num_shards, axis=concat_axis)
     if kind == "all_to_all":
-        return tf.concat(tf.split(x, num_shards, split_axis), concat_axis)
+        chunks = tf.split(x, num_shards, axis=split_axis)
+        return tf.concat(chunks, axis=concat_axis)
     if kind == "reduce_scatter":
         # The sum of any two chunks has the size of the result.
-        chunk_0, chunk_1, *_ = tf.split(x, num_shards, split_axis)
+        chunk_0, chunk_1, *_ = tf.split(x, num_shards, axis=split_axis)
         return combine("sum", chunk_0, chunk_1, "/device:CPU:0")
     # An all-reduce: chunks of nearly equal size are summed, then concatenated.
     size = x.shape.num_elements()
@@ -244,9 +244,11 @@ def main() -> None:
     program = step.lower(*args)
     for _ in range(2):  # the first call traces
         step(*args)
-    os.write(2, b"\nbegin\n")
+    # Without a buffer, so that the lines are in order with those of TensorFlow's log.
+    stderr = sys.stderr.fileno()
+    os.write(stderr, b"\nbegin\n")
     step(*args)
-    os.write(2, b"\nend\n")
+    os.write(stderr, b"\nend\n")
     print(
         json.dumps(
             {

@@ -24,8 +24,8 @@ from benchmarks.step.cases.feeds import batches, fixed_values
 
 
 class ModelBuilder(NamedTuple):
-    """The class or the function that builds a model. It is imported when it is used: JAX
-    need not be installed, and DTensor not be imported, for other cases.
+    """A class or a function that builds a model. It is imported when a case needs it, so
+    that JAX need not be installed for other cases.
 
     Attributes:
       module: the name of its module in `benchmarks.step`.
@@ -75,12 +75,14 @@ class Runner:
 
     Attributes:
       model: the model.
-      step: the function that takes a training step, given a batch, and returns the loss.
+      step: the function of a batch that takes a training step and returns the loss.
       steps_done: the number of steps done, which chooses the next batch.
       start_costs: the costs of the start, by name:
         "first", "first_cpu": seconds of building the model and of its first step;
-        "compile", "compile_cpu": seconds of the first step alone, with tracing and compiling;
-        "memory": by how many MiB the resident memory grew at most, in the first three steps;
+        "compile", "compile_cpu": seconds of the first step, with tracing and compiling, from
+          when the model is built;
+        "memory": the largest growth of the resident memory until after the third step, in
+          MiB;
         "forecast": the peak of memory that meshtf forecasts, in MiB; of some cases only.
         Times with "_cpu" are processor time, others are wall time.
     """
