@@ -91,9 +91,9 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
       dispatch: the implementation: `by_index` or `by_one_hot`.
     """
     mesh = size.make_mesh()
-    logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
     # A layout may shard "experts". Every device chooses among all of them, so the logits
     # have a dimension of another name, "experts_all", which no rule of the layout has.
+    logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
     routing = size.gate(logits, training=True)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
@@ -109,6 +109,7 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
         gates: Any,
         slots: Any,
     ) -> Any:
+        """Returns the combined tokens y, and the gradient of sum(y**2) by x."""
         routes = dataclasses.replace(
             routing,
             tokens=tokens,
@@ -175,7 +176,7 @@ def mixture(size: Size, experts: int) -> Run:
             mesh,
             mtf.Dimension("d_model", size.d_model),
             mtf.Dimension("d_ff", size.d_ff),
-            experts,
+            experts=experts,
             gating=size.gate,
         ),
     )
@@ -201,16 +202,18 @@ def compare(
     """
     times_of_runs = time_in_turn(runs, rounds)
     base_times = times_of_runs[0]
-    return [
-        {
+    rows = []
+    for name, times in zip(names, times_of_runs, strict=True):
+        ratios = [
+            seconds / base for seconds, base in zip(times, base_times, strict=True)
+        ]
+        row = {
             "name": name,
             "ms": statistics.median(times) * 1e3,
-            "ratio": statistics.median(
-                seconds / base for seconds, base in zip(times, base_times, strict=True)
-            ),
+            "ratio": statistics.median(ratios),
         }
-        for name, times in zip(names, times_of_runs, strict=True)
-    ]
+        rows.append(row)
+    return rows
 
 
 def measure(
