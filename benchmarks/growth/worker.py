@@ -75,7 +75,7 @@ class GrowthModel(MeshModel):
     """
 
     def __init__(self, case: Case, devices: str | None) -> None:
-        c = case.config
+        config = case.config
         self.mesh = mtf.Mesh(
             case.axes,
             layout=case.layout,
@@ -85,10 +85,10 @@ class GrowthModel(MeshModel):
         self.model = build_model(self.mesh, case)
         self.optimizer = mtf.optimizers.Adam(
             self.model.trainable_variables,
-            learning_rate=c.learning_rate,
-            beta_1=c.beta1,
-            beta_2=c.beta2,
-            epsilon=c.epsilon,
+            learning_rate=config.learning_rate,
+            beta_1=config.beta1,
+            beta_2=config.beta2,
+            epsilon=config.epsilon,
         )
         self.step = 0
 
