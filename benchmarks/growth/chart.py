@@ -125,8 +125,10 @@ class _Plot:
         yield text(self.left, TOP - 14, "name", self.panel.title)
         for level in self.levels():
             yield f'  <path class="rule" d="M{self.left:g} {self.y(level):g}h{self.width:g}"/>'
-            number = f"{level:,.10g}"
-            yield text(self.left - 8, self.y(level) + 4, "code", number, anchor="end")
+            tick_label = f"{level:,.10g}"
+            yield text(
+                self.left - 8, self.y(level) + 4, "code", tick_label, anchor="end"
+            )
         below = TOP + HEIGHT
         for n in self.ticks:
             yield text(self.x(n), below + 20, "code", f"{n:g}", anchor="middle")

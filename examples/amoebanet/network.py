@@ -317,12 +317,12 @@ class Cell(mtf.Module):
             self.last(previous, training),
             self.before(before_previous, training),
         ]
-        for (first, second), (first_operation, second_operation) in zip(
+        for (left, right), (left_operation, right_operation) in zip(
             self.cell_type.combinations, self.operations
         ):
-            first_result = first_operation(states[first.state], training)
-            second_result = second_operation(states[second.state], training)
-            states.append(first_result + second_result)
+            left_result = left_operation(states[left.state], training)
+            right_result = right_operation(states[right.state], training)
+            states.append(left_result + right_result)
         outputs = [states[i] for i in self.cell_type.output_states]
         return mtf.concat(outputs, "channels"), previous
 

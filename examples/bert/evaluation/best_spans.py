@@ -132,12 +132,14 @@ def answer(
             num_best=num_best,
             max_length=max_length,
         )
-        for first, last in candidates:
-            first_character = window.offsets[first - window.context_start][0]
-            end_character = window.offsets[last - window.context_start][1]
+        for first_token, last_token in candidates:
+            first_character, _ = window.offsets[first_token - window.context_start]
+            _, end_character = window.offsets[last_token - window.context_start]
             text = question.context[first_character:end_character]
             span = Span(
-                text, start_logit=float(starts[first]), end_logit=float(ends[last])
+                text,
+                start_logit=float(starts[first_token]),
+                end_logit=float(ends[last_token]),
             )
             if text not in best_by_text or best_by_text[text].score < span.score:
                 best_by_text[text] = span
@@ -156,8 +158,7 @@ def _candidates(
     num_best: int,
     max_length: int,
 ) -> list[tuple[int, int]]:
-    """Returns pairs (first, last): the indices of the first and the last token of spans that
-    may be answers.
+    """Returns the indices of the first and the last token of spans that may be answers.
 
     Args:
       window: the window of the spans.
@@ -170,10 +171,10 @@ def _candidates(
     first_tokens = _highest(context[window.is_max_context], start_logits, num_best)
     last_tokens = _highest(context, end_logits, num_best)
     return [
-        (first, last)
-        for first in first_tokens
-        for last in last_tokens
-        if 0 <= last - first < max_length
+        (first_token, last_token)
+        for first_token in first_tokens
+        for last_token in last_tokens
+        if 0 <= last_token - first_token < max_length
     ]
 
 
