@@ -18,16 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 def batches(inputs, steps):
     """Yields the arguments of each step: random windows of the source of a module."""
     text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
-    shapes = {}
-    for tensor in inputs:
-        shapes[tensor["name"]] = [size for _, size in tensor["shape"]]
+    shapes = {x["name"]: [size for _, size in x["shape"]] for x in inputs}
     batch_size, length = shapes["batch_tokens"]
     for step in range(steps):
         rng = np.random.default_rng(step)
         starts = rng.integers(0, len(text) - length, (batch_size, 1))
         windows = text[starts + np.arange(length + 1)]
-        tokens = windows[:, :-1]
-        targets = windows[:, 1:]
+        tokens, targets = windows[:, :-1], windows[:, 1:]
         yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
 
 
@@ -36,8 +33,7 @@ class Host:
 
     def __init__(self, folder):
         self.manifest = json.loads(Path(folder, "manifest.json").read_text())
-        axes = self.manifest["axes"]  # the sizes of the mesh axes, by name
-        replicas = self.manifest["replicas"]
+        axes, replicas = self.manifest["axes"], self.manifest["replicas"]
         jax.config.update("jax_num_cpu_devices", replicas)  # before jax starts
         devices = np.array(jax.devices()[:replicas])
         self.mesh = Mesh(devices.reshape(tuple(axes.values())), tuple(axes))
@@ -81,9 +77,7 @@ class Host:
         return jax.ShapeDtypeStruct(sizes, tensor["dtype"])
 
     def put(self, values, kinds):
-        """Returns the inputs of `kinds` ("parameter", "state", "argument") on the devices, by
-        name, given global arrays by name.
-        """
+        """Returns inputs of `kinds` on the devices by name, given global arrays by name."""
         arrays = {}
         for x in self.inputs:
             if x["kind"] in kinds:
