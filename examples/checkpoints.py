@@ -32,7 +32,7 @@ if __name__ == "__main__":
             folder, step=100, variables={"table": saved}, extra={"epoch": 3}
         )
         # `regions` has an entry for each distinct shard; `slots` has the stored shard of
-        # each mesh position.
+        # each position (virtual device) of the mesh.
         print(f"saved {len(saved.regions())} shards of {saved.slots()[0].shape}")
 
         restored = make_table("model:2", "vocab:model", seed=2)

@@ -65,9 +65,12 @@ if __name__ == "__main__":
     def step(
         position: mtf.Tensor, ids: mtf.Tensor, previous_ids: mtf.Tensor
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns the logits of the next word, and the state of the next step.
+        """Returns the logits of the next word, and the state that the next step gets.
 
-        `ids` are the last words. The state is the words before them; at first 0: newlines.
+        Args:
+          position: the index of `ids` in the line; not used.
+          ids: the last words.
+          previous_ids: the state: the words before the last ones; at first 0, newlines.
         """
         logits = mtf.gather(bigrams, ids, "previous")
         skip_logits = mtf.gather(skip_bigrams, previous_ids, "previous")
@@ -75,6 +78,7 @@ if __name__ == "__main__":
 
     @mtf.function(mesh=mesh, prompt="batch; length")
     def generate(prompt: mtf.Tensor) -> list[mtf.Tensor]:
+        """Returns beams, their scores, and samples, which start with the prompts."""
         state = mtf.zeros(mesh, "batch:4; beam:4", "int32")
         beams, scores = mtf.decoding.beam_search(
             step, prompt, "beam:4", state, alpha=1.5, eos_id=END_ID, vocab_size=RARE_ID

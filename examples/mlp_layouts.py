@@ -34,6 +34,7 @@ def train(mesh: mtf.Mesh, title: str) -> None:
 
     @mtf.function(x="batch; d_model")
     def step(x: mtf.Tensor) -> mtf.Tensor:
+        """Updates both weights by gradient descent, and returns the loss, a scalar."""
         h = mtf.relu(mtf.einsum([x, w1], "batch; d_ff"))
         y = mtf.einsum([h, w2], "batch; d_model")
         loss = mtf.reduce_mean(mtf.square(y - x))

@@ -40,8 +40,8 @@ class Host:
         # Of each input: `shape`, pairs (dimension, size); `sharding`, the dimension that each
         # mesh axis shards; and `output`, the index of its new value, if the step updates it.
         self.inputs = self.manifest["inputs"]
-        updated = [x for x in self.inputs if "output" in x]
-        self.updated_inputs = sorted(updated, key=lambda x: x["output"])
+        updated_inputs = [x for x in self.inputs if "output" in x]
+        self.updated_inputs = sorted(updated_inputs, key=lambda x: x["output"])
         outputs = self.manifest["results"] + self.updated_inputs
         body = jax.shard_map(
             self.load(Path(folder, "module.mlirbc"), outputs).call,
@@ -77,7 +77,7 @@ class Host:
         return jax.ShapeDtypeStruct(sizes, tensor["dtype"])
 
     def put(self, values, kinds):
-        """Returns the inputs of some kinds on the devices by name, given global arrays."""
+        """Returns inputs of `kinds` on the devices by name, given global arrays by name."""
         arrays = {}
         for x in self.inputs:
             if x["kind"] in kinds:

@@ -28,10 +28,9 @@ def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
     """
 
     def kernels(*shapes: str) -> list[mtf.Variable]:
-        return [
-            mtf.Variable(mesh, s, mtf.layers.initializers.normal(0.05), name=s)
-            for s in shapes
-        ]
+        """Returns random variables, which are named by their shapes."""
+        initializer = mtf.layers.initializers.normal(0.05)
+        return [mtf.Variable(mesh, shape, initializer, name=shape) for shape in shapes]
 
     mix, unmix = kernels("pixels:64;mixed:64", "mixed:64;pixels:64")
     embed, pool = kernels("channels:32;d_model:256", "pixels:64;length:4")
@@ -44,6 +43,7 @@ def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
 
     @mtf.function(mesh=mesh, x="batch;pixels;channels")
     def step(x: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables by gradient descent, and returns the loss, a scalar."""
         x = x + mtf.matmul(mtf.gelu(mtf.matmul(x, mix)), unmix)
         x = mtf.matmul(mtf.gelu(mtf.matmul(x, embed)), pool)
         with mtf.layout(back):

@@ -4,11 +4,11 @@
     python -m benchmarks.decoding --sizes=small --batches=1 --rounds=21 --json=decoding.json
     python -m benchmarks.decoding --threads=1              # both on one core
 
-The hand-written version also reads prompts in one pass; then a `tf.while_loop` writes to
-key/value caches of fixed length, on one device. The prompts of a batch have different
-lengths. Both return ids and their log-probabilities, which are compared first. Both run in
-one process in turn. The ratios are medians over rounds of meshtf / hand-written, of wall
-time and of processor time.
+Both decoders read all prompts in one pass, then generate ids one by one with key/value
+caches; the hand-written one does so in a `tf.while_loop` on one device. The prompts of a
+batch have different lengths. The ids of both decoders and their log-probabilities are
+compared first. Then both run in turn in one process. A ratio is the time of meshtf over that
+of the hand-written decoder, the median over rounds: of wall time, and of processor time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +25,7 @@ from absl import flags
 
 import meshtf as mtf
 from benchmarks.decoding.hand_written_decoder import HandWrittenDecoder
+from benchmarks.harness.clocks import Seconds, now
 from transformer.cli.program import run_main
 from transformer.inference.decoder import Decoder
 from transformer.models.architecture import Architecture
@@ -52,13 +52,6 @@ SIZES = {
 }
 
 
-class Seconds(NamedTuple):
-    """The seconds of a run, by two clocks."""
-
-    wall: float
-    processor: float
-
-
 @dataclasses.dataclass(frozen=True)
 class Result:
     """Measurements of one model size and batch size.
@@ -80,15 +73,19 @@ class Result:
     def wall_ratio(self) -> float:
         """Returns the median over rounds of meshtf / hand-written, of wall time."""
         rounds = zip(self.meshtf, self.hand_written, strict=True)
-        return statistics.median(x.wall / y.wall for x, y in rounds)
+        return statistics.median(
+            meshtf.wall / hand_written.wall for meshtf, hand_written in rounds
+        )
 
     def processor_ratio(self) -> float:
         """Returns the median over rounds of meshtf / hand-written, of processor time."""
         rounds = zip(self.meshtf, self.hand_written, strict=True)
-        return statistics.median(x.processor / y.processor for x, y in rounds)
+        return statistics.median(
+            meshtf.processor / hand_written.processor for meshtf, hand_written in rounds
+        )
 
     def line(self) -> str:
-        """Returns a line of the table."""
+        """Returns a line of the table, with the columns of HEAD."""
         hand_written_rate = self._tokens_per_second(self.hand_written)
         meshtf_rate = self._tokens_per_second(self.meshtf)
         return (
@@ -133,12 +130,9 @@ def time_in_turn(runs: Sequence[Callable[[], Any]], rounds: int) -> list[list[Se
     times: list[list[Seconds]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, times_of_run in zip(runs, times):
-            wall_start = time.perf_counter()
-            processor_start = time.process_time()
+            start = now()
             run()
-            wall = time.perf_counter() - wall_start
-            processor = time.process_time() - processor_start
-            times_of_run.append(Seconds(wall, processor))
+            times_of_run.append(now().since(start))
     return times
 
 
@@ -149,7 +143,7 @@ def measure(
     new_tokens: int,
     rounds: int,
 ) -> Result:
-    """Compares the results of both decoders, then measures their times.
+    """Compares the results of both decoders, then measures and returns their times.
 
     Args:
       size: the name of the model size.
@@ -162,6 +156,7 @@ def measure(
     model = LanguageModel(mtf.Mesh(""), architecture)
     weights = {}
     for variable in model.variables:
+        # "language_model/decoder/norm/scale" -> "decoder/norm/scale"
         _, _, path_in_model = variable.name.partition("/")
         weights[path_in_model] = variable.numpy()
     prompts = make_prompts(architecture.vocab, batch, length)
@@ -176,9 +171,11 @@ def measure(
     # The first call of a decoder traces, so both are called before they are timed.
     for _ in range(2):
         completions = decoder(prompts)
-        np.testing.assert_array_equal([c.ids for c in completions], ids)
+        np.testing.assert_array_equal(
+            [completion.ids for completion in completions], ids
+        )
         np.testing.assert_allclose(
-            [c.score for c in completions],
+            [completion.score for completion in completions],
             scores,
             rtol=1e-3,
             atol=1e-3,

@@ -58,26 +58,28 @@ class HandWrittenDecoder:
         batch, length = prompts.shape
         heads = self.architecture.heads
         weights = {name: w.read_value() for name, w in self.weights.items()}
-        # A slot has the key or the value of one token. The last id is generated, not read.
+        # A slot has the key or the value of one token. The last id needs none: it is
+        # generated, and nothing is generated after it.
         num_slots = length + self.new_tokens - 1
         cos, sin = hand_written_kernels.cos_and_signed_sin(
             num_slots, self.architecture.d_kv
         )
-        # A cache is a matrix [batch * heads * num_slots, d_kv]: its row is a slot of an
-        # example and a head. The rows of the first slots:
+        # A cache is a matrix [batch * heads * num_slots, d_kv], with a row for each slot.
+        # `first_rows`: the row of the first slot of each example and head.
         first_rows = tf.reshape(tf.range(batch * heads) * num_slots, [batch, heads])
         logits, caches = self.read_prompts(weights, prompts, lengths, num_slots)
         ids, score = _greedy(logits)
         outputs = tf.TensorArray(tf.int32, self.new_tokens, element_shape=[batch])
 
-        def step(
+        def body(
             i: Any,
             ids: Any,
             outputs: Any,
             total_score: Any,
             *caches: Any,
         ) -> Any:
-            slots = lengths + i  # [batch]: the slot of each example's new id
+            """Reads the ids at index i of the outputs, and generates those at i + 1."""
+            slots = lengths + i  # [batch]: the slot of each example's last id
             is_visible = tf.range(num_slots) <= slots[:, None]
             mask = tf.where(is_visible, 0.0, -1e9)[:, None, None]
             logits, caches = self.step(
@@ -94,7 +96,7 @@ class HandWrittenDecoder:
 
         initial = [tf.constant(0), ids, outputs.write(0, ids), score, *caches]
         _, _, outputs, total_score, *_ = tf.while_loop(
-            cond=lambda i, *_: i < self.new_tokens - 1, body=step, loop_vars=initial
+            cond=lambda i, *_: i < self.new_tokens - 1, body=body, loop_vars=initial
         )
         return tf.transpose(outputs.stack()), total_score
 
@@ -114,27 +116,29 @@ class HandWrittenDecoder:
           lengths: int32 [batch]: the lengths of the prompts.
           num_slots: the number of tokens for which a cache has room.
         """
-        a = self.architecture
+        sizes = self.architecture
         batch, length = prompts.shape
-        cos, sin = hand_written_kernels.cos_and_signed_sin(length, a.d_kv)
+        cos, sin = hand_written_kernels.cos_and_signed_sin(length, sizes.d_kv)
         mask = hand_written_kernels.causal_mask(length)
         padding = [[0, 0], [0, 0], [0, num_slots - length], [0, 0]]
         caches: list[tf.Tensor] = []
 
         def split_heads(x: tf.Tensor) -> tf.Tensor:
-            x = tf.reshape(x, [batch, length, a.heads, a.d_kv])
+            """Returns x [batch * length, heads * d_kv] as [batch, heads, length, d_kv]."""
+            x = tf.reshape(x, [batch, length, sizes.heads, sizes.d_kv])
             return tf.transpose(x, [0, 2, 1, 3])
 
+        # x: [batch * length, d_model]
         x = tf.gather(weights["embedding/table"], tf.reshape(prompts, [-1]))
-        for i in range(a.blocks):
+        for i in range(sizes.blocks):
             block = _weights_of_block(weights, i)
             q, k, v = map(split_heads, self.project(block, x))
             q = self.rotate(q, cos, sin)
             k = self.rotate(k, cos, sin)
-            for y in (k, v):
-                caches.append(tf.reshape(tf.pad(y, padding), [-1, a.d_kv]))
-            y = tf.transpose(self.attend(q, k, v, mask), [0, 2, 1, 3])
-            x = self.add_sublayers(block, x, y)
+            for cached in (k, v):
+                caches.append(tf.reshape(tf.pad(cached, padding), [-1, sizes.d_kv]))
+            attended = tf.transpose(self.attend(q, k, v, mask), [0, 2, 1, 3])
+            x = self.add_sublayers(block, x, attended)
         x = tf.reshape(x, [batch, length, -1])
         x = tf.gather(x, lengths - 1, batch_dims=1)
         return self.logits(weights, x), caches
@@ -160,31 +164,36 @@ class HandWrittenDecoder:
           cos: [batch, 1, d_kv]: the cosines of the rotary angles.
           sin: [batch, 1, d_kv]: the signed sines of the rotary angles.
         """
-        a = self.architecture
+        sizes = self.architecture
         new_caches: list[tf.Tensor] = []
 
         def update(cache: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-            """Writes x to a cache; returns the new cache as [batch, heads, slots, d_kv]."""
-            rows = tf.reshape(x, [-1, a.d_kv])
-            new_caches.append(tf.tensor_scatter_nd_update(cache, cache_rows, rows))
-            return tf.reshape(new_caches[-1], [ids.shape[0], a.heads, -1, a.d_kv])
+            """Writes x to a cache, and appends the new cache to `new_caches`; returns it as
+            [batch, heads, slots, d_kv].
+            """
+            rows = tf.reshape(x, [-1, sizes.d_kv])
+            new_cache = tf.tensor_scatter_nd_update(cache, cache_rows, rows)
+            new_caches.append(new_cache)
+            return tf.reshape(new_cache, [ids.shape[0], sizes.heads, -1, sizes.d_kv])
 
-        x = tf.gather(weights["embedding/table"], ids)
-        for i in range(a.blocks):
+        x = tf.gather(weights["embedding/table"], ids)  # [batch, d_model]
+        for i in range(sizes.blocks):
             block = _weights_of_block(weights, i)
             q, k, v = (
-                tf.reshape(y, [-1, a.heads, a.d_kv]) for y in self.project(block, x)
+                tf.reshape(projection, [-1, sizes.heads, sizes.d_kv])
+                for projection in self.project(block, x)
             )
             q = self.rotate(q, cos, sin)
             keys = update(caches[2 * i], self.rotate(k, cos, sin))
             values = update(caches[2 * i + 1], v)
-            y = self.attend(
+            # One query for each example and head.
+            attended = self.attend(
                 q[:, :, None],
-                keys,
-                values,
-                mask,
+                k=keys,
+                v=values,
+                mask=mask,
             )
-            x = self.add_sublayers(block, x, y)
+            x = self.add_sublayers(block, x, attended)
         return self.logits(weights, x), new_caches
 
     def project(self, block: dict[str, tf.Tensor], x: tf.Tensor) -> list[tf.Tensor]:
@@ -202,7 +211,9 @@ class HandWrittenDecoder:
         cos: tf.Tensor,
         sin: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns x [..., d_kv] with rotary positions."""
+        """Returns x [..., d_kv] with rotary positions: each pair of elements is rotated by
+        the angle whose cosine and signed sine are given.
+        """
         return x * cos + tf.roll(x, self.architecture.d_kv // 2, -1) * sin
 
     def attend(
@@ -213,7 +224,7 @@ class HandWrittenDecoder:
         mask: tf.Tensor,
     ) -> tf.Tensor:
         """Returns attention [batch, heads, queries, d_kv] of q [batch, heads, queries, d_kv]
-        to k and v [batch, heads, slots, d_kv].
+        to k and v [batch, heads, slots, d_kv]. The mask is added to the scores.
         """
         scale = self.architecture.d_kv**-0.5
         scores = tf.matmul(q * scale, k, transpose_b=True)
@@ -223,19 +234,24 @@ class HandWrittenDecoder:
         self,
         block: dict[str, tf.Tensor],
         x: tf.Tensor,
-        y: tf.Tensor,
+        attended: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the output [tokens, d_model] of a block: x, plus the output projection of
-        attention y, plus the feed-forward layer.
+        """Returns the output [tokens, d_model] of a block.
+
+        Args:
+          block: the weights of the block.
+          x: the input of the block, [tokens, d_model].
+          attended: the result of `attend`, before the output projection: a tensor of
+            tokens * heads * d_kv elements, in this order.
         """
-        y = tf.reshape(y, [x.shape[0], -1])
-        x += tf.matmul(y, block["attention/output/kernel"])
+        attended = tf.reshape(attended, [x.shape[0], -1])
+        x += tf.matmul(attended, block["attention/output/kernel"])
         h = hand_written_kernels.rms_norm(x, block["feed_forward_norm/scale"])
         h = hand_written_kernels.gelu(tf.matmul(h, block["feed_forward/wi/kernel"]))
         return x + tf.matmul(h, block["feed_forward/wo/kernel"])
 
     def logits(self, weights: dict[str, tf.Tensor], x: tf.Tensor) -> tf.Tensor:
-        """Returns logits [batch, vocab]."""
+        """Returns logits [batch, vocab] of x [batch, d_model]."""
         x = hand_written_kernels.rms_norm(x, weights["decoder/norm/scale"])
         return tf.matmul(x, weights["logits/kernel"])
 
@@ -262,6 +278,6 @@ def _matrix_shape(name: str, value: np.ndarray) -> tuple[int, ...]:
     """Returns the shape of a weight with heads and d_kv as one dimension."""
     if value.ndim < 3:
         return value.shape
-    if "output" in name:
+    if "output" in name:  # [heads, d_kv, d_model]
         return -1, value.shape[-1]
-    return value.shape[0], -1
+    return value.shape[0], -1  # [d_model, heads, d_kv]

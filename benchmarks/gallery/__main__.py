@@ -6,6 +6,8 @@ and its costs.
 Pictures and costs are those of forecasts of a training step of `configs/lm_stdlib.gin`. So
 no device is needed, and the page is the same on all machines;
 tests/documentation/test_gallery.py checks that it is up to date.
+
+A position is one of the virtual devices of a mesh: it has one shard of each tensor.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.training import training_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 PHASES = ("forward", "backward", "update", "all")
 
 
@@ -124,7 +126,7 @@ def page() -> dict[str, str]:
     # shape has pairs (name, size).
     embeddings = next(op.outputs[0] for op in one_device.ops if op.title == "gather")
     (_, batch), (_, length), _ = embeddings.shape
-    num_parameters = int(one_device.memory.parameters // 4)
+    num_parameters = int(one_device.memory.parameters // 4)  # float32: 4 bytes each
     lines = [
         HEAD.format(size=num_parameters, batch=batch, length=length),
         *_comparison(one_device, forecasts),
@@ -135,8 +137,11 @@ def page() -> dict[str, str]:
 
 
 def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
-    """Returns the forecast of a training step of lm_stdlib.gin with further files and settings
-    of gin.
+    """Returns the forecast of a training step of lm_stdlib.gin.
+
+    Args:
+      *files: further gin files.
+      params: further settings of gin, such as 'Mesh.axes = "data:4"'.
     """
     gin.clear_config()
     command_line.configure(
@@ -156,7 +161,8 @@ def rows(forecast: Forecast) -> list[Row]:
         variables_of_block[path_in_block] = variable.tensor
     query = variables_of_block["attention/query/kernel"]
     kernel = variables_of_block["feed_forward/wi/kernel"]
-    moment = variables_of_block["feed_forward/wi/kernel/m"]
+    moment = variables_of_block["feed_forward/wi/kernel/m"]  # Adam's first moment
+    # The residual stream: the activations between layers.
     stream = _first_output(forecast, ("batch", "length", "d_model"))
     hidden = _first_output(forecast, ("batch", "length", "d_ff"))
     return [
@@ -202,7 +208,8 @@ def _first_output(forecast: Forecast, dims: tuple[str, ...]) -> PlacedTensor:
     for op in forecast.ops:
         for tensor in op.outputs:
             names = tuple(name for name, _ in tensor.shape)
-            # A tensor has a state for each mesh axis; "sum" is that of a partial sum.
+            # `states` says for each mesh axis how the tensor is placed along it: sharded
+            # along a dimension (its name), "replicated", or a partial sum ("sum").
             if names == dims and "sum" not in tensor.states:
                 return tensor
     raise LookupError(f"no output has the dimensions {dims}")
@@ -231,13 +238,14 @@ def _comparison(one_device: Forecast, forecasts: dict[str, Forecast]) -> Iterato
         title = LAYOUTS[name].title
         forecasts_by_link[f"[{title}](#{_anchor(title)})"] = forecast
     for link, forecast in forecasts_by_link.items():
-        memory = (
-            bytes_text(getattr(forecast.memory, c.replace(" ", "_"))) for c in columns
-        )
+        memory_texts = []
+        for column in columns:
+            num_bytes = getattr(forecast.memory, column.replace(" ", "_"))
+            memory_texts.append(bytes_text(num_bytes))
         yield _line(
             [
                 link,
-                *memory,
+                *memory_texts,
                 bytes_text(forecast.bytes_moved()),
                 flops_text(forecast.flops()),
                 f"{forecast.repeated_flops() / forecast.flops():.2%}",
@@ -253,10 +261,11 @@ def _section(name: str, forecast: Forecast) -> Iterator[str]:
     comment, settings = text.split("\n\n", 1)
     comment_text = " ".join(line.removeprefix("# ") for line in comment.splitlines())
     _, _, description = comment_text.partition(": ")
-    description = textwrap.fill(description[0].upper() + description[1:], 100)
+    sentence = description[0].upper() + description[1:]
+    paragraph = textwrap.fill(sentence, width=100)
     # Settings to "" only override those of lm_stdlib.gin.
     rules = [line for line in settings.splitlines() if not line.endswith('""')]
-    yield f"## {LAYOUTS[name].title}\n\n{description}\n"
+    yield f"## {LAYOUTS[name].title}\n\n{paragraph}\n"
     yield "```text\n" + "\n".join(rules) + "\n```\n"
     yield f"![What each position holds](layouts/{name}.svg)\n\n{LAYOUTS[name].use}\n"
     yield _line(["received, by kind and axis", "times", *PHASES])
@@ -280,7 +289,9 @@ def _line(columns: Iterable[str]) -> str:
 def _anchor(title: str) -> str:
     """Returns the anchor that GitHub gives to a heading."""
     hyphenated = title.lower().replace(" ", "-")
-    return "".join(c for c in hyphenated if c.isalnum() or c == "-")
+    return "".join(
+        character for character in hyphenated if character.isalnum() or character == "-"
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,12 @@
 
     Path("fsdp.svg").write_text(picture(forecast, "Fully sharded", rows))
 
-A tensor is a box with an edge for each dimension. Each position has a box; its shard is
-solid, and shards of other positions are outlines. Placements are those of a forecast.
+A position is one of the virtual devices of a mesh. A tensor is a box with an edge for each
+dimension. Each position has a box; its shard is solid, and shards of other positions are
+outlines. Placements are those of a forecast.
+
+Functions yield SVG elements as text. `text(x, y, kind, words)` is a text element, whose CSS
+class is `kind`; all coordinates are pixels from the upper left corner.
 """
 
 from __future__ import annotations
@@ -24,9 +28,11 @@ FIRST_POSITION_X = 344
 POSITION_STEP = 115
 RIGHT_TEXT_X = 804
 WIDTH = 1000
-# The height of the header with one mesh axis, and of a row.
+# The height of the header with one mesh axis, of each further axis, and of a row.
 HEADER_HEIGHT = 94
+AXIS_HEIGHT = 24
 ROW_HEIGHT = 112
+FOOTER_HEIGHT = 46
 
 
 class BoxShape(NamedTuple):
@@ -47,6 +53,9 @@ PLATE = BoxShape(front=(78.0, 46.0), depth=(5.0, -4.0))
 GAP = 4.0  # between shards
 DEPTH_GAP = 0.11  # between shards along the depth, as a fraction of the depth
 
+# CSS rules: LIGHT for all colour schemes, DARK in addition for dark ones. Faces of boxes
+# have the class "all" (the global tensor), "held" (a shard on the position) or "other" (a
+# shard that only other positions have).
 LIGHT = """\
     .sharded { fill: #a64b00; font-weight: bold } .edge { font-size: 11px; fill: #6b7784 }
     .other { fill: #7b8794; fill-opacity: .05; stroke: #7b8794; stroke-opacity: .5 }
@@ -87,17 +96,17 @@ def picture(forecast: Forecast, title: str, rows: Sequence[Row]) -> str:
       title: the title of the picture.
       rows: the tensors to draw.
     """
-    top = HEADER_HEIGHT + 24 * (len(forecast.axes) - 1)
-    height = top + ROW_HEIGHT * len(rows) + 46
+    top = HEADER_HEIGHT + AXIS_HEIGHT * (len(forecast.axes) - 1)
+    height = top + ROW_HEIGHT * len(rows) + FOOTER_HEIGHT
     footnote = (
         "Solid: shards on this position. Outline: shards on others only. Right: the shard "
         "of each position; collectives on the tensor or its gradient."
     )
-    body = [*_header(forecast)]
+    body = list(_header(forecast))
     for i, row in enumerate(rows):
         body += _row(forecast, row, top + ROW_HEIGHT * i)
     body.append(text(MARGIN, height - 18, "note", footnote))
-    return document(title, WIDTH, height, body, LIGHT, DARK)
+    return document(title, WIDTH, height, body, light=LIGHT, dark=DARK)
 
 
 def _header(forecast: Forecast) -> Iterator[str]:
@@ -110,11 +119,11 @@ def _header(forecast: Forecast) -> Iterator[str]:
         for i in range(forecast.positions // group_size):
             left = FIRST_POSITION_X + POSITION_STEP * group_size * i
             right = left + POSITION_STEP * group_size - 22
-            y = HEADER_HEIGHT - 14 + 24 * level
+            y = HEADER_HEIGHT - 14 + AXIS_HEIGHT * level
             yield f'  <path class="rule" d="M{left} {y}H{right}"/>'
-            yield text(
-                (left + right) / 2, y - 7, "code", f"{axis} {i % size}", "middle"
-            )
+            coordinate = f"{axis} {i % size}"
+            middle = (left + right) / 2
+            yield text(middle, y - 7, "code", coordinate, anchor="middle")
 
 
 def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
@@ -138,7 +147,8 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
         # The state of an axis is the dimension that it shards, if any.
         shard_of_dim = dict(zip(row.tensor.states, coordinates))
         x = FIRST_POSITION_X + POSITION_STEP * position
-        yield from box.shards(x, y, shard_of_dim, f"p{position % 4}")
+        colour = f"p{position % 4}"  # the CSS class of one of four colours
+        yield from box.shards(x, y, shard_of_dim, colour)
     yield text(RIGHT_TEXT_X, y + 26, "name", _share(row.tensor, forecast.positions))
     yield text(RIGHT_TEXT_X, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
     for i, collective in enumerate(row.collectives):
@@ -190,8 +200,8 @@ class _Box:
         dx, dy = self.depth
         depth_dim, height_dim, width_dim = self.dims
         yield from _faces((x, y), self.front, self.depth, css_class="all")
-        yield text(x + width / 2, y + height + 13, "edge", width_dim, "middle")
-        yield text(x - 5, y + height / 2 + 4, "edge", height_dim, "end")
+        yield text(x + width / 2, y + height + 13, "edge", width_dim, anchor="middle")
+        yield text(x - 5, y + height / 2 + 4, "edge", height_dim, anchor="end")
         if depth_dim:
             yield text(
                 x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", depth_dim
@@ -224,15 +234,16 @@ class _Box:
             reversed(range(num_deep)), reversed(range(num_high)), range(num_wide)
         )
         for shard_index in shard_indices:
-            i, j, k = shard_index
-            shift = i * (depth + DEPTH_GAP)
+            deep, high, wide = shard_index
+            shift = deep * (depth + DEPTH_GAP)
             corner = (
-                x + dx * shift + k * (width + GAP),
-                y + dy * shift + j * (height + GAP),
+                x + dx * shift + wide * (width + GAP),
+                y + dy * shift + high * (height + GAP),
             )
             # A dimension that is not sharded has one shard, which all positions have.
             is_present = all(
-                shard_of_dim.get(dim, n) == n for dim, n in zip(self.dims, shard_index)
+                shard_of_dim.get(dim, index) == index
+                for dim, index in zip(self.dims, shard_index)
             )
             yield from _faces(
                 corner,

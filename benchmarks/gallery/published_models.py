@@ -1,5 +1,5 @@
 """Writes docs/reference/models.md: the published models of `configs/models/` on meshes of up
-to 2,048 positions.
+to 2,048 positions (a position is one of the virtual devices of a mesh).
 
     python -m benchmarks.gallery.published_models
 
@@ -19,7 +19,7 @@ from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.training import training_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 
 
 class Published(NamedTuple):
@@ -35,7 +35,7 @@ class Published(NamedTuple):
 
 
 MODELS = {
-    "gpt2": Published("124M", "1x1 16x4"),
+    "gpt2": Published(parameters="124M", grids="1x1 16x4"),
     "gpt2_medium": Published("355M", "64x8 256x8"),
     "gpt2_large": Published("774M", "8x1 16x4"),
     "gpt2_xl": Published("1.5B", "16x4 64x8"),
@@ -119,7 +119,7 @@ def rows(name: str) -> Iterator[str]:
     """Yields a line of the table for each mesh of a model."""
     # Without padding of the vocabulary, as the published numbers are counted.
     model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
-    num_parameters = sum(v.shape.size for v in model.trainable_variables)
+    num_parameters = sum(variable.shape.size for variable in model.trainable_variables)
     model_columns = [f"`{name}`", f"{num_parameters:,}", MODELS[name].parameters]
     for grid in MODELS[name].grids.split():
         yield f"| {' | '.join(model_columns)} {costs(grid, run(name, grid).explain())}"
@@ -127,7 +127,12 @@ def rows(name: str) -> Iterator[str]:
 
 
 def costs(grid: str, forecast: mtf.Forecast) -> str:
-    """Returns the columns of a line about a mesh."""
+    """Returns the columns of a line about a mesh.
+
+    Args:
+      grid: the mesh, data x model, such as "16x4".
+      forecast: the forecast of a training step on the mesh.
+    """
     memory = forecast.memory
     columns = [
         grid,

@@ -6,12 +6,16 @@
     python -m benchmarks.growth --svg=FOLDER --json=growth.json
     python -m benchmarks.growth --svg=FOLDER --drawn=growth.json     # draws earlier measurements
 
-A training step of a small language model in graph mode, and the same in plain TensorFlow
-on one device. "Devices" are mesh positions that share one device, and as many logical devices;
-each adds examples to the batch. Each case runs in a separate process. First steps are measured
-while no other case is alive, and the fastest of several starts counts; further steps are
-taken in turn. Ratios are to plain TensorFlow at the same size. Below each table are the
-fitted curves that theory predicts, and the largest deviation from them.
+The cases are a training step of a small language model in meshtf, in graph mode, and the same
+step in plain TensorFlow on one device. A panel is a quantity that grows, such as the number
+of layers. The panel "devices" has meshes of more and more positions (the virtual devices of a
+mesh), which share one device or have a logical device each; each position adds examples to
+the batch.
+
+Each case runs in a separate process. First steps are measured while no other case is alive,
+and the fastest of several starts counts; further steps are taken in turn. Ratios are to plain
+TensorFlow at the same size. Below each table are the fitted curves that theory predicts, and
+the largest deviation from them.
 """
 
 from __future__ import annotations

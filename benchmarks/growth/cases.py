@@ -59,6 +59,7 @@ class Case(JsonCase):
 
     @property
     def name(self) -> str:
+        """The name of the case in errors."""
         return f"{self.series}, {self.size}"
 
 

@@ -57,6 +57,14 @@ class _Plot:
       panel: the data of the plot.
       left: the x coordinate of the panel, with its margin.
       width: the width of the panel, with both margins.
+
+    Attributes:
+      panel: the data of the plot.
+      left: the x coordinate of the plot, without the margin.
+      width: the width of the plot, without the margins.
+      ticks: the values n that are marked on the horizontal axis.
+      low: the value at the lower border.
+      high: the value at the upper border.
     """
 
     def __init__(
@@ -117,14 +125,15 @@ class _Plot:
         yield text(self.left, TOP - 14, "name", self.panel.title)
         for level in self.levels():
             yield f'  <path class="rule" d="M{self.left:g} {self.y(level):g}h{self.width:g}"/>'
+            tick_label = f"{level:,.10g}"
             yield text(
-                self.left - 8, self.y(level) + 4, "code", f"{level:,.10g}", "end"
+                self.left - 8, self.y(level) + 4, "code", tick_label, anchor="end"
             )
+        below = TOP + HEIGHT
         for n in self.ticks:
-            yield text(self.x(n), TOP + HEIGHT + 20, "code", f"{n:g}", "middle")
-        yield text(
-            self.left + self.width / 2, TOP + HEIGHT + 42, "note", label, "middle"
-        )
+            yield text(self.x(n), below + 20, "code", f"{n:g}", anchor="middle")
+        middle = self.left + self.width / 2
+        yield text(middle, below + 42, "note", label, anchor="middle")
         for series, curve in self.panel.curves.items():
             samples = _log_spaced(self.panel.points[series])
             path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in samples)
@@ -185,4 +194,4 @@ def figure(
             mark = f'  <path class="goal" d="M{x - 8:g} {y - 4}h16"/>'
         body += [mark, text(round(x + 14, 1), y, "note", name)]
         x += entry_width + 14
-    return document(title, WIDTH, y + 22, body, LIGHT, DARK)
+    return document(title, WIDTH, y + 22, body, light=LIGHT, dark=DARK)

@@ -34,27 +34,27 @@ class Column(NamedTuple):
 # The columns in order, by the key of their values in a row. Keys with "_cpu" are processor
 # times, those with "_ratio" are ratios to the first case of the same size.
 COLUMNS = {
-    "first": Column("first, s", 1.0),
-    "first_ratio": Column("ratio", 1.0),
-    "first_cpu": Column("cpu, s", 1.0),
-    "first_cpu_ratio": Column("ratio", 1.0),
-    "build_cpu": Column("build", 1.0),
-    "run_cpu": Column("trace+run", 1.0),
-    "step": Column("step, ms", 1e3),
-    "step_ratio": Column("ratio", 1.0),
-    "step_cpu": Column("cpu, ms", 1e3),
-    "step_cpu_ratio": Column("ratio", 1.0),
-    "record_cpu": Column("record, ms", 1e3),
-    "plan_cpu": Column("plan, ms", 1e3),
-    "explain_cpu": Column("explain, ms", 1e3),
-    "memory": Column("memory, MB", 1e-6),
-    "nodes": Column("nodes", 0),
-    "steps": Column("steps", 0),
-    "collectives": Column("collectives", 0),
-    "outer": Column("outer ops", 0),
-    "calls": Column("calls", 0),
-    "segments": Column("segments", 0),
-    "traced": Column("ops traced", 0),
+    "first": Column("first, s", scale=1.0),
+    "first_ratio": Column("ratio", scale=1.0),
+    "first_cpu": Column("cpu, s", scale=1.0),
+    "first_cpu_ratio": Column("ratio", scale=1.0),
+    "build_cpu": Column("build", scale=1.0),
+    "run_cpu": Column("trace+run", scale=1.0),
+    "step": Column("step, ms", scale=1e3),
+    "step_ratio": Column("ratio", scale=1.0),
+    "step_cpu": Column("cpu, ms", scale=1e3),
+    "step_cpu_ratio": Column("ratio", scale=1.0),
+    "record_cpu": Column("record, ms", scale=1e3),
+    "plan_cpu": Column("plan, ms", scale=1e3),
+    "explain_cpu": Column("explain, ms", scale=1e3),
+    "memory": Column("memory, MB", scale=1e-6),
+    "nodes": Column("nodes", scale=0),
+    "steps": Column("steps", scale=0),
+    "collectives": Column("collectives", scale=0),
+    "outer": Column("outer ops", scale=0),
+    "calls": Column("calls", scale=0),
+    "segments": Column("segments", scale=0),
+    "traced": Column("ops traced", scale=0),
 }
 
 
@@ -95,16 +95,33 @@ def measure_group(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
         fastest = min(first_steps, key=lambda first_step: first_step["first"])
         rows.append({"series": case.series, "size": case.size, **fastest})
     steps_of_rounds = _take_steps(group, rounds)
-    for i, row in enumerate(rows):
-        for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
-            times = [steps[i][clock][0] for steps in steps_of_rounds]
-            base_times = [steps[0][clock][0] for steps in steps_of_rounds]
-            ratios = [x / y for x, y in zip(times, base_times)]
+    for suffix, clock in (("", "wall"), ("_cpu", "cpu")):
+        times_of_cases = _times_of_cases(steps_of_rounds, clock)
+        base_times = times_of_cases[0]
+        for row, times in zip(rows, times_of_cases, strict=True):
+            ratios = [seconds / base for seconds, base in zip(times, base_times)]
             first_step = f"first{suffix}"
             row[f"{first_step}_ratio"] = row[first_step] / rows[0][first_step]
             row[f"step{suffix}"] = statistics.median(times)
             row[f"step{suffix}_ratio"] = statistics.median(ratios)
     return rows
+
+
+def _times_of_cases(
+    steps_of_rounds: list[list[dict[str, Any]]], clock: str
+) -> list[list[float]]:
+    """Returns the seconds of each case's step in each round, [cases][rounds].
+
+    Args:
+      steps_of_rounds: the result of `_take_steps`.
+      clock: the clock, "wall" or "cpu".
+    """
+    num_cases = len(steps_of_rounds[0])
+    times_of_cases = []
+    for i in range(num_cases):
+        # An answer has a list of seconds, here of one step.
+        times_of_cases.append([steps[i][clock][0] for steps in steps_of_rounds])
+    return times_of_cases
 
 
 def _take_steps(group: Sequence[Case], rounds: int) -> list[list[dict[str, Any]]]:
@@ -115,10 +132,11 @@ def _take_steps(group: Sequence[Case], rounds: int) -> list[list[dict[str, Any]]
         workers = list(pool.map(lambda case: Process(case, WORKER), group))
     try:
         for worker in workers:
-            worker.ask("first", 1)  # builds the model; its costs are not used
-        answers = [
-            [worker.ask("steps", 1) for worker in workers] for _ in range(rounds + 1)
-        ]
+            # The answer, the costs of the first step, is not used here.
+            worker.ask("first", argument=1)
+        answers = []
+        for _ in range(rounds + 1):
+            answers.append([worker.ask("steps", argument=1) for worker in workers])
     finally:
         for worker in workers:
             worker.stop()
@@ -129,7 +147,7 @@ def _measure_first_step(case: Case) -> Row:
     """Returns the costs of a case's first step, while no other case is alive."""
     worker = Process(case, WORKER)
     try:
-        return dict(worker.ask("first", 1))
+        return dict(worker.ask("first", argument=1))
     finally:
         worker.stop()
 

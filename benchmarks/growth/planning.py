@@ -2,10 +2,11 @@
 
     rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
 
-Meshes are abstract: they have positions, but no devices. Measures the processor time of
-recording the ops of a step; of planning the program, and its schedule in segments
-(sequences of computations without communication); and of `mtf.explain`, which records,
-plans and derives a forecast. Sizes are measured in turn; rows have medians over rounds.
+Meshes are abstract: they have positions (virtual devices), but no real ones. Measures the
+processor time of recording the ops of a step; of planning the program, and its schedule in
+segments (sequences of computations without communication); and of `mtf.explain`, which
+records, plans and derives a forecast. Sizes are measured in turn; rows have medians over
+rounds.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ def planning(
       rounds: the number of times that each case is measured.
       config: the sizes of the model, and the batch of one position.
     """
-    cases = [
-        dataclasses.replace(case, series=case.series.removeprefix("one device, "))
-        for group in positions(sizes, config)
-        for case in group
-        if case.meshed and case.devices is None
-    ]
-    measure_plan(cases[0])  # not used: imports modules that are loaded at first use
+    cases = []
+    for group in positions(sizes, config):
+        for case in group:
+            if case.meshed and case.devices is None:
+                layout_name = case.series.removeprefix("one device, ")
+                cases.append(dataclasses.replace(case, series=layout_name))
+    # Not used: the first measurement also imports modules that are loaded at first use.
+    measure_plan(cases[0])
     costs_of_rounds = [[measure_plan(case) for case in cases] for _ in range(rounds)]
     rows = []
     for i, case in enumerate(cases):
@@ -58,12 +60,12 @@ def measure_plan(case: Case) -> dict[str, float]:
     """Returns the processor seconds of recording, planning and explaining a case, and the sizes
     of the result.
     """
-    model = GrowthModel(case, "abstract")
+    model = GrowthModel(case, devices="abstract")
     step = model.make_train_function()
     ids = tf.TensorSpec([case.config.batch, case.config.length], tf.int32)
     arguments = ({"tokens": ids, "targets": ids}, np.int32(0))
     start = time.process_time()
-    recorded = step.record_on(model.mesh, arguments, {}).recorded
+    recorded = step.record_on(model.mesh, args=arguments, kwargs={}).recorded
     after_recording = time.process_time()
     program = build(recorded.nodes, recorded.results, model.mesh)
     segments = schedule(program)
@@ -75,7 +77,7 @@ def measure_plan(case: Case) -> dict[str, float]:
         "plan_cpu": after_planning - after_recording,
         "explain_cpu": after_explaining - after_planning,
         "nodes": len(recorded.nodes),
-        "steps": sum(1 for _ in walk(program)),
+        "steps": sum(1 for _ in walk(program)),  # those of loops and branches, too
         "segments": len(segments),
         "collectives": len(forecast.collectives),
     }

@@ -50,7 +50,12 @@ COLUMN_TITLES = {
 
 
 class Curve(NamedTuple):
-    """A sum of powers of n: factors[0] * n**powers[0] + factors[1] * n**powers[1] + ..."""
+    """A sum of powers of n: factors[0] * n**powers[0] + factors[1] * n**powers[1] + ...
+
+    Attributes:
+      powers: the exponents of n.
+      factors: the factor of each power; 0 if the fit does not need the power.
+    """
 
     powers: Powers
     factors: tuple[float, ...]
@@ -63,10 +68,10 @@ class Curve(NamedTuple):
 
     def max_ratio(self, points: Points) -> float:
         """Returns the largest ratio of a point to the curve, or of the curve to a point."""
-        return max(max(y / self.at(n), self.at(n) / y) for n, y in points)
+        return max(max(value / self.at(n), self.at(n) / value) for n, value in points)
 
     def __str__(self) -> str:
-        powers_as_text = ("", " n", " n^2")
+        powers_as_text = ("", " n", " n^2")  # of n**0, n**1 and n**2
         terms = [
             f"{factor:.3g}{powers_as_text[power]}"
             for power, factor in zip(self.powers, self.factors)

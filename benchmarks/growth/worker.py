@@ -14,7 +14,6 @@ calls of segments: functions that run on one device between two collectives.
 from __future__ import annotations
 
 import dataclasses
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ import tensorflow as tf
 import meshtf as mtf
 from benchmarks.growth.cases import Case
 from benchmarks.harness.case_server import serve
+from benchmarks.harness.clocks import Seconds, now
 from benchmarks.step.cases import worker
 from benchmarks.step.cases.feeds import batches
 from benchmarks.step.cases.meshtf_model import MeshModel, build
@@ -33,13 +33,6 @@ from benchmarks.step.plain_tf.moe import PlainMoE
 from meshtf.runtime.placed.program.function_calls import called
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
-
-
-class Clock(NamedTuple):
-    """A reading of both clocks, in seconds."""
-
-    wall: float
-    processor: float
 
 
 class GraphOps(NamedTuple):
@@ -58,17 +51,19 @@ class FirstStep(NamedTuple):
     """The first step of a case, which has been taken.
 
     Attributes:
-      built: the time when the variables existed.
-      planned: the time when the step was planned.
+      built: a reading of the clocks, from when the variables existed.
+      planned: a reading of the clocks, from when the step was planned.
       graph_ops: the function that returns the ops of the step.
     """
 
-    built: Clock
-    planned: Clock
+    built: Seconds
+    planned: Seconds
     graph_ops: Callable[[], GraphOps]
 
 
-_STEP = np.int32(0)  # the index of the step, which is not counted here
+_STEP_INDEX = np.int32(
+    0
+)  # the argument of a training step; the same for all steps here
 
 
 class GrowthModel(MeshModel):
@@ -80,7 +75,7 @@ class GrowthModel(MeshModel):
     """
 
     def __init__(self, case: Case, devices: str | None) -> None:
-        c = case.config
+        config = case.config
         self.mesh = mtf.Mesh(
             case.axes,
             layout=case.layout,
@@ -90,10 +85,10 @@ class GrowthModel(MeshModel):
         self.model = build_model(self.mesh, case)
         self.optimizer = mtf.optimizers.Adam(
             self.model.trainable_variables,
-            learning_rate=c.learning_rate,
-            beta_1=c.beta1,
-            beta_2=c.beta2,
-            epsilon=c.epsilon,
+            learning_rate=config.learning_rate,
+            beta_1=config.beta1,
+            beta_2=config.beta2,
+            epsilon=config.epsilon,
         )
         self.step = 0
 
@@ -114,8 +109,8 @@ class Runner(worker.Runner):
     """A case that takes steps; the phases of its first step are measured.
 
     Attributes:
-      start: the first answer of the worker; empty, since the first step is measured when it
-        is requested.
+      start_costs: the first answer of the worker; empty, since the first step is measured
+        when it is requested.
     """
 
     def __init__(self, case: Case) -> None:
@@ -123,8 +118,8 @@ class Runner(worker.Runner):
         self.case = case
         self.config = case.config
         self.batches = batches(case.config)
-        self.count = 0
-        self.start = {}
+        self.steps_done = 0
+        self.start_costs = {}
 
     def first(self, count: int = 1) -> dict[str, float]:
         """Takes the first step; returns its seconds and those of its phases, the numbers of
@@ -134,20 +129,20 @@ class Runner(worker.Runner):
           count: not used: a request has an argument.
         """
         del count
-        start = _now()
+        start = now()
         if self.case.meshed:
             first_step = self._take_meshtf_step()
         else:
             first_step = self._take_plain_step()
-        end = _now()
+        end = now()
         built = first_step.built
         planned = first_step.planned
         costs = {
-            "first": end.wall - start.wall,
-            "first_cpu": end.processor - start.processor,
-            "build_cpu": built.processor - start.processor,
-            "plan_cpu": planned.processor - built.processor,
-            "run_cpu": end.processor - planned.processor,
+            "first": end.since(start).wall,
+            "first_cpu": end.since(start).processor,
+            "build_cpu": built.since(start).processor,
+            "plan_cpu": planned.since(built).processor,
+            "run_cpu": end.since(planned).processor,
             **sizes_of(first_step.graph_ops()),
         }
         if self.case.forecast:
@@ -159,8 +154,8 @@ class Runner(worker.Runner):
         specs = {
             name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.batches[0].items()
         }
-        step = GrowthModel(self.case, "abstract").make_train_function()
-        return mtf.explain(step, specs, _STEP).memory.peak
+        step = GrowthModel(self.case, devices="abstract").make_train_function()
+        return mtf.explain(step, specs, _STEP_INDEX).memory.peak
 
     def _take_meshtf_step(self) -> FirstStep:
         """Takes the first step in meshtf."""
@@ -169,15 +164,19 @@ class Runner(worker.Runner):
         if kind == "logical":
             mtf.logical_devices(int(count))
         model = GrowthModel(self.case, self.case.devices)
-        built = _now()
+        built = now()
         train = model.make_train_function()
-        program = train.lower(self.batches[0], _STEP)
-        planned = _now()
-        self.step = lambda batch: train(batch, _STEP)
+        program = train.lower(self.batches[0], _STEP_INDEX)  # records and plans
+        planned = now()
+        self.step = lambda batch: train(batch, _STEP_INDEX)
         self.take_step()
 
         def graph_ops() -> GraphOps:
-            return GraphOps(program.definition.node_def, program.called_definitions)
+            """Returns the ops of the program, and the functions that it calls."""
+            return GraphOps(
+                nodes=program.definition.node_def,
+                functions=program.called_definitions,
+            )
 
         return FirstStep(built, planned, graph_ops)
 
@@ -185,26 +184,23 @@ class Runner(worker.Runner):
         """Takes the first step in plain TensorFlow."""
         plain_model = PlainMoE if self.config.model == "moe" else PlainLM
         model = plain_model(self.config)
-        built = _now()
+        built = now()
         train = model.train_step()
         self.step = train
-        planned = _now()
+        planned = now()
         self.take_step()
 
         def graph_ops() -> GraphOps:
+            """Returns the ops of the tf.function, and the functions that it calls."""
             graph = train.get_concrete_function(self.batches[0]).graph.as_graph_def()
-            return GraphOps(graph.node, graph.library.function)
+            return GraphOps(nodes=graph.node, functions=graph.library.function)
 
         return FirstStep(built, planned, graph_ops)
 
 
-def _now() -> Clock:
-    return Clock(wall=time.perf_counter(), processor=time.process_time())
-
-
 def sizes_of(ops: GraphOps) -> dict[str, int]:
-    """Returns the number of ops outside of segments ("outer"), of calls, of segments, and of
-    all ops ("traced").
+    """Returns the number of ops outside of segments ("outer"), of calls of segments, of
+    segments, and of all ops ("traced").
     """
     # `called` returns the name of the function that a node calls, or "".
     called_names = [name for name in map(called, ops.nodes) if name]
@@ -212,7 +208,8 @@ def sizes_of(ops: GraphOps) -> dict[str, int]:
         "outer": len(ops.nodes),
         "calls": len(called_names),
         "segments": len(set(called_names)),
-        "traced": len(ops.nodes) + sum(len(f.node_def) for f in ops.functions),
+        "traced": len(ops.nodes)
+        + sum(len(function.node_def) for function in ops.functions),
     }
 
 

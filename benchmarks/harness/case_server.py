@@ -16,20 +16,22 @@ from typing import Any
 
 def serve(make_runner: Callable[[str], Any]) -> None:
     """Writes answers to standard output until standard input ends: first the runner's
-    attribute `start`, then the answer to each request, the result of a method of the runner.
+    attribute `start_costs`, then the answer to each request: the result of a method of the
+    runner.
 
     A request is a line of JSON, {"method": argument}; each answer is a line of JSON as well.
 
     Args:
       make_runner: returns the runner of a case, given the case as JSON. A runner is an
-        object with the methods that requests name, and with the costs of its start.
+        object with the methods that requests name, and with the attribute `start_costs`,
+        the measured costs of its start.
     """
-    # Only answers go to standard output: what libraries print there is redirected to
-    # standard error.
+    # Only answers go to standard output: what libraries print there, to file descriptor 1,
+    # is redirected to standard error, descriptor 2.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     runner = make_runner(sys.argv[1])
-    print(json.dumps(runner.start), file=answers, flush=True)
+    print(json.dumps(runner.start_costs), file=answers, flush=True)
     for line in sys.stdin:
         [(method, argument)] = json.loads(line).items()
         answer = getattr(runner, method)(argument)

@@ -1,6 +1,6 @@
 """Measurements of cases as a table of ratios, and whether their losses agree.
 
-print(table(rows))             # ratios to the first row
+print(table(rows))             # ratios to the first row, the baseline
 for line in agreement(rows):   # rows whose losses differ from those of the first row
   print(line)
 """
@@ -36,33 +36,35 @@ class Row:
         return dataclasses.asdict(self)
 
 
-def table(rows: list[Row], begin: str = "first") -> str:
+def table(rows: list[Row], start_time: str = "first") -> str:
     """Returns a table. Ratios are to the first row.
 
     Args:
       rows: the rows of one group.
-      begin: the start time that is shown: "first", from the beginning, or "compile", from
-        when the model is built.
+      start_time: the start time that is shown: "first", from the beginning, or "compile",
+        from when the model is built.
     """
-    plain = rows[0]
+    baseline = rows[0]
     header = (
-        f"{plain.group:46}{'step':>9}{'ratio':>7}{'cpu':>6}{begin:>9}{'ratio':>7}{'cpu':>6}"
+        f"{baseline.group:46}{'step':>9}{'ratio':>7}{'cpu':>6}"
+        f"{start_time:>9}{'ratio':>7}{'cpu':>6}"
         f"{'memory':>10}{'ratio':>7}{'loss off by':>13}"
     )
-    return "\n".join([header, *(_line(row, plain, begin) for row in rows)])
+    return "\n".join([header, *(_line(row, baseline, start_time) for row in rows)])
 
 
-def _line(row: Row, plain: Row, begin: str) -> str:
-    """Returns a line of `table`, with ratios to the row `plain`."""
+def _line(row: Row, baseline: Row, start_time: str) -> str:
+    """Returns a line of `table`, with ratios to the baseline."""
     start = row.start
-    base = plain.start
+    base = baseline.start
+    start_cpu = f"{start_time}_cpu"
     return (
         f"{row.name:46}{statistics.median(row.step['wall']) * 1e3:6.0f} ms"
-        f"{ratio(row, plain, 'wall'):7.2f}{ratio(row, plain, 'cpu'):6.2f}"
-        f"{start[begin]:7.2f} s{start[begin] / base[begin]:7.2f}"
-        f"{start[begin + '_cpu'] / base[begin + '_cpu']:6.2f}"
+        f"{ratio(row, baseline, 'wall'):7.2f}{ratio(row, baseline, 'cpu'):6.2f}"
+        f"{start[start_time]:7.2f} s{start[start_time] / base[start_time]:7.2f}"
+        f"{start[start_cpu] / base[start_cpu]:6.2f}"
         f"{start['memory']:7.0f} MB{start['memory'] / max(base['memory'], 1):7.2f}"
-        f"{largest_difference(row.losses, plain.losses):13.1e}"
+        f"{largest_difference(row.losses, baseline.losses):13.1e}"
     )
 
 
@@ -86,13 +88,16 @@ def memory_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def ratio(row: Row, plain: Row, clock: str) -> float:
-    """Returns the median over rounds of the ratio of two rows' step times by a clock, "wall"
-    or "cpu".
+def ratio(row: Row, baseline: Row, clock: str) -> float:
+    """Returns the median over rounds of the step time of a row over that of the baseline.
+
+    Args:
+      row: a row.
+      baseline: the row that it is compared with.
+      clock: the clock, "wall" or "cpu".
     """
-    return statistics.median(
-        x / y for x, y in zip(row.step[clock], plain.step[clock], strict=True)
-    )
+    rounds = zip(row.step[clock], baseline.step[clock], strict=True)
+    return statistics.median(seconds / base_seconds for seconds, base_seconds in rounds)
 
 
 def largest_difference(losses: list[float], expected: list[float]) -> float:

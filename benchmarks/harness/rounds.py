@@ -5,6 +5,7 @@ alive, and a round is one step of each, so that other load on the machine affect
 them equally. Ratios are computed within rounds.
 
     rows, refused = measure(group, rounds=10, starts=1, losses=5)
+    print(refused)          # the reasons why cases of other libraries do not run, by name
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Process:
 
     Attributes:
       case: the case.
-      start: the first answer of the worker: the costs of its start.
+      start_costs: the first answer of the worker: the costs of its start.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Process:
     ):
         compile_sources()
         self.case = case
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("w+")  # deleted when it is closed
         self.process = subprocess.Popen(
             [sys.executable, "-m", worker, case.dump()],
             text=True,
@@ -106,10 +107,11 @@ class Process:
             stderr=self.log,
             env=_ENVIRONMENT | os.environ | dict(environment),
         )
+        # A killed worker closes its output, which ends the wait for its answer.
         timer = threading.Timer(_START_TIMEOUT, self.process.kill)
         timer.start()
         try:
-            self.start = self._answer()
+            self.start_costs = self._answer()
         except WorkerError:
             self.stop()
             raise
@@ -173,16 +175,26 @@ def measure(
         for case in group:
             if case.name not in refused:
                 workers.append(_start(case))
-        losses_of_workers = [w.ask("losses", losses)["losses"] for w in workers]
-        steps_of_rounds = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
+        losses_of_workers = []
+        for worker in workers:
+            losses_of_workers.append(worker.ask("losses", argument=losses)["losses"])
+        steps_of_rounds = []  # [rounds][workers]
+        for _ in range(rounds):
+            answers = [worker.ask("steps", argument=1) for worker in workers]
+            steps_of_rounds.append(answers)
     finally:
         for worker in workers:
             worker.stop()
     rows = []
     for i, worker in enumerate(workers):
         case = worker.case
-        steps = [steps_of_workers[i] for steps_of_workers in steps_of_rounds]
-        rows.append(_row(case, losses_of_workers[i], steps, starts_of_cases[case]))
+        row = _row(
+            case,
+            losses=losses_of_workers[i],
+            steps=[steps_of_workers[i] for steps_of_workers in steps_of_rounds],
+            starts=starts_of_cases[case],
+        )
+        rows.append(row)
     return rows, refused
 
 
@@ -229,11 +241,11 @@ def _measure_starts(
             try:
                 process = _start(case)
             except WorkerError as error:
-                if case.runtime not in FOREIGN:
+                if case.runtime not in FOREIGN:  # only other libraries may fail
                     raise
                 refused[case.name] = error.reason
             else:
-                starts_of_cases[case].append(process.start)
+                starts_of_cases[case].append(process.start_costs)
                 process.stop()
     return starts_of_cases, refused
 

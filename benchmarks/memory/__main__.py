@@ -3,6 +3,7 @@
     python -m benchmarks.memory                 # a language model, one position and eight layouts
     python -m benchmarks.memory --only=FSDP --top=10     # and the largest tensors at the peak
 
+A mesh position is one of the virtual devices of a mesh: it has one shard of each tensor.
 Each layout runs in a separate process (`benchmarks.memory.worker`), in which TensorFlow
 logs every tensor that it allocates and frees, with the requested bytes. Variables are
 counted exactly, as the tf.Variables of one position. The peak is their bytes, those of the
@@ -69,8 +70,9 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
     Args:
       log: the lines of TensorFlow's log, and the lines "begin" and "end" of the worker.
     """
-    live: dict[str, Tensor] = {}  # by the id of the allocation
-    live_bytes = 0
+    # The tensors that are allocated and not yet freed, by the id of the allocation.
+    allocated_tensors: dict[str, Tensor] = {}
+    allocated_bytes = 0
     peak_bytes = 0
     peak_tensors: list[Tensor] = []
     in_step = False
@@ -79,23 +81,24 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
             in_step = True
         elif line.startswith("end"):
             in_step = False
-        freed = _FREED.search(line)
-        if freed:
-            (freed_id,) = freed.groups()
-            if freed_id in live:
-                live_bytes -= live.pop(freed_id).bytes
-        allocated = _ALLOCATED.search(line) if in_step else None
-        if not allocated:
+        deallocation = _FREED.search(line)
+        if deallocation:
+            freed_id = deallocation.group(1)
+            if freed_id in allocated_tensors:  # allocated within the step
+                allocated_bytes -= allocated_tensors.pop(freed_id).bytes
+        allocation = _ALLOCATED.search(line)
+        if not allocation or not in_step:
             continue
-        kernel, requested_bytes, allocation_id = allocated.groups()
+        kernel, requested_bytes, allocation_id = allocation.groups()
         # An allocation may be logged more than once.
-        if allocation_id not in live:
+        if allocation_id not in allocated_tensors:
             sizes = ",".join(re.findall(r"size: (\d+)", line))
-            live[allocation_id] = Tensor(kernel, sizes, int(requested_bytes))
-            live_bytes += int(requested_bytes)
-            if live_bytes > peak_bytes:
-                peak_bytes = live_bytes
-                peak_tensors = list(live.values())
+            tensor = Tensor(kernel, sizes, bytes=int(requested_bytes))
+            allocated_tensors[allocation_id] = tensor
+            allocated_bytes += tensor.bytes
+            if allocated_bytes > peak_bytes:
+                peak_bytes = allocated_bytes
+                peak_tensors = list(allocated_tensors.values())
     return peak_bytes, peak_tensors
 
 
@@ -126,13 +129,14 @@ def measure(
     log = worker.stderr.splitlines()
     if worker.returncode:
         # The log without its lines about memory has the error.
-        raise RuntimeError("\n".join(x for x in log if "__LOG_MEM" not in x))
-    measured: dict[str, float] = json.loads(worker.stdout)
+        error_lines = [line for line in log if "__LOG_MEM" not in line]
+        raise RuntimeError("\n".join(error_lines))
+    num_bytes: dict[str, float] = json.loads(worker.stdout)
     step_bytes, peak_tensors = peak(log)
     if not step_bytes:
         raise RuntimeError("TensorFlow logged no allocation.")
-    measured["peak"] = measured["variables"] + measured["arguments"] + step_bytes
-    return measured, peak_tensors
+    num_bytes["peak"] = num_bytes["variables"] + num_bytes["arguments"] + step_bytes
+    return num_bytes, peak_tensors
 
 
 def main(argv: list[str]) -> None:
@@ -144,18 +148,26 @@ def main(argv: list[str]) -> None:
     )
     for name in ("one position", *LAYOUTS):
         if FLAGS.only in name:
-            measured, peak_tensors = measure(name, FLAGS.dropout, FLAGS.batch)
-            print(_line(name, measured), flush=True)
+            num_bytes, peak_tensors = measure(
+                name, dropout=FLAGS.dropout, batch=FLAGS.batch
+            )
+            print(_line(name, num_bytes), flush=True)
             for line in _largest(peak_tensors):
                 print(line)
 
 
-def _line(name: str, measured: dict[str, Any]) -> str:
-    """Returns a line of the table."""
-    variables = measured["variables"]
-    peak_bytes = measured["peak"]
-    forecast_variables = measured["forecast variables"]
-    forecast_peak = measured["forecast peak"]
+def _line(name: str, num_bytes: dict[str, Any]) -> str:
+    """Returns a line of the table.
+
+    Args:
+      name: the name of the layout.
+      num_bytes: the bytes of the layout, as from `measure`.
+    """
+    variables = num_bytes["variables"]
+    peak_bytes = num_bytes["peak"]
+    forecast_variables = num_bytes["forecast variables"]
+    forecast_peak = num_bytes["forecast peak"]
+    # At the peak, without variables: arguments and the tensors of the step.
     temporary = peak_bytes - variables
     forecast_temporary = forecast_peak - forecast_variables
     return (

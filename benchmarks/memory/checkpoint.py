@@ -90,9 +90,11 @@ def measure_cases(folder: Path) -> dict[str, dict[str, list[float]]]:
     """Returns the seconds of saving and restoring in each round: by case, then "save" or
     "restore".
     """
-    # The variables are float32 [d, 1024]. Eight positions shard d, so it is a multiple of 8.
-    d = _MEGABYTES.value * 2**20 // (4 * 1024 * _TENSORS.value) // 8 * 8
-    array = np.random.default_rng(0).normal(size=(d, 1024)).astype("float32")
+    # The variables are float32 [num_rows, 1024]. Eight positions (the virtual devices of the
+    # mesh) shard the rows, so their number is a multiple of 8.
+    bytes_per_row = 4 * 1024
+    num_rows = _MEGABYTES.value * 2**20 // (bytes_per_row * _TENSORS.value) // 8 * 8
+    array = np.random.default_rng(0).normal(size=(num_rows, 1024)).astype("float32")
     cases = {"tf.train.Checkpoint": _tensorflow_case(array)}
     for name, mesh_arguments in LAYOUTS.items():
         cases[f"meshtf, {name}"] = _meshtf_case(array, mesh_arguments)
@@ -137,6 +139,7 @@ def make_training_loop() -> TrainingLoop:
 
     @mtf.function(x="batch; d", step="")
     def train_step(x: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+        """Updates all variables for x[batch, d], and returns the loss, a scalar."""
         h = x
         for weight in weights:
             h = mtf.rename(mtf.tanh(mtf.einsum([h, weight], "batch; e")), "e", "d")
@@ -152,13 +155,17 @@ def make_training_loop() -> TrainingLoop:
 
 
 def measure_stall(folder: Path) -> dict[str, list[float]]:
-    """Returns seconds in each round: of a synchronous save ("save"), of waiting in an
-    asynchronous save ("stall"), by which all steps during the asynchronous save took longer
-    ("steps"), and of one step ("step").
+    """Returns seconds in each round, by name:
+
+    "save": of a synchronous save;
+    "stall": of the call that starts an asynchronous save;
+    "steps": by which all steps during the asynchronous save took longer in total;
+    "step": of one step while nothing is saved.
     """
     loop = make_training_loop()
 
     def save() -> None:
+        """Saves a checkpoint synchronously."""
         mtf.checkpoints.save(str(folder / "run"), step=1, variables=loop.variables)
 
     def take_steps(count: int) -> None:
@@ -170,7 +177,7 @@ def measure_stall(folder: Path) -> dict[str, list[float]]:
     for round_index in range(_ROUNDS.value + 1):
         save_seconds = _seconds(save)
         stall_seconds = _seconds(
-            functools.partial(saver.save, round_index, loop.variables)
+            functools.partial(saver.save, step=round_index, variables=loop.variables)
         )
         start = time.perf_counter()
         num_steps = 0
@@ -206,7 +213,7 @@ def _meshtf_case(array: np.ndarray, mesh_arguments: dict[str, Any]) -> Case:
         f"v{k}": mtf.Variable(
             mesh,
             f"d:{len(array)}; e:1024",
-            lambda mesh, shape, name: mtf.asarray(mesh, array, shape),
+            initializer=lambda mesh, shape, name: mtf.asarray(mesh, array, shape),
             name=f"v{k}",
         )
         for k in range(_TENSORS.value)
@@ -264,8 +271,12 @@ def _report(
 
 
 def _median_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
-    """Returns the median over rounds of the ratio of two numbers of each round."""
-    return statistics.median(x / y for x, y in zip(numerators, denominators))
+    """Returns the median over rounds of the ratio of two measurements of each round."""
+    ratios = [
+        numerator / denominator
+        for numerator, denominator in zip(numerators, denominators, strict=True)
+    ]
+    return statistics.median(ratios)
 
 
 if __name__ == "__main__":

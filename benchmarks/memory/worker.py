@@ -1,10 +1,12 @@
 """One layout's training step on one mesh position, for `benchmarks.memory`.
 
-Only position 0 of the mesh runs: its segments (computations without communication, which
-are one function each), and in place of each collective a stand-in, an op that takes and
-returns tensors of the same sizes. So all allocated memory is that of one position. The
-values that it computes are wrong, and are not used. It writes "begin" and "end" to standard
-error around the measured step, and the exactly known sizes to standard output.
+A program is a list of steps: segments (computations without communication, which are one
+function each) and, between them, collectives. Usually it runs on all positions of the mesh,
+its virtual devices. Here only position 0 runs: its segments and, in place of each collective,
+a stand-in, an op that takes and returns tensors of the same sizes. So all allocated memory is
+that of one position. The results are wrong, and are not used. The process writes "begin" and
+"end" to standard error around the measured step, and the exactly known sizes to standard
+output.
 """
 
 from __future__ import annotations
@@ -44,13 +46,17 @@ from meshtf.runtime.variable import Variable
 
 
 class FirstPosition(PlacedExecutor):
-    """Executes a program for the first position of the mesh only. All lists of shards, one
-    for each position, have one entry.
+    """Executes a program for the first position of the mesh only.
+
+    It overrides those methods of `PlacedExecutor` that execute steps on several positions.
+    `self.values` has for each value (a tensor that the program computes) the list of its
+    shards, one for each position: here the list has one entry.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.devices = self.devices[:1]
+        # Made again, for one device.
         self.variables = BatchedVariables(
             self.mesh,
             self.devices,
@@ -66,7 +72,7 @@ class FirstPosition(PlacedExecutor):
             self._execute_in_scope(step)
 
     def _read(self, store: Store) -> list[Any]:
-        """Returns the shard of an argument or a variable on the first position."""
+        """Returns the shard of a store (an argument or a variable) on the first position."""
         return super()._read(store)[:1]
 
     def _call(self, segment: Segment) -> None:
@@ -75,7 +81,7 @@ class FirstPosition(PlacedExecutor):
         call = self.make_caller(segment, self.mesh)
         coordinates = {axis: self._constant(0, device) for axis in self.mesh.axes}
         inputs = [self.values[value][0] for value in segment.ins]
-        outputs, _ = call(device, coordinates, inputs)
+        outputs = call(device, coordinates, inputs).outputs
         for value, output in zip(segment.outs, outputs):
             self.values[value] = [output]
 
@@ -83,7 +89,7 @@ class FirstPosition(PlacedExecutor):
         """Returns the result of the stand-in of a collective."""
         assert step.src.spec is not None
         (x,) = self.values[step.src]
-        if step.wait_for is not None:
+        if step.wait_for is not None:  # the collective may only start after this value
             x = identity(x, self.devices[0], self.values[step.wait_for][0])
         result = self._add_stand_in(
             step.reshard.kind,
@@ -105,6 +111,7 @@ class FirstPosition(PlacedExecutor):
         """Adds the ops of `_stand_in` to the program, and returns their result."""
 
         def run(x: Any) -> Any:
+            """Runs the ops of the stand-in on the first device."""
             with tf.device(self.devices[0]):
                 return _stand_in(kind, x, num_shards, split_axis, concat_axis)
 
@@ -118,12 +125,13 @@ class FirstPosition(PlacedExecutor):
         num_shards = self.mesh.axes[reshard.axis]
 
         def collective(packed: list[Any], *_: Any) -> list[Any]:
+            """Takes and returns a list with one tensor: that of the first position."""
             result = self._add_stand_in(
                 reshard.kind, packed[0], num_shards, split_axis=0, concat_axis=0
             )
             return [result]
 
-        # In place of the module with the algorithms of collectives.
+        # An object with the functions of the module `collectives.ring`, in its place.
         algorithms = SimpleNamespace(all_reduce=collective, reduce_scatter=collective)
         tensors = tuple(self.values[reduction.src][0] for reduction in step.reductions)
         # The number of devices determines the number of shards.
@@ -131,7 +139,10 @@ class FirstPosition(PlacedExecutor):
         if reshard.kind == "all_reduce":
             results = bucketed.all_reduce(algorithms, [tensors], devices, "sum")
         else:
-            split_axes = [_axis(r, r.reshard.after) for r in step.reductions]
+            split_axes = [
+                _axis(reduction, reduction.reshard.after)
+                for reduction in step.reductions
+            ]
             results = bucketed.reduce_scatter(
                 algorithms, [tensors], devices, "sum", split_axes
             )
@@ -175,13 +186,16 @@ def _stand_in(
     if kind == "collective_permute":
         return tf.identity(x)
     if kind == "slice":
-        return tf.split(x, num_shards, split_axis)[0]
+        first_shard, *_ = tf.split(x, num_shards, axis=split_axis)
+        return first_shard
     if kind == "all_gather":
-        return tf.concat([x] * num_shards, concat_axis)
+        return tf.concat([x] * num_shards, axis=concat_axis)
     if kind == "all_to_all":
-        return tf.concat(tf.split(x, num_shards, split_axis), concat_axis)
+        chunks = tf.split(x, num_shards, axis=split_axis)
+        return tf.concat(chunks, axis=concat_axis)
     if kind == "reduce_scatter":
-        chunk_0, chunk_1, *_ = tf.split(x, num_shards, split_axis)
+        # The sum of any two chunks has the size of the result.
+        chunk_0, chunk_1, *_ = tf.split(x, num_shards, axis=split_axis)
         return combine("sum", chunk_0, chunk_1, "/device:CPU:0")
     # An all-reduce: chunks of nearly equal size are summed, then concatenated.
     size = x.shape.num_elements()
@@ -230,9 +244,11 @@ def main() -> None:
     program = step.lower(*args)
     for _ in range(2):  # the first call traces
         step(*args)
-    os.write(2, b"\nbegin\n")
+    # Without a buffer, so that the lines are in order with those of TensorFlow's log.
+    stderr = sys.stderr.fileno()
+    os.write(stderr, b"\nbegin\n")
     step(*args)
-    os.write(2, b"\nend\n")
+    os.write(stderr, b"\nend\n")
     print(
         json.dumps(
             {

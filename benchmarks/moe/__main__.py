@@ -37,7 +37,7 @@ from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity, Choices, Routing
 
 FLAGS = flags.FLAGS
-MIXTURES = (8, 16, 32, 64)  # numbers of experts
+MIXTURES = (8, 16, 32, 64)  # the numbers of experts of the mixtures that are compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +91,15 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
       dispatch: the implementation: `by_index` or `by_one_hot`.
     """
     mesh = size.make_mesh()
+    # A layout may shard "experts". Every device chooses among all of them, so the logits
+    # have a dimension of another name, "experts_all", which no rule of the layout has.
     logits = mtf.asarray(mesh, size.random_array(experts), "batch;length;experts_all")
-    # All devices choose among all experts: no rule of the layout has "experts_all".
     routing = size.gate(logits, training=True)
     x = mtf.asarray(mesh, size.random_array(size.d_model), "batch;length;d_model")
 
-    # The tensors of the routing are arguments: those captured would be constants. See
-    # `transformer.experts.routing.Routing` for their shapes.
+    # The tensors of the routing are arguments of the step: tensors that a function captures
+    # are constants, which TensorFlow would fold. See `transformer.experts.routing.Routing`
+    # for their shapes.
     @mtf.function(mesh=mesh)
     def step(
         x: Any,
@@ -107,6 +109,7 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
         gates: Any,
         slots: Any,
     ) -> Any:
+        """Returns the combined tokens y, and the gradient of sum(y**2) by x."""
         routes = dataclasses.replace(
             routing,
             tokens=tokens,
@@ -117,7 +120,8 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
                 experts=slots, gates=gates, positions=slots, has_slot=slots, slots=slots
             ),
         )
-        y = dispatch.combine(dispatch.take(x, routes), routes, x)
+        inputs_of_experts = dispatch.take(x, routes)
+        y = dispatch.combine(inputs_of_experts, routes, x)
         (dx,) = mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])
         return y, dx
 
@@ -146,6 +150,9 @@ def layer_run(size: Size, make_layer: Callable[[mtf.Mesh], mtf.Module]) -> Run:
 
     @mtf.function(mesh=mesh, step_index="")  # "": a scalar, without dimensions
     def step(x: Any, step_index: Any) -> Any:
+        """Returns the loss and all gradients; with `size.update`, the loss and dx only, and
+        updates the variables.
+        """
         y = layer(x, training=True)
         auxiliary_losses = []
         if isinstance(y, tuple):  # a mixture also returns a report with its loss
@@ -162,14 +169,14 @@ def layer_run(size: Size, make_layer: Callable[[mtf.Mesh], mtf.Module]) -> Run:
 
 
 def mixture(size: Size, experts: int) -> Run:
-    """Returns a run of a mixture of experts, in which each token goes to two."""
+    """Returns a run of a mixture with a number of experts, in which each token goes to two."""
     return layer_run(
         size,
         lambda mesh: MixtureOfExperts(
             mesh,
             mtf.Dimension("d_model", size.d_model),
             mtf.Dimension("d_ff", size.d_ff),
-            experts,
+            experts=experts,
             gating=size.gate,
         ),
     )
@@ -190,21 +197,23 @@ def dense(size: Size) -> Run:
 def compare(
     names: Sequence[str], runs: Sequence[Run], rounds: int
 ) -> list[dict[str, Any]]:
-    """Returns the median time of each run, and the median over rounds of its ratio to the
-    first run.
+    """Returns a row for each run: its name ("name"), its median time ("ms"), and the median
+    over rounds of its ratio to the first run ("ratio").
     """
     times_of_runs = time_in_turn(runs, rounds)
     base_times = times_of_runs[0]
-    return [
-        {
+    rows = []
+    for name, times in zip(names, times_of_runs, strict=True):
+        ratios = [
+            seconds / base for seconds, base in zip(times, base_times, strict=True)
+        ]
+        row = {
             "name": name,
             "ms": statistics.median(times) * 1e3,
-            "ratio": statistics.median(
-                seconds / base for seconds, base in zip(times, base_times, strict=True)
-            ),
+            "ratio": statistics.median(ratios),
         }
-        for name, times in zip(names, times_of_runs, strict=True)
-    ]
+        rows.append(row)
+    return rows
 
 
 def measure(
@@ -264,7 +273,7 @@ def main(argv: list[str]) -> None:
         factor=FLAGS.factor,
         update=FLAGS.update,
     )
-    experts = (8, 64, 256)
+    experts = (8, 64, 256)  # the numbers of experts for which dispatch is measured
     rounds = FLAGS.rounds
     if FLAGS.quick:
         size = dataclasses.replace(size, d_model=256, d_ff=1024)

@@ -41,7 +41,7 @@ RIGHT = 250
 TOP = 84
 BOTTOM = 62
 COLOURS = {"dense": "p0", "mixture": "p1"}  # CSS classes
-# Additional CSS rules.
+# CSS rules in addition to those of all pictures.
 LIGHT = """\
     .line { fill: none; stroke-width: 2.2 } .dot { stroke: none }
     .line.p0 { stroke: #3d7fc1 } .line.p1 { stroke: #dd8531 }
@@ -144,7 +144,9 @@ def table(curves: Sequence[Curve]) -> str:
         return f"{title:22}" + "".join(f"{value:>14}" for value in values)
 
     def mean_seconds(model_curves: Sequence[Curve]) -> str:
-        return f"{statistics.mean(c.seconds for c in model_curves):.0f}"
+        """Returns the mean over seeds of the seconds of training."""
+        seconds = statistics.mean(curve.seconds for curve in model_curves)
+        return f"{seconds:.0f}"
 
     lines = [
         f"{'':22}" + "".join(f"{model:>14}" for model in by_model),
@@ -156,6 +158,7 @@ def table(curves: Sequence[Curve]) -> str:
         lines.append(
             line(
                 f"bits after {step:5} steps",
+                # `step` is a default, so that each lambda has the step of its iteration.
                 lambda curves, step=step: f"{means(curves)[step]:.4f}",
             )
         )
@@ -168,13 +171,16 @@ def table(curves: Sequence[Curve]) -> str:
 
 def grouped(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
     """Returns the curves of each model: one for each seed."""
-    return {model: [c for c in curves if c.model == model] for model in CONFIGS}
+    return {
+        model: [curve for curve in curves if curve.model == model] for model in CONFIGS
+    }
 
 
 def means(curves: Sequence[Curve]) -> dict[int, float]:
     """Returns the mean bits per byte over curves, by step."""
     results = {}
-    for points in zip(*(c.points for c in curves), strict=True):
+    # All curves have points at the same steps.
+    for points in zip(*(curve.points for curve in curves), strict=True):
         step, _ = points[0]
         results[step] = statistics.mean(bits for _, bits in points)
     return results
@@ -185,10 +191,10 @@ def picture(curves: Sequence[Curve]) -> str:
     each seed.
     """
     steps = [step for step, _ in curves[0].points]
-    all_bits = [bits for c in curves for _, bits in c.points]
+    all_bits = [bits for curve in curves for _, bits in curve.points]
     # The range of the vertical axis, rounded to tenths of a bit.
     low = int(min(all_bits) * 10 - 0.5) / 10
-    high = int(max(all_bits) * 10 + 1) / 10
+    high = int(max(all_bits) * 10 + 1) / 10  # rounded up
 
     def x(step: float) -> float:
         """Returns the horizontal coordinate of a step."""
@@ -205,22 +211,34 @@ def picture(curves: Sequence[Curve]) -> str:
         bits = tenths / 10
         body += [
             f'  <path class="rule" d="M{LEFT} {y(bits):.1f}H{WIDTH - RIGHT}"/>',
-            text(LEFT - 10, round(y(bits) + 4, 1), "code", f"{bits:.1f}", "end"),
+            text(
+                x=LEFT - 10,
+                y=round(y(bits) + 4, 1),
+                kind="code",
+                words=f"{bits:.1f}",
+                anchor="end",
+            ),
         ]
     for step in steps:
         body.append(
-            text(round(x(step), 1), HEIGHT - BOTTOM + 22, "code", str(step), "middle")
+            text(
+                x=round(x(step), 1),
+                y=HEIGHT - BOTTOM + 22,
+                kind="code",
+                words=str(step),
+                anchor="middle",
+            )
         )
     middle = round(x(steps[-1] / 2), 1)
-    body.append(text(middle, HEIGHT - 18, "note", "steps", "middle"))
+    body.append(text(middle, HEIGHT - 18, "note", "steps", anchor="middle"))
     for model, model_curves in grouped(curves).items():
         body += curve_elements(model, model_curves, x, y)
     return document(
         "A mixture of experts and a dense model of equal flops",
-        WIDTH,
-        HEIGHT,
-        body,
-        LIGHT,
+        width=WIDTH,
+        height=HEIGHT,
+        body=body,
+        light=LIGHT,
     )
 
 
@@ -240,10 +258,10 @@ def curve_elements(
     """
     mean_bits = means(curves)
     points = [(x(step), y(bits)) for step, bits in mean_bits.items()]
-    path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
+    path = "M" + "L".join(f"{point_x:.1f} {point_y:.1f}" for point_x, point_y in points)
     body = [f'  <path class="line {COLOURS[model]}" d="{path}"/>']
-    for c in curves:
-        for step, bits in c.points:
+    for curve in curves:
+        for step, bits in curve.points:
             body.append(
                 f'  <circle class="dot {COLOURS[model]}" cx="{x(step):.1f}" '
                 f'cy="{y(bits):.1f}" r="3.2"/>'
@@ -266,7 +284,12 @@ def main(argv: list[str]) -> None:
     """Trains, prints a table, and writes the files that the flags name."""
     del argv
     curves = [
-        train(model, int(seed), FLAGS.every, command_line.GIN_PARAM.value)
+        train(
+            model,
+            seed=int(seed),
+            every=FLAGS.every,
+            params=command_line.GIN_PARAM.value,
+        )
         for seed in FLAGS.seeds
         for model in CONFIGS
     ]

@@ -3,13 +3,13 @@
     python -m benchmarks.ops --quick                  # about a minute
     python -m benchmarks.ops --only=sort,fft --json=out.json
 
-meshtf runs an op on one mesh position, on eight positions sharded along "b", and on eight
-positions sharded along the dimension of interest, such as the one that is sorted. All
-positions share the one CPU, so eight positions do the work of one in eight shards, and a
-ratio above that of one position is the cost of sharding. "first" is the first call of a
-function: tracing, planning, TensorFlow's preparation, and one run. All variants of an op
-are in one process and are called in turn; ratios are medians over rounds. Results are
-compared with TensorFlow's.
+meshtf runs an op on one mesh position (one virtual device of a mesh), on eight positions
+sharded along "b", and on eight positions sharded along the dimension of interest, such as
+the one that is sorted. All positions share the one CPU, so eight positions do the work of
+one in eight shards, and a ratio above that of one position is the cost of sharding. "first"
+is the first call of a function: tracing, planning, TensorFlow's preparation, and one run.
+All variants of an op are in one process and are called in turn; ratios are medians over
+rounds. Results are compared with TensorFlow's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MakeRun = Callable[[], Run]  # makes a new function, so that its first call can 
 
 
 def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
-    """Returns a maker of the function in plain TensorFlow.
+    """Returns a maker of runs in plain TensorFlow.
 
     Args:
       case: the op.
@@ -53,9 +53,11 @@ def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
     float_indices = [i for i, x in enumerate(inputs) if not x.dtype.is_integer]
 
     def forward(*xs: Any) -> list[Any]:
+        """Returns the op's result."""
         return [case.plain(*xs)]
 
     def forward_and_gradient(dy: Any, *xs: Any) -> list[Any]:
+        """Returns the op's result, and the gradients of its inputs of floats."""
         floats = [xs[i] for i in float_indices]
         with tf.GradientTape() as tape:
             tape.watch(floats)
@@ -67,6 +69,7 @@ def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
     args = inputs if dy is None else [tf.constant(dy), *inputs]
 
     def make_run() -> Run:
+        """Returns a call of a new tf.function, which is not traced yet."""
         function = tf.function(program, autograph=False)
         return lambda: function(*args)
 
@@ -74,7 +77,7 @@ def plain_maker(case: Case, dy: np.ndarray | None) -> MakeRun:
 
 
 def meshtf_maker(case: Case, layout: str, dy: np.ndarray | None) -> MakeRun:
-    """Returns a maker of the function in meshtf.
+    """Returns a maker of runs in meshtf.
 
     Args:
       case: the op.
@@ -83,14 +86,17 @@ def meshtf_maker(case: Case, layout: str, dy: np.ndarray | None) -> MakeRun:
     """
 
     def forward(*xs: Any) -> list[Any]:
+        """Returns the op's result."""
         return [case.ours(*xs)]
 
     def forward_and_gradient(dy: Any, *xs: Any) -> list[Any]:
+        """Returns the op's result, and the gradients of its inputs of floats."""
         y = case.ours(*xs)
         floats = [x for x in xs if not x.dtype.startswith("int")]
         return [y, *mtf.gradients([y], floats, grad_ys=[dy])]
 
     def make_run() -> Run:
+        """Returns a call of a new mtf.function, which is not traced yet."""
         # A new mesh, since plans are cached for each mesh.
         mesh = mtf.Mesh("x:8" if layout else "", layout)
         program = forward
@@ -158,7 +164,9 @@ def measure(
             Row(
                 name=name,
                 group=f"{case.family}: {case.name}",
-                losses=[error],  # in place of losses
+                losses=[
+                    error
+                ],  # a row of this benchmark has an error in place of losses
                 step={"wall": times, "first": first_calls[name]},
                 start={},
             )
@@ -190,8 +198,13 @@ def relative_error(results: list[Any], expected: list[Any]) -> float:
     """Returns the largest difference of a result from TensorFlow's (`expected`), relative to
     the largest element of the latter.
     """
-    pairs = [(x.numpy(), y.numpy()) for x, y in zip(results, expected, strict=True)]
-    return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
+    errors = []
+    for result, expected_result in zip(results, expected, strict=True):
+        array = result.numpy()
+        expected_array = expected_result.numpy()
+        difference = np.abs(array - expected_array).max()
+        errors.append(float(difference / np.abs(expected_array).max()))
+    return max(errors)
 
 
 def head(title: str) -> str:
@@ -227,6 +240,7 @@ def medians(groups: list[list[Row]]) -> str:
     Args:
       groups: the result of `measure` for each op.
     """
+    # Of all ops, the rows of plain TensorFlow, then those of each way to shard.
     plain_rows, *mesh_columns = zip(*groups)
     text = f"{'median':61}"
     for mesh_rows in mesh_columns:
@@ -273,13 +287,12 @@ def _measure_cases(cases: Sequence[Case], gradient: bool) -> list[list[Row]]:
     """Measures cases, with or without gradients, and prints a line for each. Returns the rows
     of each case.
     """
-    rounds, starts = FLAGS.rounds, FLAGS.starts
-    if FLAGS.quick:
-        rounds, starts = 5, 1
+    rounds = 5 if FLAGS.quick else FLAGS.rounds
+    starts = 1 if FLAGS.quick else FLAGS.starts
     groups = []
     for case in cases:
         if case.gradient or not gradient:
-            rows = measure(case, gradient, rounds, starts)
+            rows = measure(case, gradient=gradient, rounds=rounds, starts=starts)
             print(line(rows), flush=True)
             groups.append(rows)
     return groups

@@ -1,4 +1,8 @@
-"""Dropout masks for the hand-written models: the fastest ones, and those of meshtf.
+"""Dropout masks for the hand-written models: the fastest ones (`philox_mask`), and those of
+meshtf (`hash_mask`).
+
+A mask is 0 for dropped elements and 1 / (1 - rate) for all others. A word is an unsigned
+integer of 32 or 64 random bits.
 
 Example:
 
@@ -14,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio
+_GOLDEN_RATIO = 0x9E3779B9  # 2**32 divided by the golden ratio, a usual hash constant
 
 
 @tf.custom_gradient
@@ -72,9 +76,11 @@ def hash_mask(
       seed: the second argument of `mtf.seed`, an integer scalar such as the step.
       path: the path of the dropout op.
     """
-    # The key: two words of 32 bits, hashed from the path and both arguments of `mtf.seed`.
+    # The key: two words of 32 bits, hashed from the path and both arguments of `mtf.seed`,
+    # 0 and `seed`.
+    path_word = _word(zlib.crc32(path.encode()))
     key = tf.constant([[0], [_GOLDEN_RATIO]], tf.uint32)
-    for value in (_word(zlib.crc32(path.encode())), _word(0), tf.cast(seed, tf.uint32)):
+    for value in (path_word, _word(0), tf.cast(seed, tf.uint32)):
         key = _mix(key + value) ^ _word(0x85EBCA6B)
     key = _mix(key)
     salts = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
@@ -97,7 +103,8 @@ MASKS = {"philox": philox_mask, "hash": hash_mask}
 
 
 def _mix(a: tf.Tensor, b: tf.Tensor | int = 0, shift_last: bool = True) -> tf.Tensor:
-    """Returns a hash of two words of 32 bits.
+    """Returns a hash of two words of 32 bits: their bits are mixed by multiplications with odd
+    constants and by shifts.
 
     Args:
       a: the first word, uint32.

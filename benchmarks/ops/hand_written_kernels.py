@@ -1,8 +1,8 @@
 """Fast local kernels for the hand-written models, with hand-written gradients.
 
 On a CPU such kernels are bound by memory: their time is that of their passes over
-activations and of allocating buffers. Each kernel saves for its gradient the tensors that
-save a pass.
+activations and of allocating buffers. Each kernel keeps for its gradient those tensors whose
+computation would take another pass.
 
     y = rms_norm(x, scale)       # x: [tokens, d_model]
 """
@@ -151,15 +151,14 @@ def gelu(x: tf.Tensor) -> Any:
     """Returns the tanh approximation of gelu, computed as x * sigmoid(...). It takes 0.7 of
     the time of tf.nn.gelu.
     """
-    gate = tf.sigmoid(
-        x * (2 * _TANH_SCALE + (2 * _TANH_SCALE * _CUBIC_FACTOR) * tf.square(x))
-    )
+    cubic_factor = 2 * _TANH_SCALE * _CUBIC_FACTOR
+    gate = tf.sigmoid(x * (2 * _TANH_SCALE + cubic_factor * tf.square(x)))
     y = x * gate
 
     def gradient(dy: tf.Tensor) -> tf.Tensor:
-        slope = 2 * _TANH_SCALE + (6 * _TANH_SCALE * _CUBIC_FACTOR) * tf.square(
-            x
-        )  # of sigmoid's argument
+        # The derivative of the argument of the sigmoid.
+        cubic_slope = 6 * _TANH_SCALE * _CUBIC_FACTOR
+        slope = 2 * _TANH_SCALE + cubic_slope * tf.square(x)
         return dy * (gate + (y - y * gate) * slope)
 
     return y, gradient
@@ -202,19 +201,18 @@ def cross_entropy(
         maximum = tf.reduce_max(x, -1, keepdims=True)
         exps = tf.exp(x - maximum)
         total = tf.reduce_sum(exps, -1, keepdims=True)
-        lse = tf.math.log(total) + maximum  # logsumexp
+        logsumexp = tf.math.log(total) + maximum  # [tokens, 1]
         label_logits = tf.gather(tf.reshape(x, [-1]), label_indices)
-        loss = tf.squeeze(lse, -1) - label_logits
+        loss = tf.squeeze(logsumexp, -1) - label_logits
         if z_loss:
-            loss += z_loss * tf.square(tf.squeeze(lse, -1))
+            loss += z_loss * tf.square(tf.squeeze(logsumexp, -1))
 
         def gradient(dy: tf.Tensor) -> tf.Tensor:
             weight = dy[:, None]
             if z_loss:
-                weight *= 1 + 2 * z_loss * lse
-            dx = exps * (
-                weight / total
-            )  # softmax * weight; at the labels, dy is subtracted
+                weight *= 1 + 2 * z_loss * logsumexp
+            # The gradient is softmax * weight, less dy at the labels.
+            dx = exps * (weight / total)
             if jit:  # XLA fuses the comparison; its scatter is slow
                 is_label = ids[:, None] == tf.range(vocab)
                 return tf.where(is_label, dx - dy[:, None], dx)

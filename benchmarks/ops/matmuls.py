@@ -136,6 +136,7 @@ def _program(form: Form, context: Any) -> Any:
 
     @tf.function(autograph=False)
     def repeated(a: Any, b: Any) -> Any:
+        """Returns the product; each matmul starts when the one before has ended."""
         y = multiply(a, b)
         for _ in range(_CALLS - 1):
             with tf.control_dependencies([y]):

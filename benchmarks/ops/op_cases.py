@@ -34,7 +34,7 @@ class Case:
       plain: the same in plain TensorFlow.
       shard_dim: the dimension of interest, which is sharded.
       gradient: whether the op has a gradient.
-      below: the exclusive upper bound of integer inputs.
+      below: the exclusive upper bound of integer inputs; 0: there are none.
       exact: whether both have equal results, so that they are compared; random ops do not.
     """
 
@@ -50,7 +50,11 @@ class Case:
 
     def shapes(self) -> list[str]:
         """Returns the shape of each input, without its kind, such as "b:64;d:32"."""
-        return [text.rpartition(" ")[2] for text in self.inputs]
+        shapes = []
+        for text in self.inputs:
+            _kind, _, shape = text.rpartition(" ")
+            shapes.append(shape)
+        return shapes
 
     def arrays(self) -> list[np.ndarray]:
         """Returns random arrays for the inputs."""
@@ -91,7 +95,9 @@ def _plain_layers(h: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
 
 
 def _named_layers(h: mtf.Tensor, w: mtf.Tensor) -> mtf.Tensor:
-    """Returns h [b, d] after a scan over the kernels w [layers, d, e]; e is as large as d."""
+    """Returns h [b, d] after a scan over the kernels w [layers, d, e]; e is as large as d.
+    The factor 0.06 keeps activations from growing.
+    """
 
     def body(h: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
         y = mtf.tanh(mtf.einsum([h, w], "b;e") * 0.06)
@@ -112,14 +118,19 @@ def _recurrence(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def _attention_scores(q: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    """Returns scores [b, n, l, m] of queries [b, n, l, d] and keys [b, n, m, d]."""
     return tf.einsum("bnld,bnmd->bnlm", q, k)
 
 
 def _conv(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns the convolution [b, h, w, o] of x [b, h, w, c] by kernel [i, j, c, o]."""
     return tf.nn.conv2d(x, kernel, strides=1, padding="SAME")
 
 
 def _conv_transpose(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns the transposed convolution [b, 2h, 2w, o] of x [b, h, w, c] by kernel
+    [i, j, o, c], for the sizes of IMAGES.
+    """
     return tf.nn.conv2d_transpose(
         x, kernel, output_shape=[16, 64, 64, 16], strides=2, padding="SAME"
     )

@@ -53,9 +53,9 @@ ONE_STAGE = 0
 TWO_STAGES = 1
 TIMELINE_MICROBATCHES = 8  # the number of microbatches of a printed timeline
 MAX_OTHER_CORES = 0.1  # the cores that other processes may use while a pair counts
-MIN_TIMED_MICROBATCHES = (
-    16  # the minimum number of microbatches that are timed together
-)
+# The minimum number of microbatches that are timed together: a time is that of one step or
+# more.
+MIN_TIMED_MICROBATCHES = 16
 WORKER = "benchmarks.pipeline.worker"
 _FLAGS = flags.FLAGS
 
@@ -134,12 +134,12 @@ class Row:
         )
 
 
-def measure(microbatches: int, pairs: int, minutes: float) -> Row:
+def measure(microbatches: int, min_pairs: int, minutes: float) -> Row:
     """Returns the measurements for a number of microbatches.
 
     Args:
       microbatches: the number of microbatches.
-      pairs: the number of pairs that should count.
+      min_pairs: the number of pairs that should count.
       minutes: the maximum time, after which fewer pairs suffice, but at least one.
     """
     one_stage = Process(Case(stages=1, microbatches=microbatches), WORKER)
@@ -147,17 +147,17 @@ def measure(microbatches: int, pairs: int, minutes: float) -> Row:
     deadline = time.monotonic() + 60 * minutes
     try:
         # Two steps, which also warm up the workers.
-        one_stage_losses = one_stage.ask("steps", 2)["loss"]
-        two_stages_losses = two_stages.ask("steps", 2)["loss"]
+        one_stage_losses = one_stage.ask("steps", argument=2)["loss"]
+        two_stages_losses = two_stages.ask("steps", argument=2)["loss"]
         row = Row(
             microbatches=microbatches,
             pairs=[],
             losses=(one_stage_losses[-1], two_stages_losses[-1]),
-            starts=(one_stage.start, two_stages.start),
+            starts=(one_stage.start_costs, two_stages.start_costs),
         )
         steps = math.ceil(MIN_TIMED_MICROBATCHES / microbatches)
         while not row.pairs or (
-            len(row.counted_pairs) < pairs and time.monotonic() < deadline
+            len(row.counted_pairs) < min_pairs and time.monotonic() < deadline
         ):
             _wait_for_idle_cores(deadline)
             row.pairs.append(_measure_pair(one_stage, two_stages, steps))
@@ -185,15 +185,23 @@ def _measure_pair(one_stage: Process, two_stages: Process, steps: int) -> Pair:
     """Takes steps of one stage, then as many of two stages, and returns their seconds."""
     processor_time_before = _processor_time()
     start = time.monotonic()
-    one = one_stage.ask("steps", steps)
-    two = two_stages.ask("steps", steps)
+    # Lists of the seconds of the steps, by clock.
+    times_of_one = one_stage.ask("steps", steps)
+    times_of_two = two_stages.ask("steps", steps)
     seconds = time.monotonic() - start
-    processor_time = _processor_time() - processor_time_before
-    other_processor_time = processor_time - sum(one["cpu"]) - sum(two["cpu"])
+    all_processes = _processor_time() - processor_time_before
+    our_processes = sum(times_of_one["cpu"]) + sum(times_of_two["cpu"])
+    other_processes = all_processes - our_processes
     return Pair(
-        wall=(statistics.fmean(one["wall"]), statistics.fmean(two["wall"])),
-        cpu=(statistics.fmean(one["cpu"]), statistics.fmean(two["cpu"])),
-        other_cores=max(0.0, other_processor_time / seconds),
+        wall=(
+            statistics.fmean(times_of_one["wall"]),
+            statistics.fmean(times_of_two["wall"]),
+        ),
+        cpu=(
+            statistics.fmean(times_of_one["cpu"]),
+            statistics.fmean(times_of_two["cpu"]),
+        ),
+        other_cores=max(0.0, other_processes / seconds),
     )
 
 
@@ -233,7 +241,7 @@ def timelines(
     two_stages = _fastest_timeline(case, tries, deadline)
     # On one stage, all layers are one chunk.
     num_chunks = STAGES * chunks
-    schedule = interleaved(STAGES, microbatches, chunks)
+    schedule = interleaved(stages=STAGES, microbatches=microbatches, chunks=chunks)
     predicted = simulate(
         schedule,
         forward=_median_seconds(one_stage, "forward") / num_chunks,
@@ -251,13 +259,14 @@ def _fastest_timeline(case: Case, tries: int, deadline: float) -> Timeline:
       deadline: the time of `time.monotonic` until which to wait for idle cores.
     """
     worker = Process(case, WORKER)
-    worker.ask("steps", 3)  # warms up the worker
-    timelines = []
+    worker.ask("steps", argument=3)  # warms up the worker; the losses are not used
+    candidates = []
     for _ in range(tries):
         _wait_for_idle_cores(deadline)
-        timelines.append(_timeline(worker.ask("timeline", 1), case.stages))
+        calls_of_one_step = worker.ask("timeline", argument=1)
+        candidates.append(_timeline(calls_of_one_step, case.stages))
     worker.stop()
-    return min(timelines, key=lambda timeline: timeline.time)
+    return min(candidates, key=lambda timeline: timeline.time)
 
 
 def _median_seconds(timeline: Timeline, kind: str) -> float:
@@ -267,7 +276,12 @@ def _median_seconds(timeline: Timeline, kind: str) -> float:
 
 
 def _timeline(calls: list[Any], stages: int) -> Timeline:
-    """Returns the timeline of the calls that a worker answers: see `worker.TimedCall`."""
+    """Returns the timeline of a step.
+
+    Args:
+      calls: the calls of the step: lists with the fields of `worker.TimedCall`.
+      stages: the number of stages.
+    """
     spans = []
     for phase, chunk, microbatch, start, end in calls:
         # Chunks are assigned to the stages in turn.
@@ -317,12 +331,12 @@ def start_growth(rows: list[Row]) -> str:
     )
 
 
-def table(counts: Sequence[int]) -> list[Row]:
+def measure_all(counts: Sequence[int]) -> list[Row]:
     """Prints a line for each number of microbatches, and a summary; returns the rows."""
     rows = []
     print(head())
     for microbatches in counts:
-        row = measure(microbatches, _FLAGS.pairs, _FLAGS.minutes)
+        row = measure(microbatches, min_pairs=_FLAGS.pairs, minutes=_FLAGS.minutes)
         print(line(row), flush=True)
         rows.append(row)
     # Growth from four microbatches on, if these were measured.
@@ -333,9 +347,10 @@ def table(counts: Sequence[int]) -> list[Row]:
 
 
 def _main(argv: list[str]) -> None:
+    """Measures, prints the table and the timelines, and writes JSON."""
     del argv
-    counts = [int(m) for m in _FLAGS.microbatches]
-    rows = table(counts) if counts else []
+    counts = [int(count) for count in _FLAGS.microbatches]
+    rows = measure_all(counts) if counts else []
     for chunks in map(int, _FLAGS.chunks):
         suffix = f", {chunks} chunks at each stage" if chunks > 1 else ""
         timelines_by_name = timelines(
@@ -346,7 +361,7 @@ def _main(argv: list[str]) -> None:
             print(f"{timeline_text(timeline, unit='ms')}\n", flush=True)
     if _FLAGS.json:
         Path(_FLAGS.json).write_text(
-            json.dumps([dataclasses.asdict(r) for r in rows]), encoding="utf-8"
+            json.dumps([dataclasses.asdict(row) for row in rows]), encoding="utf-8"
         )
 
 

@@ -160,7 +160,8 @@ def forecast_step(
         *(Block(mesh, sizes, f"block_{i}") for i in range(sum(blocks))),
         mtf.layers.Dense(mesh, d_model, vocab, use_bias=False, name="logits"),
     ]
-    layers_of_stages = [*blocks]
+    # GPipe assigns all layers to stages: blocks, the embedding and the logits.
+    layers_of_stages = list(blocks)
     layers_of_stages[0] += 1  # the embedding
     layers_of_stages[-1] += 1  # the logits
     pipe = mtf.pipeline.GPipe(
@@ -241,16 +242,16 @@ def largest(
       RuntimeError: a stage has no memory for one block, or peaks are far from linear.
     """
 
-    def for_all_stages(short_peaks: Sequence[float]) -> list[float]:
-        """Returns the peaks of all stages, given those of at most three."""
+    def for_all_stages(measured_peaks: Sequence[float]) -> list[float]:
+        """Returns the peaks of all stages, given those of a pipeline of at most three."""
         if stages <= 3:
-            return [*short_peaks]
-        first, middle, last = short_peaks
+            return [*measured_peaks]
+        first, middle, last = measured_peaks
         return [first, *[middle] * (stages - 2), last]
 
-    short = min(stages, 3)
-    low_peaks = for_all_stages(peaks([few] * short))
-    high_peaks = for_all_stages(peaks([many] * short))
+    num_measured = min(stages, 3)  # the stages of the first two pipelines
+    low_peaks = for_all_stages(peaks([few] * num_measured))
+    high_peaks = for_all_stages(peaks([many] * num_measured))
     # The blocks on each stage of the two models: `low` has fewer than `high`.
     low = [few] * stages
     high = [many] * stages
@@ -295,6 +296,7 @@ def search(
     rows: dict[tuple[int, ...], Row] = {}
 
     def peaks(blocks: Sequence[int]) -> Sequence[float]:
+        """Forecasts a step, notes its row, and returns the peak of each stage."""
         # A forecast makes no garbage, and the collector would take as long as the forecast.
         gc.disable()
         try:
@@ -311,7 +313,7 @@ def search(
 def lines(
     stages: int,
     best: tuple[int, ...],
-    ours: Row,
+    largest_row: Row,
     seconds: float,
 ) -> list[str]:
     """Returns the lines of the table for a number of stages.
@@ -319,10 +321,10 @@ def lines(
     Args:
       stages: the number of stages.
       best: the number of blocks on each stage of the largest model.
-      ours: the row of the largest model; the paper's row, if there is one, comes before.
+      largest_row: the row of the largest model; the paper's row, if there is one, comes
+        before.
       seconds: the processor time of the search.
     """
-
     blocks_of_stages = []
     for blocks, equal_stages in itertools.groupby(best):
         count = len([*equal_stages])
@@ -333,7 +335,7 @@ def lines(
     return [
         _stages_text(stages),
         *published_lines,
-        _line("  explained", ours),
+        _line("  explained", largest_row),
         f"    {', '.join(blocks_of_stages)}; found in {seconds:.0f} s of processor time",
     ]
 
@@ -353,6 +355,7 @@ def _line(title: str, model: Row) -> str:
 
 
 def _main(argv: list[str]) -> None:
+    """Searches the largest model for each number of stages, and prints a table."""
     del argv
     print(
         f"No stage holds more than {_FLAGS.limit / 1e9:.2f} GB of 10^9 bytes; float32; "
@@ -365,9 +368,14 @@ def _main(argv: list[str]) -> None:
     )
     for stages in map(int, _FLAGS.stages):
         start = time.process_time()
-        best, ours = search(Sizes(), stages, _FLAGS.limit, _FLAGS.schedule)
+        best, largest_row = search(
+            Sizes(),
+            stages=stages,
+            limit=_FLAGS.limit,
+            schedule=_FLAGS.schedule,
+        )
         seconds = time.process_time() - start
-        print("\n".join(lines(stages, best, ours, seconds)), flush=True)
+        print("\n".join(lines(stages, best, largest_row, seconds)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Runs a pipeline in a separate process.
 
 It is started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
-first the costs of its start, then one for each line of standard input. A call runs a chunk
+first the costs of its start, then one for each request, a line of standard input that names
+a method of `Runner` and has its argument. A call runs a chunk
 (a sequence of layers that a stage runs without a break) on a microbatch, forward or
 backward:
 
@@ -16,7 +17,6 @@ import dataclasses
 import json
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
 from benchmarks.harness.case_server import serve
+from benchmarks.harness.clocks import now
 from meshtf.runtime.placed.program.function_calls import BRANCH_OPS, CALL_OPS
 
 BLOCKS = 8
@@ -55,6 +56,7 @@ class Case:
 
     @property
     def name(self) -> str:
+        """The name of the case in errors."""
         return f"{self.stages} stages, {self.microbatches} microbatches"
 
     def dump(self) -> str:
@@ -104,6 +106,7 @@ def make_step(case: Case) -> Any:
         labels="batch;d_model",
     )
     def step(x: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables, and returns the loss, a scalar."""
         loss = pipe.loss(
             lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels
         )
@@ -143,8 +146,8 @@ class Runner:
     """Builds a case, takes its first step, and answers requests: see the module.
 
     Attributes:
-      start: the seconds of building the case and its first step: "first", and "first_cpu"
-        of processor time.
+      start_costs: the seconds of building the case and its first step: "first", and
+        "first_cpu" of processor time.
     """
 
     def __init__(self, case: Case):
@@ -154,14 +157,11 @@ class Runner:
         labels = tf.constant(rng.normal(size=shape), tf.float32)
         self.batch = [x, labels]
         self.case = case
-        wall_start = time.perf_counter()
-        processor_start = time.process_time()
+        start = now()
         self.step = make_step(case)
         float(self.step(*self.batch))  # waits until the step is done
-        self.start = {
-            "first": time.perf_counter() - wall_start,
-            "first_cpu": time.process_time() - processor_start,
-        }
+        seconds = now().since(start)
+        self.start_costs = {"first": seconds.wall, "first_cpu": seconds.processor}
 
     def steps(self, count: int) -> dict[str, list[float]]:
         """Takes steps, and returns their losses ("loss"), and their seconds of wall time
@@ -169,11 +169,11 @@ class Runner:
         """
         results: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
         for _ in range(count):
-            wall_start = time.perf_counter()
-            processor_start = time.process_time()
+            start = now()
             results["loss"].append(float(self.step(*self.batch)))
-            results["wall"].append(time.perf_counter() - wall_start)
-            results["cpu"].append(time.process_time() - processor_start)
+            seconds = now().since(start)
+            results["wall"].append(seconds.wall)
+            results["cpu"].append(seconds.processor)
         return results
 
     def timeline(self, count: int) -> list[TimedCall]:

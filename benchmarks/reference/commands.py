@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from meshtf.command_line import COMMANDS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # the folder of the repository
 HEAD = """# Commands
 
 Every command with its flags. `--help` prints the same, `--helpfull` the flags of absl as well.

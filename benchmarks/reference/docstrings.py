@@ -39,7 +39,7 @@ def parameters(docstring: str) -> dict[str, str]:
         heading = _SECTION.match(line)
         entry = _ENTRY.match(line)
         if heading:
-            section = heading[1]
+            section = heading.group(1)
         elif section not in ("Args", "Attributes"):
             continue
         elif entry:

@@ -25,9 +25,8 @@ from meshtf.forecast import Forecast
 from meshtf.runtime.tf_internals.run_records import graph_of, recorded_graphs
 from transformer.cli.program import run_main
 
-POSITIONS = (
-    8  # the number of mesh positions of all layouts, each with a separate device
-)
+# The number of mesh positions (virtual devices) of all layouts; each has a separate device.
+POSITIONS = 8
 _LOAD = ("load", "")  # the kind and axis of a crossing that loads an argument
 
 
@@ -74,20 +73,20 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         raise ValueError(
             f"{fn.__name__} has run with these arguments already: make it anew."
         )
-    with recorded_graphs() as functions:
+    # For each TensorFlow function that runs, the graphs into which it is partitioned.
+    with recorded_graphs() as graphs_of_functions:
         fn(*args)
     graph = graph_of(compiled.definition)
     ops = {op.name: op for op in graph.get_operations()}
     results = []
-    for device_graphs in functions:  # the graphs into which a function was partitioned
+    for device_graphs in graphs_of_functions:
         if not _is_program(device_graphs):
             continue
-        sent_tensors = {
-            _key(node): node.input[0]
-            for device_graph in device_graphs
-            for node in device_graph.node
-            if node.op in ("_Send", "_HostSend")
-        }
+        sent_tensors = {}  # the names of the tensors that devices send
+        for device_graph in device_graphs:
+            for node in device_graph.node:
+                if node.op in ("_Send", "_HostSend"):
+                    sent_tensors[_key(node)] = node.input[0]
         for device_graph in device_graphs:
             results += _received_tensors(device_graph, sent_tensors, ops)
     return results
@@ -214,7 +213,9 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
     """Prints forecast and count for one layout, and returns whether they are equal."""
     forecast = step.explain(*args)
     results = crossings(step, *args)
-    loaded_bytes = sum(c.bytes for c in results if not c.is_collective)
+    loaded_bytes = sum(
+        crossing.bytes for crossing in results if not crossing.is_collective
+    )
     expected = forecast_bytes(forecast)
     counted = collective_bytes(results)
     print(

@@ -3,7 +3,8 @@
     python -m benchmarks.spmd.export
     python -m benchmarks.spmd.export --replicas=8,64,512,4096
 
-A module is the program of one replica, so it has the same ops for any number of replicas.
+The exported module (StableHLO) is the program of one replica, which is one device of the
+mesh, so it has the same ops for any number of replicas.
 Only the tables of replica groups grow: eight bytes for each replica and each mesh axis
 with collectives. The mesh is abstract; the batch grows with it, so that shards keep their
 sizes.
@@ -87,16 +88,17 @@ def cost(name: str, replicas: int) -> Cost:
 def main(argv: list[str]) -> None:
     """Prints a row for each layout and number of replicas."""
     del argv
-    cost("data", 4)  # so that the start of TensorFlow and XLA is not timed
+    # Not printed: it includes the start of TensorFlow and XLA.
+    cost("data", replicas=4)
     print(
         f"{'':18}{'replicas':>9}{'ops':>6}{'explain':>10}{'export':>10}{'module':>12}"
     )
     for name in CASES:
         for replicas in map(int, _REPLICAS.value):
-            c = cost(name, replicas)
+            row = cost(name, replicas)
             print(
-                f"{name:18}{replicas:9,}{c.ops:6}"
-                f"{c.forecast_s:8.2f} s{c.export_s:8.2f} s{c.module / 1024:8.1f} KiB",
+                f"{name:18}{replicas:9,}{row.ops:6}{row.forecast_s:8.2f} s"
+                f"{row.export_s:8.2f} s{row.module / 1024:8.1f} KiB",
                 flush=True,
             )
 

@@ -7,7 +7,8 @@ meshtf on eight.
     python -m benchmarks.step --onednn --only=1x1                    # also TensorFlow with oneDNN
     python -m benchmarks.step --size=full --modes=graph,xla --dropouts=0,0.1 --json=out.json
 
-It checks that all losses agree, and prints step time, time to the first step and peak
+A mesh position is one of the virtual devices of a mesh; several may share a device. The
+benchmark checks that all losses agree, and prints step time, time to the first step and peak
 memory as ratios to plain TensorFlow in the same mode. Each case is a separate process.
 Starts are measured while no other case is alive; then all are alive and take steps in
 turn, so that other load on the machine affects all of them equally. Ratios of step times
@@ -115,7 +116,7 @@ def peer_ratios(group: list[Case], rows: list[Row]) -> str:
       group: the cases of one mode.
       rows: the rows of the cases that run.
     """
-    row_of = {row.name: row for row in rows}
+    row_of = {row.name: row for row in rows}  # by the name of the case
     measured_cases = [case for case in group if case.name in row_of]
     lines = []
     for peer in measured_cases:

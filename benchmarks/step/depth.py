@@ -92,6 +92,7 @@ def run_worker(kind: str, layers: int) -> dict[str, Any]:
 
     @mtf.function(mesh=mesh, x="batch;d")
     def step(x: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables, and returns the loss, a scalar."""
         loss = mtf.reduce_mean(mtf.square(net(x)))
         variables = net.trainable_variables
         gradients = mtf.gradients([loss], variables)
@@ -148,12 +149,12 @@ def main(argv: list[str]) -> None:
     print(f"{'':6}{columns}{columns}")
     for layers in map(int, FLAGS.layers):
         best = measure(layers)
-        plain = best[ONE_BY_ONE]
+        separate = best[ONE_BY_ONE]
         repeated = best[REPEATED]
         print(
-            f"{layers:6}{plain['first']:12.2f}{repeated['first']:10.2f}"
-            f"{repeated['first'] / plain['first']:6.2f}{plain['step'] * 1e3:12.1f}"
-            f"{repeated['step'] * 1e3:10.1f}{repeated['step'] / plain['step']:6.2f}",
+            f"{layers:6}{separate['first']:12.2f}{repeated['first']:10.2f}"
+            f"{repeated['first'] / separate['first']:6.2f}{separate['step'] * 1e3:12.1f}"
+            f"{repeated['step'] * 1e3:10.1f}{repeated['step'] / separate['step']:6.2f}",
             flush=True,
         )
 

@@ -111,9 +111,10 @@ def _events(folder: Path) -> Iterator[tuple[str, float]]:
             for line in plane.lines:
                 for event in line.events:
                     name = plane.event_metadata[event.metadata_id].name
-                    op = _OP.fullmatch(name)
-                    if op and not name.startswith(_RUNTIME):
-                        yield op[1], event.duration_ps / 1e9
+                    match = _OP.fullmatch(name)
+                    if match and not name.startswith(_RUNTIME):
+                        op_type = match.group(1)
+                        yield op_type, event.duration_ps / 1e9
 
 
 def _median(times_of_rounds: list[Times]) -> Times:
@@ -144,7 +145,9 @@ def table(names: list[str], results: list[Times], least: float) -> str:
     types_of_lines = {
         op_type: [op_type] for op_type in op_types if max_ms[op_type] >= least
     }
-    types_of_lines["others"] = [x for x in op_types if max_ms[x] < least]
+    types_of_lines["others"] = [
+        op_type for op_type in op_types if max_ms[op_type] < least
+    ]
     types_of_lines["all"] = op_types
     header = f"{'ops, and ms of a step':28}"
     lines = [header + "".join(f"{name[:26]:>28}" for name in names)]

@@ -124,6 +124,7 @@ class FactorizedReduce(mtf.Module):
         super().__init__(name)
 
         def strided_conv(name: str) -> mtf.layers.Conv:
+            """Returns a 1x1 convolution on every second pixel, to half of the channels."""
             return mtf.layers.Conv(
                 mesh,
                 window="height:1;width:1",
@@ -316,11 +317,12 @@ class Cell(mtf.Module):
             self.last(previous, training),
             self.before(before_previous, training),
         ]
-        for (a, b), (operation_a, operation_b) in zip(
+        for (left, right), (left_operation, right_operation) in zip(
             self.cell_type.combinations, self.operations
         ):
-            y = operation_a(states[a.state], training)
-            states.append(y + operation_b(states[b.state], training))
+            left_result = left_operation(states[left.state], training)
+            right_result = right_operation(states[right.state], training)
+            states.append(left_result + right_result)
         outputs = [states[i] for i in self.cell_type.output_states]
         return mtf.concat(outputs, "channels"), previous
 
@@ -371,7 +373,7 @@ def amoebanet_d(
     layers: list[mtf.Module] = [Stem(mesh, colors, channels)]
     in_channels = (channels, channels)
     previous_type = NORMAL
-    group = cells // 3 * [NORMAL]
+    group = cells // 3 * [NORMAL]  # the normal cells between reductions
     cell_types = [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]
     for cell_type in cell_types:
         if cell_type is REDUCTION:

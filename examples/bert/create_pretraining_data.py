@@ -44,6 +44,10 @@ for name in (
 ):  # so that --help shows them
     flags.declare_key_flag(name)
 
+# Random streams, each a part of the seeds of pairs or of masks.
+_PAIRS_STREAM = 0
+_MASKS_STREAM = 1
+
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
     answer_usage()  # before the imports below take seconds for TensorFlow
@@ -69,15 +73,16 @@ def examples(
     """
     seed = program_flags.SEED.value
     pairs = SentencePairs(
-        vocabulary, program_flags.LENGTH.value, short=_SHORT_FRACTION.value
+        vocabulary,
+        length=program_flags.LENGTH.value,
+        short=_SHORT_FRACTION.value,
     )
     for pass_index in range(_PASSES.value):
-        # Seeds are tuples. 0 and 1 separate the random streams of pairs and of masks.
-        pair_examples = pairs(documents, (seed, pass_index, 0))
+        pair_examples = pairs(documents, seed=(seed, pass_index, _PAIRS_STREAM))
         for k, example in enumerate(pair_examples):
             yield mask_tokens(
                 example,
-                (seed, pass_index, 1, k),
+                seed=(seed, pass_index, _MASKS_STREAM, k),
                 vocabulary=vocabulary,
                 predictions=program_flags.PREDICTIONS.value,
                 rate=_MASKED_FRACTION.value,
@@ -102,7 +107,8 @@ def main(argv: Sequence[str]) -> None:
             flush=True,
         )
         features = data.BertFeatures(
-            program_flags.LENGTH.value, program_flags.PREDICTIONS.value
+            length=program_flags.LENGTH.value,
+            predictions=program_flags.PREDICTIONS.value,
         )
         count = pretraining_records.write(
             outputs, examples(documents, vocabulary), features

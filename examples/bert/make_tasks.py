@@ -89,8 +89,8 @@ def write() -> None:
         write_lines(folder / "exchanged", train, held_out)
         write_texts(
             folder,
-            _sample(train, _TEXT_BYTES.value),
-            _sample(held_out, _TEXT_BYTES.value // 10),
+            train=_sample(train, _TEXT_BYTES.value),
+            held_out=_sample(held_out, _TEXT_BYTES.value // 10),
         )
         print(f"texts, vocabulary and tasks are in {_OUTPUT.value}")
 
@@ -166,15 +166,14 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
         count=_LINES.value // 8,
         excluded=train_lines,
     )
-    middle = (
-        len(held_out_examples) // 2
-    )  # the first half is dev.tsv, the second test.tsv
+    middle = len(held_out_examples) // 2
+    examples_of_files = {
+        "train": train_examples,
+        "dev": held_out_examples[:middle],
+        "test": held_out_examples[middle:],
+    }
     folder.mkdir()
-    for name, pairs in (
-        ("train", train_examples),
-        ("dev", held_out_examples[:middle]),
-        ("test", held_out_examples[middle:]),
-    ):
+    for name, pairs in examples_of_files.items():
         with open(folder / f"{name}.tsv", "w", encoding="utf-8") as file:
             file.write("label\ttext_a\n")
             file.writelines(f"{label}\t{line}\n" for label, line in pairs)

@@ -99,16 +99,16 @@ def read() -> Files:
     folder = Path(_DATA_DIR.value)
     on_bad = training_flags.ON_BAD.value
     classes = tuple(_LABELS.value or ())
-    train = tsv.read(folder / "train.tsv", columns, on_bad, classes=classes)
+    train = tsv.read(folder / "train.tsv", columns, on_bad=on_bad, classes=classes)
     if not classes:
         classes = tsv.labels_of(train, columns)
     dev: Examples = ()
     if training_flags.EVAL.value:
         dev_path = folder / f"{columns.dev}.tsv"
-        dev = tsv.read(dev_path, columns, on_bad, classes=classes)
+        dev = tsv.read(dev_path, columns, on_bad=on_bad, classes=classes)
     test: Examples = ()
     if training_flags.PREDICT.value:
-        test = tsv.read(folder / "test.tsv", columns, on_bad, labelled=False)
+        test = tsv.read(folder / "test.tsv", columns, on_bad=on_bad, labelled=False)
     return Files(columns=columns, classes=classes, train=train, dev=dev, test=test)
 
 
@@ -220,6 +220,7 @@ def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
 
     @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def probabilities(batch: Batch) -> mtf.Tensor:
+        """Returns the probability of each class for each text: [batch, classes]."""
         logits, _ = model(batch)
         return mtf.softmax(logits, "classes")
 
@@ -229,7 +230,8 @@ def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
         is_real = batch["counts"].numpy() > 0
         batch_probabilities = probabilities(dict(batch)).numpy()[is_real]
         for text_probabilities in batch_probabilities:
-            lines.append("\t".join(f"{p:.6f}" for p in text_probabilities))
+            columns = [f"{probability:.6f}" for probability in text_probabilities]
+            lines.append("\t".join(columns))
     fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
     print(
         f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "

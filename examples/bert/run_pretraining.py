@@ -69,7 +69,10 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
         "pretraining",
         fine_tuning.InMemorySource(train, held_out),
         vocabulary,
-        data.BertFeatures(program_flags.LENGTH.value, program_flags.PREDICTIONS.value),
+        data.BertFeatures(
+            length=program_flags.LENGTH.value,
+            predictions=program_flags.PREDICTIONS.value,
+        ),
         preprocessors=[functools.partial(pretraining_records.from_record, vocab=vocab)],
     )
     return data.TaskData(task, seed=program_flags.SEED.value)
@@ -173,7 +176,7 @@ def main(argv: Sequence[str]) -> None:
         config = model_setup.config(vocabulary)
         batches = examples(vocabulary, config.architecture.vocab)
         model = model_setup.build(Bert, config)
-        trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
+        trainer = fine_tuning.trainer(model, steps=_STEPS.value, warmup=_WARMUP.value)
         fine_tuning.print_setup(model, batches)
         # All variables of --init_checkpoint are read, not only those of the encoder.
         fine_tuning.train(trainer, batches, _STEPS.value, prefix="")

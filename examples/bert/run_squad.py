@@ -18,6 +18,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -123,11 +124,9 @@ class QuestionSet:
             stride=_DOC_STRIDE.value,
         )
         self.questions = questions
-        self.windows: list[Window] = [
-            window
-            for index, question in enumerate(questions)
-            for window in windows(index, question, vocabulary, shape)
-        ]
+        self.windows: list[Window] = []
+        for index, question in enumerate(questions):
+            self.windows += windows(index, question, vocabulary, shape)
 
     def __str__(self) -> str:
         return f"{len(self.questions):,} questions in {len(self.windows):,} windows"
@@ -180,6 +179,7 @@ def predict(
 
     @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
     def logits(batch: Batch) -> tuple[mtf.Tensor, mtf.Tensor]:
+        """Returns the logits of starts and of ends of answers, [batch, length] each."""
         start_logits, end_logits, _ = model(batch)
         return start_logits, end_logits
 
@@ -208,14 +208,18 @@ def write(predictions: dict[str, Prediction]) -> dict[str, str]:
     """Writes the files of predictions, and returns the answers by question id."""
     with_negative = _WITH_NEGATIVE.value
     threshold = _THRESHOLD.value if with_negative else None
-    answers = {id_: p.text(threshold) for id_, p in predictions.items()}
-    nbest = {
-        id_: p.nbest(_NUM_BEST.value, include_null=with_negative)
-        for id_, p in predictions.items()
-    }
-    files = {"predictions": answers, "nbest_predictions": nbest}
+    answers = {}
+    nbest = {}
+    odds = {}
+    for question_id, prediction in predictions.items():
+        answers[question_id] = prediction.text(threshold)
+        nbest[question_id] = prediction.nbest(
+            _NUM_BEST.value, include_null=with_negative
+        )
+        odds[question_id] = prediction.null_odds
+    files: dict[str, Any] = {"predictions": answers, "nbest_predictions": nbest}
     if with_negative:
-        files["null_odds"] = {id_: p.null_odds for id_, p in predictions.items()}
+        files["null_odds"] = odds
     for name, contents in files.items():
         text = json.dumps(contents, indent=1, ensure_ascii=False) + "\n"
         fine_tuning.write_text(f"{name}.json", text)
@@ -247,8 +251,11 @@ def evaluate(
             f"{baseline[name]:.1f} with {rule}",
         )
     if _WITH_NEGATIVE.value:
-        best_texts = {id_: p.best[0].text for id_, p in predictions.items()}
-        odds = {id_: p.null_odds for id_, p in predictions.items()}
+        best_texts = {}
+        odds = {}
+        for question_id, prediction in predictions.items():
+            best_texts[question_id] = prediction.text(threshold=None)
+            odds[question_id] = prediction.null_odds
         for name, metric in (("exact", exact_match), ("f1", f1)):
             best, threshold = best_threshold(questions, best_texts, odds, metric)
             scores[f"best_{name}"] = best
@@ -297,9 +304,9 @@ def main(argv: Sequence[str]) -> None:
                 evaluate(
                     train_questions,
                     questions,
-                    predictions,
-                    answers,
-                    trainer.steps_done,
+                    predictions=predictions,
+                    answers=answers,
+                    step=trainer.steps_done,
                 )
 
 

@@ -1,5 +1,6 @@
-"""Several processes that write one checkpoint: they wait for each other by files in its
-folder, which all of them see. So a checkpoint can be written beside training steps.
+"""Several processes that write one checkpoint wait for each other by files in its folder,
+which all of them see. They use no collectives of the devices, so a checkpoint can be written
+in the background, while the devices train.
 
     barrier = ProcessBarrier(incomplete)
     barrier.begin()                      # the first process has made the folder
@@ -7,13 +8,16 @@ folder, which all of them see. So a checkpoint can be written beside training st
         ...                              # each process writes its files
     finally:
         barrier.report(error_text)       # "" if there was no error
-    barrier.wait_for_all()               # the first process: all others have written
-    ...                                  # it completes the checkpoint and renames the folder
-    barrier.wait_for_end(path)           # the others
+    if processes().is_first:
+        barrier.wait_for_all()           # all processes have written their files
+        ...                              # completes the checkpoint and renames the folder
+    else:
+        barrier.wait_for_end(path)       # the first process has done so
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import shutil
@@ -24,18 +28,19 @@ from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.heartbeat import beat
 
 _POLL_INTERVAL = 0.05  # seconds
-_counts = itertools.count()
+_checkpoint_indices = itertools.count()
 
 
 def common_suffix() -> str:
-    """Returns a number that all processes of a run give to the same checkpoint, and to no
-    other; they call it equally often.
+    """Returns a text of digits that all processes of a run give to the same checkpoint, and
+    to no other. It counts the calls, so all processes must call it equally often.
     """
-    return f"{processes().token}{next(_counts):06d}"
+    return f"{processes().token}{next(_checkpoint_indices):06d}"
 
 
 class ProcessBarrier:
-    """The processes that write a checkpoint; nothing, if there is only one.
+    """A barrier of the processes that write a checkpoint. If there is only one process, it
+    makes the folder and waits for nothing.
 
     Args:
       folder: the folder that the checkpoint has while it is written.
@@ -54,7 +59,8 @@ class ProcessBarrier:
             self._wait(lambda: os.path.isdir(self._folder))
 
     def report(self, error: str) -> None:
-        """Says that this process has written its files, or why it could not.
+        """Writes a file that says that this process has written its files, or why it could
+        not.
 
         Args:
           error: the message of an error; "": there was none.
@@ -62,20 +68,22 @@ class ProcessBarrier:
         if self._group.count == 1:
             return
         path = self._report_path(self._group.index)
-        # Renamed, so that nobody reads half of it.
+        # Renamed when it is complete, so that nobody reads it before.
         with open(f"{path}.tmp", "w", encoding="utf-8") as file:
             file.write(error)
         os.rename(f"{path}.tmp", path)
 
     def wait_for_all(self) -> None:
-        """Waits for the reports of all other processes, and deletes them.
+        """Waits for the reports of all processes, and deletes them.
 
         Raises:
           OSError: a process could not write its files.
         """
-        for index in range(self._group.count if self._group.count > 1 else 0):
+        if self._group.count == 1:
+            return
+        for index in range(self._group.count):
             path = self._report_path(index)
-            self._wait(lambda path=path: os.path.exists(path))  # type: ignore[misc]
+            self._wait(functools.partial(os.path.exists, path))
             with open(path, encoding="utf-8") as file:
                 error = file.read()
             os.unlink(path)
@@ -99,8 +107,8 @@ class ProcessBarrier:
         """Returns the path of the report of a process."""
         return os.path.join(self._folder, f"report-{index}")
 
-    def _wait(self, has_come: Callable[[], bool]) -> None:
+    def _wait(self, condition: Callable[[], bool]) -> None:
         """Waits until a condition is true; a supervisor ends a wait that is too long."""
-        while not has_come():
+        while not condition():
             beat(f"waits for other processes to write {self._folder}")
             time.sleep(_POLL_INTERVAL)

@@ -155,7 +155,7 @@ def restore(
     named_variables = [
         (saved_name(name, renames or {}), v) for name, v in variables.items()
     ]
-    check_fit(path, manifest, named_variables, partly)
+    check_fit(path, manifest, named_variables, partly=partly)
     try:
         # Absolute, since workers have other working directories.
         _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named_variables)
@@ -190,9 +190,8 @@ def restore_latest(
     """
     check_variables(variables)
     check_bools(partly=partly)
-    return newest_complete(
-        directory, lambda path: restore(path, variables, partly, renames)
-    )
+    read = partial(restore, variables=variables, partly=partly, renames=renames)
+    return newest_complete(directory, read)
 
 
 def newest_complete(
@@ -248,11 +247,10 @@ def _load(
 def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns this process's slots, first by host and then by the box of their shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
-    for slices, slots in variable.slots_by_region():
-        box = box_of(slices)
+    for slices, slots in variable.slots_by_region():  # slices: those of one shard
         for slot in slots:
             if not is_of_other_process(slot.host):
-                by_host[slot.host][box].append(slot)
+                by_host[slot.host][box_of(slices)].append(slot)
     return by_host
 
 
@@ -272,22 +270,24 @@ def _plan_reads(
     copied_shards: dict[Box, list[Slot]] = {}
     for box, slots in slots_by_shard.items():
         # Each saved box is either outside of the shard or entirely within it.
-        if all(overlap(s, box) in (None, s) for s in saved.boxes):
-            yield _TensorRead(name, saved, [box], {box: slots})
+        overlaps = [(saved_box, overlap(saved_box, box)) for saved_box in saved.boxes]
+        if all(common in (None, saved_box) for saved_box, common in overlaps):
+            yield _TensorRead(name, saved, boxes=[box], slots_by_shard={box: slots})
         else:
             copied_shards[box] = slots
     if copied_shards:
-        needed_boxes = [s for s in saved.boxes if _overlaps_any(s, copied_shards)]
-        yield _TensorRead(name, saved, needed_boxes, copied_shards)
+        boxes = [box for box in saved.boxes if _overlaps_any(box, copied_shards)]
+        yield _TensorRead(name, saved, boxes, slots_by_shard=copied_shards)
 
 
 def _overlaps_any(box: Box, shards: Iterable[Box]) -> bool:
+    """Returns whether a box overlaps at least one shard."""
     return any(overlap(box, shard) is not None for shard in shards)
 
 
 def _load_host(prefix: str, host: str, reads: Sequence[_TensorRead]) -> None:
     """Carries out the reads of one host."""
-    direct_reads = [_BoxRead(r, r.boxes[0]) for r in reads if r.is_direct]
+    direct_reads = [_BoxRead(read, read.boxes[0]) for read in reads if read.is_direct]
     for batch in _batches(direct_reads):
         with contextlib.ExitStack() as stack:
             if len(batch) == 1:

@@ -58,9 +58,9 @@ class Saver:
         self.asynchronous = asynchronous
         self._thread: threading.Thread | None = None
         # The exception of the thread, which sets it; `wait` takes it after the thread ends.
-        self._failure: BaseException | None = None
+        self._thread_error: BaseException | None = None
         # Why the last checkpoint could not be written; "": it was written.
-        self._last_failure = ""
+        self._failure_message = ""
         if processes().is_first:
             delete_incomplete(directory)
 
@@ -95,26 +95,28 @@ class Saver:
             step=step, keep=self.keep, keep_every=self.keep_every, extra=extra
         )
         self.wait()
-        self._last_failure = ""
-        # The slices to write; of `variables` the thread reads only names and shapes.
+        self._failure_message = ""
+        # The values to write, as slices. The thread reads values only from these chunks;
+        # from `variables` it reads names and shapes.
         chunks = chunks_of(variables, snapshot=self.asynchronous)
 
         def write_checkpoint() -> None:
+            """Writes the checkpoint, in the thread; stores an exception."""
             try:
                 write(
                     self.directory,
                     step,
-                    variables,
-                    chunks,
-                    extra,
+                    variables=variables,
+                    chunks=chunks,
+                    extra=extra,
                     keep=self.keep,
                     keep_every=self.keep_every,
                 )
                 chunks.clear()  # frees copies that were not needed
             except BaseException as error:  # `wait` warns or raises
-                self._failure = error
+                self._thread_error = error
 
-        # A thread in both cases, so that errors take one way, through `wait`.
+        # Without `asynchronous` it is a thread, too, so that `wait` handles all errors.
         self._thread = threading.Thread(
             target=write_checkpoint, name=f"save step {step}"
         )
@@ -131,18 +133,18 @@ class Saver:
             return
         self._thread.join()
         self._thread = None
-        failure = self._failure
-        self._failure = None
-        if isinstance(failure, WriteError):
-            self._last_failure = str(failure)
+        error = self._thread_error
+        self._thread_error = None
+        if isinstance(error, WriteError):
+            self._failure_message = str(error)
             warnings.warn(
-                f"{failure}\n  The checkpoints before it are there, and the work goes "
+                f"{error}\n  The checkpoints before it are there, and the work goes "
                 "on.",
                 CheckpointWarning,
                 stacklevel=2,
             )
-        elif failure is not None:
-            raise failure
+        elif error is not None:
+            raise error
 
     def finish(self) -> None:
         """Waits until the current checkpoint is written.
@@ -151,8 +153,8 @@ class Saver:
           WriteError: the last checkpoint could not be written.
         """
         self.wait()
-        if self._last_failure:
-            raise WriteError(self._last_failure)
+        if self._failure_message:
+            raise WriteError(self._failure_message)
 
     def __enter__(self) -> Saver:
         return self

@@ -19,7 +19,7 @@ from meshtf.runtime.devices.names import host_cpu, host_of
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.devices.resolve import worker_devices
 
-_PATIENCE = 60.0  # seconds to wait for the files of other processes
+_TIMEOUT = 60.0  # seconds to wait for the files of other processes
 _POLL_INTERVAL = 0.05  # seconds
 
 
@@ -34,6 +34,7 @@ def check_shared(directory: str) -> None:
     directory = as_path("directory", directory)
     if processes().count > 1:
         _check_processes(os.path.abspath(directory))
+    # The CPU device of each host, once.
     hosts = dict.fromkeys(map(host_cpu, worker_devices()))
     if not hosts:
         return
@@ -49,28 +50,37 @@ def check_shared(directory: str) -> None:
 
 
 def _check_processes(folder: str) -> None:
-    """Checks that all processes that run the program see a folder: each makes a file there,
-    and a second one when it has seen the first files of all.
+    """Checks that all processes that run the program see a folder. Each process makes a first
+    file there, and a second one when it sees the first files of all processes. When all
+    second files are there, the first process deletes the files.
 
     Raises:
-      CheckpointError: this process misses the files of others.
+      CheckpointError: this process does not see the files of some processes.
     """
     group = processes()
     prefix = os.path.join(folder, f"seen_by_all.{group.token}")
-    own_files = [f"{prefix}.file-{k}" for k in range(group.count)]
-    seen_files = [f"{prefix}.seen-{k}" for k in range(group.count)]
-    Path(own_files[group.index]).touch()
-    _wait_for(own_files, folder)
-    Path(seen_files[group.index]).touch()
+    first_files = [f"{prefix}.file-{k}" for k in range(group.count)]
+    second_files = [f"{prefix}.seen-{k}" for k in range(group.count)]
+    Path(first_files[group.index]).touch()
+    _wait_for(first_files, folder)
+    Path(second_files[group.index]).touch()
     if group.is_first:
-        _wait_for(seen_files, folder)
-        for path in (*own_files, *seen_files):
+        _wait_for(second_files, folder)
+        for path in (*first_files, *second_files):
             os.unlink(path)
 
 
 def _wait_for(paths: list[str], folder: str) -> None:
-    """Waits until the files of all processes are there. Raises CheckpointError."""
-    deadline = time.monotonic() + _PATIENCE
+    """Waits until files are there, one of each process.
+
+    Args:
+      paths: the paths of the files, by the index of the process.
+      folder: the folder of the files, for the error.
+
+    Raises:
+      CheckpointError: a file is not there in time.
+    """
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         if all(os.path.exists(path) for path in paths):
             return

@@ -60,7 +60,7 @@ def all_steps(directory: str) -> list[tuple[int, str]]:
     for name in os.listdir(directory):
         match = _FOLDER.fullmatch(name)
         if match:
-            step = int(match[1])
+            step = int(match.group(1))
             steps_and_paths.append((step, os.path.join(directory, name)))
     return sorted(steps_and_paths)
 

@@ -199,6 +199,7 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
         if is_sharded and variable.dtype in UNSPLIT_DTYPES:
             chunks.append(_unsharded_chunk(name, variable, snapshot))
             continue
+        # Each region (the elements of one distinct shard), and the slots that store it.
         for slices, slots in variable.slots_by_region():
             slot = min(slots, key=lambda slot: bytes_by_host[slot.host])
             box = box_of(slices)
@@ -276,9 +277,9 @@ def _write_files(
     Returns:
       The chunks of each file, without their values; also of the files of other processes.
     """
-    error_text = "it has ended"
+    error_text = "it has ended"  # reported after Ctrl-C, which is no `Exception`
     try:
-        chunks_by_file = _write_own_files(folder, chunks)
+        chunks_by_file = _write_files_of_process(folder, chunks)
         error_text = ""
     except Exception as error:
         error_text = str(error)
@@ -288,8 +289,10 @@ def _write_files(
     return chunks_by_file
 
 
-def _write_own_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Writes the files of this process; see `_write_files`."""
+def _write_files_of_process(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
+    """Writes the files of this process, and returns the chunks of all files; see
+    `_write_files`.
+    """
     chunks_by_host: dict[str, list[Chunk]] = defaultdict(list)
     while chunks:
         chunk = chunks.pop()
@@ -332,9 +335,9 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
     Raises:
       OSError: the file does not have the size of the chunks, as on a full disk.
     """
-    written = [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
+    without_values = [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
     if is_of_other_process(chunks[0].host):
-        return written
+        return without_values
     prefix = os.path.join(folder, str(file_index))
     with tf.device(cpu_of_host(chunks[0].host)):
         tf.raw_ops.SaveV2(
@@ -350,7 +353,7 @@ def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk
     # A sign of life for the supervisor: a save may take longer than the
     # longest call that it waits for.
     beat(f"ran the saving of {prefix}")
-    return written
+    return without_values
 
 
 def _no_value() -> Any:

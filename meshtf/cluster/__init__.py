@@ -5,9 +5,10 @@ supervisor of both.
     python -m meshtf supervise --cluster=host1:4000,host2:4000 -- COMMAND
 
 A worker is a `tf.distribute.Server`. The driver is a usual meshtf program whose mesh uses
-the devices of all workers. A live mesh has no workers: the program itself runs in several
-processes (`join_processes`). In addition to TensorFlow's port, a worker has a control port
-(`control_port`), which answers health checks and accepts one driver at a time.
+the devices of all workers. A live mesh, whose programs jax runs, has no workers: the program
+itself runs in several processes (`join_processes`). In addition to TensorFlow's port, a worker
+has a control port (`control_port`), which answers health checks and accepts one driver at a
+time.
 """
 
 from meshtf.cluster.connect import connect, connected, lost_workers

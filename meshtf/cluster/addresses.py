@@ -58,7 +58,9 @@ def parse_cluster(text: str) -> list[Address]:
                 "  Write host:port for each, such as host1:4000,host2:4000."
             )
         addresses.append(Address(host, int(port)))
-    duplicates = sorted({str(a) for a in addresses if addresses.count(a) > 1})
+    duplicates = sorted(
+        {str(address) for address in addresses if addresses.count(address) > 1}
+    )
     if duplicates:
         raise ParseError(f"the cluster {text!r} names {', '.join(duplicates)} twice.")
     return addresses

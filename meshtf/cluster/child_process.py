@@ -2,7 +2,8 @@
 of output have a label.
 
     child = Child(["python", "-m", "meshtf", "worker"], label="worker 0")
-    child.wait(60.0), child.kill()
+    code = child.wait(60.0)      # None if it still runs after 60 seconds
+    child.kill()
 
 On Linux the kernel ends a child whose parent was killed (PR_SET_PDEATHSIG).
 """

@@ -163,9 +163,8 @@ def exit_lost(problem: str, way_out: str, **facts: str) -> NoReturn:
     message = explain_error(problem, **facts, way_out=way_out)
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
-    os._exit(
-        LOST
-    )  # the shutdown of TensorFlow or jax would wait for those that are lost
+    # Not `sys.exit`: the shutdown of TensorFlow or jax would wait for those that are lost.
+    os._exit(LOST)
 
 
 @contextlib.contextmanager

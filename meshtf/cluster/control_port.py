@@ -1,8 +1,10 @@
 """The control port of a worker: a second port besides TensorFlow's, which answers health
 checks and accepts one driver at a time.
 
-    ControlPort((address, 4001), about, prepare, restart)      # in the worker
-    ask(("host1", 4001), timeout=5.0)                          # {"life": "1f0c...", ...}
+    # In the worker:
+    ControlPort((address, 4001), about, prepare=prepare, on_driver_end=restart)
+    # In a driver or a supervisor:
+    ask(("host1", 4001), timeout=5.0)          # {"life": "1f0c...", "driver": "", ...}
 
 Requests and responses are lines of JSON, with one response to each request:
 

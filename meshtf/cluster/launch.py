@@ -71,13 +71,18 @@ class LocalWorkers:
             if child is not None:
                 child.kill()
 
-    def _is_alive(self, i: int, address: Address) -> bool:
-        """Returns whether worker i, whose process runs, answers or may still be starting."""
+    def _is_alive(self, index: int, address: Address) -> bool:
+        """Returns whether a worker, whose process runs, answers or may still be starting.
+
+        Args:
+          index: the index of the worker.
+          address: its address.
+        """
         try:
             ask(address.control_address, timeout=ANSWER_TIMEOUT)
         except ConnectionRefusedError:
             return True  # it is still starting, or restarts after a driver
         except OSError:
-            return not self._answered[i]
-        self._answered[i] = True
+            return not self._answered[index]
+        self._answered[index] = True
         return True

@@ -4,8 +4,9 @@ meet by `jax.distributed` (`meshtf.runtime.spmd.live.join_processes`).
     group = ProcessGroup(command, count=4, local=range(4))
     exit_code = supervise_processes(group, Limits(restarts=3))
 
-No process of such a run can go on without the others. So after a fault all of them are
-killed, and started again; they continue from their last checkpoint.
+A live mesh is one whose programs jax runs. Each process drives some of its devices, and no
+process can go on without the others. So after a fault all of them are killed, and started
+again; they continue from their last checkpoint.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from meshtf.runtime.spmd.live.join_processes import (
 )
 
 _POLL_INTERVAL = 0.2  # seconds between checks of the processes
-# Seconds for which the others may still end by themselves when one has ended with an error:
-# the first to end is often not the one that failed.
-_GRACE = 2.0
+# When one process has ended with an error, the seconds that the others have to end by
+# themselves: the first to end is often not the one that failed.
+_GRACE_PERIOD = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,18 +108,21 @@ def supervise_processes(group: ProcessGroup, limits: Limits) -> int:
 def _run(group: ProcessGroup, limits: Limits, stop_signals: StopSignals) -> RunResult:
     """Starts the processes, and waits until they end or have to be killed."""
     with tempfile.TemporaryDirectory(prefix="meshtf_") as folder:
-        coordinator = group.coordinator or f"{LOOPBACK}:{free_ports(1)[0]}"
-        started: list[_Process] = []
+        coordinator = group.coordinator
+        if not coordinator:
+            (port,) = free_ports(1)
+            coordinator = f"{LOOPBACK}:{port}"
+        processes: list[_Process] = []
         stop_signals.drivers = []
         try:
             for index in group.local:
                 process = _start(group, index, coordinator, limits, Path(folder))
-                started.append(process)
+                processes.append(process)
                 stop_signals.drivers.append(process.child)
-            return _monitor(started, limits, stop_signals)
+            return _monitor(processes, limits, stop_signals)
         finally:
             stop_signals.drivers = []
-            for process in started:
+            for process in processes:
                 process.child.kill()
 
 
@@ -135,10 +139,11 @@ def _start(
       folder: the folder of heartbeat files.
     """
     heartbeat_file = folder / f"beats-{index}"
+    # Seconds after which jax ends the processes that wait for one that stands still.
     timeout = limits.timeout
     if len(group.local) == group.count:
-        # The supervisor sees all processes, and names the one that stands still; jax would
-        # end the others.
+        # All processes are here, so the supervisor can name the one that stands still. It
+        # must come before jax.
         timeout *= 2
     child = Child(
         group.command,
@@ -160,61 +165,63 @@ def _start(
 
 
 def _monitor(
-    started: Sequence[_Process], limits: Limits, stop_signals: StopSignals
+    processes: Sequence[_Process], limits: Limits, stop_signals: StopSignals
 ) -> RunResult:
     """Waits until all processes have ended, or one is stuck or was lost."""
     while True:
         time.sleep(_POLL_INTERVAL)
-        codes = [process.child.code for process in started]
+        codes = [process.child.code for process in processes]  # None: it still runs
         if all(code == 0 for code in codes):
             return RunResult(0)
-        if any(code for code in codes):
-            _wait_for_others(started, _GRACE)
-            return _exit_result(started, stopped=bool(stop_signals.signal_number))
+        if any(code not in (0, None) for code in codes):
+            _wait_for_all(processes, _GRACE_PERIOD)
+            return _exit_result(processes, stopped=bool(stop_signals.signal_number))
         if stop_signals.signal_number:
             seconds = time.monotonic() - stop_signals.signal_time
             if seconds > limits.timeout:
                 return RunResult(128 + stop_signals.signal_number)
         troubles = []
-        for process in started:
-            # One that has ended well gives no sign of life, while the others end.
+        for process in processes:
+            # A process that has ended well gives no sign of life, while the others end.
             trouble = process.heartbeat.trouble
             if trouble and process.child.code is None:
                 troubles.append(f"{process.name} is stuck: {trouble}")
                 process.child.send_signal(signal.SIGUSR1)  # it prints its stacks
         if troubles:
-            time.sleep(_POLL_INTERVAL)
-            return RunResult(STALLED, "; ".join(troubles))
+            time.sleep(_POLL_INTERVAL)  # until the stacks are printed
+            return RunResult(STALLED, fault="; ".join(troubles))
 
 
-def _wait_for_others(started: Sequence[_Process], seconds: float) -> None:
+def _wait_for_all(processes: Sequence[_Process], seconds: float) -> None:
     """Waits until all processes have ended, for at most `seconds`."""
     deadline = time.monotonic() + seconds
-    for process in started:
+    for process in processes:
         process.child.wait(max(deadline - time.monotonic(), 0.0))
 
 
-def _exit_result(started: Sequence[_Process], stopped: bool) -> RunResult:
-    """Returns the result of processes of which one has ended with an error: a signal is a
+def _exit_result(processes: Sequence[_Process], stopped: bool) -> RunResult:
+    """Returns the result of processes, one of which has ended with an error: a signal is a
     fault, unless they were asked to stop.
 
     Args:
-      started: the processes.
+      processes: the processes.
       stopped: whether they were asked to stop.
     """
-    failed = [process for process in started if process.child.code]
-    killed = [process for process in failed if process.exit_code < 0]
-    if killed:
-        # jax ends a process by SIGABRT when it has lost another one, which is named if it
-        # was killed here.
-        killed.sort(key=lambda process: process.exit_code == -signal.SIGABRT)
-        first = killed[0]
-        fault = f"{first.name} was ended by {_signal_name(first.exit_code)}"
-        return RunResult(128 - first.exit_code, "" if stopped else fault)
-    lost = [process for process in failed if process.exit_code == LOST]
-    if lost and not stopped:
-        return RunResult(LOST, f"{lost[0].name} has lost another process")
-    return RunResult(failed[0].exit_code)
+    failed_processes = [process for process in processes if process.exit_code != 0]
+    killed_processes = [
+        process for process in failed_processes if process.exit_code < 0
+    ]
+    if killed_processes:
+        # jax ends a process by SIGABRT when it has lost another one. So a process that
+        # another signal has killed is named first: it is the cause.
+        killed_processes.sort(key=lambda process: process.exit_code == -signal.SIGABRT)
+        cause = killed_processes[0]
+        fault = f"{cause.name} was ended by {_signal_name(cause.exit_code)}"
+        return RunResult(128 - cause.exit_code, fault="" if stopped else fault)
+    for process in failed_processes:
+        if process.exit_code == LOST and not stopped:
+            return RunResult(LOST, fault=f"{process.name} has lost another process")
+    return RunResult(failed_processes[0].exit_code)
 
 
 def _signal_name(code: int) -> str:

@@ -270,8 +270,10 @@ def _run_driver(
         )
         monitors = []
         for i, (address, life) in enumerate(zip(workers.addresses, lives)):
-            name = f"worker {i}"
-            monitors.append(WorkerMonitor(name, address, life, limits.timeout))
+            monitor = WorkerMonitor(
+                f"worker {i}", address, life=life, timeout=limits.timeout
+            )
+            monitors.append(monitor)
         stop_signals.drivers = [driver]
         try:
             heartbeat = HeartbeatMonitor(
@@ -321,7 +323,7 @@ def _monitor_driver(
             # The driver may be stuck because a worker was lost since the last poll.
             troubles = [monitor.check(ANSWER_TIMEOUT) for monitor in monitors]
             lost = _lost_message(monitors, troubles)
-            driver.wait(_POLL_INTERVAL)
+            driver.wait(_POLL_INTERVAL)  # until its stacks are printed
             if lost:
                 return RunResult(LOST, fault=lost)
             fault = f"the driver, process {driver.pid}, is stuck: {trouble}"

@@ -84,7 +84,8 @@ def _supervise_process(command: Sequence[str]) -> int:
     from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 
     index, _slash, count = _PROCESS.value.partition("/")
-    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+    are_numbers = index.isdecimal() and count.isdecimal()
+    if not are_numbers or int(index) >= int(count):
         raise ParseError(
             f"--process={_PROCESS.value}: write 0/4 for the first of four."
         )

@@ -1,4 +1,4 @@
-"""A mesh as an HTML table with one coloured entry for each position.
+"""A mesh as an HTML table with one coloured entry for each position (virtual device).
 
 Coordinates of the first axis increase from row to row, all other coordinates within a row.
 Positions of one colour hold the same shard. The state of a tensor along an axis says what the

@@ -80,8 +80,9 @@ def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
     return refuse(
         "axes",
         axes_like,
-        "names and sizes",
-        'Write them as "data:4;model:2", as [("data", 4), ("model", 2)], or as a dict.',
+        takes="names and sizes",
+        way_out='Write them as "data:4;model:2", as [("data", 4), ("model", 2)], or as a '
+        "dict.",
     )
 
 

@@ -3,7 +3,7 @@ program has, mesh axes that no rule names.
 
 >>> from meshtf.mesh import LayoutUse, Mesh
 >>> mesh = Mesh("data:2;model:2", "batch:data;dff:data")
->>> use = LayoutUse(frozenset({"batch", "d_ff"}))
+>>> use = LayoutUse(dims=frozenset({"batch", "d_ff"}))
 >>> use.unmatched_rules(mesh), use.unused_axes(mesh), use.shards_nothing(mesh)
 ({'dff': 'd_ff'}, {'model': ''}, False)
 """
@@ -21,7 +21,7 @@ Rule: TypeAlias = tuple[str, tuple[str, ...]]  # (name of a dimension, mesh axes
 
 @dataclasses.dataclass(frozen=True)
 class LayoutUse:
-    """The dimensions of a program, and its rules.
+    """What a program can use of a layout: its dimensions, and its changes of the layout.
 
     Attributes:
       dims: the names of the dimensions of the program's tensors and variables.

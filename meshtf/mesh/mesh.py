@@ -1,4 +1,4 @@
-"""A mesh: a grid of positions with named axes, its default layout, and its devices.
+"""A mesh: a grid of positions (virtual devices) with named axes, its layout, and its devices.
 
 >>> from meshtf.mesh import Mesh
 >>> from meshtf.names import Shape
@@ -8,7 +8,8 @@
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-`devices=` says on which hardware the positions compute; the first op looks it up.
+`devices=` says on which hardware the positions compute: several may share one device, such as
+the CPU. The first op looks it up.
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ class Mesh:
                 'Write Layout.changes("heads:; d:model").',
             )
         key = (region, kind)
-        # A kind that is no string may be unhashable: `as_choice` raises an error for it.
+        # A kind that is no string may be unhashable, so it is not looked up.
         if not isinstance(kind, str) or key not in self._layouts:
-            as_choice("kind", kind, get_args(TensorKind))
+            as_choice("kind", kind, get_args(TensorKind))  # raises if it is unknown
             self._check_rules(region)
             layout = self.layout.override(region)
             if kind != "tensor":

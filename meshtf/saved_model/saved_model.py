@@ -6,9 +6,9 @@ the variables are on.
     # In a process without meshtf:
     tf.saved_model.load("served").signatures["serving_default"](x=array)
 
-The function is called again, to record its program for a mesh of one position. The SavedModel
-has no meshes, layouts or pipeline stages: it is a graph of TensorFlow's ops on unsharded
-tensors.
+The function is called again, to record its program for a mesh of one position (one virtual
+device). The SavedModel has no meshes, layouts or pipeline stages: it is a graph of
+TensorFlow's ops on unsharded tensors.
 
 A store is anything that a program reads: a variable, an argument of the function, a tensor that
 the function captures, or a Python number.
@@ -100,6 +100,7 @@ class _Signature(NamedTuple):
         """
 
         def run(**inputs: Any) -> dict[str, Any]:
+            """Runs the program, and returns its outputs by name."""
             arguments = {store: inputs[name] for name, store in self.inputs.items()}
             results = SingleDevice(self.program, values | arguments).run()
             return dict(zip(self.outputs, results))

@@ -4,7 +4,8 @@ meshtf.
     # While a tf.function is traced; w and x are stores, objects that the program reads from:
     results = SingleDevice(program, {w: variable, x: tensor}).run()
 
-All tensors are unsharded, so there is no communication, and no op names a device.
+All tensors are unsharded, so there is no communication, and no op names a device. A program
+is for a mesh; here it has one position, which is one virtual device.
 """
 
 from __future__ import annotations

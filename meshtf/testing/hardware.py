@@ -84,10 +84,9 @@ def check_placement(devices: Sequence[str]) -> Report:
     for device in devices:
         report.cases += 1
         mesh = mesh_on(axes="", devices=[device])  # one position
-        y = einsum(
-            [asarray(mesh, x, "a:2;b:3"), asarray(mesh, x.T, "b:3;c:2")],
-            "a;c",
-        )
+        left = asarray(mesh, x, "a:2;b:3")
+        right = asarray(mesh, x.T, "b:3;c:2")
+        y = einsum([left, right], "a;c")
         assert y.sharded_value is not None
         (value,) = y.sharded_value.values  # one device has one shard
         if not value.device.upper().endswith(device.upper()):

@@ -100,9 +100,8 @@ def check_training(
             problems = list(_differences(_train(mesh, seed), expected))
         except Exception as error:  # a failure; the next layout is checked anyway
             problems = [f"{type(error).__name__}: {str(error)[:600]}"]
-        report.failures += [
-            f"training on {mesh}, layout {layout}: {p}" for p in problems
-        ]
+        for problem in problems:
+            report.failures.append(f"training on {mesh}, layout {layout}: {problem}")
     return report
 
 
@@ -122,14 +121,15 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
         step="",
     )
     def train_step(ids: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+        """Updates the variables, and returns the loss, a scalar."""
         with mtf.seed(seed, step):
             loss = model(ids, labels)
         optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
         return loss
 
     rng = np.random.default_rng(seed)
-    data = rng.integers(0, 16, size=(2, 8, 4)).astype("int32")
-    ids, labels = data  # [batch:8, length:4] each
+    # Two arrays of random ids, [batch:8, length:4] each.
+    ids, labels = rng.integers(0, 16, size=(2, 8, 4)).astype("int32")
     losses = []
     for step in range(STEPS):
         losses.append(float(train_step(ids, labels, np.int32(step))))

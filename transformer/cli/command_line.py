@@ -245,7 +245,7 @@ def connect_by_flags() -> int:
     # which the bindings of `train` refer.
     bindings = gin.get_bindings("train", resolve_references=False)
     deterministic = gin_settings.resolve_macros(bindings.get("deterministic", False))
-    mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
+    mtf.connect(CLUSTER.value, wait=WAIT.value, deterministic=deterministic)
     return len(CLUSTER.value.split(","))
 
 

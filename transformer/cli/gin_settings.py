@@ -58,6 +58,7 @@ def record_statements() -> Iterator[list[config_parser.BindingStatement]]:
     original = config_parser.ConfigParser.parse_statement
 
     def parse_statement(self: Any) -> Any:
+        """Parses a statement as gin does, and appends it if it is a binding."""
         statement = original(self)
         if isinstance(statement, config_parser.BindingStatement):
             statements.append(statement)
@@ -343,7 +344,7 @@ def add_suggestions(message: str) -> str:
         return f"{message}\n  {suggestion}"
     match = re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message)
     if match is not None:
-        name = match[1].rpartition(".")[2]
+        _, _, name = match.group(1).rpartition(".")
         known_names = {
             selector.rpartition(".")[2] for selector, _ in gin_config._REGISTRY.items()
         }

@@ -9,8 +9,9 @@ TF_CPP_MIN_LOG_LEVEL in its first lines.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import app, flags, logging
@@ -19,27 +20,45 @@ from transformer.cli import command_line
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
-    """Parses the flags, configures the process, calls `main` with [the name of the program],
-    as arguments that are no flags are refused, and exits with the code that `main` returns.
-    --verbosity=0 logs the configuration of the process.
+    """Runs a command: parses its flags, configures the process, calls `main`, and exits with
+    the code that `main` returns.
+
+    The log has warnings only; --verbosity=0 also logs the configuration of the process.
+
+    Args:
+      main: a function of the arguments that are no flags. Since a command has no such
+        arguments, it gets a list with the name of the program only.
     """
 
     def configure_and_run(argv: list[str]) -> Any:
+        """Does what follows the parsing of flags; `app.run` calls it."""
         _exit_on_usage_error(argv)
-        # TensorFlow imports JAX if it is installed, which takes a fifth of the time of its
-        # import, and works without it. A module that is None in `sys.modules` raises
-        # ImportError, so TensorFlow does not find JAX.
-        hides_jax = sys.modules.setdefault("jax", None) is None  # type: ignore[arg-type]
-        import meshtf as mtf
-
-        if hides_jax:
-            del sys.modules["jax"]
+        with _jax_hidden():
+            import meshtf as mtf
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # `app.run` has set it to INFO
         mtf.configure_process()
         return main(argv)
 
     app.run(configure_and_run, flags_parser=_parse_flags)
+
+
+@contextlib.contextmanager
+def _jax_hidden() -> Iterator[None]:
+    """Within the context, imports do not find JAX, unless it is imported already.
+
+    TensorFlow, which meshtf imports, imports JAX if it is installed. It works without JAX,
+    and its import then takes a fifth less time.
+    """
+    if "jax" in sys.modules:
+        yield
+        return
+    # To import a module that is None in `sys.modules` raises ImportError.
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["jax"]
 
 
 def answer_usage() -> None:
@@ -65,7 +84,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         remaining: list[str] = flags.FLAGS(argv)
     except flags.Error as error:
         message = str(error)
-        # Suggestions of gin settings are for programs with gin flags only.
+        # Only programs with flags of gin suggest settings of gin. Key flags are those that
+        # --help shows: the flags of the program's module, and those that it adopts.
         key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
         if command_line.GIN_PARAM.name in {flag.name for flag in key_flags}:
             message = command_line.flag_error(error)

@@ -70,7 +70,8 @@ def _known_settings() -> list[str]:
 
 def _parameter(setting: str) -> str:
     """Returns the parameter of a setting: "steps" of "train.steps"."""
-    return setting.rpartition(".")[2]
+    _, _, parameter = setting.rpartition(".")
+    return parameter
 
 
 def _gin_value(text: str) -> str:

@@ -69,18 +69,19 @@ class DataParallelModel:
 
         @tf.function(autograph=False)
         def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            """Updates the variables of all copies, and returns the loss, a scalar."""
             results = [
-                self._loss_and_gradients(i, shard)
-                for i, shard in enumerate(_shards(batch))
+                self._loss_and_gradients(device_index, shard)
+                for device_index, shard in enumerate(_shards(batch))
             ]
             losses, gradients = zip(*results)
             with tf.device(self.devices[0]):
                 mean_gradients = {
-                    name: tf.add_n([g[name] for g in gradients]) / _NUM_DEVICES
+                    name: tf.add_n([shard[name] for shard in gradients]) / _NUM_DEVICES
                     for name in gradients[0]
                 }
                 loss = tf.add_n(losses) / _NUM_DEVICES
-            for device, model in zip(self.devices, self.models):
+            for device, model in zip(self.devices, self.models):  # all copies
                 with tf.device(device):
                     model.update(mean_gradients)
             return loss
@@ -88,15 +89,16 @@ class DataParallelModel:
         return train
 
     def _loss_and_gradients(
-        self, i: int, batch: dict[str, tf.Tensor]
+        self, device_index: int, batch: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the loss and the gradients of device i.
+        """Returns the loss and the gradients of one device.
 
         Args:
-          i: the index of the device.
+          device_index: the index of the device.
           batch: the shard of the batch on this device.
         """
-        model = self.models[i % len(self.models)]
+        # The device's copy of the model, or the only one.
+        model = self.models[device_index % len(self.models)]
 
         def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
             return hand_written_kernels.cross_entropy(
@@ -106,7 +108,7 @@ class DataParallelModel:
                 jit=False,
             )
 
-        with tf.device(self.devices[i]):
+        with tf.device(self.devices[device_index]):
             weights = {name: w.read_value() for name, w in model.weights.items()}
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(list(weights.values()))

@@ -119,6 +119,7 @@ class DTensorModel:
             return loss
 
         def step(batch: Batch) -> Any:
+            """Shards a batch along "data", and takes a step."""
             tensors = {}
             for name, x in batch.items():
                 spec = ["data"] + [dtensor.UNSHARDED] * (x.ndim - 1)
@@ -131,12 +132,12 @@ class DTensorModel:
         """Takes one step of Adam: by the fused kernel, or by separate ops if variables are
         sharded.
         """
-        c = self.config
+        config = self.config
         t = self.step.assign_add(1.0)
-        beta1_power = tf.pow(c.beta1, t)
-        beta2_power = tf.pow(c.beta2, t)
+        beta1_power = tf.pow(config.beta1, t)
+        beta2_power = tf.pow(config.beta2, t)
         # The bias-corrected learning rate.
-        rate = c.learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
+        rate = config.learning_rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
         for name, gradient in gradients.items():
             weight = self.weights[name]
             m, v = self.slots[name]
@@ -147,18 +148,18 @@ class DTensorModel:
                     v=v.handle,
                     beta1_power=beta1_power,
                     beta2_power=beta2_power,
-                    lr=c.learning_rate,
-                    beta1=c.beta1,
-                    beta2=c.beta2,
-                    epsilon=c.epsilon,
+                    lr=config.learning_rate,
+                    beta1=config.beta1,
+                    beta2=config.beta2,
+                    epsilon=config.epsilon,
                     grad=gradient,
                 )
                 continue
-            new_m = m + (1 - c.beta1) * (gradient - m)
-            new_v = v + (1 - c.beta2) * (gradient * gradient - v)
+            new_m = m + (1 - config.beta1) * (gradient - m)
+            new_v = v + (1 - config.beta2) * (gradient * gradient - v)
             m.assign(new_m)
             v.assign(new_v)
-            weight.assign_sub(rate * new_m / (tf.sqrt(new_v) + c.epsilon))
+            weight.assign_sub(rate * new_m / (tf.sqrt(new_v) + config.epsilon))
 
     def _put(self, x: np.ndarray, spec: list[str]) -> Any:
         """Returns an array on all devices.

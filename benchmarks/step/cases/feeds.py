@@ -55,6 +55,7 @@ def _bert_batch(config: Config, tokens: np.ndarray, rng: np.random.Generator) ->
     """
     tokens = np.maximum(tokens, 2)  # 0 is padding, 1 the mask token
     batch, length = tokens.shape
+    # The end of the text of each example; after it there is padding.
     ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
     masked_positions = np.sort(
         [rng.permutation(length)[: config.num_masked] for _ in range(batch)]

@@ -106,17 +106,17 @@ def _partition_spec(name: str) -> P:
     return P(None, "model")
 
 
-def _initial_value(c: Config, name: str, rng: np.random.Generator) -> np.ndarray:
+def _initial_value(config: Config, name: str, rng: np.random.Generator) -> np.ndarray:
     """Returns the initial value of a weight."""
-    shape = c.shapes()[name]
+    shape = config.shapes()[name]
     if name.endswith("scale"):
         return np.ones(shape, np.float32)
-    stddev = 0.5 if name.endswith("embedding/table") else c.fan_in(name) ** -0.5
+    stddev = 0.5 if name.endswith("embedding/table") else config.fan_in(name) ** -0.5
     return rng.standard_normal(shape, np.float32) * np.float32(stddev)
 
 
 def _train(
-    c: Config,
+    config: Config,
     mesh: Mesh,
     w: Any,
     m: Any,
@@ -128,7 +128,7 @@ def _train(
     """Returns the weights and moments after a step of Adam, and the loss.
 
     Args:
-      c: the sizes and settings.
+      config: the sizes and settings.
       mesh: the mesh.
       w: the weights, by name.
       m: the first moments.
@@ -137,19 +137,23 @@ def _train(
       tokens: int32 [batch, length].
       labels: int32 [batch, length].
     """
-    loss_and_gradients = jax.value_and_grad(functools.partial(_loss, c, mesh))
+    loss_and_gradients = jax.value_and_grad(functools.partial(_loss, config, mesh))
     loss, gradients = loss_and_gradients(w, tokens, labels)
     # The bias-corrected learning rate.
-    rate = c.learning_rate * jnp.sqrt(1 - c.beta2**step) / (1 - c.beta1**step)
+    rate = (
+        config.learning_rate
+        * jnp.sqrt(1 - config.beta2**step)
+        / (1 - config.beta1**step)
+    )
 
     def first_moment(m: Any, g: Any) -> Any:
-        return m + (1 - c.beta1) * (g - m)
+        return m + (1 - config.beta1) * (g - m)
 
     def second_moment(v: Any, g: Any) -> Any:
-        return v + (1 - c.beta2) * (g * g - v)
+        return v + (1 - config.beta2) * (g * g - v)
 
     def update(w: Any, m: Any, v: Any) -> Any:
-        return w - rate * m / (jnp.sqrt(v) + c.epsilon)
+        return w - rate * m / (jnp.sqrt(v) + config.epsilon)
 
     m = jax.tree.map(first_moment, m, gradients)
     v = jax.tree.map(second_moment, v, gradients)
@@ -158,7 +162,7 @@ def _train(
 
 
 def _loss(
-    c: Config,
+    config: Config,
     mesh: Mesh,
     w: dict[str, Any],
     tokens: Any,
@@ -170,10 +174,12 @@ def _loss(
     """
 
     def constrain(x: Any, *spec: Any) -> Any:
+        """Returns x, whose dimensions are sharded along the mesh axes of `spec`."""
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
+    # [batch, length, d_model], with the batch sharded along "data"
     x = constrain(w["language_model/embedding/table"][tokens], "data")
-    for i in range(c.layers):
+    for i in range(config.layers):
         prefix = f"language_model/decoder/block_{i}/"
         block = {
             name.removeprefix(prefix): value
@@ -181,7 +187,7 @@ def _loss(
             if name.startswith(prefix)
         }
         h = _rms_norm(x, block["attention_norm/scale"])
-        x = constrain(x + _attention(c, block, h), "data")
+        x = constrain(x + _attention(config, block, h), "data")
         h = _rms_norm(x, block["feed_forward_norm/scale"])
         h = jnp.einsum("bld,df->blf", h, block["feed_forward/wi/kernel"])
         h = jax.nn.gelu(constrain(h, "data", None, "model"))
@@ -190,7 +196,7 @@ def _loss(
     x = _rms_norm(x, w["language_model/decoder/norm/scale"])
     logits = jnp.einsum("bld,dv->blv", x, w["language_model/logits/kernel"])
     logits = constrain(logits, "data", None, "model")
-    return jnp.mean(_cross_entropy(c, logits, labels))
+    return jnp.mean(_cross_entropy(config, logits, labels))
 
 
 def _rms_norm(x: Any, scale: Any) -> Any:
@@ -199,14 +205,14 @@ def _rms_norm(x: Any, scale: Any) -> Any:
     return x * jax.lax.rsqrt(mean_square + 1e-6) * scale
 
 
-def _attention(c: Config, w: dict[str, Any], x: Any) -> Any:
+def _attention(config: Config, w: dict[str, Any], x: Any) -> Any:
     """Returns causal self-attention of x `[batch, length, d_model]`."""
     query = jnp.einsum("bld,dhk->blhk", x, w["attention/query/kernel"])
     key = jnp.einsum("bld,dhk->blhk", x, w["attention/key/kernel"])
     value = jnp.einsum("bld,dhk->blhk", x, w["attention/value/kernel"])
-    query = _rotate(query) * c.d_kv**-0.5
+    query = _rotate(query) * config.d_kv**-0.5
     scores = jnp.einsum("blhk,bmhk->bhlm", query, _rotate(key))
-    is_visible = jnp.tril(jnp.ones([c.length, c.length], bool))
+    is_visible = jnp.tril(jnp.ones([config.length, config.length], bool))
     weights = jax.nn.softmax(jnp.where(is_visible, scores, _MASK_VALUE), axis=-1)
     y = jnp.einsum("bhlm,bmhk->blhk", weights, value)
     return jnp.einsum("blhk,hkd->bld", y, w["attention/output/kernel"])
@@ -225,13 +231,13 @@ def _rotate(x: Any) -> Any:
     return jnp.concatenate([rotated_a, rotated_b], -1)
 
 
-def _cross_entropy(c: Config, logits: Any, labels: Any) -> Any:
+def _cross_entropy(config: Config, logits: Any, labels: Any) -> Any:
     """Returns the loss of each label. Its logit is selected by comparing ids, which needs
     no gather across devices.
     """
-    lse = jax.nn.logsumexp(logits, axis=-1)
-    is_label = labels[..., None] == jnp.arange(c.vocab, dtype=labels.dtype)
-    loss = lse - jnp.sum(jnp.where(is_label, logits, 0.0), -1)
-    if c.z_loss:
-        loss += c.z_loss * jnp.square(lse)
+    logsumexp = jax.nn.logsumexp(logits, axis=-1)
+    is_label = labels[..., None] == jnp.arange(config.vocab, dtype=labels.dtype)
+    loss = logsumexp - jnp.sum(jnp.where(is_label, logits, 0.0), -1)
+    if config.z_loss:
+        loss += config.z_loss * jnp.square(logsumexp)
     return loss

@@ -39,7 +39,7 @@ class MeshModel:
 
     def __init__(self, case: Case):
         mtf.configure_process()
-        c = case.config
+        config = case.config
         # Layouts have rules for all three models, and so rules that one model does not use.
         warnings.simplefilter("ignore", mtf.LayoutWarning)
         if case.devices:
@@ -52,13 +52,13 @@ class MeshModel:
             variable_layout=case.variable_layout,
             optimizer_layout=case.optimizer_layout,
         )
-        self.model = build(self.mesh, c, case.recompute)
+        self.model = build(self.mesh, config, case.recompute)
         self.optimizer = mtf.optimizers.Adam(
             self.model.trainable_variables,
-            learning_rate=c.learning_rate,
-            beta_1=c.beta1,
-            beta_2=c.beta2,
-            epsilon=c.epsilon,
+            learning_rate=config.learning_rate,
+            beta_1=config.beta1,
+            beta_2=config.beta2,
+            epsilon=config.epsilon,
         )
         self.step = 0
         # The devices of a live mesh compute all variables when the first one is used.
@@ -123,28 +123,30 @@ class MeshModel:
         return train
 
 
-def build(mesh: mtf.Mesh, c: Config, recompute: bool = False) -> Model:
+def build(mesh: mtf.Mesh, config: Config, recompute: bool = False) -> Model:
     """Returns the model of a config.
 
     Args:
       mesh: the mesh of the variables.
-      c: the config.
+      config: the config.
       recompute: whether the backward pass recomputes each block.
     """
     sizes: dict[str, Any] = {
-        "vocab": c.vocab,
-        "d_model": c.d_model,
-        "d_ff": c.d_ff,
-        "heads": c.heads,
-        "d_kv": c.d_kv,
-        "blocks": c.layers,
-        "dropout": c.dropout,
+        "vocab": config.vocab,
+        "d_model": config.d_model,
+        "d_ff": config.d_ff,
+        "heads": config.heads,
+        "d_kv": config.d_kv,
+        "blocks": config.layers,
+        "dropout": config.dropout,
         "recompute": recompute,
     }
-    if c.model == "bert":
-        return Bert(mesh, bert_architecture(**sizes, max_length=c.length))
-    if c.model == "moe":
-        gating = functools.partial(top_k, capacity=Capacity(train=c.capacity))
-        mixture = functools.partial(MixtureOfExperts, experts=c.experts, gating=gating)
-        sizes |= {"moe_every": min(2, c.layers), "mixture": mixture}
-    return LanguageModel(mesh, Architecture(**sizes), z_loss=c.z_loss)
+    if config.model == "bert":
+        return Bert(mesh, bert_architecture(**sizes, max_length=config.length))
+    if config.model == "moe":
+        gating = functools.partial(top_k, capacity=Capacity(train=config.capacity))
+        mixture = functools.partial(
+            MixtureOfExperts, experts=config.experts, gating=gating
+        )
+        sizes |= {"moe_every": min(2, config.layers), "mixture": mixture}
+    return LanguageModel(mesh, Architecture(**sizes), z_loss=config.z_loss)

@@ -98,63 +98,63 @@ class Config:
         return shape[1] if "/experts/" in name else shape[0]
 
 
-def _language_model(c: Config) -> Shapes:
+def _language_model(config: Config) -> Shapes:
     """Returns the shapes of a language model's variables."""
-    d = c.d_model
-    root = c.root
-    shapes: Shapes = {f"{root}/embedding/table": (c.vocab, d)}
-    for i in range(c.layers):
+    d = config.d_model
+    root = config.root
+    shapes: Shapes = {f"{root}/embedding/table": (config.vocab, d)}
+    for i in range(config.layers):
         path = f"{root}/decoder/block_{i}"
         shapes |= {
             f"{path}/{norm}/scale": (d,)
             for norm in ("attention_norm", "feed_forward_norm")
         }
-        shapes |= _attention(c, f"{path}/attention")
-        if c.has_experts(i):
+        shapes |= _attention(config, f"{path}/attention")
+        if config.has_experts(i):
             shapes |= {
-                f"{path}/moe/router/kernel": (d, c.experts),
-                f"{path}/moe/experts/wi/kernel": (c.experts, d, c.d_ff),
-                f"{path}/moe/experts/wo/kernel": (c.experts, c.d_ff, d),
+                f"{path}/moe/router/kernel": (d, config.experts),
+                f"{path}/moe/experts/wi/kernel": (config.experts, d, config.d_ff),
+                f"{path}/moe/experts/wo/kernel": (config.experts, config.d_ff, d),
             }
         else:
             shapes |= {
-                f"{path}/feed_forward/wi/kernel": (d, c.d_ff),
-                f"{path}/feed_forward/wo/kernel": (c.d_ff, d),
+                f"{path}/feed_forward/wi/kernel": (d, config.d_ff),
+                f"{path}/feed_forward/wo/kernel": (config.d_ff, d),
             }
     return shapes | {
         f"{root}/decoder/norm/scale": (d,),
-        f"{root}/logits/kernel": (d, c.vocab),
+        f"{root}/logits/kernel": (d, config.vocab),
     }
 
 
-def _attention(c: Config, path: str) -> Shapes:
+def _attention(config: Config, path: str) -> Shapes:
     """Returns the shapes of an attention layer's kernels."""
     return {
-        f"{path}/query/kernel": (c.d_model, c.heads, c.d_kv),
-        f"{path}/key/kernel": (c.d_model, c.heads, c.d_kv),
-        f"{path}/value/kernel": (c.d_model, c.heads, c.d_kv),
-        f"{path}/output/kernel": (c.heads, c.d_kv, c.d_model),
+        f"{path}/query/kernel": (config.d_model, config.heads, config.d_kv),
+        f"{path}/key/kernel": (config.d_model, config.heads, config.d_kv),
+        f"{path}/value/kernel": (config.d_model, config.heads, config.d_kv),
+        f"{path}/output/kernel": (config.heads, config.d_kv, config.d_model),
     }
 
 
-def _bert(c: Config) -> Shapes:
+def _bert(config: Config) -> Shapes:
     """Returns the shapes of BERT's variables."""
-    d = c.d_model
-    f = c.d_ff
-    root = c.root
+    d = config.d_model
+    f = config.d_ff
+    root = config.root
     shapes: Shapes = {
-        f"{root}/embedding/table": (c.vocab, d),
-        f"{root}/position_embedding/table": (c.length, d),
+        f"{root}/embedding/table": (config.vocab, d),
+        f"{root}/position_embedding/table": (config.length, d),
         f"{root}/type_embedding/table": (2, d),
     }
     shapes |= _norm(f"{root}/embedding_norm", d)
-    for i in range(c.layers):
+    for i in range(config.layers):
         path = f"{root}/encoder/block_{i}"
         shapes |= _norm(f"{path}/attention_norm", d)
         shapes |= _norm(f"{path}/feed_forward_norm", d)
-        shapes |= _attention(c, f"{path}/attention")
+        shapes |= _attention(config, f"{path}/attention")
         shapes |= {
-            f"{path}/attention/{projection}/bias": (c.heads, c.d_kv)
+            f"{path}/attention/{projection}/bias": (config.heads, config.d_kv)
             for projection in ("query", "key", "value")
         }
         shapes |= {f"{path}/attention/output/bias": (d,)}
@@ -166,7 +166,7 @@ def _bert(c: Config) -> Shapes:
         | _dense(f"{root}/pooler", d, d)
         | _dense(f"{head}/transform", d, d)
         | _norm(f"{head}/transform_norm", d)
-        | {f"{head}/logits_bias": (c.vocab,)}
+        | {f"{head}/logits_bias": (config.vocab,)}
         | _dense(f"{head}/next_sentence", d, 2)
     )
 

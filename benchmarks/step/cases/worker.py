@@ -1,52 +1,66 @@
 """Runs one case of `benchmarks.step` in a separate process.
 
-It is started by `rounds` with a case as JSON. It writes a line of JSON to standard output:
-first the costs of its start, then an answer to each line of standard input, whose key is the
-name of a method of `Runner`:
+`benchmarks.harness.rounds` starts it, with a case as JSON in its first argument. It writes
+lines of JSON to standard output: first the costs of its start (`Runner.start_costs`), then
+an answer to each request, a line of standard input:
 
     {"steps": 3}      ->  seconds of wall and of processor time of each of three more steps
     {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
 
-The clock starts after the import of TensorFlow and JAX, when the data is ready, and stops
-at the first loss. "compile" starts when the variables exist: tracing, exporting, compiling
-and the first step. Memory is the peak resident set until after the third step, minus that
-before the start.
+A request names a method of `Runner` and has its argument. Seconds of the start are counted
+from when TensorFlow and JAX are imported and the data is ready.
 """
 
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness.case_server import serve
+from benchmarks.harness.clocks import Seconds, now
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import batches, fixed_values
 
-# The module, and its class or function, that builds the model of each runtime.
-_MODELS = {
-    "plain": ("plain_tf.models", "plain_model"),
-    "towers": ("cases.data_parallel_tf", "DataParallelModel"),
-    "mirrored": ("cases.data_parallel_tf", "DataParallelModel"),
-    "dtensor": ("cases.dtensor", "DTensorModel"),
-    "jax": ("cases.jax_language_model", "JaxLM"),
-    "placed": ("cases.meshtf_model", "MeshModel"),
-    "spmd": ("cases.meshtf_model", "MeshModel"),
+
+class ModelBuilder(NamedTuple):
+    """A class or a function that builds a model. It is imported when a case needs it, so
+    that JAX need not be installed for other cases.
+
+    Attributes:
+      module: the name of its module in `benchmarks.step`.
+      name: its name in the module.
+    """
+
+    module: str
+    name: str
+
+
+_DATA_PARALLEL = ModelBuilder("cases.data_parallel_tf", "DataParallelModel")
+_MESHTF = ModelBuilder("cases.meshtf_model", "MeshModel")
+_PLAIN = ModelBuilder("plain_tf.models", "plain_model")  # one device, without a mesh
+# The builder for each runtime (the program that runs the step) on a mesh.
+_BUILDERS = {
+    "towers": _DATA_PARALLEL,
+    "mirrored": _DATA_PARALLEL,
+    "dtensor": ModelBuilder("cases.dtensor", "DTensorModel"),
+    "jax": ModelBuilder("cases.jax_language_model", "JaxLM"),
+    "placed": _MESHTF,
+    "spmd": _MESHTF,
 }
-# The libraries of runtimes that do not use TensorFlow alone.
+# The libraries whose import is not timed, for runtimes that need more than TensorFlow.
 _LIBRARIES = {"jax": ["jax"], "spmd": ["tensorflow", "jax"]}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
-    """Returns a model with `assign`, and a function that makes its training step.
+    """Returns a model with a method `assign`, and a function that makes its training step.
 
     Args:
       case: the case; its `grid` is the mesh as text, "" for plain TensorFlow on one device.
     """
-    module_name, attribute = _MODELS[case.runtime if case.grid else "plain"]
-    module = importlib.import_module(f"benchmarks.step.{module_name}")
-    build_model = getattr(module, attribute)
+    builder = _BUILDERS[case.runtime] if case.grid else _PLAIN
+    module = importlib.import_module(f"benchmarks.step.{builder.module}")
+    build_model = getattr(module, builder.name)
     # Models without a mesh are built from a config only.
     model = build_model(case if case.grid else case.config)
     # These have two modes, with and without XLA. Plain TensorFlow is among them: cases
@@ -57,16 +71,23 @@ def build(case: Case) -> tuple[Any, Callable[[], Any]]:
 
 
 class Runner:
-    """Builds a case, takes its first steps, and answers requests: see the module.
+    """A case that has taken its first three steps, and answers requests.
 
     Attributes:
-      start: the costs of the start, by name:
-        "first", "first_cpu": seconds from the beginning to the end of the first step;
-        "compile", "compile_cpu": the same from when the model is built;
-        "memory": megabytes at the peak of the first three steps;
-        "device_memory": megabytes on a device at the peak of a step, by XLA's plan of its
-          buffers; only for programs that jax runs;
-        "forecast": the peak that meshtf forecasts, if it is asked for, in megabytes.
+      model: the model.
+      step: the function of a batch that takes a training step and returns the loss.
+      steps_done: the number of steps done, which chooses the next batch.
+      start_costs: the costs of the start, by name:
+        "first", "first_cpu": seconds of building the model, with its variables, and of its
+          first step;
+        "compile", "compile_cpu": seconds of the first step, with tracing and compiling, from
+          when the model is built;
+        "memory": the largest growth of the resident memory until after the third step, in
+          MiB;
+        "device_memory": the memory of a device at the peak of a step, by XLA's plan of its
+          buffers, in MiB; of programs that jax runs;
+        "forecast": the peak of memory that meshtf forecasts, in MiB; of some cases only.
+        Times with "_cpu" are processor time, others are wall time.
     """
 
     def __init__(self, case: Case):
@@ -74,58 +95,62 @@ class Runner:
         self.config = case.config
         self.batches = batches(case.config)
         _reset_peak()
-        memory_before = _memory("VmRSS")
-        # The clocks by the suffixes of their keys in `start`.
-        clocks = {"": time.perf_counter, "_cpu": time.process_time}
-        start_times = {suffix: clock() for suffix, clock in clocks.items()}
+        memory_before = _memory("VmRSS")  # the resident memory now
+        start = now()
         self.model, make_step = build(case)
-        built_times = {suffix: clock() for suffix, clock in clocks.items()}
+        built = now()
         self.step = make_step()
-        self.count = 0  # the number of steps done
+        self.steps_done = 0
         self.take_step()
-        self.start = {}
-        for suffix, clock in clocks.items():
-            now = clock()
-            self.start[f"first{suffix}"] = now - start_times[suffix]
-            self.start[f"compile{suffix}"] = now - built_times[suffix]
+        end = now()
+        self.start_costs = {
+            "first": end.since(start).wall,
+            "first_cpu": end.since(start).processor,
+            "compile": end.since(built).wall,
+            "compile_cpu": end.since(built).processor,
+        }
         for _ in range(2):
             self.take_step()
-        self.start["memory"] = _memory("VmHWM") - memory_before
+        peak = _memory("VmHWM")  # the largest resident memory since `_reset_peak`
+        self.start_costs["memory"] = peak - memory_before
         if case.runtime in _LIBRARIES:
             num_bytes = self.model.device_memory(self.batches[0])
-            self.start["device_memory"] = num_bytes / 2**20
+            self.start_costs["device_memory"] = num_bytes / 2**20
         if case.forecasts:
-            self.start["forecast"] = self.model.forecast(self.batches[0]) / 2**20
+            self.start_costs["forecast"] = self.model.forecast(self.batches[0]) / 2**20
 
     def take_step(self) -> float:
         """Takes one step and returns its loss; waits until it is computed."""
-        batch = self.batches[self.count % len(self.batches)]
-        self.count += 1
+        batch = self.batches[self.steps_done % len(self.batches)]
+        self.steps_done += 1
         return float(self.step(batch))
 
     def steps(self, count: int) -> dict[str, list[float]]:
         """Takes steps, and returns the seconds of each of them: of wall time ("wall") and of
         processor time ("cpu").
         """
-        wall = []
-        cpu = []
-        for _ in range(count):
-            wall_start = time.perf_counter()
-            cpu_start = time.process_time()
-            self.take_step()
-            wall.append(time.perf_counter() - wall_start)
-            cpu.append(time.process_time() - cpu_start)
-        return {"wall": wall, "cpu": cpu}
+        times = [self._time_step() for _ in range(count)]
+        return {
+            "wall": [seconds.wall for seconds in times],
+            "cpu": [seconds.processor for seconds in times],
+        }
+
+    def _time_step(self) -> Seconds:
+        """Takes a step and returns its seconds."""
+        start = now()
+        self.take_step()
+        return now().since(start)
 
     def losses(self, num_steps: int) -> dict[str, list[float]]:
-        """Returns the losses of the first steps from fixed values of the variables; `assign`
-        also sets the slots of the optimizer to zeros.
+        """Returns the losses of the first steps from fixed values of the variables.
+
+        Cases are compared by these losses, so all must draw the same dropout masks. Plain
+        TensorFlow is timed with the masks that are fastest for it; for its losses it takes
+        another step function, with meshtf's masks.
         """
-        self.model.assign(fixed_values(self.config))
+        self.model.assign(fixed_values(self.config))  # also resets the optimizer
+        self.steps_done = 0
         timed_step = self.step
-        self.count = 0
-        # For times, plain TensorFlow draws the masks that are fastest for it; for losses, the
-        # masks of meshtf.
         if not self.case.grid and self.config.dropout:
             self.step = self.model.train_step(self.case.jit, masks="hash")
         losses = [self.take_step() for _ in range(num_steps)]
@@ -134,18 +159,22 @@ class Runner:
 
 
 def _memory(field: str) -> float:
-    """Returns a field of this process's status, in MB; Linux only, otherwise 0."""
+    """Returns a field of this process's status, in MiB; Linux only, otherwise 0.
+
+    Args:
+      field: the name of the field, such as "VmRSS": see proc(5).
+    """
     try:
         with open("/proc/self/status") as status:
             line = next(line for line in status if line.startswith(field))
     except OSError:
         return 0.0
-    kilobytes = int(line.split()[1])
-    return kilobytes / 1024
+    _name, kilobytes, _unit = line.split()  # such as "VmRSS:    5312 kB"
+    return int(kilobytes) / 1024
 
 
 def _reset_peak() -> None:
-    """Resets the peak of the resident set to its present size."""
+    """Sets the largest resident memory so far ("VmHWM") to the present one."""
     try:
         with open("/proc/self/clear_refs", "w") as clear:
             clear.write("5")  # see clear_refs in proc(5)

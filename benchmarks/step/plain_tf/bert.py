@@ -31,13 +31,13 @@ class PlainBert(PlainModel):
         cross_entropy: CrossEntropy,
     ) -> tf.Tensor:
         """Returns the mean cross entropy over masked tokens, plus that over pairs of texts."""
-        c = self.config
+        config = self.config
         encoder = weights_below(w, "bert/")
         table = encoder["embedding/table"]
         x = self.encode(encoder, table, batch, drop)
         tasks = weights_below(w, "pretraining/")
         # The index in x of the first token of each example.
-        starts = tf.range(x.shape[0] // c.length) * c.length
+        starts = tf.range(x.shape[0] // config.length) * config.length
         indices = tf.reshape(batch["masked_positions"] + starts[:, None], [-1])
         masked = dense(tasks, "transform", tf.gather(x, indices))
         masked = norm(tasks, "transform", hand_written_kernels.gelu_exact(masked))
@@ -72,16 +72,20 @@ class PlainBert(PlainModel):
           batch: the inputs.
           drop: the dropout function.
         """
-        c = self.config
+        config = self.config
         x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
         # With two entries a one-hot matmul is faster than a gather and its gradient.
         type_one_hot = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
         x += tf.matmul(type_one_hot, w["type_embedding/table"])
-        x = tf.reshape(x, [-1, c.length, c.d_model]) + w["position_embedding/table"]
-        x = norm(w, "embedding", tf.reshape(x, [-1, c.d_model]))
+        x = (
+            tf.reshape(x, [-1, config.length, config.d_model])
+            + w["position_embedding/table"]
+        )
+        x = norm(w, "embedding", tf.reshape(x, [-1, config.d_model]))
         x = drop(x, "dropout")
+        # What is added to attention scores: [batch, 1, 1, length]; token 0 is padding.
         bias = tf.where(batch["tokens"] > 0, 0.0, -1e9)[:, None, None]
-        for i in range(c.layers):
+        for i in range(config.layers):
             path = f"encoder/block_{i}/"
             block = weights_below(w, path)
             h = self.attention(
@@ -120,7 +124,7 @@ def dense(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
 
 
 def norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
-    """Returns the layer norm of x `[tokens, d_model]`."""
+    """Returns the layer norm of x `[tokens, d_model]`, by the weights "<name>_norm/..."."""
     return hand_written_kernels.layer_norm(
         x,
         w[f"{name}_norm/scale"],

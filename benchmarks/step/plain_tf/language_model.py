@@ -31,14 +31,14 @@ class PlainLM(PlainModel):
         """Returns the mean cross entropy over all tokens, plus the losses of feed-forward
         sublayers.
         """
-        c = self.config
-        w = weights_below(w, f"{c.root}/")
+        config = self.config
+        w = weights_below(w, f"{config.root}/")
         losses = []
         # Activations stay [batch * length, d_model]: a matmul of a 3-D by a 2-D tensor is
         # lowered to a broadcast batch matmul, which takes twice the time.
         x = tf.gather(w["embedding/table"], tf.reshape(batch["tokens"], [-1]))
         x = drop(x, "dropout")
-        for i in range(c.layers):
+        for i in range(config.layers):
             path = f"decoder/block_{i}/"
             block = weights_below(w, path)
             h = hand_written_kernels.rms_norm(x, block["attention_norm/scale"])
@@ -79,15 +79,15 @@ class PlainLM(PlainModel):
         drop: Drop,
     ) -> tf.Tensor:
         """Returns causal self-attention of x `[batch * length, d_model]`."""
-        c = self.config
+        config = self.config
         query, key, value = (
             self.heads(w, name, x) for name in ("query", "key", "value")
         )
         return self.attend(
             w,
-            query=hand_written_kernels.rotate(query, factor=c.d_kv**-0.5),
+            query=hand_written_kernels.rotate(query, factor=config.d_kv**-0.5),
             key=hand_written_kernels.rotate(key),
             value=value,
-            bias=hand_written_kernels.causal_mask(c.length),
+            bias=hand_written_kernels.causal_mask(config.length),
             drop=drop,
         )

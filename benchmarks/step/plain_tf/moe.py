@@ -54,50 +54,52 @@ class PlainMoE(PlainLM):
         """Returns the output of the sublayer, [tokens, d_model], and the router's losses."""
         if "moe/router/kernel" not in w:
             return super().feed_forward(w, x)
-        c = self.config
-        routes, losses = route(c, tf.matmul(x, w["moe/router/kernel"]))
-        h = tf.reshape(dispatch(x, routes), [c.experts, -1, c.d_model])
+        config = self.config
+        routes, losses = route(config, tf.matmul(x, w["moe/router/kernel"]))
+        h = tf.reshape(dispatch(x, routes), [config.experts, -1, config.d_model])
         h = hand_written_kernels.gelu(tf.matmul(h, w["moe/experts/wi/kernel"]))
         h = tf.matmul(h, w["moe/experts/wo/kernel"])
-        return combine(tf.reshape(h, [-1, c.d_model]), routes), losses
+        return combine(tf.reshape(h, [-1, config.d_model]), routes), losses
 
 
-def route(c: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
+def route(config: Config, logits: tf.Tensor) -> tuple[Routes, list[tf.Tensor]]:
     """Returns the routes of tokens, and the router's losses.
 
     Args:
-      c: the sizes.
+      config: the sizes.
       logits: the logits of the router, `[tokens, experts]`.
     """
-    tokens = logits.shape[0]
-    batch = tokens // c.length
+    num_tokens = logits.shape[0]
+    batch = num_tokens // config.length
     probabilities = tf.nn.softmax(logits)
-    gates, experts = tf.math.top_k(probabilities, 2)
-    gates /= tf.reduce_sum(gates, -1, keepdims=True)
-    # The tensors below are [batch, 2 * length]: the first, then the second choices.
-    expert = _choices_of_examples(experts, batch)
-    one_hot = tf.one_hot(expert, c.experts)  # [batch, 2 * length, experts]
-    earlier = tf.cumsum(one_hot, 1, exclusive=True)  # earlier choices of each expert
-    slot_of_expert = tf.reduce_sum(earlier * one_hot, -1)
-    is_routed = slot_of_expert < c.expert_slots
-    expert_and_example = expert * batch + tf.range(batch)[:, None]
-    slot = expert_and_example * c.expert_slots + tf.cast(slot_of_expert, tf.int32)
-    gate = tf.where(is_routed, _choices_of_examples(gates, batch), 0.0)
-    # Dropped tokens are scattered to an additional slot, which is removed.
-    num_slots = c.experts * batch * c.expert_slots
-    target = tf.reshape(tf.where(is_routed, slot, num_slots), [-1, 1])
-    token = tf.reshape(tf.range(tokens), [batch, -1])
-    token = tf.reshape(tf.tile(token, [1, 2]), [-1])
-    flat_gate = tf.stop_gradient(tf.reshape(gate, [-1]))
-    mask = tf.cast(is_routed, tf.float32)
+    token_gates, token_experts = tf.math.top_k(probabilities, 2)  # [tokens, 2]
+    token_gates /= tf.reduce_sum(token_gates, axis=-1, keepdims=True)
+    # Below, a choice is one of the two experts of a token. The tensors are
+    # [batch, 2 * length]: first choices, then second choices, in the order of priority.
+    experts = _choices_of_examples(token_experts, batch)
+    one_hot = tf.one_hot(experts, config.experts)  # [batch, 2 * length, experts]
+    # How many earlier choices of the example chose each expert, and the chosen one.
+    earlier_choices = tf.cumsum(one_hot, axis=1, exclusive=True)
+    index_in_expert = tf.reduce_sum(earlier_choices * one_hot, axis=-1)
+    is_routed = index_in_expert < config.expert_slots  # false: dropped
+    first_slots = (experts * batch + tf.range(batch)[:, None]) * config.expert_slots
+    slots = first_slots + tf.cast(index_in_expert, tf.int32)
+    gates = tf.where(is_routed, _choices_of_examples(token_gates, batch), 0.0)
+    # Dropped choices are scattered to an additional slot, which is removed.
+    num_slots = config.experts * batch * config.expert_slots
+    targets = tf.reshape(tf.where(is_routed, slots, num_slots), [-1, 1])
+    tokens = tf.reshape(tf.range(num_tokens), [batch, -1])
+    flat_tokens = tf.reshape(tf.tile(tokens, [1, 2]), [-1])
+    flat_gates = tf.stop_gradient(tf.reshape(gates, [-1]))
+    routed_mask = tf.cast(is_routed, tf.float32)
     routes = Routes(
-        slots=_by_choice(tf.where(is_routed, slot, 0)),
-        gates=tuple(x[:, None] for x in _by_choice(gate)),
-        is_routed=tuple(x[:, None] for x in _by_choice(mask)),
-        tokens=tf.scatter_nd(target, token, [num_slots + 1])[:-1],
-        weights=tf.scatter_nd(target, flat_gate, [num_slots + 1])[:-1, None],
+        slots=_by_choice(tf.where(is_routed, slots, 0)),
+        gates=tuple(x[:, None] for x in _by_choice(gates)),
+        is_routed=tuple(x[:, None] for x in _by_choice(routed_mask)),
+        tokens=tf.scatter_nd(targets, flat_tokens, [num_slots + 1])[:-1],
+        weights=tf.scatter_nd(targets, flat_gates, [num_slots + 1])[:-1, None],
     )
-    return routes, _losses(c, logits, probabilities, one_hot)
+    return routes, _losses(config, logits, probabilities, one_hot)
 
 
 def _choices_of_examples(x: tf.Tensor, batch: int) -> tf.Tensor:
@@ -110,23 +112,31 @@ def _choices_of_examples(x: tf.Tensor, batch: int) -> tf.Tensor:
 
 def _by_choice(x: tf.Tensor) -> Any:
     """Returns `[tokens]` for first and for second choices, for x `[batch, 2 * length]`."""
-    first_choices, second_choices = tf.split(x, 2, 1)
+    first_choices, second_choices = tf.split(x, 2, axis=1)
     return tf.reshape(first_choices, [-1]), tf.reshape(second_choices, [-1])
 
 
 def _losses(
-    c: Config,
+    config: Config,
     logits: tf.Tensor,
     probabilities: tf.Tensor,
     one_hot: tf.Tensor,
 ) -> list[tf.Tensor]:
-    """Returns the load-balancing loss and the z-loss of the router."""
-    probabilities = tf.reshape(probabilities, [-1, c.length, c.experts])
-    importance = tf.reduce_mean(probabilities, 1)
-    load = tf.reduce_mean(one_hot, 1)
-    balance = tf.reduce_mean(tf.reduce_sum(load * importance, -1)) * c.experts
-    z = tf.reduce_mean(tf.square(tf.reduce_logsumexp(logits, -1)))
-    return [_BALANCE_WEIGHT * balance, _Z_LOSS_WEIGHT * z]
+    """Returns the load-balancing loss and the z-loss of the router.
+
+    Args:
+      config: the sizes.
+      logits: the logits of the router, `[tokens, experts]`.
+      probabilities: the softmax of the logits, `[tokens, experts]`.
+      one_hot: which expert each choice has, `[batch, 2 * length, experts]`.
+    """
+    probabilities = tf.reshape(probabilities, [-1, config.length, config.experts])
+    mean_probabilities = tf.reduce_mean(probabilities, axis=1)  # [batch, experts]
+    load = tf.reduce_mean(one_hot, axis=1)  # the fraction of choices, [batch, experts]
+    balance = tf.reduce_mean(tf.reduce_sum(load * mean_probabilities, axis=-1))
+    balance_loss = balance * config.experts  # 1 if all experts are equally likely
+    z_loss = tf.reduce_mean(tf.square(tf.reduce_logsumexp(logits, axis=-1)))
+    return [_BALANCE_WEIGHT * balance_loss, _Z_LOSS_WEIGHT * z_loss]
 
 
 def dispatch(x: tf.Tensor, routes: Routes) -> tf.Tensor:
@@ -157,6 +167,7 @@ def combine(outputs: tf.Tensor, routes: Routes) -> tf.Tensor:
         choices = [tf.gather(outputs, slots) for slots in routes.slots]
 
         def gradient(dy: tf.Tensor) -> Any:
+            # `choices`: the output of the expert of each token, first and second choices.
             dgates = [tf.reduce_sum(dy * x, -1, keepdims=True) for x in choices]
             return tf.gather(dy, routes.tokens) * routes.weights, *dgates
 

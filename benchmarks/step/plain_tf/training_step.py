@@ -122,12 +122,12 @@ class PlainModel(tf.Module):
           name: "query", "key" or "value".
           x: the input of the attention.
         """
-        c = self.config
-        # The dimensions heads and key are flattened: one matmul of matrices.
-        y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
+        config = self.config
+        # The dimensions heads and d_kv are flattened: one matmul of matrices.
+        y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [config.d_model, -1]))
         if f"{name}/bias" in w:
             y = tf.nn.bias_add(y, tf.reshape(w[f"{name}/bias"], [-1]))
-        return tf.reshape(y, [-1, c.length, c.heads, c.d_kv])
+        return tf.reshape(y, [-1, config.length, config.heads, config.d_kv])
 
     def attend(
         self,
@@ -166,18 +166,23 @@ class PlainModel(tf.Module):
           seed: the seed of the masks, a scalar: the step.
           masks: the kind of masks, a key of `MASKS`.
         """
-        c = self.config
-        if not c.dropout:
+        config = self.config
+        if not config.dropout:
             return no_dropout
 
         def drop(x: tf.Tensor, path: str) -> tf.Tensor:
+            """Returns x with dropout, by the mask of the dropout layer at a path."""
             # meshtf's mask is [batch, length, d_model], x is [batch * length, d_model].
-            shape = x.shape if x.shape.rank != 2 else [c.batch, c.length, x.shape[1]]
+            shape = (
+                x.shape
+                if x.shape.rank != 2
+                else [config.batch, config.length, x.shape[1]]
+            )
             mask = MASKS[masks](
                 shape,
-                rate=c.dropout,
+                rate=config.dropout,
                 seed=seed,
-                path=f"{c.root}/{path}/dropout",
+                path=f"{config.root}/{path}/dropout",
             )
             return masked(x, tf.reshape(mask, x.shape))
 
@@ -187,10 +192,10 @@ class PlainModel(tf.Module):
         """Takes one step of Adam. One fused kernel for each variable is four times as fast as
         separate ops.
         """
-        c = self.config
+        config = self.config
         t = tf.cast(self.step.assign_add(1), tf.float32)
-        beta1_power = tf.pow(c.beta1, t)
-        beta2_power = tf.pow(c.beta2, t)
+        beta1_power = tf.pow(config.beta1, t)
+        beta2_power = tf.pow(config.beta2, t)
         for name, gradient in gradients.items():
             m, v = self.slots[name]
             tf.raw_ops.ResourceApplyAdam(
@@ -199,10 +204,10 @@ class PlainModel(tf.Module):
                 v=v.handle,
                 beta1_power=beta1_power,
                 beta2_power=beta2_power,
-                lr=c.learning_rate,
-                beta1=c.beta1,
-                beta2=c.beta2,
-                epsilon=c.epsilon,
+                lr=config.learning_rate,
+                beta1=config.beta1,
+                beta2=config.beta2,
+                epsilon=config.epsilon,
                 grad=gradient,
             )
 

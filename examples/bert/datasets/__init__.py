@@ -1,1 +1,1 @@
-"""Files to examples."""
+"""Reads the files of tasks as examples, and writes examples to files."""

@@ -85,7 +85,8 @@ def write(
             for path in temporary_paths
         ]
         for count, example in enumerate(examples, 1):
-            writers[count % len(writers)].write(_record(features(example)))
+            writer = writers[count % len(writers)]
+            writer.write(_record(features(example)))
         if not count:
             raise data.DataError("there is no example: the texts are too short.")
     return count
@@ -143,14 +144,16 @@ def from_record(example: Example, seed: Seed, *, vocab: int) -> Example:
             "  create_pretraining_data writes records with all features."
         )
     features = {name: example[key] for name, key in RECORD_KEYS.items()}
-    ids = (features["tokens"], features["masked_ids"])
-    highest = max(int(x.max(initial=0)) for x in ids)
-    if highest >= vocab:
+    highest_id = max(
+        int(features["tokens"].max(initial=0)),
+        int(features["masked_ids"].max(initial=0)),
+    )
+    if highest_id >= vocab:
         raise data.DataError(
-            f"a record has token {highest}, but the model has {vocab:,} tokens.\n  Use "
+            f"a record has token {highest_id}, but the model has {vocab:,} tokens.\n  Use "
             "the configuration for the vocabulary that the records were made with."
         )
-    is_real = features.pop("masked_weights") > 0  # others pad to [predictions]
+    is_real = features.pop("masked_weights") > 0  # false: padding up to [predictions]
     return {
         **features,
         "masked_positions": features["masked_positions"][is_real],

@@ -123,11 +123,18 @@ def questions(
       impossible_fraction: the fraction of questions about a function of another context.
       rng: the random generator.
     """
-    groups = _groups(texts, paragraphs, functions, rng)
+    groups = _groups(texts, count=paragraphs, functions=functions, rng=rng)
     entries = []
     for k, group in enumerate(groups[:paragraphs]):
-        other_group = groups[k - 1]  # the previous one; for the first, the last of all
-        entries.append(_paragraph(k, group, other_group, impossible_fraction, rng))
+        entry = _paragraph(
+            k,
+            group,
+            # The previous group; for the first one, the last of all.
+            other_group=groups[k - 1],
+            impossible_fraction=impossible_fraction,
+            rng=rng,
+        )
+        entries.append(entry)
     article = {
         "title": "Functions of Python's standard library",
         "paragraphs": entries,
@@ -162,8 +169,10 @@ def _groups(
 
 def _distinct_signatures(text: str) -> list[Signature]:
     """Returns signatures of a module with distinct names and distinct parameters."""
-    by_parameters = {s.parameters: s for s in signatures(text)}
-    return list({s.name: s for s in by_parameters.values()}.values())
+    # Of signatures with equal keys, a dict keeps the last one.
+    by_parameters = {signature.parameters: signature for signature in signatures(text)}
+    by_name = {signature.name: signature for signature in by_parameters.values()}
+    return list(by_name.values())
 
 
 def _paragraph(

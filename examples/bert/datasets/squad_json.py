@@ -80,7 +80,8 @@ def read(
     skipped = []
     for location, context, entry in _entries(path):
         try:
-            questions.append(_question(context, entry, negative, answered))
+            question = _question(context, entry, negative=negative, answered=answered)
+            questions.append(question)
         except MalformedError as error:
             if on_bad == "refuse":
                 raise data.DataError(
@@ -107,12 +108,12 @@ def _entries(path: str) -> Iterator[tuple[str, str, Any]]:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         for i, article in enumerate(_get(content, "data", list)):
-            for j, paragraph in enumerate(
-                _get(article, "paragraphs", list, f"data[{i}]")
-            ):
+            paragraphs = _get(article, "paragraphs", list, location=f"data[{i}]")
+            for j, paragraph in enumerate(paragraphs):
                 location = f"data[{i}].paragraphs[{j}]"
-                context = _get(paragraph, "context", str, location)
-                for k, entry in enumerate(_get(paragraph, "qas", list, location)):
+                context = _get(paragraph, "context", str, location=location)
+                entries = _get(paragraph, "qas", list, location=location)
+                for k, entry in enumerate(entries):
                     yield f"{location}.qas[{k}]", context, entry
     except json.JSONDecodeError as error:
         raise data.DataError(
@@ -144,7 +145,7 @@ def _question(
     id_ = _get(entry, "id", str)
     text = _get(entry, "question", str)
     if not answered:
-        return Question(id_, text, context, ())
+        return Question(id_, text, context, answers=())
     answers = [
         Answer(text=_get(answer, "text", str), start=_get(answer, "answer_start", int))
         for answer in _get(entry, "answers", list)
@@ -162,7 +163,7 @@ def _question(
         raise MalformedError(
             "has no answer; give --version_2_with_negative if that is intended"
         )
-    return Question(id_, text, context, tuple(answers))
+    return Question(id_, text, context, answers=tuple(answers))
 
 
 def _get(

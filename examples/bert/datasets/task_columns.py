@@ -12,7 +12,8 @@ class Columns:
     """The columns of the class and of the texts.
 
     Attributes:
-      label: the column of the class.
+      label: the column of the class: its name, or its index as text, such as "1", in files
+        whose first line has no names. Other columns are given in the same way.
       text_a: the column of the text, or of the first text of a pair.
       text_b: the column of the second text; None: there is one text.
       header: whether the first line names the columns.
@@ -27,11 +28,16 @@ class Columns:
 
 
 TASKS = {
-    "tsv": Columns("label", "text_a"),
-    "pairs": Columns("label", "text_a", "text_b"),
-    "cola": Columns("1", "3", header=False),
-    "sst-2": Columns("label", "sentence"),
-    "mrpc": Columns("Quality", "#1 String", "#2 String"),
-    "rte": Columns("label", "sentence1", "sentence2"),
-    "mnli": Columns("gold_label", "sentence1", "sentence2", dev="dev_matched"),
+    "tsv": Columns(label="label", text_a="text_a"),
+    "pairs": Columns(label="label", text_a="text_a", text_b="text_b"),
+    "cola": Columns(label="1", text_a="3", header=False),
+    "sst-2": Columns(label="label", text_a="sentence"),
+    "mrpc": Columns(label="Quality", text_a="#1 String", text_b="#2 String"),
+    "rte": Columns(label="label", text_a="sentence1", text_b="sentence2"),
+    "mnli": Columns(
+        label="gold_label",
+        text_a="sentence1",
+        text_b="sentence2",
+        dev="dev_matched",
+    ),
 }

@@ -33,6 +33,7 @@ class Labelled(Tsv):
     classes: tuple[str, ...] = ()
 
     def parse(self, record: bytes) -> Example:
+        """Returns the example of a line. Raises RecordError for another label."""
         example = super().parse(record)
         if self.classes and example[self.label] not in self.classes:
             raise RecordError(

@@ -1,1 +1,1 @@
-"""Predictions and baselines."""
+"""Answers from logits, their scores, and baselines to compare them with."""

@@ -30,7 +30,13 @@ _NO_SPAN_TEXT = "empty"
 
 
 class Span(NamedTuple):
-    """The text of an answer, and the logits of its first and last token."""
+    """An answer.
+
+    Attributes:
+      text: the text of the answer.
+      start_logit: the logit of its first token as the start of an answer.
+      end_logit: the logit of its last token as the end of an answer.
+    """
 
     text: str
     start_logit: float
@@ -114,14 +120,27 @@ def answer(
       max_length: the maximum number of tokens of an answer.
     """
     best_by_text: dict[str, Span] = {}  # the best span of each text, over all windows
-    nulls = []
-    for window, start, end in zip(windows, start_logits, end_logits, strict=True):
-        nulls.append(Span("", float(start[NO_ANSWER]), float(end[NO_ANSWER])))
-        for i, j in _candidates(window, start, end, num_best, max_length):
-            first_character = window.offsets[i - window.context_start][0]
-            end_character = window.offsets[j - window.context_start][1]
+    nulls = []  # the empty answer of each window
+    for window, starts, ends in zip(windows, start_logits, end_logits, strict=True):
+        null_start = float(starts[NO_ANSWER])
+        null_end = float(ends[NO_ANSWER])
+        nulls.append(Span("", start_logit=null_start, end_logit=null_end))
+        candidates = _candidates(
+            window,
+            start_logits=starts,
+            end_logits=ends,
+            num_best=num_best,
+            max_length=max_length,
+        )
+        for first_token, last_token in candidates:
+            first_character, _ = window.offsets[first_token - window.context_start]
+            _, end_character = window.offsets[last_token - window.context_start]
             text = question.context[first_character:end_character]
-            span = Span(text, float(start[i]), float(end[j]))
+            span = Span(
+                text,
+                start_logit=float(starts[first_token]),
+                end_logit=float(ends[last_token]),
+            )
             if text not in best_by_text or best_by_text[text].score < span.score:
                 best_by_text[text] = span
     best = sorted(best_by_text.values(), key=lambda span: -span.score)[:num_best]
@@ -139,7 +158,7 @@ def _candidates(
     num_best: int,
     max_length: int,
 ) -> list[tuple[int, int]]:
-    """Returns the indices of first and last tokens of spans that may be answers.
+    """Returns the indices of the first and the last token of spans that may be answers.
 
     Args:
       window: the window of the spans.
@@ -149,9 +168,14 @@ def _candidates(
       max_length: the maximum number of tokens of a span.
     """
     context = window.context_start + np.arange(len(window.offsets))
-    starts = _highest(context[window.is_max_context], start_logits, num_best)
-    ends = _highest(context, end_logits, num_best)
-    return [(i, j) for i in starts for j in ends if 0 <= j - i < max_length]
+    first_tokens = _highest(context[window.is_max_context], start_logits, num_best)
+    last_tokens = _highest(context, end_logits, num_best)
+    return [
+        (first_token, last_token)
+        for first_token in first_tokens
+        for last_token in last_tokens
+        if 0 <= last_token - first_token < max_length
+    ]
 
 
 def _highest(indices: np.ndarray, logits: np.ndarray, num_best: int) -> list[int]:

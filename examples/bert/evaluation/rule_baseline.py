@@ -43,6 +43,7 @@ def fixed_rules(training_questions: Sequence[Question]) -> dict[str, Rule]:
         rules[f"always {most_frequent!r}"] = lambda context: most_frequent
 
         def first_between(context: str) -> str:
+            """Returns the first text between the two words; "" if there is none."""
             match = between.search(context)
             return match.group(1) if match else ""
 

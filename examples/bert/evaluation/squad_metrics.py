@@ -18,8 +18,14 @@ from transformer.inference.answer_metrics import exact_match, f1
 Metric = Callable[[str, Sequence[str]], float]  # (text, right answers) -> 0.0 to 1.0
 
 
-class _Scored(NamedTuple):
-    """The odds of a question, and what its text and the empty text score, 0.0 to 1.0."""
+class _QuestionScores(NamedTuple):
+    """What the possible predictions for a question score.
+
+    Attributes:
+      odds: the score of "no answer" minus that of the text, by the model.
+      score_of_text: the metric of the text, 0.0 to 1.0.
+      score_if_empty: the metric of the empty text, 0.0 or 1.0.
+    """
 
     odds: float
     score_of_text: float
@@ -34,8 +40,8 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
       questions: the questions, with answers.
       texts: predictions by question id; a missing one counts as wrong.
     """
-    answerable = [q for q in questions if q.answers]
-    unanswerable = [q for q in questions if not q.answers]
+    answerable = [question for question in questions if question.answers]
+    unanswerable = [question for question in questions if not question.answers]
     # By the prefix of the names of their scores, as in SQuAD's scripts.
     subsets = {"": list(questions)}
     if answerable and unanswerable:
@@ -43,14 +49,18 @@ def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, 
     scores = {}
     for prefix, subset in subsets.items():
         for name, metric in (("exact", exact_match), ("f1", f1)):
-            total = sum(
-                metric(texts[q.id], [a.text for a in q.answers])
-                for q in subset
-                if q.id in texts
-            )
+            total = 0.0
+            for question in subset:
+                if question.id in texts:
+                    total += metric(texts[question.id], _answer_texts(question))
             scores[prefix + name] = 100.0 * total / len(subset)
         scores[f"{prefix}total"] = len(subset)
     return scores
+
+
+def _answer_texts(question: Question) -> list[str]:
+    """Returns the texts of all right answers."""
+    return [answer.text for answer in question.answers]
 
 
 def best_threshold(
@@ -69,24 +79,25 @@ def best_threshold(
         is empty if the odds are above the threshold.
       metric: `exact_match` or `f1`.
     """
-    ranked = sorted(
-        _Scored(
-            odds=odds[q.id],
-            score_of_text=metric(texts[q.id], [a.text for a in q.answers]),
-            score_if_empty=float(not q.answers),
+    by_odds = sorted(  # lowest odds first
+        _QuestionScores(
+            odds=odds[question.id],
+            score_of_text=metric(texts[question.id], _answer_texts(question)),
+            score_if_empty=float(not question.answers),
         )
-        for q in questions
+        for question in questions
     )
     # Below the lowest odds, all predictions are empty. Raising the threshold replaces
     # empty predictions by texts, one question after another.
-    total = sum(question.score_if_empty for question in ranked)
+    total = sum(scores.score_if_empty for scores in by_odds)
     best = total
-    threshold = ranked[0].odds - 1.0
-    for k, question in enumerate(ranked):
-        total += question.score_of_text - question.score_if_empty
+    threshold = by_odds[0].odds - 1.0
+    for k, scores in enumerate(by_odds):
+        total += scores.score_of_text - scores.score_if_empty
         # Questions of equal odds change together.
-        is_last_of_equal = k + 1 == len(ranked) or ranked[k + 1].odds > question.odds
+        is_last_of_equal = k + 1 == len(by_odds) or by_odds[k + 1].odds > scores.odds
+        # More than a rounding error better.
         if total > best + 1e-9 and is_last_of_equal:
             best = total
-            threshold = question.odds
-    return 100.0 * best / len(ranked), threshold
+            threshold = scores.odds
+    return 100.0 * best / len(by_odds), threshold

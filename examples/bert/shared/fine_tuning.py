@@ -113,8 +113,8 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
       ConfigError: the optimizer has no parameter for a given flag, or a setting has no
         effect.
     """
-    # Marks the settings of `Loop` as used: `print_setup` refuses unused ones before
-    # `run_loop` reads them.
+    # The result is not needed here: the call marks the settings of `Loop` as used, since
+    # `print_setup` refuses unused settings before `run_loop` reads them.
     gin_configuration.train_settings(**_LOOP_DEFAULTS)
     settings = gin_configuration.train_settings(
         clip_norm=1.0, microbatches=1, skip_nonfinite_steps=False
@@ -275,7 +275,10 @@ def _report_restored(
         print(f"changed  {line}", flush=True)
     if steps_done >= steps > 0:
         line = run_report.finished_text(
-            steps_done, steps, bool(changed_settings), "output_dir"
+            steps_done,
+            steps,
+            has_changes=bool(changed_settings),
+            setting="output_dir",
         )
     else:
         line = f"continuing from step {steps_done} in {OUTPUT.value}"
@@ -309,8 +312,8 @@ def run_loop(trainer: Trainer, examples: data.Data, steps: int) -> None:
     loop = Loop(
         trainer,
         examples,
-        steps,
-        TRAIN_BATCH.value,
+        steps=steps,
+        batch_size=TRAIN_BATCH.value,
         report_every=REPORT_EVERY.value,
         save_every=SAVE_EVERY.value,
         **settings,

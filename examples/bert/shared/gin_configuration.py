@@ -25,7 +25,8 @@ from transformer.cli import command_line, gin_settings
 
 # Settings that have an effect, or that a flag overrides. `read` clears them.
 _used_settings: set[gin_settings.Key] = set()
-# Lines about overridden settings, which `refuse_unused` returns. `read` clears them.
+# Lines to print about overridden settings, which `refuse_unused` returns. `read` clears
+# them.
 _notes: list[str] = []
 
 
@@ -138,7 +139,9 @@ def refuse_unused() -> list[str]:
         for key in _bound_settings()
         if key not in _used_settings and not _is_used(key)
     ]
-    for key in filter(gin_settings.is_from_command_line, unused):
+    refused = [key for key in unused if gin_settings.is_from_command_line(key)]
+    if refused:
+        key = refused[0]
         raise command_line.ConfigError(
             f"{gin_settings.setting_name(key)} has no effect here.{gin_settings.location_of(key)}\n"
             f"  {_way_out(key)}"

@@ -69,7 +69,7 @@ def mesh() -> mtf.Mesh:
 
 def vocabulary() -> data.WordPieceVocabulary:
     """Returns the vocabulary of the flags."""
-    return data.WordPieceVocabulary(VOCAB.value, LOWER.value)
+    return data.WordPieceVocabulary(VOCAB.value, lower_case=LOWER.value)
 
 
 class Config(NamedTuple):
@@ -84,23 +84,23 @@ class Config(NamedTuple):
     initializer_range: float
 
 
-def build(kind: Callable[..., Model], config: Config, **arguments: Any) -> Any:
+def build(model_class: Callable[..., Model], config: Config, **arguments: Any) -> Any:
     """Returns a model on the mesh of the flags.
 
     As in BERT, all variables except biases and norms are drawn from a normal distribution
     that is truncated at two standard deviations.
 
     Args:
-      kind: the class of the model.
+      model_class: the class of the model.
       config: the sizes of the model.
       **arguments: further arguments of the class.
     """
-    model = kind(mesh(), config.architecture, **arguments)
+    model = model_class(mesh(), config.architecture, **arguments)
     initializer = mtf.layers.initializers.truncated(config.initializer_range)
-    for variable in filter(
-        mtf.optimizers.exclude_names(BIASES_AND_NORMS), model.variables
-    ):
-        variable.assign(initializer(model.mesh, variable.shape, variable.name))
+    is_drawn = mtf.optimizers.exclude_names(BIASES_AND_NORMS)
+    for variable in model.variables:
+        if is_drawn(variable):
+            variable.assign(initializer(model.mesh, variable.shape, variable.name))
     return model
 
 
@@ -191,7 +191,7 @@ def _config(config: Settings) -> Config:
                 f"bert_architecture.{name} = {overrides[name]!r} wins over "
                 f"{sizes[name]!r} of {CONFIG.value}"
             )
-    # Gin passes the overrides.
+    # Gin passes the sizes that it binds, so they are left out here.
     architecture = bert_architecture(
         **{name: size for name, size in sizes.items() if name not in overrides}
     )

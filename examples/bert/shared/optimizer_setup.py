@@ -55,10 +55,10 @@ def make_optimizer(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Opti
     name = optimizer_class.__name__
     arguments = {}
     for parameter in (
-        _Parameter("learning_rate", rate, RATE),
-        _Parameter("weight_decay", DECAY.value, DECAY),
-        _Parameter("epsilon", 1e-6),
-        _Parameter("decay_mask", decay_mask),
+        _Parameter("learning_rate", value=rate, flag=RATE),
+        _Parameter("weight_decay", value=DECAY.value, flag=DECAY),
+        _Parameter("epsilon", value=1e-6),
+        _Parameter("decay_mask", value=decay_mask),
     ):
         if _is_passed(parameter, name):
             arguments[parameter.name] = parameter.value

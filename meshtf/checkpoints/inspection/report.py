@@ -121,14 +121,20 @@ def inspection_text(report: dict[str, Any]) -> str:
     extra = "  ".join(
         f"{name} {_short_text(value)}" for name, value in report["extra"].items()
     )
-    rows = [
-        [t["name"], t["shape"], t["dtype"], f"{t['slices']:,}", f"{t['bytes']:,}"]
-        for t in tensors
-    ]
-    files = [
-        [f["name"], f"{f['bytes']:,}", f["crc32"], f["damage"] or "as it was written"]
-        for f in report["files"]
-    ]
+    tensor_rows = []
+    for tensor in tensors:
+        slices = f"{tensor['slices']:,}"
+        size = f"{tensor['bytes']:,}"
+        tensor_rows.append(
+            [tensor["name"], tensor["shape"], tensor["dtype"], slices, size]
+        )
+    file_rows = []
+    for file in report["files"]:
+        damage = file["damage"] or "as it was written"
+        size = f"{file['bytes']:,}"
+        file_rows.append([file["name"], size, file["crc32"], damage])
+    tensor_titles = ["name", "shape", "dtype", ">slices", ">bytes"]
+    file_titles = ["file", ">bytes", "crc32", ""]
     return "\n".join(
         [
             f"checkpoint  {report['path']}",
@@ -136,9 +142,9 @@ def inspection_text(report: dict[str, Any]) -> str:
             f"extra       {extra or 'nothing'}",
             f"tensors     {len(tensors):,} of {num_bytes:,} bytes",
             "",
-            *_aligned_table(["name", "shape", "dtype", ">slices", ">bytes"], rows),
+            *_aligned_table(tensor_titles, tensor_rows),
             "",
-            *_aligned_table(["file", ">bytes", "crc32", ""], files),
+            *_aligned_table(file_titles, file_rows),
         ]
     )
 
@@ -225,10 +231,10 @@ def comparison_text(comparison: dict[str, Any]) -> str:
         lines += [f"  {name}: {change}" for name, change in type_changes.items()]
     value_changes = comparison["of other numbers"]
     if value_changes:
-        rows = [
-            [name, f"{c['largest']:.6g}", f"{c['numbers']:,} of {c['of']:,}"]
-            for name, c in value_changes.items()
-        ]
+        rows = []
+        for name, change in value_changes.items():
+            counts = f"{change['numbers']:,} of {change['of']:,}"
+            rows.append([name, f"{change['largest']:.6g}", counts])
         titles = ["of other numbers", ">largest difference", ">numbers"]
         lines += ["", *_aligned_table(titles, rows)]
     return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])

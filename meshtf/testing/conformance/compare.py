@@ -1,4 +1,4 @@
-"""Compares a tensor's shards on all mesh positions with an expected array.
+"""Compares a tensor's shards on all mesh positions (virtual devices) with an expected array.
 
 `Tensor.numpy` reads only one copy of each shard. Here every position is compared, so a
 wrong copy on one of several replicas is noticed.
@@ -32,7 +32,8 @@ def difference(
     expected: Any,
     tolerance: float = 0.0,
 ) -> str:
-    """Returns how an eager tensor differs from an expected shape and array, or "".
+    """Returns how an eager tensor differs from an expected shape and array, in words; "" if
+    it does not.
 
     Args:
       x: an eager tensor.
@@ -46,21 +47,24 @@ def difference(
         return f"dtype {x.dtype}, wanted {expected.dtype.name}"
     if x.sharded_value is None or x.mesh is None:
         return "holds no value"
-    shards = [np.asarray(v) for v in x.sharded_value.values]
+    shards = [np.asarray(shard) for shard in x.sharded_value.values]
     local_sizes = _local_sizes(x.mesh, x.sharded_value, expected.shape, shape)
-    for position, value in enumerate(shards):
-        if value.shape != local_sizes or value.dtype != expected.dtype:
+    for position, shard in enumerate(shards):
+        if shard.shape != local_sizes or shard.dtype != expected.dtype:
             return (
-                f"position {position} holds {value.dtype}{list(value.shape)}, "
+                f"position {position} holds {shard.dtype}{list(shard.shape)}, "
                 f"{x.sharded_value.placement} means {expected.dtype}{list(local_sizes)}"
             )
     grid = _reduce_partial(x.mesh, x.sharded_value, shards)
     for coord in x.mesh.coords:
-        shard = _expected_shard(x.mesh, x.sharded_value, coord, shape, expected)
-        if not is_close(grid[coord], shard, tolerance):
+        expected_shard = _expected_shard(
+            x.mesh, x.sharded_value, coord=coord, shape=shape, expected=expected
+        )
+        if not is_close(grid[coord], expected_shard, tolerance):
             return (
                 f"values at {coord} of {x.sharded_value.placement}:\n"
-                f"      have {_short_text(grid[coord])}\n      want {_short_text(shard)}"
+                f"      have {_short_text(grid[coord])}\n"
+                f"      want {_short_text(expected_shard)}"
             )
     return ""
 
@@ -128,11 +132,14 @@ def _expected_shard(
     """
     shard = expected
     axis_sizes = mesh.axes.values()
-    for c, state, axis_size in zip(coord, sharded.placement, axis_sizes, strict=True):
+    for axis_coord, state, axis_size in zip(
+        coord, sharded.placement, axis_sizes, strict=True
+    ):
         if isinstance(state, Sharded):
             dim = shape.index(state.dim)
             local_size = shard.shape[dim] // axis_size
-            shard = shard.take(range(c * local_size, (c + 1) * local_size), dim)
+            start = axis_coord * local_size
+            shard = shard.take(range(start, start + local_size), axis=dim)
     return shard
 
 

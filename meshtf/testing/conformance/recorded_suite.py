@@ -135,7 +135,10 @@ def _covering_layouts(
     num_layouts = (len(axes) + 1) ** len(dims)
     report.left_out += num_layouts - len(candidates)
     # {index of a candidate: the layouts of samples that it covers}.
-    covers = {i: _sample_layouts(cases, axes, c) for i, c in enumerate(candidates)}
+    covers = {
+        i: _sample_layouts(cases, axes, rules=candidate)
+        for i, candidate in enumerate(candidates)
+    }
     uncovered = set().union(*covers.values())
     # The empty layout is always checked.
     layouts: list[Rules] = [{}]
@@ -174,8 +177,8 @@ def _candidates(
     layouts = []
     for choice_indices in rng.integers(0, len(choices), (MAX_CANDIDATES, len(dims))):
         axis_by_dim = [choices[i] for i in choice_indices]
-        rules = {d: axis for d, axis in zip(dims, axis_by_dim, strict=True) if axis}
-        layouts.append(rules)
+        pairs = zip(dims, axis_by_dim, strict=True)
+        layouts.append({dim: axis for dim, axis in pairs if axis})
     return layouts
 
 
@@ -261,6 +264,7 @@ def _program(
     """
 
     def program(*arguments: Tensor) -> list[Tensor]:
+        """Runs all cases, with as many of the arguments as each case takes."""
         remaining = iter(arguments)
         results: list[Tensor] = []
         for case, eager_xs, eager_dys in zip(cases, inputs, cotangents, strict=True):

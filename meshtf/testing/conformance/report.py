@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 
 _MAX_SHOWN = 5  # the count of failures that are printed
-_MAX_LINES = 20  # the maximum length of a repr
+_MAX_LINES = 20  # the maximum count of lines of a repr
 
 
 @dataclasses.dataclass(repr=False)

@@ -64,14 +64,16 @@ def registered_ops() -> list[type[Op]]:
     ops = {
         op
         for op in _subclasses(Op)
-        if op.__module__.startswith(meshtf.ops.__name__) and op.__name__[0] != "_"
+        if op.__module__.startswith(meshtf.ops.__name__)
+        and not op.__name__.startswith("_")
     }
     return sorted(ops, key=label)
 
 
 def label(op: type[Op]) -> str:
     """Returns the module and the name of an op class, such as "gather.Gather"."""
-    return f"{op.__module__.rpartition('.')[2]}.{op.__name__}"
+    _, _, module = op.__module__.rpartition(".")
+    return f"{module}.{op.__name__}"
 
 
 def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
