@@ -1,5 +1,7 @@
 """Forecasts: what a program computes, communicates and stores on a mesh, before it runs.
 
+A tensor is live from the step that computes it to the last step that reads it.
+
 Contents:
 
     forecast        the class `Forecast`: prints and saves

@@ -152,7 +152,7 @@ class PythonFunction:
         if not in_place:
             # Scalars: the index of the current iteration of each enclosing loop.
             for depth, index in enumerate(iterations()):
-                call.add_array(f"{_ITERATION_PREFIX}{depth}", index, "")
+                call.add_array(f"{_ITERATION_PREFIX}{depth}", index, dims="")
         call.key += context_entries(settings)
         return call
 
@@ -195,8 +195,8 @@ class PythonFunction:
         record_layout_use(graph.mesh, layout_use(graph.nodes))
         marked_leaves = [RESULT if hasattr(y, "spec") else y for y in leaves]
         structure = tf.nest.pack_sequence_as(returned, marked_leaves)
-        recorded = Recorded(graph.nodes, results, graph.mesh, self.name)
-        return Recording(recorded, call.stores, structure)
+        recorded = Recorded(graph.nodes, results, mesh=graph.mesh, name=self.name)
+        return Recording(recorded, arguments=call.stores, structure=structure)
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]

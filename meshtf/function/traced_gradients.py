@@ -136,8 +136,8 @@ class Trace:
                 remove_writer(store, self.write_time)
 
     def outer_captures(self) -> list[Tensor]:
-        """Returns the captures as tensors outside of the function: eager tensors as they
-        are, and for reads of variables other reads.
+        """Returns the captures as tensors outside of the function: eager tensors unchanged,
+        and for each read of a variable in the function a read of it outside.
         """
         outer_tensors = []
         for x in self.captures:
@@ -173,7 +173,7 @@ class Trace:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
         # Printing and other effects on the host are not repeated.
-        forward_nodes = [n for n in self.nodes if not isinstance(n.op, HostOp)]
+        forward_nodes = [node for node in self.nodes if not isinstance(node.op, HostOp)]
         nodes_before = list(graph.nodes)
         # Gradient ops are recorded after the forward ops, in the graph of the function.
         graph.set_nodes(forward_nodes)
@@ -194,7 +194,9 @@ class Trace:
         trace = Trace(
             name=f"the gradient of {self.name}",
             graph=graph,
-            recorded=Recorded(nodes, results, self.mesh, f"gradient of {self.name}"),
+            recorded=Recorded(
+                nodes, results, mesh=self.mesh, name=f"gradient of {self.name}"
+            ),
             stores=[*self.stores, *cotangents],
             compile_recorded=self.compile_recorded,
             outer_reads=self.outer_reads,
@@ -397,4 +399,11 @@ def _cotangent_store(
     cotangent's distinct shards in the placement of the result.
     """
     shards, distinct_index = distinct(reshard_to(dy, placement))
-    return ShardsStore("a cotangent", spec, mesh, placement, distinct_index), shards
+    store = ShardsStore(
+        "a cotangent",
+        spec,
+        mesh=mesh,
+        placement=placement,
+        distinct_index=distinct_index,
+    )
+    return store, shards

@@ -48,14 +48,14 @@ def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     """An initializer that returns zeros [*shape]."""
     # All initializers take a name; this one only checks it.
     as_text("name", name)
-    return full(mesh, shape, 0.0)
+    return full(mesh, shape, value=0.0)
 
 
 def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     """An initializer that returns ones [*shape]."""
     # All initializers take a name; this one only checks it.
     as_text("name", name)
-    return full(mesh, shape, 1.0)
+    return full(mesh, shape, value=1.0)
 
 
 def shared(initializer: Initializer) -> Initializer:
@@ -83,7 +83,7 @@ def shared(initializer: Initializer) -> Initializer:
 def constant(value: float) -> Initializer:
     """Returns an initializer whose tensors have `value` in all elements."""
     check_floats(value=value)
-    return lambda mesh, shape, name: full(mesh, shape, value)
+    return lambda mesh, shape, name: full(mesh, shape, value=value)
 
 
 def normal(stddev: float = 1.0) -> Initializer:

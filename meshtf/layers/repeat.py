@@ -100,9 +100,9 @@ class Repeat(Module):
             refuse_tensor("x", x)
         check_nest("x", x)
         as_callable("fn", fn)
-        # Variables of modules that were made outside of `make` lack the dimension of the
-        # layers: all layers share them. `is`, not `==`: another Repeat may have an equal
-        # dimension.
+        # `stack`: the dimensions of layers that a variable is stacked along. Variables of
+        # modules that were made outside of `make` lack this dimension: all layers share
+        # them. `is`, not `==`: another Repeat may have an equal dimension.
         variables = [
             v for v in self.layer.variables if any(d is self.dim for d in v.stack)
         ]

@@ -229,7 +229,7 @@ WALK = (
         "many half floats are added in their own type",
         "meshtf.graph.autodiff.cotangents",
         "Cotangents.add",
-        "count > _FEW",
+        "count > _MAX_ADDED_NARROW",
         "False",
         TEST_HALF_SUMS,
     ),
