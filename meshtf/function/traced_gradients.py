@@ -173,7 +173,7 @@ class Trace:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
         # Printing and other effects on the host are not repeated.
-        forward_nodes = [node for node in self.nodes if not isinstance(node.op, HostOp)]
+        forward_nodes = [n for n in self.nodes if not isinstance(n.op, HostOp)]
         nodes_before = list(graph.nodes)
         # Gradient ops are recorded after the forward ops, in the graph of the function.
         graph.set_nodes(forward_nodes)
@@ -194,9 +194,7 @@ class Trace:
         trace = Trace(
             name=f"the gradient of {self.name}",
             graph=graph,
-            recorded=Recorded(
-                nodes, results, mesh=self.mesh, name=f"gradient of {self.name}"
-            ),
+            recorded=Recorded(nodes, results, self.mesh, f"gradient of {self.name}"),
             stores=[*self.stores, *cotangents],
             compile_recorded=self.compile_recorded,
             outer_reads=self.outer_reads,
@@ -399,11 +397,4 @@ def _cotangent_store(
     cotangent's distinct shards in the placement of the result.
     """
     shards, distinct_index = distinct(reshard_to(dy, placement))
-    store = ShardsStore(
-        "a cotangent",
-        spec,
-        mesh=mesh,
-        placement=placement,
-        distinct_index=distinct_index,
-    )
-    return store, shards
+    return ShardsStore("a cotangent", spec, mesh, placement, distinct_index), shards

@@ -227,13 +227,7 @@ class RecordedChunks:
                     flat_labels = list(xs[num_layer_inputs:])
                     labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_labels)
                 return run_chunk(
-                    pipe,
-                    k,
-                    index=index,
-                    x=x,
-                    derived_dims=self.derived_dims,
-                    loss_of=loss_of,
-                    loss_inputs=labels,
+                    pipe, k, index, x, self.derived_dims, loss_of, loss_inputs=labels
                 )
 
             if pipe.recompute:
@@ -362,16 +356,9 @@ class RecordedChunks:
         if chunk is self.last_chunk:
             # The loss is a mean over microbatches.
             weight = 1.0 / self.pipe.microbatches
+            dtypes = [chunk.outputs[i].dtype for i in indices]
             with stage(chunk.stage):
-                return [
-                    full(
-                        self.mesh,
-                        shape="",
-                        value=weight,
-                        dtype=chunk.outputs[i].dtype,
-                    )
-                    for i in indices
-                ]
+                return [full(self.mesh, "", weight, dtype=dtype) for dtype in dtypes]
         cotangents = self._next_chunk(chunk).cotangents[m]
         next_arguments = self._next_arguments(chunk)
         return [cotangents[next_arguments[i]] for i in indices]

@@ -336,8 +336,8 @@ def _take_digits(
     Args:
       remaining: the digits of this dimension and of those after it.
       size: the size of this dimension.
-      next_is_one: whether the next dimension has size 1, and so gets the next digit of
-        size 1.
+      next_is_one: whether the next dimension has size 1. If so, a digit of size 1 after the
+        first one is left to it.
 
     Returns:
       The digits; None if no product of digits is `size`.

@@ -121,8 +121,8 @@ def scan_and_sum(
     if not scan_dim.size:
         return _empty_scan(body, init, xs, scan_dim)
     if isinstance(current_executor(), Graph):
-        return _recorded_scan(body, init, xs, scan_dim, reverse)
-    return _eager_scan(body, init, xs, scan_dim, reverse)
+        return _recorded_scan(body, init, xs, dim=scan_dim, reverse=reverse)
+    return _eager_scan(body, init, xs, dim=scan_dim, reverse=reverse)
 
 
 def _length(xs: Any, dim: str, length: int | None) -> int:
