@@ -342,7 +342,7 @@ class _BeamSearch:
         # [..., parent_dim, ...] -> [..., beam or pool, ...]
         new_dim = parents.shape.names[-1]
         x = rename(x, self.beam.name, self.parent_dim)
-        names = [new_dim if n == self.parent_dim else n for n in x.shape.names]
+        names = [new_dim if name == self.parent_dim else name for name in x.shape.names]
         return transpose(gather(x, parents, self.parent_dim), names)
 
     def _beams_first(self, x: Tensor) -> Tensor:

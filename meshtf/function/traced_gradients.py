@@ -173,7 +173,7 @@ class Trace:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
         # Printing and other effects on the host are not repeated.
-        forward_nodes = [n for n in self.nodes if not isinstance(n.op, HostOp)]
+        forward_nodes = [node for node in self.nodes if not isinstance(node.op, HostOp)]
         nodes_before = list(graph.nodes)
         # Gradient ops are recorded after the forward ops, in the graph of the function.
         graph.set_nodes(forward_nodes)

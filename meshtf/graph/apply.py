@@ -57,7 +57,8 @@ class _Executors(threading.local):
 
 
 _executors = _Executors()
-# The eager executor, which all threads share; empty until `set_eager_executor` is called.
+# The eager executor, which all threads share, as a list of one; empty until
+# `set_eager_executor` is called.
 _eager: list[Executor] = []
 
 

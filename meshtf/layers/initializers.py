@@ -226,7 +226,7 @@ def _fan(
     layers.
     """
     # A `Repeat` sets `stacked_dims` while it makes variables.
-    repeated_names = [d.name for d in current().stacked_dims]
+    repeated_names = [dim.name for dim in current().stacked_dims]
     kernel = shape.without(*expert_names, *repeated_names)
     fan_in = kernel.only(reduced_names).size
     fan_out = kernel.without(*reduced_names).size

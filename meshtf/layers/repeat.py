@@ -104,7 +104,9 @@ class Repeat(Module):
         # modules that were made outside of `make` lack this dimension: all layers share
         # them. `is`, not `==`: another Repeat may have an equal dimension.
         variables = [
-            v for v in self.layer.variables if any(d is self.dim for d in v.stack)
+            variable
+            for variable in self.layer.variables
+            if any(dim is self.dim for dim in variable.stack)
         ]
 
         def iteration(carry: Any, inputs: Any) -> tuple[Any, Any]:
@@ -126,5 +128,5 @@ class Repeat(Module):
                 return recompute(run_layer)(carry)
             return run_layer(carry)
 
-        inputs = ([v.tensor() for v in variables], xs)
+        inputs = ([variable.tensor() for variable in variables], xs)
         return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

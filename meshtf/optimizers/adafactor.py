@@ -136,7 +136,7 @@ class Adafactor(Optimizer):
         self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
         self.weight_decay = weight_decay
         self.decay_mask = decay_mask or default_decay_mask
-        slot_shapes = [self._slot_shapes(v.shape) for v in variables]
+        slot_shapes = [self._slot_shapes(variable.shape) for variable in variables]
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
 
     def _slot_shapes(self, shape: Shape) -> dict[str, Shape]:

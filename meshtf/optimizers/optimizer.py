@@ -94,7 +94,7 @@ class Optimizer(Module):
         slot_shapes = as_sequence("slots", slots, "a dict of shapes for each variable")
         super().__init__(name)
         self.learning_rate = learning_rate
-        counts = Counter(v.name for v in variables)
+        counts = Counter(variable.name for variable in variables)
         duplicates = [name for name, count in counts.items() if count > 1]
         if duplicates:
             raise PlanError(
@@ -162,7 +162,9 @@ class Optimizer(Module):
         for dtype, same_dtype_pairs in pairs_by_dtype.items():
             with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
-                self.apply_weight_decay([v for _, v in same_dtype_pairs], rate)
+                self.apply_weight_decay(
+                    [variable for _, variable in same_dtype_pairs], rate
+                )
                 step_scalars = self.step_scalars(rate, step)
             for grad, variable in same_dtype_pairs:
                 self.update(variable, grad, self.slots[variable.name], step_scalars)

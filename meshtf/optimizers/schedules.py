@@ -197,7 +197,7 @@ def product(*factors: Rate) -> Schedule:
         raise PlanError("a product of rates has at least one factor.")
 
     def rate(step: Tensor) -> Tensor:
-        constant = math.prod(f for f in factors if not callable(f))
+        constant = math.prod(factor for factor in factors if not callable(factor))
         result = scalar(step.mesh, constant)
         for factor in factors:
             if callable(factor):

@@ -1,5 +1,5 @@
-"""Plans loops and branches. Their bodies are planned with the placements that the
-captured tensors have in the surrounding program.
+"""Plans loops and branches. Their bodies are planned with the placements (the states along
+each mesh axis) that the captured tensors have in the surrounding program.
 
 The carries of a loop have the preferred placement of its outputs, so one plan of the body
 fits all iterations. Partial sums are reduced before the loop. Steps that compute the same

@@ -1,5 +1,6 @@
 """The table of reshards: how a tensor gets from one placement to another, by collectives
-and local slices. Each line is the state along a mesh axis before, each column the state after.
+and local slices. A placement is the state of the tensor along each mesh axis. Each line of
+the table is the state along an axis before the reshard, each column the state after it.
 
     before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
     Replicated      -            slice (free)             never     drop (free)

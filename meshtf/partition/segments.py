@@ -328,7 +328,7 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
     """
     bucketed = []
     for segment in segments:
-        needed = (v for compute in segment.computes for v in compute.inputs)
+        needed = (value for compute in segment.computes for value in compute.inputs)
         before = tuple(buckets.add(segment.before, needed))
         bucketed.append(dataclasses.replace(segment, before=before))
     open_buckets = tuple(buckets.close_all())
@@ -347,7 +347,7 @@ def _with_inputs_and_outputs(
     for segment in reversed(segments):
         computed_values = [out for compute in segment.computes for out in compute.outs]
         used_values = dict.fromkeys(
-            v for compute in segment.computes for v in compute.inputs
+            value for compute in segment.computes for value in compute.inputs
         )
         for value in computed_values:
             used_values.pop(value, None)

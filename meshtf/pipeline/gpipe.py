@@ -254,8 +254,8 @@ class GPipe(Module):
 
             def backward(dy: Tensor) -> list[Tensor | None]:
                 return [
-                    _scaled_gradient(g, dy, x)
-                    for g, x in zip(gradients, xs, strict=True)
+                    _scaled_gradient(gradient, dy, x)
+                    for gradient, x in zip(gradients, xs, strict=True)
                 ]
 
             return loss, backward
@@ -296,7 +296,9 @@ class GPipe(Module):
                     loss_inputs=labels,
                 )
             ys.append(y)
-            deferred_tensors.append([t for entry in deferred for t in entry.tensors])
+            deferred_tensors.append(
+                [tensor for entry in deferred for tensor in entry.tensors]
+            )
         sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
         # Each microbatch has deferred the same calls: those of the last one are made.
         call_with_means(deferred, sums, self.microbatches)

@@ -317,7 +317,9 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
     """
     if _AMBIGUOUS_DIGIT in digits:
         return [_AMBIGUOUS] * len(sizes)
-    remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
+    remaining = deque(
+        digit for digit in digits if digit.size > 1 or digit.counts_examples
+    )
     digits_of_dims = []
     for k, size in enumerate(sizes):
         next_is_one = k + 1 < len(sizes) and sizes[k + 1] == 1

@@ -51,7 +51,7 @@ def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tenso
     require_dim(x.shape, dim)
     size = x.shape[dim]
     if num_microbatches < 1 or size % num_microbatches:
-        divisors = [n for n in range(1, size + 1) if size % n == 0]
+        divisors = [divisor for divisor in range(1, size + 1) if size % divisor == 0]
         raise ShapeError(
             explain_error(
                 f'{num_microbatches} microbatches do not divide dimension "{dim}" of '

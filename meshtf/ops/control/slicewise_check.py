@@ -53,7 +53,9 @@ def check_names(
     }
     for name in dims:
         if not any(name in x.shape for x in inputs):
-            known_names = [n for x in inputs for n in x.shape.names]
+            known_names: list[str] = []
+            for x in inputs:
+                known_names.extend(x.shape.names)
             close = near_misses(name, known_names)
             suggestion = ""
             if close:

@@ -192,7 +192,7 @@ def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:
         y = rename(y, {renamed_dim: dim})
     else:
         y = gather(x, ids, dim)
-    new_names = [n for n in ids.shape.names if n == dim or n not in x.shape]
+    new_names = [name for name in ids.shape.names if name == dim or name not in x.shape]
     axis = x.shape.index(dim)
     names_before = x.shape.names[:axis]
     names_after = x.shape.names[axis + 1 :]

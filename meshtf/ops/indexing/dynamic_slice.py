@@ -239,7 +239,9 @@ def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
       ShapeError: updates and x differ in other dimensions.
     """
     other_dims = set(x.shape.without(dim))
-    new_dims = [d for d in updates.shape if d not in other_dims]
+    new_dims = [
+        update_dim for update_dim in updates.shape if update_dim not in other_dims
+    ]
     if len(new_dims) > 1 or not other_dims <= set(updates.shape):
         raise ShapeError(
             explain_error(
@@ -329,7 +331,7 @@ def _gather_along(
     """
     y = gather_with_bounds(x, indices, dim, out_of_range)
     y = rename(y, {"." + dim: new_dim})
-    return transpose(y, [new_dim if n == dim else n for n in x.shape.names])
+    return transpose(y, [new_dim if name == dim else name for name in x.shape.names])
 
 
 def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
@@ -347,7 +349,7 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
                 f"{x.shape.dim(dim)!r} has no {size} elements.", tensor=repr(x.shape)
             )
         )
-    return clip(begin, 0, x.shape[dim] - size)
+    return clip(begin, low=0, high=x.shape[dim] - size)
 
 
 def _as_index(x: Tensor, dim: str, index: Tensor) -> Tensor:

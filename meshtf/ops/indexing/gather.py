@@ -117,10 +117,10 @@ class Gather(Op):
         the order of the output.
         """
         table_shape, ids_shape = context.inputs
-        batch = [n for n in ids_shape.names if n in table_shape]
-        lookups = [n for n in ids_shape.names if n not in table_shape]
+        batch = [name for name in ids_shape.names if name in table_shape]
+        lookups = [name for name in ids_shape.names if name not in table_shape]
         # `dim` may be anywhere among the rest.
-        dim_and_rest = [n for n in table_shape.names if n not in ids_shape]
+        dim_and_rest = [name for name in table_shape.names if name not in ids_shape]
         axis = dim_and_rest.index(self.dim)
         y = tf.gather(
             arrange(table, table_shape.names, batch + dim_and_rest),
@@ -218,7 +218,9 @@ def check_segments(
         raise DTypeError(f"{op_name} takes numbers, not bool.")
     output_dims = output_shape.without(dim)
     lost_dims = [
-        d for d in x.shape if d.name not in ids.shape and d.name not in output_dims
+        x_dim
+        for x_dim in x.shape
+        if x_dim.name not in ids.shape and x_dim.name not in output_dims
     ]
     if dim in x.shape or lost_dims or not set(output_dims) <= set(x.shape):
         raise ShapeError(
@@ -245,7 +247,7 @@ def segment_dim_and_output_shape(
     segment_dim = single_dim(dim)
     batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
     require_dim(ids.shape, *batch_names)
-    batch_dims = [ids.shape.dim(n) for n in batch_names]
+    batch_dims = [ids.shape.dim(name) for name in batch_names]
     rest = x.shape.without(*ids.shape.names)
     return segment_dim.name, Shape([*batch_dims, segment_dim, *rest])
 
@@ -332,7 +334,7 @@ def take_along_axis(
     index_dim = "." + dim  # renamed, since ids of gather cannot have `dim`
     y = gather(x, rename(ids, {dim: index_dim}), dim, out_of_range=out_of_range)
     y = rename(y, {index_dim: dim})
-    only_in_ids = [n for n in ids.shape.names if n not in x.shape]
+    only_in_ids = [name for name in ids.shape.names if name not in x.shape]
     return transpose(y, [*x.shape.names, *only_in_ids])
 
 

@@ -181,9 +181,9 @@ def reduce_segments(
     """
     x_shape, ids_shape = context.inputs
     (output_shape,) = context.outputs
-    batch = [n for n in ids_shape.names if n in output_shape]
-    reduced = [n for n in ids_shape.names if n not in output_shape]
-    rest = [n for n in output_shape.names if n not in batch and n != dim]
+    batch = [name for name in ids_shape.names if name in output_shape]
+    reduced = [name for name in ids_shape.names if name not in output_shape]
+    rest = [name for name in output_shape.names if name not in batch and name != dim]
     num_segments = context.local_size(dim)
     is_sharded = context.num_shards(dim) > 1
     # The kernel raises for ids that are too large (`kernels_refuse`), and ignores negative
@@ -198,7 +198,7 @@ def reduce_segments(
         ids = check_bounds(context, dim, ids, out_of_range)
     ids = arrange(ids, ids_shape.names, batch + reduced)
     # A group is one index of the batch dimensions.
-    num_groups = math.prod(output_shape[n] for n in batch)
+    num_groups = math.prod(output_shape[name] for name in batch)
     if batch or is_sharded or out_of_range == "zeros":
         ids, is_local = to_local_ids(context, dim, ids)
         if batch:
@@ -208,8 +208,8 @@ def reduce_segments(
     x = arrange(x, x_shape.names, batch + reduced + rest)
     y = kernel(x, as_index_dtype(ids), num_groups * num_segments)
     if batch:
-        batch_sizes = [output_shape[n] for n in batch]
-        rest_sizes = [output_shape[n] for n in rest]
+        batch_sizes = [output_shape[name] for name in batch]
+        rest_sizes = [output_shape[name] for name in rest]
         y = tf.reshape(y, [*batch_sizes, num_segments, *rest_sizes])
     return arrange(y, [*batch, dim, *rest], output_shape.names)
 
@@ -225,7 +225,7 @@ def _group_offsets(
     broadcasts with ids: `[*batch, 1, ..., 1]`.
     """
     offsets = tf.range(0, num_groups * num_segments, num_segments, dtype=tf.int64)
-    batch_sizes = [ids_shape[n] for n in batch]
+    batch_sizes = [ids_shape[name] for name in batch]
     return tf.reshape(offsets, [*batch_sizes, *[1] * len(reduced)])
 
 

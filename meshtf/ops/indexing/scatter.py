@@ -255,10 +255,12 @@ def _last_updates(
       The updates, of shape `output_shape`; 0 where there is none. Their indices in the merged
       scattered dimensions, [*batch, dim]; negative where there is none.
     """
-    scattered_names = [n for n in ids.shape.names if n not in output_shape]
+    scattered_names = [name for name in ids.shape.names if name not in output_shape]
     ids = _merge_scattered(ids, scattered_names)
     updates = _merge_scattered(updates, scattered_names)
-    (update_dim,) = (d for d in ids.shape if d.name not in output_shape)
+    (update_dim,) = (
+        ids_dim for ids_dim in ids.shape if ids_dim.name not in output_shape
+    )
     # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
     batch = output_shape.only(ids.shape.names)

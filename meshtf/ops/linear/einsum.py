@@ -146,14 +146,14 @@ def matmul(x: Any, y: Any) -> Tensor:
     """
     x = as_tensor("x", x)
     y = as_tensor("y", y)
-    shared = [n for n in x.shape.names if n in y.shape]
+    shared = [name for name in x.shape.names if name in y.shape]
     if len(shared) != 1:
         raise ShapeError(
             f"matmul sums over the one name that both have; {x.shape!r} and "
             f"{y.shape!r} share {len(shared)}. Use mtf.einsum."
         )
     names = [*x.shape.names, *y.shape.names]
-    return einsum([x, y], [n for n in names if n not in shared])
+    return einsum([x, y], [name for name in names if name not in shared])
 
 
 def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:

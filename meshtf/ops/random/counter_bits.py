@@ -94,8 +94,8 @@ def index_words(
     if names:
         sizes = [context.local_size(name) for name in names]
         indices = [
-            _distinct_indices(context, name, d, strides.get(name))
-            for d, name in enumerate(names)
+            _distinct_indices(context, name, dim_index, strides.get(name))
+            for dim_index, name in enumerate(names)
         ]
     else:
         sizes = [1]

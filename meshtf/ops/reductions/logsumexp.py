@@ -92,7 +92,7 @@ class LogSumExp(OpWithStatistics):
 
     def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
         """Returns the log-sum-exp of the local shard of x, at least in float32."""
-        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
+        axes = [context.axis(0, dim) for dim in self.dims]  # in the shape of input 0
         return log_sum_exp(widen(x), axes)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
@@ -165,7 +165,7 @@ def check_sink_logit(sums: Shape, sink_logit: Any) -> None:
     if is_scalar(sink_logit):
         return
     shape = as_tensor("sink_logit", sink_logit).shape
-    unknown_names = [n for n in shape.names if n not in sums]
+    unknown_names = [name for name in shape.names if name not in sums]
     if unknown_names:
         raise ShapeError(
             explain_error(

@@ -1,7 +1,7 @@
 """Slices, padding and concatenation along a dimension: slice, pad, concat, chunk.
 
-    y = mtf.slice(x, "length", 1, 7)                     # elements 1 to 7 of [batch, length:8]
-    y = mtf.pad(y, "length", 0, 1)                       # and one zero after them
+    y = mtf.slice(x, "length", begin=1, size=7)          # elements 1 to 7 of [batch, length:8]
+    y = mtf.pad(y, "length", before=0, after=1)          # and one zero after them
     q, k, v = mtf.chunk(x, "d", 3)
     x = mtf.concat([q, k, v], "d")
 

@@ -9,6 +9,9 @@ each name of x that windows slide over to the name of its taps in the kernel. x 
 sharded along any name: where windows slide over a sharded one, neighbouring shards exchange
 the elements at the border.
 
+Windows are those of the convolution. Only the method `window` of an op, which returns a
+`graph.Window`, is about shards: the range of an input that a shard of the output reads.
+
 The scalar sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
 derivatives are the ops of this file, and the gradients of each are the other two:
 
@@ -99,7 +102,7 @@ class _ConvOp(WindowedOp):
         return None
 
     def flops(self, *xs: Spec) -> int:
-        num_windows = math.prod(w.num_windows for w in self.geometry.windows)
+        num_windows = math.prod(window.num_windows for window in self.geometry.windows)
         other_sizes = math.prod(self.geometry.sizes(*xs).values())
         return 2 * other_sizes * num_windows
 
