@@ -203,7 +203,13 @@ def reduce_segments(
         ids, is_local = to_local_ids(context, dim, ids)
         if batch:
             # Segment i of group g is segment g * num_segments + i of the kernel.
-            ids += _group_offsets(batch, reduced, ids_shape, num_groups, num_segments)
+            ids += _group_offsets(
+                batch,
+                reduced,
+                ids_shape,
+                num_groups=num_groups,
+                num_segments=num_segments,
+            )
         ids = tf.where(is_local, ids, -1)
     x = arrange(x, x_shape.names, batch + reduced + rest)
     y = kernel(x, as_index_dtype(ids), num_groups * num_segments)

@@ -94,7 +94,7 @@ class Cumsum(OpWithStatistics):
         return (tf.cast(self._local_sums(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
         x = widen(x)
         local_sums = self._local_sums(context, x)
         total = last_element(local_sums, axis, self.reverse)

@@ -84,7 +84,7 @@ class LinearRecurrence(OpWithStatistics):
         return (statistic, statistic)
 
     def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of a, input 0
         _products, h = running_linear(widen(a), widen(b), axis, self.reverse)
         return (tf.cast(h, b.dtype),)
 

@@ -133,7 +133,7 @@ class Pad(WindowedOp):
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (context.window(0, self.dim, x),)
+        return (context.window(0, self.dim, x),)  # of input 0
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [slice(dy, self.dim, begin=self.before, size=x.shape[self.dim])]

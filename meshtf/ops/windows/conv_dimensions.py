@@ -296,7 +296,9 @@ def convolution_geometry(
       stride, padding, dilation, groups: the arguments of `conv`.
     """
     window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
-    windows = sliding_windows(x, window_sizes, stride, padding, dilation)
+    windows = sliding_windows(
+        x, window_sizes, stride=stride, padding=padding, dilation=dilation
+    )
     summed, added = summed_and_added(x, kernel, taps, groups)
     geometry = Geometry(
         windows=windows, taps=tuple(taps.values()), summed=summed, added=added

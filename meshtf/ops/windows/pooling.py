@@ -114,7 +114,7 @@ class _PoolOp(WindowedOp):
         """
         x = self._packed(context, x, input_index)
         for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
-            x = pad_input(context, x, axis, window, fill)
+            x = pad_input(context, x, axis, window=window, fill=fill)
         return x
 
     def _unpacked(self, context: LocalContext, y: Any) -> LocalTensors:
