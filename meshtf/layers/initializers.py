@@ -145,6 +145,7 @@ def variance_scaling(
         entries is a separate kernel; so are the dimensions of repeated layers (`Repeat`).
     """
     check_floats(scale=scale)
+    # Checks: these calls raise ArgumentError for a wrong name.
     as_choice("mode", mode, get_args(Mode))
     as_choice("distribution", distribution, get_args(Distribution))
     # Raises errors of the names now, not when a variable is made.

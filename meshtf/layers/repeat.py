@@ -51,7 +51,7 @@ class Repeat(Module):
         recomputed: bool = False,
         name: str | None = None,
     ) -> None:
-        as_callable("make", make)
+        make = as_callable("make", make)
         check_bools(recomputed=recomputed)
         super().__init__(name)
         self.dim = single_dim(dim)
@@ -99,7 +99,7 @@ class Repeat(Module):
         if x is None:
             refuse_tensor("x", x)
         check_nest("x", x)
-        as_callable("fn", fn)
+        fn = as_callable("fn", fn)
         # `stack`: the dimensions of layers that a variable is stacked along. Variables of
         # modules that were made outside of `make` lack this dimension: all layers share
         # them. `is`, not `==`: another Repeat may have an equal dimension.

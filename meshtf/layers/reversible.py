@@ -50,7 +50,7 @@ class Reversible(Module):
     ) -> None:
         functions = as_sequence("functions", functions, "a list of functions")
         for f in functions:
-            as_callable("functions", f)
+            as_callable("functions", f)  # raises ArgumentError
         super().__init__(name)
         self.functions = list(functions)
 

@@ -101,7 +101,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         the rule has cotangents only for arguments.
       ShapeError, DTypeError: a cotangent has another shape or data type than its argument.
     """
-    as_callable("fn", fn)
+    fn = as_callable("fn", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -84,7 +84,7 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
       fn: a function that writes variables and returns nothing.
       *tensors: the arguments of fn, for the current microbatch or batch.
     """
-    as_callable("fn", fn)
+    fn = as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
     calls = current().deferred_calls
     if calls is None:

@@ -248,7 +248,7 @@ def read_window(
     if isinstance(window, str):
         pairs = parse_pairs(window, kind="window")
     else:
-        as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
+        window = as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
         pairs = list(window.items())
     taps = dict(pairs)
     require_dim(x, *taps)

@@ -7,10 +7,7 @@ A convolution is an einsum with windows. Names that x and the kernel share are s
 except for `groups`. Names that only the kernel has are added to the result. `window` maps
 each name of x that windows slide over to the name of its taps in the kernel. x may be
 sharded along any name: where windows slide over a sharded one, neighbouring shards exchange
-the elements at the border.
-
-Windows are those of the convolution. Only the method `window` of an op, which returns a
-`graph.Window`, is about shards: the range of an input that a shard of the output reads.
+the elements at the border: an op's method `window` returns the range that a shard reads.
 
 The scalar sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
 derivatives are the ops of this file, and the gradients of each are the other two:
@@ -372,7 +369,9 @@ def conv_transpose(
     window_sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
     result_sizes = transposed_sizes(x.shape, window_sizes, stride, padding, dilation)
     if output_size is not None:
-        as_mapping("output_size", output_size, 'numbers by name, such as {"h": 8}')
+        output_size = as_mapping(
+            "output_size", output_size, 'numbers by name, such as {"h": 8}'
+        )
         known_dims = {dim: result_sizes[dim] for dim in output_size if dim in taps}
         # `output_size` has a value for each of `known_dims`: the default is never used.
         result_sizes |= by_dim(
