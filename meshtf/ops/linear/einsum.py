@@ -42,7 +42,8 @@ class Einsum(Op):
     """
 
     names: tuple[str, ...]
-    linearity = "each"  # if one input is a partial sum, so is the output
+    # If one input is a partial sum (one addend on each device), so is the output.
+    linearity = "each"
     # Test inputs: the attribute `names`, then each input's kind of values and shape.
     conformance_samples = (
         Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),

@@ -215,7 +215,8 @@ class Dropout(Op):
 
     scale: float
 
-    linearity = "each"  # if one input is a partial sum, so is the output
+    # If one input is a partial sum (one addend on each device), so is the output.
+    linearity = "each"
     # Test inputs: the attribute `scale`, then each input's kind of values and shape.
     conformance_samples = (
         Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),

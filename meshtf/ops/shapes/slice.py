@@ -55,7 +55,9 @@ class Slice(WindowedOp):
     dim: str
     begin: int
     size: int
-    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # A partial sum consists of one addend on each device. If all inputs are partial sums, so
+    # is the output.
+    linearity = "joint"
     # Test inputs: the attributes (dim, begin, size), then the input's kind of values and
     # shape.
     conformance_samples = (
