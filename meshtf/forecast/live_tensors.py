@@ -136,12 +136,13 @@ def _live_at_peak(
         return
     peak_step = int(timeline.peak_steps[stage])
     step = timeline.steps[peak_step]
-    excluded = _reused_value(timeline, peak_step, stage)
+    excluded_values = _reused_value(timeline, peak_step, stage)
     if isinstance(step, CallStep) and _exceeds_results(timelines, step, stage):
-        excluded.update(step.outs)  # counted as results of the body, by `_scratch`
+        # `_scratch` counts them as results of the body.
+        excluded_values.update(step.outs)
     for value, created_at in timeline.created_at.items():
         is_live = created_at <= peak_step <= timeline.last_use[value]
-        if is_live and value not in excluded and is_on_stage(value, stage):
+        if is_live and value not in excluded_values and is_on_stage(value, stage):
             yield _live_value(timeline, value)
     yield from _scratch(timelines, step, stage)
 

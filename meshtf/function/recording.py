@@ -107,10 +107,10 @@ class PythonFunction:
         self.names = names
         self.signature = signature_of(fn, names)
         self.name = getattr(fn, "__name__", repr(fn))
-        unknown = set(names) - set(self.signature.parameters)
-        if unknown:
+        unknown_names = set(names) - set(self.signature.parameters)
+        if unknown_names:
             raise PlanError(
-                f"mtf.function names the dimensions of {sorted(unknown)}, but "
+                f"mtf.function names the dimensions of {sorted(unknown_names)}, but "
                 f"{self.name}{self.signature} has no such argument."
             )
 

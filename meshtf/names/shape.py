@@ -134,8 +134,8 @@ class Shape:
                 leading, trailing = shape, union
             else:
                 leading, trailing = union, shape
-            added = [dim for dim in trailing if dim.name not in leading._sizes]
-            union = Shape([*leading, *added])
+            added_dims = [dim for dim in trailing if dim.name not in leading._sizes]
+            union = Shape([*leading, *added_dims])
         return union
 
     def __contains__(self, name: object) -> bool:

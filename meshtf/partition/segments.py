@@ -328,8 +328,10 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
     """
     bucketed = []
     for segment in segments:
-        needed = (value for compute in segment.computes for value in compute.inputs)
-        before = tuple(buckets.add(segment.before, needed))
+        needed_values = (
+            value for compute in segment.computes for value in compute.inputs
+        )
+        before = tuple(buckets.add(segment.before, needed_values))
         bucketed.append(dataclasses.replace(segment, before=before))
     open_buckets = tuple(buckets.close_all())
     bucketed.append(Segment(before=open_buckets, computes=()))

@@ -345,8 +345,8 @@ class GPipe(Module):
                     way_out="Use pipe.loss for what is a mean over the batch.",
                 )
             )
-        stacked = stack(outputs, MICROBATCH, shape.index(self.dim) + 1)
-        y = merge_microbatches(stacked, self.dim)
+        stacked_outputs = stack(outputs, MICROBATCH, shape.index(self.dim) + 1)
+        y = merge_microbatches(stacked_outputs, self.dim)
         if y.shape[self.dim] == size:
             return y
         return take_elements(y, self.dim, begin=0, size=size)
@@ -380,12 +380,12 @@ class GPipe(Module):
         """Moves the variables of each layer to the layer's stage. A variable that several
         layers share is moved to the stage of the first of them.
         """
-        placed: set[int] = set()
+        placed_ids: set[int] = set()
         for k, chunk in enumerate(self.model_chunks):
             for layer in chunk:
                 for variable in variables_of(layer):
-                    if id(variable) not in placed:
-                        placed.add(id(variable))
+                    if id(variable) not in placed_ids:
+                        placed_ids.add(id(variable))
                         variable.move_to_stage(self.stage_of(k))
 
 

@@ -54,6 +54,7 @@ class Result(Op):
     """
 
     linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
+    # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (Sample(inputs=("b:4;h:6",), gradient=False),)
 
     @property

@@ -83,8 +83,8 @@ class Gather(Op):
         require_dim(table.shape, self.dim)
         check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
-        rest = table.shape.without(self.dim, *ids.shape.names)
-        return (Spec(ids.shape + rest, table.dtype),)
+        rest_dims = table.shape.without(self.dim, *ids.shape.names)
+        return (Spec(ids.shape + rest_dims, table.dtype),)
 
     def role(self, factor: str) -> Role:
         # What sharding `factor`, a dimension of an input or of the output, does: shards of
@@ -117,21 +117,21 @@ class Gather(Op):
         the order of the output.
         """
         table_shape, ids_shape = context.inputs
-        batch = [name for name in ids_shape.names if name in table_shape]
-        lookups = [name for name in ids_shape.names if name not in table_shape]
+        batch_names = [name for name in ids_shape.names if name in table_shape]
+        lookup_names = [name for name in ids_shape.names if name not in table_shape]
         # `dim` may be anywhere among the rest.
         dim_and_rest = [name for name in table_shape.names if name not in ids_shape]
         axis = dim_and_rest.index(self.dim)
         y = tf.gather(
-            arrange(table, table_shape.names, batch + dim_and_rest),
-            as_index_dtype(arrange(ids, ids_shape.names, batch + lookups)),
-            axis=len(batch) + axis,
-            batch_dims=len(batch),
+            arrange(table, table_shape.names, batch_names + dim_and_rest),
+            as_index_dtype(arrange(ids, ids_shape.names, batch_names + lookup_names)),
+            axis=len(batch_names) + axis,
+            batch_dims=len(batch_names),
         )
         # tf.gather puts the dimensions of ids in place of the indexed one.
         rest_before = dim_and_rest[:axis]
         rest_after = dim_and_rest[axis + 1 :]
-        names = [*batch, *rest_before, *lookups, *rest_after]
+        names = [*batch_names, *rest_before, *lookup_names, *rest_after]
         return arrange(y, names, context.outputs[0].names)
 
     def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
@@ -248,8 +248,8 @@ def segment_dim_and_output_shape(
     batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
     require_dim(ids.shape, *batch_names)
     batch_dims = [ids.shape.dim(name) for name in batch_names]
-    rest = x.shape.without(*ids.shape.names)
-    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest])
+    rest_dims = x.shape.without(*ids.shape.names)
+    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest_dims])
 
 
 def _check_sizes(shape: Shape, ids: Shape) -> None:

@@ -94,7 +94,7 @@ def index_words(
     if names:
         sizes = [context.local_size(name) for name in names]
         indices = [
-            _distinct_indices(context, name, dim_index, strides.get(name))
+            _distinct_indices(context, name, dim_index, stride=strides.get(name))
             for dim_index, name in enumerate(names)
         ]
     else:
@@ -225,16 +225,17 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
 
 
 def _distinct_indices(
-    context: LocalContext, name: str, d: int, stride: IndexStride | None
+    context: LocalContext, name: str, dim_index: int, stride: IndexStride | None
 ) -> Any:
-    """Returns the indices in the batch of the local elements of dimension d, uint32 [size].
+    """Returns the indices in the batch of the local elements of a dimension, uint32 [size].
 
-    A constant that depends on d is added, so that equal indices of two dimensions differ.
+    A constant that depends on `dim_index` is added, so that equal indices of two dimensions
+    differ.
 
     Args:
       context: the shard for which the op runs.
       name: the name of the dimension.
-      d: the index of the dimension in the list of dimensions.
+      dim_index: the index of the dimension in the list of dimensions.
       stride: the stride of a dimension that counts examples of a microbatch, or None.
     """
     size = context.local_size(name)
@@ -246,7 +247,7 @@ def _distinct_indices(
         index = index + _array_if_eager(context.shard_offset(name))
     if stride is not None:
         index = _index_in_batch(index, stride)
-    constant = np.uint32(_GOLDEN_RATIO * d & 0xFFFFFFFF)
+    constant = np.uint32(_GOLDEN_RATIO * dim_index & 0xFFFFFFFF)
     return _as_uint32(index) + constant
 
 
