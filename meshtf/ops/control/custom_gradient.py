@@ -106,6 +106,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        """Calls fn, and attaches the rule that fn returned to the results."""
         source = Source.of_caller()
         flat_args = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
         inputs = tuple(x for x in flat_args if isinstance(x, Tensor))
