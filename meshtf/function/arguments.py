@@ -92,8 +92,8 @@ class CallArguments:
         self.stores: list[Any] = []
         self.flat_values: list[Any] = []
         self.tensors: list[Tensor] = []
-        # For each argument, the getter: a function without arguments that returns the value
-        # with which the recorded function is called, such as a symbolic tensor.
+        # For each argument, the getter: a function that takes nothing and returns the value
+        # of the argument for recording, such as a symbolic tensor.
         self._getters: dict[str, Callable[[], Any]] = {}
 
     def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:

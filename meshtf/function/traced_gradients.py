@@ -59,7 +59,7 @@ class Trace:
       name: the name of the function.
       graph: the graph that the function was recorded in.
       recorded: the nodes, results and mesh of the function.
-      stores: the stores from which the program reads the arguments, in order.
+      stores: the stores that the program reads the arguments from, in order.
       compile_recorded: compiles recorded nodes for the stores of arguments; it compiles
         backward functions as well.
       outer_reads: read of a variable in the function -> read of the same variable outside
@@ -70,7 +70,7 @@ class Trace:
       write_time: when the function last wrote its variables; None: it writes none.
       path: the module path that random ops of the function used; None: it has none.
       variables: the variables that the function reads.
-      arguments: reads of arguments, by which the results can be differentiated.
+      arguments: reads of the arguments that the results can be differentiated by.
       captures: eager tensors, and reads of variables, by which the results can be
         differentiated.
       differentiable: whether any result can have a gradient.

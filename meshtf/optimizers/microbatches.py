@@ -78,7 +78,7 @@ def accumulate_gradients(
     caller = current()
 
     def body(_: None, xs: Any) -> tuple[None, Any, None]:
-        """Returns the carry, what is summed over microbatches, and no stacked outputs."""
+        """Returns (no carry, the terms of sums over microbatches, no stacked outputs)."""
         index, examples = xs
         with (
             microbatch(dim, microbatches, index),

@@ -310,7 +310,7 @@ class Builder:
         )
 
     def _input_placements(self, node: Node) -> list[Placement]:
-        """Returns the placements of inputs from which the planner starts.
+        """Returns the placements of inputs that the planner starts from.
 
         An addition of partial sums that no other node has reduced starts from the partial
         sums, so that only their total is reduced.

@@ -43,7 +43,7 @@ class AvailableTensors(Protocol):
 
 
 class ControlDependencies:
-    """Finds the values for which the steps of a program wait.
+    """Finds the values that the steps of a program wait for.
 
     Args:
       builder: the builder of the program.

@@ -108,7 +108,7 @@ def _body_arguments(
       builder: the builder of the program around the loop.
       op: the loop.
       carry_placements: the placements of the carries.
-      scanned_inputs: the values from which the entries are taken.
+      scanned_inputs: the values that the entries are taken from.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(

@@ -239,7 +239,7 @@ class LoopStep:
       entries: the arguments of the body that are one entry of each scanned input (a slice
         without the scanned dimension).
       initial_values: the values of `carries` in the first iteration.
-      scanned_inputs: the tensors from which `entries` are taken.
+      scanned_inputs: the tensors that `entries` are taken from.
       captured_values: the values of the surrounding program that the body and the test
         use.
       outs: the last carries, the sums, and the stacked outputs.

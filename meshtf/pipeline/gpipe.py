@@ -214,7 +214,7 @@ class GPipe(Module):
         Args:
           loss_of: a function that takes the output for a microbatch and the microbatch's
             elements of loss_inputs, and returns a scalar. With `pad` it also takes weights
-            [dim], by which it multiplies the losses before it takes their mean.
+            [dim], and multiplies the losses by them before it takes the mean.
           x: the input of the first layer.
           *loss_inputs: tensors with `dim`, in any nesting, such as labels.
 

@@ -41,7 +41,7 @@ class _ForwardPass(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Chunk:
-    """The bodies of a chunk, and what their calls have returned so far.
+    """The bodies of a chunk, and the results of their calls so far.
 
     Attributes:
       index: the index of the chunk in the model.
@@ -136,7 +136,7 @@ class RecordedChunks:
             # The output of a chunk is the example on which the next chunk is recorded.
             example = self._record_forward_body(k, example)
         self.last_chunk = self.chunks[-1]
-        # {stage: results of its latest call}, for which the stage's next call waits.
+        # {stage: results of its latest call}; the stage's next call waits for them.
         self.latest_results: dict[int, tuple[Tensor, ...]] = {}
 
     @property

@@ -154,7 +154,7 @@ class Schedule:
         """Returns all tasks in one order, each after the task that it waits for.
 
         The order consists of rounds: in a round, each stage runs its next task if the task
-        for which this one waits ran in an earlier round.
+        that it waits for ran in an earlier round.
 
         Raises:
           PlanError: stages wait for each other for ever.

@@ -329,7 +329,7 @@ class _BackwardPass:
 
         Args:
           node: a node of the group.
-          dy: the cotangent of an output of the node, for which the new nodes wait.
+          dy: the cotangent of an output of the node; the new nodes wait for it.
         """
         group = node.recompute_group
         if group in self.recomputed_groups:

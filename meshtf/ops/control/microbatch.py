@@ -124,7 +124,7 @@ def call_with_means(
     Args:
       calls: the deferred calls of one microbatch.
       sums: the sum over the microbatches of each tensor [...] of all calls, in order.
-      num_microbatches: the number of microbatches, by which sums are divided.
+      num_microbatches: the number of microbatches, the divisor of the sums.
     """
     remaining_means = iter([x * (1.0 / num_microbatches) for x in sums])
     for fn, tensors, caller in calls:

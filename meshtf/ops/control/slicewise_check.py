@@ -151,7 +151,7 @@ def _function_key(fn: Any, depth: int = 3) -> Any:
 def _candidate_sizes(
     inputs: Sequence[Spec], outputs: Sequence[Spec], dims: Sequence[str]
 ) -> Iterator[_Sizes]:
-    """Yields the sizes of all dimensions with which to test, in the order of attempts.
+    """Yields the sizes of all dimensions to test with, in the order of attempts.
 
     First all sizes are small; then dimensions that are not sharded have their full sizes;
     then all dimensions have.

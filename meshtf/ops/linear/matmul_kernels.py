@@ -52,7 +52,7 @@ _MIN_BATCHED_WORK = 2**15
 _MIN_SHARED_WORK = 2**22
 # Elements of one matrix b of a batch, which oneDNN copies.
 _MAX_BATCHED_ELEMENTS = 2**18
-# Rows of the output from which on a transpose of b takes little of the time.
+# Rows of the output: with at least this many, a transpose of b takes little of the time.
 _MANY_ROWS = 512
 
 

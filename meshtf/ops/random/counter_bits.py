@@ -30,7 +30,7 @@ import tensorflow as tf
 from meshtf.graph import LocalContext
 
 _PACKET = 16  # the number of floats in the widest vector register
-_BLOCK = 1 << 16  # the number of elements of which a few arrays fit a core's cache
+_BLOCK = 1 << 16  # elements of a block: a few such arrays fit a core's cache
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, as in Weyl sequences
 # Constants that are added to the hashes of word_a and of word_b, so that these differ.
 _SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
@@ -86,7 +86,7 @@ def index_words(
     They are NumPy arrays if the key is one.
 
     Args:
-      context: the shard for which the op runs.
+      context: the sizes and offsets of this device's shard.
       names: the names of the dimensions; without any, a scalar has one index.
       key: the result of `random_key`.
       strides: the strides of dimensions that count examples of a microbatch, by name.
@@ -233,7 +233,7 @@ def _distinct_indices(
     differ.
 
     Args:
-      context: the shard for which the op runs.
+      context: the sizes and offsets of this device's shard.
       name: the name of the dimension.
       dim_index: the index of the dimension in the list of dimensions.
       stride: the stride of a dimension that counts examples of a microbatch, or None.

@@ -141,7 +141,7 @@ def _words(
     seeds and the index (`counter_bits.py`).
 
     Args:
-      context: the shard for which the op runs.
+      context: the sizes and offsets of this device's shard.
       shape: the shape of the op's output.
       strided: the dimensions that count examples of microbatches.
       inputs: the inputs of `Random`: the seeds, followed by the index of the microbatch

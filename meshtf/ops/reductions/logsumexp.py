@@ -143,7 +143,7 @@ def reduce_logsumexp(
     """
     x = as_tensor("x", x)
     names = names_or_all(x, dims)
-    # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
+    # The gradient is exp(x - y): float16 and bfloat16 are too coarse for this y.
     y = apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype)))
     y = cast(y, x.dtype)
     if sink_logit is None:

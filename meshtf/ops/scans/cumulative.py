@@ -320,7 +320,7 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     exclusive = as_bool("exclusive", exclusive)
     dtype = x.dtype
     if kind == "logsumexp":
-        # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
+        # The gradient is exp(x - y): float16 and bfloat16 are too coarse for this y.
         dtype = accumulation_dtype(x.dtype)
     y = apply(Scan(kind, dim, reverse=reverse), cast(x, dtype))
     y = cast(y, x.dtype)

@@ -1,4 +1,4 @@
-"""Convolutions over named dimensions, one to three of which windows slide over.
+"""Convolutions over named dimensions: windows slide over one to three of them.
 
     y = mtf.conv(x, kernel, "h:k_h;w:k_w")       # x[batch h w c_in], kernel[k_h k_w c_in c_out]
     y = mtf.conv(x, kernel, "h:k_h;w:k_w", groups="c_in")      # depthwise: kernel[k_h k_w c_in]
@@ -248,7 +248,7 @@ class ConvKernelGrad(_ConvOp):
 
     y is the first input, since the output has no spatial dimensions: then the first input
     determines how many indices of a dimension are divided among devices (`WindowedOp`).
-    These are the windows, for each of which y has one element.
+    These are the windows: y has one element for each of them.
     """
 
     geometry: Geometry

@@ -148,7 +148,7 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
     Args:
       x: a tensor.
       dim: the name of the dimension along which elements move.
-      by: the number of indices by which elements move, towards higher indices; if it is
+      by: the distance that elements move, in indices, towards higher ones; if it is
         negative, towards lower ones. It may exceed the size.
       fill: the value of elements to which no element moves.
 
@@ -176,7 +176,7 @@ def roll(x: Tensor, dim: str, by: int) -> Tensor:
     Args:
       x: a tensor.
       dim: the name of the dimension along which elements move.
-      by: the number of indices by which elements move, towards higher indices; if it is
+      by: the distance that elements move, in indices, towards higher ones; if it is
         negative, towards lower ones. It may exceed the size.
 
     Raises:
