@@ -280,8 +280,8 @@ class _BackwardPass:
           xs: the inputs.
         """
         if node.gradient_rule is not None:
-            # All nodes that use one of the results come after the nodes that compute the
-            # results. The backward pass has done the former, so the cotangents are complete.
+            # Nodes that use a result come after the nodes that compute the results, so the
+            # backward pass has visited all of them: the cotangents are complete.
             self.applied_rules.add(node.gradient_rule)
             with context(substitutes=self.recomputed):
                 return list(node.gradient_rule.gradient(dys))
