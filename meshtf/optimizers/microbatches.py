@@ -95,7 +95,8 @@ def accumulate_gradients(
         facts.dtypes = [x.dtype for x in (loss, *grads)]
         deferred_tensors = [x for call in calls for x in call.tensors]
         wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
-        return None, (_in_accumulation_dtype(loss), deferred_tensors, wide_grads), None
+        terms = (_in_accumulation_dtype(loss), deferred_tensors, wide_grads)
+        return None, terms, None
 
     split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
