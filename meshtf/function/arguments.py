@@ -357,8 +357,8 @@ def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Si
         refuse(
             "fn",
             fn,
-            "a function of which Python knows the arguments",
-            "Write a lambda around it.",
+            takes="a function of which Python knows the arguments",
+            way_out="Write a lambda around it.",
         )
 
 

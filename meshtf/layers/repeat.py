@@ -62,8 +62,8 @@ class Repeat(Module):
             refuse(
                 "make",
                 self.layer,
-                "a function that returns a Module; it returned what came",
-                "Subclass mtf.Module, or write mtf.scan for a layer without variables.",
+                takes="a function that returns a Module; it returned what came",
+                way_out="Subclass mtf.Module, or write mtf.scan for a layer without variables.",
             )
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -81,7 +81,7 @@ def accumulate_gradients(
         """Returns (no carry, the terms of sums over microbatches, no stacked outputs)."""
         index, examples = xs
         with (
-            microbatch(dim, microbatches, index),
+            microbatch(dim, num_microbatches=microbatches, index=index),
             # Random ops use the caller's iterations, not that of the microbatch: they
             # index examples as in the full batch.
             context(iterations=caller.iterations, random_paths=set()),

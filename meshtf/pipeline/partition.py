@@ -73,7 +73,7 @@ def split(
     Raises:
       PlanError: there are fewer layers than stages, or no split keeps to the limit.
     """
-    _check_arguments(costs, stages, memory, limit)
+    _check_arguments(costs, stages, memory=memory, limit=limit)
     all_free = not any(costs)
     is_uniform = isinstance(method, str) and method == "uniform"
     if all_free or is_uniform:
@@ -207,7 +207,7 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
             start = layer
             end = layer + 1
             num_bytes = search.bytes(stage, start, end)
-            chunks.append(ChunkRange(stage, start, end, num_bytes))
+            chunks.append(ChunkRange(stage, start=start, end=end, bytes=num_bytes))
         return min(chunks, key=lambda chunk: chunk.bytes)
 
     single_layers = [smallest_chunk(layer) for layer in range(search.layers)]

@@ -256,8 +256,12 @@ def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
             group_starts, range(chunks), range(stages)
         ):
             backward_chunk = chunks - 1 - chunk
-            forward.append(Task(stage, start + m, "forward", chunk))
-            backward.append(Task(stage, start + m, "backward", backward_chunk))
+            forward.append(
+                Task(stage, microbatch=start + m, kind="forward", chunk=chunk)
+            )
+            backward.append(
+                Task(stage, microbatch=start + m, kind="backward", chunk=backward_chunk)
+            )
         # The number of warm-up passes in Narayanan et al., section 2.2.2.
         warmup = 2 * (stages - 1 - stage) + (chunks - 1) * stages
         return _alternate(forward, backward, warmup)

@@ -237,7 +237,8 @@ class SplitSearch:
         """Yields the chunks of a split."""
         borders = [0, *itertools.accumulate(sizes)]
         for stage, (start, end) in enumerate(itertools.pairwise(borders)):
-            yield ChunkRange(stage, start, end, self.bytes(stage, start, end))
+            num_bytes = self.bytes(stage, start, end)
+            yield ChunkRange(stage, start=start, end=end, bytes=num_bytes)
 
     def largest(self, sizes: Sequence[int]) -> ChunkRange:
         """Returns the chunk of a split that has the most bytes."""

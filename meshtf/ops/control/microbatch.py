@@ -160,7 +160,9 @@ def microbatch(
         outer = MicrobatchState(microbatches={}, digits_by_dim={})
     if digits_by_dim is None:
         digits_by_dim = {}
-    state = outer.nested(dim, num_microbatches, index, digits_by_dim)
+    state = outer.nested(
+        dim, num_microbatches, index=index, digits_by_dim=digits_by_dim
+    )
     with context(microbatches=state):
         yield
 

@@ -128,7 +128,12 @@ def _as_dim_index(x: Tensor, dim: str, index: Any) -> DimIndex:
                 as_int("index", bound)  # raises for other types
         return index
     if isinstance(index, (bool, str, float)) or getattr(index, "shape", ()) != ():
-        refuse(f"index of {dim}", index, _INDEX_TYPES, _suggest_type(index))
+        refuse(
+            f"index of {dim}",
+            index,
+            takes=_INDEX_TYPES,
+            way_out=_suggest_type(index),
+        )
     integer = as_int(f"index of {dim}", index)
     if not -size <= integer < size:
         raise ShapeError(
@@ -170,7 +175,7 @@ def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
             )
         )
     if entries.step == 1:
-        return slice_(x, dim, entries.start, len(entries))
+        return slice_(x, dim, begin=entries.start, size=len(entries))
     # A temporary name, since indices cannot have the dimension that they index. Names that
     # begin with a dot are internal, and no layout shards them.
     slice_dim = Dimension("." + dim, len(entries))

@@ -185,7 +185,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> 
         slice_dim = Dimension(dim, size)
     else:
         slice_dim = single_dim(size)
-    begin = _clamp_start(x, dim, begin, slice_dim.size)
+    begin = _clamp_start(x, dim, begin, size=slice_dim.size)
     # A temporary name, since indices cannot have the dimension that they index.
     step_dim = Dimension("." + dim, slice_dim.size)
     steps = index_range(x.mesh, step_dim)
@@ -215,7 +215,7 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tenso
     updates = as_tensor("updates", updates)
     update_dim = _update_dim(x, dim, updates)
     num_updates = update_dim.size if update_dim else 1
-    begin = _clamp_start(x, dim, begin, num_updates)
+    begin = _clamp_start(x, dim, begin, size=num_updates)
     # The op requires that x has the dimensions of `begin` before `dim`.
     order = list(x.shape.names)
     axis = order.index(dim)
@@ -329,7 +329,7 @@ def _gather_along(
       out_of_range: the policy for indices out of range: "trusted": there are none;
         "zeros": they give zeros.
     """
-    y = gather_with_bounds(x, indices, dim, out_of_range)
+    y = gather_with_bounds(x, indices, dim, out_of_range=out_of_range)
     y = rename(y, {"." + dim: new_dim})
     return transpose(y, [new_dim if name == dim else name for name in x.shape.names])
 

@@ -292,7 +292,7 @@ def gather(
     policy: OutOfRange = "negative" if zero_negative else "error"
     if as_choice("out_of_range", out_of_range, ("error", "zeros")) == "zeros":
         policy = "zeros"
-    return gather_with_bounds(table, ids, dim, policy)
+    return gather_with_bounds(table, ids, dim, out_of_range=policy)
 
 
 def gather_with_bounds(
@@ -355,5 +355,5 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
       ShapeError: x lacks a name of ids, or has `dim`.
       DTypeError: ids are not integers, or x is bool.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(SegmentSum(dim_name, output_shape), x, ids)

@@ -151,7 +151,7 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Raises:
       ShapeError, DTypeError: as in `segment_sum`.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(
         SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape), x, ids
     )
@@ -164,7 +164,7 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Empty segments are inf, or the largest integer. Equal smallest elements share the
     gradient. Arguments and errors are those of `segment_sum`.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(
         SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape), x, ids
     )
@@ -198,7 +198,9 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
     """
     updates = as_tensor("updates", updates)
     ids = as_tensor("ids", ids)
-    dim_name, output_shape = segment_dim_and_output_shape(updates, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(
+        updates, ids, dim=dim, batch=batch
+    )
     y, _ = _last_updates(updates, ids, dim_name, output_shape)
     return y
 

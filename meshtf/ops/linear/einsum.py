@@ -161,10 +161,11 @@ def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
     """Returns the size of each name. Raises ShapeError if a name has two sizes."""
     sizes: dict[str, int] = {}
     for x in xs:
-        for d in x.shape:
-            if sizes.setdefault(d.name, d.size) != d.size:
+        for dim in x.shape:
+            known_size = sizes.setdefault(dim.name, dim.size)
+            if known_size != dim.size:
                 raise ShapeError(
-                    f'"{d.name}" has size {sizes[d.name]} in one input and {d.size} in '
+                    f'"{dim.name}" has size {known_size} in one input and {dim.size} in '
                     "another: a name that inputs share has one size. Rename one of them."
                 )
     return sizes

@@ -162,7 +162,7 @@ def _words(
             inner_size=mapping.inner_size,
             microbatch=microbatch,
         )
-    return index_words(context, shape.names, key, strides)
+    return index_words(context, shape.names, key=key, strides=strides)
 
 
 class DropoutMask(Op):

@@ -167,12 +167,12 @@ class Scan(OpWithStatistics):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
-        y = running(self.kind, widen(x), axis, self.reverse)
+        y = running(self.kind, widen(x), axis, reverse=self.reverse)
         return (tf.cast(y, x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        local_results = running(self.kind, widen(x), axis, self.reverse)
+        local_results = running(self.kind, widen(x), axis, reverse=self.reverse)
         total = last_element(local_results, axis, self.reverse)
         return Statistics(exchanged=(total,), residuals=(local_results,))
 

@@ -271,7 +271,7 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
     size = as_int("size", size)
     if begin == 0 and size == x.shape.get(dim, -1):
         return x
-    return apply(Slice(dim, begin, size), x)
+    return apply(Slice(dim, begin=begin, size=size), x)
 
 
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
@@ -293,7 +293,7 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
     before = as_int("before", before)
     after = as_int("after", after)
     if before or after:
-        return apply(Pad(dim, before, after, value), x)
+        return apply(Pad(dim, before=before, after=after, value=value), x)
     return x
 
 
