@@ -87,6 +87,7 @@ def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> st
 
 
 def _in_time_order(timeline: Timeline) -> list[Span]:
+    """Returns the spans, sorted by their start and end."""
     return sorted(timeline.spans, key=lambda span: (span.start, span.end))
 
 
@@ -111,6 +112,7 @@ def _summary(timeline: Timeline, unit: str = UNITS) -> str:
 
 
 def _time_text(time: float, unit: str) -> str:
+    """Returns a time as text with its unit, see `timeline_text`."""
     if unit == "FLOP":
         return flops_text(time)
     if unit == "s":
@@ -119,6 +121,7 @@ def _time_text(time: float, unit: str) -> str:
 
 
 def _percent(fraction: float) -> str:
+    """Returns a fraction as text, such as "33.3 %"."""
     return f"{100 * float(fraction):.1f} %"
 
 
@@ -183,6 +186,9 @@ def _lanes(timeline: Timeline, y: float, scale: float) -> Iterator[str]:
 def _rect(
     style: str, x: float, y: float, width: float, height: float, opacity: float = 1
 ) -> str:
+    """Returns a rectangle as SVG; `style` are its CSS classes, and (x, y) is its upper left
+    corner.
+    """
     if opacity == 1:
         opacity_attribute = ""
     else:

@@ -275,6 +275,7 @@ class RecordedChunks:
             chunk.gradient_sums = self._zeros(chunk)
 
     def _next_chunk(self, chunk: _Chunk) -> _Chunk:
+        """Returns the chunk that takes the outputs of a chunk."""
         return self.chunks[chunk.index + 1]
 
     def _next_arguments(self, chunk: _Chunk) -> Sequence[Tensor]:
