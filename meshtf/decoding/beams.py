@@ -11,8 +11,8 @@ The loop has two sets of sequences for each example:
 An iteration extends each alive sequence by each id. The 2 * beam likeliest extensions are
 the candidates. With one `eos_id`, at most `beam` of them end, so at least `beam` are
 unfinished. The best unfinished candidates become the alive sequences; candidates that end
-compete with the finished sequences. A pool, [*batch, pool], has the sequences from which the
-best `beam` are selected: the candidates, or finished sequences and candidates.
+compete with the finished sequences. A pool, [*batch, pool], has the sequences that the best
+`beam` are selected from: the candidates, or finished sequences and candidates.
 
 Where the vocabulary is sharded, each shard sends its 2 * beam best ids for each beam: the
 best of all shards are among them.
@@ -342,7 +342,7 @@ class _BeamSearch:
         # [..., parent_dim, ...] -> [..., beam or pool, ...]
         new_dim = parents.shape.names[-1]
         x = rename(x, self.beam.name, self.parent_dim)
-        names = [new_dim if n == self.parent_dim else n for n in x.shape.names]
+        names = [new_dim if name == self.parent_dim else name for name in x.shape.names]
         return transpose(gather(x, parents, self.parent_dim), names)
 
     def _beams_first(self, x: Tensor) -> Tensor:

@@ -1,15 +1,17 @@
 """Forecasts: what a program computes, communicates and stores on a mesh, before it runs.
 
+A tensor is live from the step that computes it to the last step that reads it.
+
 Contents:
 
     forecast        the class `Forecast`: prints and saves
     analysis        a planned program -> a forecast
     report_data     the data of a forecast
     placed_tensors  global shape, states and local shape of a tensor
-    communication   for which op each collective is, and in which phase
+    communication   the op that needs each collective, and the phase
     parameter_gradients  which values are gradients of parameters
     peak_memory     the peak of live bytes
-    live_tensors    what is live at the peak
+    live_tensors    the tensors that are live at the peak
     memory_advice   whether it fits into a device, and what would save memory
     step_phases     forward, backward, update
     layout_notes    layout rules and mesh axes that match nothing

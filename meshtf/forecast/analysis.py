@@ -246,7 +246,7 @@ class _Analysis:
         return "temporary"
 
     def _role(self, store: Store) -> VariableRole:
-        """Returns what a variable is used for."""
+        """Returns the role of a variable: a parameter, optimizer state, or any other."""
         if store.kind == "parameter":
             return "parameter"
         return "optimizer state" if store in self._optimizer_state else "other"

@@ -171,9 +171,8 @@ class Communication:
             local_bytes(spec, replicated, self._mesh) for spec in specs
         )
         received_shards = float(step.num_shards(self._mesh) - 1)
-        if (
-            step.plan.stage is not None
-        ):  # the mean over the stages, of which one runs it
+        # The mean over the stages, of which only one exchanges these statistics.
+        if step.plan.stage is not None:
             received_shards /= num_stages(self._mesh)
         largest_spec = max(specs, key=lambda spec: spec.shape.size)
         largest = self._tensors.of(largest_spec, replicated)

@@ -4,8 +4,8 @@
     sum(value.bytes for value in values)        # the peak, without variables and arguments
 
 Variables and arguments are live all the time, so `live_values` leaves them out. A timeline
-says for each value of a program from which step to which step it is live. Without a pipeline
-there is one stage, 0.
+has for each value of a program the first and the last step at which the value is live. Without
+a pipeline there is one stage, 0.
 
 Statistics are small tensors that the shards of an op exchange, such as the maxima of a
 softmax. Residuals are the tensors that the op needs again after the exchange.
@@ -136,12 +136,13 @@ def _live_at_peak(
         return
     peak_step = int(timeline.peak_steps[stage])
     step = timeline.steps[peak_step]
-    excluded = _reused_value(timeline, peak_step, stage)
+    excluded_values = _reused_value(timeline, peak_step, stage)
     if isinstance(step, CallStep) and _exceeds_results(timelines, step, stage):
-        excluded.update(step.outs)  # counted as results of the body, by `_scratch`
+        # `_scratch` counts them as results of the body.
+        excluded_values.update(step.outs)
     for value, created_at in timeline.created_at.items():
         is_live = created_at <= peak_step <= timeline.last_use[value]
-        if is_live and value not in excluded and is_on_stage(value, stage):
+        if is_live and value not in excluded_values and is_on_stage(value, stage):
             yield _live_value(timeline, value)
     yield from _scratch(timelines, step, stage)
 
@@ -198,9 +199,10 @@ def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue
 def _packed_buffer(
     timelines: Timelines, bucket: Bucket, stage: int
 ) -> Iterator[LiveValue]:
-    """Yields the packed buffer of a bucket (several reductions that run as one collective),
-    with the bytes by which it exceeds the results that are unpacked into its memory;
-    nothing if it does not exceed them.
+    """Yields the packed buffer of a bucket (several reductions that run as one collective).
+
+    The results are unpacked into its memory, so only the bytes beyond those of the results
+    count; without any, nothing is yielded.
     """
     packed_bytes = sum(
         size

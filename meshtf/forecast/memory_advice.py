@@ -77,7 +77,7 @@ def _variable_advice(forecast: ForecastData, min_bytes: float) -> Iterator[str]:
 
 
 class _Suggestion(NamedTuple):
-    """A text, and the bytes that it saves on one device, by which suggestions are sorted."""
+    """A suggestion. Suggestions are sorted by the bytes that they save on one device."""
 
     saved_bytes: float
     text: str

@@ -65,7 +65,9 @@ class ParameterGradients:
         # A loop has several outputs, and some have the same shape: each matches once.
         remaining = list(step.outs)
         for store in dict.fromkeys(parameters(step.node)):
-            matches = [v for v in remaining if has_shape_of(v.spec, store.spec)]
+            matches = [
+                value for value in remaining if has_shape_of(value.spec, store.spec)
+            ]
             if matches:
                 self._set_gradient(store, matches[0])
                 remaining.remove(matches[0])

@@ -5,9 +5,9 @@ as an optimizer's, are update; so are ops that only updates use, such as a learn
 loop over microbatches contains forward and backward ops; ops that read its results are
 update.
 
-A node is a recorded op. `latest(node)` is the node that replaced it in the recorded graph,
-or the node itself. Nodes that a gradient rule recorded have `primals`: the tensors of the
-forward op.
+A node is a recorded op. `latest_version(node)` is the node that replaced it in the recorded
+graph, or the node itself. Nodes that a gradient rule recorded have `primals`: the tensors of
+the forward op.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The arguments of one call of a `mtf.function`: arrays, tensors and Python values, in
 any nesting.
 
-A function has a trace, that is a compiled program, for each key of its calls:
+A function has a trace, that is a compiled program, for each key of its calls. A store is the
+place from which the program reads one array or tensor:
 
     call = CallArguments(mesh)
     call.add_array("x", array, "batch;d_model")
@@ -52,7 +53,9 @@ class KeyEntry(NamedTuple):
 
 
 def context_entries(context: Context) -> tuple[KeyEntry, ...]:
-    """Returns the entries of a key for the attributes of the context."""
+    """Returns the entries of a key for the attributes of the context: the region (changes
+    of the mesh's layout), the pipeline stage and the mesh.
+    """
     region = KeyEntry(argument="", kind="region", facts=(context.region,))
     if context.stage is None and context.mesh is None:
         return (region,)
@@ -75,7 +78,7 @@ class CallArguments:
       key: the key of the trace: calls with equal keys share a trace.
       stores: for each argument that is an array or tensor, where the program reads it.
       flat_values: the values of the stores, as TensorFlow tensors; for a tensor, its
-        distinct shards.
+        distinct shards (shards that several devices replicate are passed once).
       tensors: the arguments that are tensors and can have gradients.
     """
 
@@ -89,8 +92,8 @@ class CallArguments:
         self.stores: list[Any] = []
         self.flat_values: list[Any] = []
         self.tensors: list[Tensor] = []
-        # For each argument, the getter: a function without arguments that returns the value
-        # with which the recorded function is called, such as a symbolic tensor.
+        # For each argument, the getter: a function that takes nothing and returns the value
+        # of the argument for recording, such as a symbolic tensor.
         self._getters: dict[str, Callable[[], Any]] = {}
 
     def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
@@ -354,8 +357,8 @@ def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Si
         refuse(
             "fn",
             fn,
-            "a function of which Python knows the arguments",
-            "Write a lambda around it.",
+            takes="a function of which Python knows the arguments",
+            way_out="Write a lambda around it.",
         )
 
 

@@ -63,6 +63,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MAX_PROGRAMS = 256  # of one function; all objects of a class share a method's limit
 
+# Ops outside of functions run on this executor: `meshtf.graph`, which applies ops, does not
+# import TensorFlow, so it cannot import the executor itself.
 set_eager_executor(EAGER)
 
 

@@ -107,10 +107,10 @@ class PythonFunction:
         self.names = names
         self.signature = signature_of(fn, names)
         self.name = getattr(fn, "__name__", repr(fn))
-        unknown = set(names) - set(self.signature.parameters)
-        if unknown:
+        unknown_names = set(names) - set(self.signature.parameters)
+        if unknown_names:
             raise PlanError(
-                f"mtf.function names the dimensions of {sorted(unknown)}, but "
+                f"mtf.function names the dimensions of {sorted(unknown_names)}, but "
                 f"{self.name}{self.signature} has no such argument."
             )
 
@@ -152,7 +152,7 @@ class PythonFunction:
         if not in_place:
             # Scalars: the index of the current iteration of each enclosing loop.
             for depth, index in enumerate(iterations()):
-                call.add_array(f"{_ITERATION_PREFIX}{depth}", index, "")
+                call.add_array(f"{_ITERATION_PREFIX}{depth}", index, dims="")
         call.key += context_entries(settings)
         return call
 
@@ -195,8 +195,8 @@ class PythonFunction:
         record_layout_use(graph.mesh, layout_use(graph.nodes))
         marked_leaves = [RESULT if hasattr(y, "spec") else y for y in leaves]
         structure = tf.nest.pack_sequence_as(returned, marked_leaves)
-        recorded = Recorded(graph.nodes, results, graph.mesh, self.name)
-        return Recording(recorded, call.stores, structure)
+        recorded = Recorded(graph.nodes, results, mesh=graph.mesh, name=self.name)
+        return Recording(recorded, arguments=call.stores, structure=structure)
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -64,7 +64,7 @@ def keys_of_object(
     first_entry = key[0]
     if first_entry.argument != "self":
         return list(keys)
-    return [other for other in keys if other[:1] == (first_entry,)]
+    return [candidate for candidate in keys if candidate[:1] == (first_entry,)]
 
 
 def _variants_by_argument(
@@ -93,13 +93,13 @@ def _difference(variants: Sequence[Sequence[KeyEntry]]) -> tuple[str, list[str]]
         # One entry is the structure itself, each other one is a leaf.
         examples = [f"{len(entries) - 1} leaves" for entries in variants[:3]]
         return "structure", examples
-    most_varied: list[KeyEntry] = []
+    most_varied_entries: list[KeyEntry] = []
     for corresponding_entries in zip(*variants):
         distinct_entries = list(dict.fromkeys(corresponding_entries))
-        if len(distinct_entries) > len(most_varied):
-            most_varied = distinct_entries
-    examples = [_entry_text(entry) for entry in most_varied[:3]]
-    return most_varied[0].kind, examples
+        if len(distinct_entries) > len(most_varied_entries):
+            most_varied_entries = distinct_entries
+    examples = [_entry_text(entry) for entry in most_varied_entries[:3]]
+    return most_varied_entries[0].kind, examples
 
 
 def _entry_text(entry: KeyEntry) -> str:

@@ -59,7 +59,7 @@ class Trace:
       name: the name of the function.
       graph: the graph that the function was recorded in.
       recorded: the nodes, results and mesh of the function.
-      stores: the stores from which the program reads the arguments, in order.
+      stores: the stores that the program reads the arguments from, in order.
       compile_recorded: compiles recorded nodes for the stores of arguments; it compiles
         backward functions as well.
       outer_reads: read of a variable in the function -> read of the same variable outside
@@ -70,7 +70,7 @@ class Trace:
       write_time: when the function last wrote its variables; None: it writes none.
       path: the module path that random ops of the function used; None: it has none.
       variables: the variables that the function reads.
-      arguments: reads of arguments, by which the results can be differentiated.
+      arguments: reads of the arguments that the results can be differentiated by.
       captures: eager tensors, and reads of variables, by which the results can be
         differentiated.
       differentiable: whether any result can have a gradient.
@@ -136,8 +136,8 @@ class Trace:
                 remove_writer(store, self.write_time)
 
     def outer_captures(self) -> list[Tensor]:
-        """Returns the captures as tensors outside of the function: eager tensors as they
-        are, and for reads of variables other reads.
+        """Returns the captures as tensors outside of the function: eager tensors unchanged,
+        and for each read of a variable in the function a read of it outside.
         """
         outer_tensors = []
         for x in self.captures:
@@ -173,7 +173,7 @@ class Trace:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
         # Printing and other effects on the host are not repeated.
-        forward_nodes = [n for n in self.nodes if not isinstance(n.op, HostOp)]
+        forward_nodes = [node for node in self.nodes if not isinstance(node.op, HostOp)]
         nodes_before = list(graph.nodes)
         # Gradient ops are recorded after the forward ops, in the graph of the function.
         graph.set_nodes(forward_nodes)

@@ -101,7 +101,7 @@ def is_random(node: Node) -> bool:
 
 
 def _is_variable(store: Any) -> bool:
-    """Returns whether a store is a variable, and not an argument or a number."""
+    """Returns whether a store is a variable, and not an argument or a Python number."""
     return store.kind in ("parameter", "state")
 
 

@@ -57,7 +57,8 @@ class _Executors(threading.local):
 
 
 _executors = _Executors()
-# The eager executor, which all threads share; empty until `set_eager_executor` is called.
+# The eager executor, which all threads share, as a list of one; empty until
+# `set_eager_executor` is called.
 _eager: list[Executor] = []
 
 
@@ -123,7 +124,12 @@ def _apply_all(
     and `mesh` is the mesh of the outputs, or None.
     """
     if not isinstance(op, Op):
-        refuse("op", op, "an op", "Subclass mtf.graph.Op, and make one: MyOp(...).")
+        refuse(
+            "op",
+            op,
+            takes="an op",
+            way_out="Subclass mtf.graph.Op, and make one: MyOp(...).",
+        )
     executor = current_executor().recorder_of(op)
     context = current()
     # A variable is read again only after a write.
@@ -154,7 +160,7 @@ def _apply_all(
         check_stage(mesh, context.stage, source)
     has_effect = isinstance(op, EffectOp)
     if mesh is not None and check and not primals and not has_effect:
-        check_layout(specs, mesh, mesh.layout_in(context.region), source)
+        check_layout(specs, mesh, layout=mesh.layout_in(context.region), source=source)
     node = Node(
         op,
         inputs=tensors,

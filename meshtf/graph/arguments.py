@@ -64,7 +64,7 @@ def refuse_tensor(name: str, x: object) -> NoReturn:
         way_out = _MAKE_SCALAR
     else:
         way_out = _NAME_DIMENSIONS
-    refuse(name, x, _TENSOR, way_out)
+    refuse(name, x, takes=_TENSOR, way_out=way_out)
 
 
 def as_tensors(name: str, xs: Any) -> list[Tensor]:
@@ -108,7 +108,7 @@ def as_mesh(name: str, mesh: Any) -> Mesh:
     """Returns `mesh`. Raises ArgumentError if it is no mesh."""
     if not isinstance(mesh, Mesh):
         way_out = 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
-        refuse(name, mesh, "a mesh", way_out)
+        refuse(name, mesh, takes="a mesh", way_out=way_out)
     return mesh
 
 
@@ -131,5 +131,5 @@ def as_variables(
     for item in items:
         if not isinstance(item, Operators):
             way_out = "Give model.trainable_variables, or a list of variables."
-            refuse(name, item, expected, way_out)
+            refuse(name, item, takes=expected, way_out=way_out)
     return items

@@ -18,7 +18,8 @@ from meshtf.mesh import NO_CHANGES, Layout
 
 class GradientRule(Protocol):
     """The custom gradient of a function, used in place of the gradients of the function's
-    ops: a rule of `mtf.custom_gradient`, or the backward function of a trace.
+    ops: a rule of `mtf.custom_gradient`, or the backward function of a trace (the program
+    that a `mtf.function` recorded).
 
     Attributes:
       inputs: the arguments of the function, which get cotangents.

@@ -41,7 +41,7 @@ def common_mesh(
                 explain_error(
                     "one op cannot take tensors of two meshes.",
                     meshes=f"{mesh} and {x.mesh}",
-                    tensors=" ".join(repr(t.shape) for t in inputs),
+                    tensors=" ".join(repr(tensor.shape) for tensor in inputs),
                     source=source,
                     way_out="Make both tensors on one Mesh object (meshes are compared "
                     "by identity), or bring one over: mtf.asarray(mesh, "

@@ -102,9 +102,11 @@ def _make_dataclass(cls: type) -> None:
             with _module_imported(base):
                 dataclasses.dataclass(frozen=True)(base)
         fields: Any = dataclasses.fields(base)  # type: ignore[arg-type]
-        # `f.type` is text in modules with `from __future__ import annotations`, which all
+        # `field.type` is text in modules with `from __future__ import annotations`, which all
         # of meshtf's have; in others it is a class, and the field is not converted.
-        checked = [(f.name, f.type) for f in fields if f.type in _CONVERTERS]
+        checked = [
+            (field.name, field.type) for field in fields if field.type in _CONVERTERS
+        ]
         _checked_fields[base] = tuple(checked)
         _dataclasses.add(base)
 

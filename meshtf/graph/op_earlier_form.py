@@ -63,8 +63,10 @@ def refuse_earlier_form(op: type, inherited: set[str]) -> None:
     new_members = _members(op) - inherited
     if new_members.isdisjoint(_CHANGES):
         return
-    known = _CHANGES | _AMBIGUOUS_CHANGES
-    changes = {name: text for name, text in known.items() if name in new_members}
+    known_changes = _CHANGES | _AMBIGUOUS_CHANGES
+    changes = {
+        name: text for name, text in known_changes.items() if name in new_members
+    }
     raise PlanError(
         explain_error(
             f"op {op.__name__} has members that ops no longer have.",

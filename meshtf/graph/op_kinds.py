@@ -262,8 +262,8 @@ class OpWithStatistics(Op):
         raise NotImplementedError
 
     def statistics_specs(self, *xs: Spec) -> Specs:
-        """Returns the specs of the exchanged statistics of one shard, by which forecasts
-        count bytes. Dimensions of size 1 may be left out.
+        """Returns the specs of the exchanged statistics of one shard, for forecasts of the
+        bytes. Dimensions of size 1 may be left out.
 
         Args:
           *xs: the specs of the inputs, with local shapes.

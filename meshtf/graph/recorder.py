@@ -171,7 +171,7 @@ class Graph:
             # gradients of; they are not checked: see `layout_check.py`.
             if not node.primals:
                 specs = [y.spec for y in node.outputs]
-                check_layout(specs, self.mesh, node.layout, node.source)
+                check_layout(specs, self.mesh, layout=node.layout, source=node.source)
 
 
 class EagerStore:

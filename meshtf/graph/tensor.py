@@ -376,7 +376,7 @@ def tensor_of_value(
         # No outputs: the node does not refer to the tensor, which is freed once unused.
         specs=(),
         mesh=mesh,
-        source=Source("function", "", 0),
+        source=Source(function="function", file="", line=0),
         context=Context(gradient_rule=gradient_rule),
         owner=owner,
     )

@@ -26,7 +26,7 @@ def layout_use(nodes: Iterable[Node]) -> LayoutUse:
     """Returns the dimensions and rules that nodes and the bodies within them use."""
     dims: set[str] = set()
     rules: set[Rule] = set()
-    for node in _with_bodies(nodes, seen=set()):
+    for node in _with_bodies(nodes, visited_ids=set()):
         # `region`: the layout changes around the node. One without axes removes a rule.
         rules.update((name, axes) for name, axes in node.region.items() if axes)
         # Nodes of gradient rules have primals. Their tensors have the names of forward
@@ -58,20 +58,20 @@ def recorded_layout_use(mesh: Mesh) -> LayoutUse:
     return _recorded.get(mesh, _NO_USE)
 
 
-def _with_bodies(nodes: Iterable[Node], seen: set[int]) -> Iterator[Node]:
+def _with_bodies(nodes: Iterable[Node], visited_ids: set[int]) -> Iterator[Node]:
     """Yields nodes, and the nodes of the bodies within them.
 
     Args:
       nodes: the nodes.
-      seen: the ids of bodies that were visited, extended here; each body is visited once.
+      visited_ids: the ids of bodies that were visited, extended here; each body is visited once.
     """
     for node in nodes:
         yield node
         if isinstance(node.op, ControlFlowOp):
             for body in node.op.bodies:
-                if id(body) not in seen:
-                    seen.add(id(body))
-                    yield from _with_bodies(body.nodes, seen)
+                if id(body) not in visited_ids:
+                    visited_ids.add(id(body))
+                    yield from _with_bodies(body.nodes, visited_ids)
 
 
 def _stores(node: Node) -> Sequence[Store]:

@@ -72,7 +72,7 @@ class Conv(Module):
         check_bools(use_bias=use_bias)
         super().__init__(name)
         self.window, kernel_window = _kernel_window(window)
-        _check_windows(self.window, stride, padding, dilation)
+        _check_windows(self.window, stride=stride, padding=padding, dilation=dilation)
         self.stride = stride
         self.padding = padding
         self.dilation = dilation
@@ -195,7 +195,7 @@ class SeparableConv(Module):
         check_ints(multiplier=multiplier)
         super().__init__(name)
         self.window, kernel_window = _kernel_window(window)
-        _check_windows(self.window, stride, padding, dilation)
+        _check_windows(self.window, stride=stride, padding=padding, dilation=dilation)
         self.stride = stride
         self.padding = padding
         self.dilation = dilation

@@ -122,7 +122,7 @@ class DenseProduct(Module):
                 "a product of dense layers has one factor at least: name its "
                 "activation."
             )
-        self.activations = [_function(a) for a in activations]
+        self.activations = [_function(activation) for activation in activations]
         make_factor = functools.partial(
             Dense,
             mesh,

@@ -48,14 +48,14 @@ def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     """An initializer that returns zeros [*shape]."""
     # All initializers take a name; this one only checks it.
     as_text("name", name)
-    return full(mesh, shape, 0.0)
+    return full(mesh, shape, value=0.0)
 
 
 def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     """An initializer that returns ones [*shape]."""
     # All initializers take a name; this one only checks it.
     as_text("name", name)
-    return full(mesh, shape, 1.0)
+    return full(mesh, shape, value=1.0)
 
 
 def shared(initializer: Initializer) -> Initializer:
@@ -83,7 +83,7 @@ def shared(initializer: Initializer) -> Initializer:
 def constant(value: float) -> Initializer:
     """Returns an initializer whose tensors have `value` in all elements."""
     check_floats(value=value)
-    return lambda mesh, shape, name: full(mesh, shape, value)
+    return lambda mesh, shape, name: full(mesh, shape, value=value)
 
 
 def normal(stddev: float = 1.0) -> Initializer:
@@ -145,6 +145,7 @@ def variance_scaling(
         entries is a separate kernel; so are the dimensions of repeated layers (`Repeat`).
     """
     check_floats(scale=scale)
+    # Checks: these calls raise ArgumentError for a wrong name.
     as_choice("mode", mode, get_args(Mode))
     as_choice("distribution", distribution, get_args(Distribution))
     # Raises errors of the names now, not when a variable is made.
@@ -226,7 +227,7 @@ def _fan(
     layers.
     """
     # A `Repeat` sets `stacked_dims` while it makes variables.
-    repeated_names = [d.name for d in current().stacked_dims]
+    repeated_names = [dim.name for dim in current().stacked_dims]
     kernel = shape.without(*expert_names, *repeated_names)
     fan_in = kernel.only(reduced_names).size
     fan_out = kernel.without(*reduced_names).size

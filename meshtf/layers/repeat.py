@@ -51,7 +51,7 @@ class Repeat(Module):
         recomputed: bool = False,
         name: str | None = None,
     ) -> None:
-        as_callable("make", make)
+        make = as_callable("make", make)
         check_bools(recomputed=recomputed)
         super().__init__(name)
         self.dim = single_dim(dim)
@@ -62,8 +62,8 @@ class Repeat(Module):
             refuse(
                 "make",
                 self.layer,
-                "a function that returns a Module; it returned what came",
-                "Subclass mtf.Module, or write mtf.scan for a layer without variables.",
+                takes="a function that returns a Module; it returned what came",
+                way_out="Subclass mtf.Module, or write mtf.scan for a layer without variables.",
             )
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -99,12 +99,14 @@ class Repeat(Module):
         if x is None:
             refuse_tensor("x", x)
         check_nest("x", x)
-        as_callable("fn", fn)
-        # Variables of modules that were made outside of `make` lack the dimension of the
-        # layers: all layers share them. `is`, not `==`: another Repeat may have an equal
-        # dimension.
+        fn = as_callable("fn", fn)
+        # `stack`: the dimensions of layers that a variable is stacked along. Variables of
+        # modules that were made outside of `make` lack this dimension: all layers share
+        # them. `is`, not `==`: another Repeat may have an equal dimension.
         variables = [
-            v for v in self.layer.variables if any(d is self.dim for d in v.stack)
+            variable
+            for variable in self.layer.variables
+            if any(dim is self.dim for dim in variable.stack)
         ]
 
         def iteration(carry: Any, inputs: Any) -> tuple[Any, Any]:
@@ -126,5 +128,5 @@ class Repeat(Module):
                 return recompute(run_layer)(carry)
             return run_layer(carry)
 
-        inputs = ([v.tensor() for v in variables], xs)
+        inputs = ([variable.tensor() for variable in variables], xs)
         return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

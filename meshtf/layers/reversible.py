@@ -50,7 +50,7 @@ class Reversible(Module):
     ) -> None:
         functions = as_sequence("functions", functions, "a list of functions")
         for f in functions:
-            as_callable("functions", f)
+            as_callable("functions", f)  # raises ArgumentError
         super().__init__(name)
         self.functions = list(functions)
 
@@ -84,7 +84,9 @@ class Reversible(Module):
         forward = current()
         # In a Repeat a function reads the entry of each variable for the current layer.
         entries = forward.layer_entries or {}
-        variables = [entries.get(id(v), v) for v in self.trainable_variables]
+        variables = [
+            entries.get(id(variable), variable) for variable in self.trainable_variables
+        ]
 
         def rule(d1: Tensor, d2: Tensor) -> list[Any]:
             variable_gradients: list[Any] = [None] * len(variables)

@@ -212,7 +212,7 @@ def as_dim(name: str, value: Any, shape: object = "") -> str:
         way_out = f"Dimensions have names, not indices: the shape is {shape!r}."
     else:
         way_out = 'Write a name, such as "d_model".'
-    refuse(name, value, "the name of a dimension", way_out)
+    refuse(name, value, takes="the name of a dimension", way_out=way_out)
 
 
 def as_choice(name: str, value: Any, choices: Iterable[str]) -> str:
@@ -243,7 +243,7 @@ def as_sequence(name: str, value: Any, takes: str) -> Sequence[Any]:
     if isinstance(value, (list, tuple)):
         return value
     if isinstance(value, (str, bytes, Mapping)) or hasattr(value, "dtype"):
-        refuse(name, value, takes, "Put it in a list: [...].")
+        refuse(name, value, takes, way_out="Put it in a list: [...].")
     if not isinstance(value, Iterable):
         refuse(name, value, takes)
     return list(value)

@@ -58,8 +58,8 @@ def check_call(
     except TypeError as mismatch:
         _self, *parameters = signature.parameters.values()
         names = [parameter.name for parameter in parameters]
-        unknown = [name for name in kwargs if name not in names]
-        similar = near_misses(unknown[0], names) if unknown else ""
+        unknown_names = [name for name in kwargs if name not in names]
+        similar = near_misses(unknown_names[0], names) if unknown_names else ""
         raise ArgumentError(
             explain_error(
                 f"{type(instance).__name__}: {mismatch}.",

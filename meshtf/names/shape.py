@@ -46,10 +46,10 @@ class Shape:
 
     def __init__(self, dims: ShapeLike = ()) -> None:
         self._dims: tuple[Dimension, ...] = _dimensions(dims)
-        self._sizes = {d.name: d.size for d in self._dims}
+        self._sizes = {dim.name: dim.size for dim in self._dims}
         self._hash = hash(self._dims)
         if len(self._sizes) != len(self._dims):
-            names = [d.name for d in self._dims]
+            names = [dim.name for dim in self._dims]
             repeated = next(name for name in names if names.count(name) > 1)
             raise ShapeError(
                 f"the name {repeated!r} occurs twice in {self!r}: within one tensor a "
@@ -95,24 +95,27 @@ class Shape:
         """Returns the shape without these dimensions; names that it lacks are ignored."""
         for name in names:
             as_dim("names", name, self)  # raises ArgumentError for what is no name
-        return Shape(d for d in self._dims if d.name not in names)
+        return Shape(dim for dim in self._dims if dim.name not in names)
 
     def only(self, names: Iterable[str]) -> Shape:
         """Returns the dimensions with these names, in this shape's order."""
         names = as_sequence("names", names, _NAMES)
         remaining = {as_dim("names", name, self) for name in names}
-        return Shape(d for d in self._dims if d.name in remaining)
+        return Shape(dim for dim in self._dims if dim.name in remaining)
 
     def rename(self, names: Mapping[str, str]) -> Shape:
         """Returns the shape with other names; `names` maps old names to new names."""
         names = as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
-        return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
+        return Shape(
+            Dimension(names.get(dim.name, dim.name), dim.size) for dim in self._dims
+        )
 
     def resize(self, name: str, size: int) -> Shape:
         """Returns the shape with another size of dimension `name`."""
         self[name]  # raises ShapeError if it is missing
         return Shape(
-            Dimension(d.name, size if d.name == name else d.size) for d in self._dims
+            Dimension(dim.name, size if dim.name == name else dim.size)
+            for dim in self._dims
         )
 
     def union(self, *shapes: Shape) -> Shape:
@@ -131,8 +134,8 @@ class Shape:
                 leading, trailing = shape, union
             else:
                 leading, trailing = union, shape
-            added = [dim for dim in trailing if dim.name not in leading._sizes]
-            union = Shape([*leading, *added])
+            added_dims = [dim for dim in trailing if dim.name not in leading._sizes]
+            union = Shape([*leading, *added_dims])
         return union
 
     def __contains__(self, name: object) -> bool:

@@ -79,7 +79,7 @@ class Adafactor(Optimizer):
       clip_threshold: the maximum root mean square of the change of a variable, before it
         is multiplied by the rate.
       epsilon_1: a constant that is added to the squared gradients.
-      epsilon_2: the minimum of the root mean square by which changes are multiplied.
+      epsilon_2: the lower bound of the root mean square that multiplies changes.
       multiply_by_parameter_scale: whether changes are multiplied by the root mean square
         of the variable.
       min_dim_size_to_factor: the minimum size of a factored dimension.
@@ -136,7 +136,7 @@ class Adafactor(Optimizer):
         self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
         self.weight_decay = weight_decay
         self.decay_mask = decay_mask or default_decay_mask
-        slot_shapes = [self._slot_shapes(v.shape) for v in variables]
+        slot_shapes = [self._slot_shapes(variable.shape) for variable in variables]
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
 
     def _slot_shapes(self, shape: Shape) -> dict[str, Shape]:

@@ -38,17 +38,17 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
       PlanError: all tensors are None.
     """
     entries = as_sequence("tensors", tensors, "a list of tensors")
-    present = [as_tensor("tensors", x) for x in entries if x is not None]
-    if not present:
+    present_tensors = [as_tensor("tensors", x) for x in entries if x is not None]
+    if not present_tensors:
         raise PlanError(
             "there is no tensor to take the norm of: every gradient is None, so the "
             "loss depends on none of the variables."
         )
     dtype = "float32"
-    if any(x.dtype == "float64" for x in present):
+    if any(x.dtype == "float64" for x in present_tensors):
         dtype = "float64"
     square_sums = []
-    for x in present:
+    for x in present_tensors:
         squares = square(cast(x, accumulation_dtype(x.dtype)))
         square_sums.append(cast(reduce_sum(squares), dtype))
     return sqrt(functools.reduce(operator.add, square_sums))

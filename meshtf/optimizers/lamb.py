@@ -69,7 +69,9 @@ class LAMB(Optimizer):
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon, weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        slot_shapes = [{"m": v.shape, "v": v.shape} for v in variables]
+        slot_shapes = [
+            {"m": variable.shape, "v": variable.shape} for variable in variables
+        ]
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2

@@ -78,10 +78,10 @@ def accumulate_gradients(
     caller = current()
 
     def body(_: None, xs: Any) -> tuple[None, Any, None]:
-        """Returns the carry, what is summed over microbatches, and no stacked outputs."""
+        """Returns (no carry, the terms of sums over microbatches, no stacked outputs)."""
         index, examples = xs
         with (
-            microbatch(dim, microbatches, index),
+            microbatch(dim, num_microbatches=microbatches, index=index),
             # Random ops use the caller's iterations, not that of the microbatch: they
             # index examples as in the full batch.
             context(iterations=caller.iterations, random_paths=set()),
@@ -95,7 +95,8 @@ def accumulate_gradients(
         facts.dtypes = [x.dtype for x in (loss, *grads)]
         deferred_tensors = [x for call in calls for x in call.tensors]
         wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
-        return None, (_in_accumulation_dtype(loss), deferred_tensors, wide_grads), None
+        terms = (_in_accumulation_dtype(loss), deferred_tensors, wide_grads)
+        return None, terms, None
 
     split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs

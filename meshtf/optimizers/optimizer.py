@@ -94,16 +94,7 @@ class Optimizer(Module):
         slot_shapes = as_sequence("slots", slots, "a dict of shapes for each variable")
         super().__init__(name)
         self.learning_rate = learning_rate
-        counts = Counter(v.name for v in variables)
-        duplicates = [name for name, count in counts.items() if count > 1]
-        if duplicates:
-            raise PlanError(
-                explain_error(
-                    f"two variables are called {duplicates[0]!r}: slots and checkpoints "
-                    "are keyed by name.",
-                    way_out="Give one of the modules around them another name=.",
-                )
-            )
+        _check_names_are_unique(variables)
         if len(slot_shapes) != len(variables):
             raise PlanError(
                 f"there are {len(variables)} variables, and slots for "
@@ -162,7 +153,9 @@ class Optimizer(Module):
         for dtype, same_dtype_pairs in pairs_by_dtype.items():
             with rate_dtype(dtype):
                 rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
-                self.apply_weight_decay([v for _, v in same_dtype_pairs], rate)
+                self.apply_weight_decay(
+                    [variable for _, variable in same_dtype_pairs], rate
+                )
                 step_scalars = self.step_scalars(rate, step)
             for grad, variable in same_dtype_pairs:
                 self.update(variable, grad, self.slots[variable.name], step_scalars)
@@ -306,6 +299,20 @@ def update_average(slot: Variable, new: Tensor, new_weight: Tensor | float) -> T
     average = old + (new - old) * new_weight
     slot.assign(average)
     return average
+
+
+def _check_names_are_unique(variables: Sequence[Variable]) -> None:
+    """Raises PlanError if two variables have one name."""
+    counts = Counter(variable.name for variable in variables)
+    duplicates = [name for name, count in counts.items() if count > 1]
+    if duplicates:
+        raise PlanError(
+            explain_error(
+                f"two variables are called {duplicates[0]!r}: slots and checkpoints are "
+                "keyed by name.",
+                way_out="Give one of the modules around them another name=.",
+            )
+        )
 
 
 def _zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer:

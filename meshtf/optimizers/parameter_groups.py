@@ -167,10 +167,14 @@ class ParameterGroups(Optimizer):
         self.check_variables(variables)
         pairs = list(zip(grads, variables, strict=True))
         for i, optimizer in enumerate(self.optimizers):
-            group = [(g, v) for g, v in pairs if self._group_index[v.name] == i]
+            group = [
+                (grad, variable)
+                for grad, variable in pairs
+                if self._group_index[variable.name] == i
+            ]
             if group:
-                group_grads = [g for g, _ in group]
-                group_variables = [v for _, v in group]
+                group_grads = [grad for grad, _ in group]
+                group_variables = [variable for _, variable in group]
                 optimizer.apply_gradients(group_grads, group_variables, step)
 
 
@@ -204,7 +208,7 @@ def _group_variables(
                 explain_error(
                     f"the rule {pattern!r} has no variable.",
                     rules=", ".join(map(repr, patterns)),
-                    variables="\n".join(v.name for v in variables),
+                    variables="\n".join(variable.name for variable in variables),
                     way_out="Correct the pattern, remove the rule, or put it before "
                     "the rules that match its variables first.",
                 )

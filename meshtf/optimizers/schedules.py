@@ -67,7 +67,7 @@ def warmup_cosine(
     Args:
       peak: the highest rate.
       warmup_steps: the count of steps in which the rate rises.
-      total_steps: the step from which on the rate is `final`.
+      total_steps: the step at which the rate reaches `final`.
       final: the last rate.
     """
     check_floats(peak=peak, final=final)
@@ -117,7 +117,7 @@ def linear_decay(total_steps: int, steps: int) -> Schedule:
     `total_steps` steps.
 
     Args:
-      total_steps: the step from which on the factor is 0.
+      total_steps: the step at which the factor reaches 0.
       steps: the count of steps in which the factor falls.
     """
     check_ints(total_steps=total_steps, steps=steps)
@@ -134,7 +134,7 @@ def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
     `total_steps`.
 
     Args:
-      total_steps: the step from which on the factor is `final`.
+      total_steps: the step at which the factor reaches `final`.
       final: the last factor.
     """
     check_ints(total_steps=total_steps)
@@ -164,7 +164,7 @@ def slanted_triangular(
 
     Args:
       peak: the highest rate.
-      total_steps: the step from which on the rate is peak / ratio.
+      total_steps: the step at which the rate reaches peak / ratio.
       cut_fraction: the fraction of the steps in which the rate rises.
       ratio: the peak divided by the lowest rate.
     """
@@ -197,7 +197,7 @@ def product(*factors: Rate) -> Schedule:
         raise PlanError("a product of rates has at least one factor.")
 
     def rate(step: Tensor) -> Tensor:
-        constant = math.prod(f for f in factors if not callable(f))
+        constant = math.prod(factor for factor in factors if not callable(factor))
         result = scalar(step.mesh, constant)
         for factor in factors:
             if callable(factor):
@@ -213,7 +213,7 @@ def delay(schedule: Schedule, steps: int) -> Schedule:
 
     Args:
       schedule: the schedule to delay: a function of the step.
-      steps: the count of steps by which it is delayed.
+      steps: the count of steps to delay it by.
     """
     schedule = as_callable(
         "schedule", schedule, takes="a schedule: a function of the step"

@@ -58,7 +58,7 @@ class SGD(Optimizer):
         check_bools(nesterov=nesterov)
         slot_shapes: list[dict[str, Shape]] = [{} for _ in variables]
         if momentum:
-            slot_shapes = [{"velocity": v.shape} for v in variables]
+            slot_shapes = [{"velocity": variable.shape} for variable in variables]
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.momentum = momentum
         self.nesterov = nesterov

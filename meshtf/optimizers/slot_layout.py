@@ -29,8 +29,8 @@ def use_layout(layout: Layout) -> Iterator[None]:
 
 
 def reduce_partial_sums(x: Tensor) -> Tensor:
-    """Returns x with its partial sums reduced, once for all consumers, in the layout of
-    the context.
+    """Returns x with its partial sums reduced, in the layout of the context. All ops that
+    read the result share the one reduction.
     """
     return apply(ReducePartialSums(), x)
 

@@ -40,13 +40,13 @@ class Buckets:
         # The reductions of each open bucket, by `_bucket_key`.
         self._open: dict[Hashable, list[ReshardStep]] = {}
 
-    def add(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
+    def add(self, steps: Iterable[Step], needed_values: Iterable[Value]) -> list[Step]:
         """Adds the steps before a segment, and returns the steps to run there: the buckets
         that are closed, and all steps that are not reductions in open buckets.
 
         Args:
           steps: the steps before the segment.
-          needed: the values that the segment needs.
+          needed_values: the values that the segment needs.
         """
         ready_steps: list[Step] = []
         for step in steps:
@@ -60,7 +60,7 @@ class Buckets:
             reductions.append(step)
             if sum(map(self._bytes, reductions)) >= self.limit:
                 self._close(key, ready_steps)
-        self._close_for(needed, ready_steps)
+        self._close_for(needed_values, ready_steps)
         return ready_steps
 
     def close_all(self) -> list[Step]:

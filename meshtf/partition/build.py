@@ -77,12 +77,12 @@ def live_nodes(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
 
     A node needs the nodes that compute its inputs and its control dependency `wait_for`.
     """
-    needed = {latest_version(x.node) for x in results}
+    needed_nodes = {latest_version(x.node) for x in results}
     reversed_nodes = []
     for node in map(latest_version, reversed(nodes)):
-        if node in needed or isinstance(node.op, (WriteOp, HostOp)):
+        if node in needed_nodes or isinstance(node.op, (WriteOp, HostOp)):
             reversed_nodes.append(node)
-            needed.update(latest_version(x.node) for x in node.inputs)
+            needed_nodes.update(latest_version(x.node) for x in node.inputs)
             if node.wait_for is not None:
-                needed.add(latest_version(node.wait_for.node))
+                needed_nodes.add(latest_version(node.wait_for.node))
     return reversed_nodes[::-1]

@@ -1,9 +1,9 @@
 """The builder of a program: it plans one node (application of an op) after another, and
 appends the node's reshards and its computation to the steps of the program.
 
-A tensor is resharded to each placement at most once, from its value that costs the fewest
-bytes to reshard. One exception: a parameter that is gathered for the forward pass is
-freed, and gathered again for the backward pass, unless the mesh has `keep_gathered`.
+A tensor is resharded to each placement (its state along each mesh axis) at most once, from
+the value that costs the fewest bytes to reshard. But a parameter that is gathered for the
+forward pass is freed, and gathered again for the backward pass: see `Mesh.keep_gathered`.
 
     builder = Builder(mesh, planners)
     builder.add_node(node)
@@ -310,7 +310,7 @@ class Builder:
         )
 
     def _input_placements(self, node: Node) -> list[Placement]:
-        """Returns the placements of inputs from which the planner starts.
+        """Returns the placements of inputs that the planner starts from.
 
         An addition of partial sums that no other node has reduced starts from the partial
         sums, so that only their total is reduced.

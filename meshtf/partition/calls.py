@@ -1,5 +1,6 @@
 """Plans `Call` nodes: calls of a body, such as the forward pass of a pipeline stage for one
-microbatch. The body is planned at its first call, and all calls share the plan.
+microbatch. The body is planned at its first call, and all calls share the plan. A placement
+is the state of a tensor along each mesh axis, such as sharded, replicated or partial.
 
 A sum over calls, such as a gradient that is summed over microbatches, stays a partial
 sum until after the last call, so that it is reduced once.

@@ -43,7 +43,7 @@ class AvailableTensors(Protocol):
 
 
 class ControlDependencies:
-    """Finds the values for which the steps of a program wait.
+    """Finds the values that the steps of a program wait for.
 
     Args:
       builder: the builder of the program.
@@ -69,9 +69,9 @@ class ControlDependencies:
         stage = builder.preferred.stage(node)
         if not is_on_stage(builder.mesh, placement, stage):
             placements_on_stage = [
-                p
-                for p in builder.available_values(tensor, node)
-                if is_on_stage(builder.mesh, p, stage)
+                candidate
+                for candidate in builder.available_values(tensor, node)
+                if is_on_stage(builder.mesh, candidate, stage)
             ]
             if placements_on_stage:
                 placement = placements_on_stage[0]
@@ -85,6 +85,7 @@ class ControlDependencies:
         """
         users = self.users[stage_state(self.builder.mesh, placement)]
         if len(users) >= PREFETCH:
+            # After this op has run, the variables that it used are freed.
             return users[-PREFETCH]
         return None
 

@@ -37,7 +37,9 @@ def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
             num_shards[state.dim] = num_shards.get(state.dim, 1) * axis_size
     if not num_shards:
         return shape
-    return Shape(Dimension(d.name, d.size // num_shards.get(d.name, 1)) for d in shape)
+    return Shape(
+        Dimension(dim.name, dim.size // num_shards.get(dim.name, 1)) for dim in shape
+    )
 
 
 def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:

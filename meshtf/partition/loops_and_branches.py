@@ -1,5 +1,5 @@
-"""Plans loops and branches. Their bodies are planned with the placements that the
-captured tensors have in the surrounding program.
+"""Plans loops and branches. Their bodies are planned with the placements (the states along
+each mesh axis) that the captured tensors have in the surrounding program.
 
 The carries of a loop have the preferred placement of its outputs, so one plan of the body
 fits all iterations. Partial sums are reduced before the loop. Steps that compute the same
@@ -108,7 +108,7 @@ def _body_arguments(
       builder: the builder of the program around the loop.
       op: the loop.
       carry_placements: the placements of the carries.
-      scanned_inputs: the values from which the entries are taken.
+      scanned_inputs: the values that the entries are taken from.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(

@@ -1,5 +1,5 @@
 """The planner: chooses how one node (an application of an op) runs, from the placements of
-its inputs.
+its inputs. A placement is the state along each mesh axis, such as sharded or replicated.
 
 For each axis of the mesh, in order, the first of these rules that applies chooses the
 factor (the dimension of the op's iteration space, see `graph.Op`) that the axis shards:

@@ -1,5 +1,7 @@
 """The placement that an output should have, and the pipeline stage on which an op runs.
 
+A placement is the state of a tensor along each mesh axis, such as sharded or replicated.
+
 The preferred placement of an output is the one that the layout gives it. For a cotangent
 it is the placement of its primal, which is the forward tensor that the cotangent belongs to,
 so that later steps need no reshard. An op runs on the stage of the `with mtf.stage(...)` block

@@ -1,5 +1,6 @@
 """The table of reshards: how a tensor gets from one placement to another, by collectives
-and local slices. Each line is the state along a mesh axis before, each column the state after.
+and local slices. A placement is the state of the tensor along each mesh axis. Each line of
+the table is the state along an axis before the reshard, each column the state after it.
 
     before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
     Replicated      -            slice (free)             never     drop (free)
@@ -152,9 +153,9 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
         axis for axis in exchanging if _is_all_to_all(axis, old_dims, new_dims)
     ]
     gather_order = [axis for axis in reversed(axes) if axis in old_dims]
-    early, late = _early_and_late(axes, old_dims, new_dims)
+    early_axes, late_axes = _early_and_late(axes, old_dims, new_dims)
     result = _drops(axes, before, after)
-    for axis in early:
+    for axis in early_axes:
         result.append(_shard(axis, before[axis], after[axis]))
     result += _all_reduces(axes, before, after)
     result += _between_stages(axes, before, after)
@@ -167,7 +168,7 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
         result.append(
             Reshard("all_to_all", axis, before=before[axis], after=after[axis])
         )
-    for axis in late:
+    for axis in late_axes:
         if axis not in all_to_all:
             # An axis in `old_dims` was gathered above.
             state = Replicated if axis in old_dims else before[axis]
@@ -193,16 +194,16 @@ def _early_and_late(
     for axis in old_dims:
         if axis in new_dims:
             gathered_dims.add(new_dims[axis])
-    early = []
-    late = []
+    early_axes = []
+    late_axes = []
     for axis in axes:
         if axis not in new_dims:
             continue
         if new_dims[axis] in gathered_dims:
-            late.append(axis)
+            late_axes.append(axis)
         else:
-            early.append(axis)
-    return early, late
+            early_axes.append(axis)
+    return early_axes, late_axes
 
 
 def _drops(

@@ -328,8 +328,10 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
     """
     bucketed = []
     for segment in segments:
-        needed = (v for compute in segment.computes for v in compute.inputs)
-        before = tuple(buckets.add(segment.before, needed))
+        needed_values = (
+            value for compute in segment.computes for value in compute.inputs
+        )
+        before = tuple(buckets.add(segment.before, needed_values))
         bucketed.append(dataclasses.replace(segment, before=before))
     open_buckets = tuple(buckets.close_all())
     bucketed.append(Segment(before=open_buckets, computes=()))
@@ -347,7 +349,7 @@ def _with_inputs_and_outputs(
     for segment in reversed(segments):
         computed_values = [out for compute in segment.computes for out in compute.outs]
         used_values = dict.fromkeys(
-            v for compute in segment.computes for v in compute.inputs
+            value for compute in segment.computes for value in compute.inputs
         )
         for value in computed_values:
             used_values.pop(value, None)

@@ -7,9 +7,10 @@ run the same steps, and the number of devices does not change them.
     Compute       relu(h) -> y
     WriteStep     y
 
-The inputs and outputs of a step are `Value`s. A value is a tensor in one placement: each
-device holds its shard. `wait_for` is a control dependency: a value that must exist before
-the step runs, although the step does not read it.
+The inputs and outputs of a step are `Value`s. A value is a tensor in one placement (sharded,
+replicated or partial along each mesh axis): each device holds its shard. `wait_for` is a
+control dependency: a value that must exist before the step runs, although the step does not
+read it.
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ class Compute:
     def inputs(self) -> list[Value]:
         """The values that the step depends on, `wait_for` included."""
         optional = (self.gathered, self.residuals, self.wait_for)
-        return [*self.ins, *(v for v in optional if v is not None)]
+        return [*self.ins, *(value for value in optional if value is not None)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -238,7 +239,7 @@ class LoopStep:
       entries: the arguments of the body that are one entry of each scanned input (a slice
         without the scanned dimension).
       initial_values: the values of `carries` in the first iteration.
-      scanned_inputs: the tensors from which `entries` are taken.
+      scanned_inputs: the tensors that `entries` are taken from.
       captured_values: the values of the surrounding program that the body and the test
         use.
       outs: the last carries, the sums, and the stacked outputs.

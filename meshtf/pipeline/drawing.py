@@ -41,11 +41,13 @@ WIDTH = 1000
 BARS_LEFT = 96  # the x at which bars start
 PARAMETERS_RIGHT = 810  # the x at which the column of parameters ends
 RIGHT = WIDTH - MARGIN  # the x at which time lines and the last column end
-LONGEST_BAR = 420  # the bar of the chunk that costs most
+LONGEST_BAR = 420  # the width of the bar of the chunk that costs most
 ROW_HEIGHT = 28  # the distance from one row to the next
 BAR_HEIGHT = ROW_HEIGHT - 4
 BASELINE = 16  # the distance from the top of a row to the baseline of its text
 TITLE_HEIGHT = 60  # the height of the title
+NAME_HEIGHT = 26  # the height of the name above a time line
+SUMMARY_HEIGHT = 34  # the height of the summary below a time line, with space after it
 # The length of the longest bar in `split_text`, in characters.
 LONGEST_TEXT_BAR = 20
 STYLE = """\
@@ -85,6 +87,7 @@ def timeline_text(timeline: Timeline, width: int = 100, unit: str = UNITS) -> st
 
 
 def _in_time_order(timeline: Timeline) -> list[Span]:
+    """Returns the spans, sorted by their start and end."""
     return sorted(timeline.spans, key=lambda span: (span.start, span.end))
 
 
@@ -109,6 +112,7 @@ def _summary(timeline: Timeline, unit: str = UNITS) -> str:
 
 
 def _time_text(time: float, unit: str) -> str:
+    """Returns a time as text with its unit, see `timeline_text`."""
     if unit == "FLOP":
         return flops_text(time)
     if unit == "s":
@@ -117,6 +121,7 @@ def _time_text(time: float, unit: str) -> str:
 
 
 def _percent(fraction: float) -> str:
+    """Returns a fraction as text, such as "33.3 %"."""
     return f"{100 * float(fraction):.1f} %"
 
 
@@ -137,13 +142,13 @@ def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
     spans: list[Span] = []
     y = TITLE_HEIGHT
     for name, timeline in timelines.items():
-        body.append(text(MARGIN, y + 14, "name", name))
-        y += 26
+        body.append(text(MARGIN, y + 14, kind="name", words=name))
+        y += NAME_HEIGHT
         body.extend(_lanes(timeline, y, scale))
-        y += ROW_HEIGHT * timeline.stages + 34
+        y += ROW_HEIGHT * timeline.stages + SUMMARY_HEIGHT
         spans.extend(timeline.spans)
     body.extend(_legend(y + 8, spans))
-    return document(title, WIDTH, y + 28, body, STYLE)
+    return document(title, WIDTH, height=y + 28, body=body, light=STYLE)
 
 
 def _lanes(timeline: Timeline, y: float, scale: float) -> Iterator[str]:
@@ -153,8 +158,8 @@ def _lanes(timeline: Timeline, y: float, scale: float) -> Iterator[str]:
     total_width = float(timeline.time) * scale
     for stage in range(timeline.stages):
         top = y + ROW_HEIGHT * stage
-        yield text(MARGIN, top + BASELINE, "code", f"stage {stage}")
-        yield _rect("idle", BARS_LEFT, top, total_width, BAR_HEIGHT)
+        yield text(MARGIN, top + BASELINE, kind="code", words=f"stage {stage}")
+        yield _rect("idle", BARS_LEFT, top, width=total_width, height=BAR_HEIGHT)
     last_chunk = max(span.task.chunk for span in timeline.spans)
     for span in _in_time_order(timeline):
         task = span.task
@@ -166,19 +171,24 @@ def _lanes(timeline: Timeline, y: float, scale: float) -> Iterator[str]:
         if last_chunk:
             opacity -= 0.45 * task.chunk / last_chunk
         style = f"bar {COLOUR_CLASSES[span.kind]}"
-        yield _rect(style, x, top, width, BAR_HEIGHT, opacity)
+        yield _rect(style, x, top, width=width, height=BAR_HEIGHT, opacity=opacity)
         label = str(task.microbatch)
         label_width = 7 * len(label) + 3
         if width > label_width:
             middle = round(x + width / 2, 1)
-            yield text(middle, top + BASELINE, "inside", label, anchor="middle")
+            yield text(
+                middle, top + BASELINE, kind="inside", words=label, anchor="middle"
+            )
     bottom = y + ROW_HEIGHT * timeline.stages
-    yield text(BARS_LEFT, bottom + 13, "note", _summary(timeline))
+    yield text(BARS_LEFT, bottom + 13, kind="note", words=_summary(timeline))
 
 
 def _rect(
     style: str, x: float, y: float, width: float, height: float, opacity: float = 1
 ) -> str:
+    """Returns a rectangle as SVG; `style` are its CSS classes, and (x, y) is its upper left
+    corner.
+    """
     if opacity == 1:
         opacity_attribute = ""
     else:
@@ -198,12 +208,12 @@ def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
         if kind not in kinds:
             continue
         yield _rect(f"bar {COLOUR_CLASSES[kind]}", x, y - 11, width=14, height=14)
-        yield text(x + 20, y, "note", kind)
+        yield text(x + 20, y, kind="note", words=kind)
         x += 110
     chunks = ""
     if any(span.task.chunk for span in spans):
         chunks = "; a stage's later chunks are fainter"
-    yield text(x, y, "note", f"Numbers are microbatches{chunks}.")
+    yield text(x, y, kind="note", words=f"Numbers are microbatches{chunks}.")
 
 
 class _Chunk(NamedTuple):
@@ -315,16 +325,16 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
     scale = LONGEST_BAR / largest_cost
     y = TITLE_HEIGHT + 8
     body = [
-        text(BARS_LEFT, y, "note", "cost, layer by layer"),
-        text(PARAMETERS_RIGHT, y, "note", "parameters", anchor="end"),
-        text(RIGHT, y, "note", "activations", anchor="end"),
+        text(BARS_LEFT, y, kind="note", words="cost, layer by layer"),
+        text(PARAMETERS_RIGHT, y, kind="note", words="parameters", anchor="end"),
+        text(RIGHT, y, kind="note", words="activations", anchor="end"),
     ]
     y = TITLE_HEIGHT + 18
     for i, chunk in enumerate(chunks):
-        body.append(text(MARGIN, y + BASELINE, "code", f"chunk {i}"))
+        body.append(text(MARGIN, y + BASELINE, kind="code", words=f"chunk {i}"))
         body.extend(_chunk_bar(chunk, y, f"bar p{i % 4}", scale))
         y += ROW_HEIGHT
-    return document(title, WIDTH, y + 16, body, STYLE)
+    return document(title, WIDTH, height=y + 16, body=body, light=STYLE)
 
 
 def _chunk_bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[str]:
@@ -334,13 +344,13 @@ def _chunk_bar(chunk: _Chunk, y: float, style: str, scale: float) -> Iterator[st
     x = float(BARS_LEFT)
     for layer in chunk.layers:
         width = layer.cost * scale
-        yield _rect(style, x, y, width, BAR_HEIGHT)
+        yield _rect(style, x, y, width=width, height=BAR_HEIGHT)
         x += width
     num_layers = len(chunk.layers)
     count = f"{num_layers} layer{'s' * (num_layers > 1)}"
     label = f"{_percent(chunk.cost_fraction)}, {count}"
     parameters, activations = _memory_texts(chunk.layers)
     baseline = y + BASELINE
-    yield text(round(x + 8, 1), baseline, "note", label)
-    yield text(PARAMETERS_RIGHT, baseline, "code", parameters, anchor="end")
-    yield text(RIGHT, baseline, "code", activations, anchor="end")
+    yield text(round(x + 8, 1), baseline, kind="note", words=label)
+    yield text(PARAMETERS_RIGHT, baseline, kind="code", words=parameters, anchor="end")
+    yield text(RIGHT, baseline, kind="code", words=activations, anchor="end")

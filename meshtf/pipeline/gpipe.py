@@ -214,7 +214,7 @@ class GPipe(Module):
         Args:
           loss_of: a function that takes the output for a microbatch and the microbatch's
             elements of loss_inputs, and returns a scalar. With `pad` it also takes weights
-            [dim], by which it multiplies the losses before it takes their mean.
+            [dim], and multiplies the losses by them before it takes the mean.
           x: the input of the first layer.
           *loss_inputs: tensors with `dim`, in any nesting, such as labels.
 
@@ -254,8 +254,8 @@ class GPipe(Module):
 
             def backward(dy: Tensor) -> list[Tensor | None]:
                 return [
-                    _scaled_gradient(g, dy, x)
-                    for g, x in zip(gradients, xs, strict=True)
+                    _scaled_gradient(gradient, dy, x)
+                    for gradient, x in zip(gradients, xs, strict=True)
                 ]
 
             return loss, backward
@@ -296,7 +296,9 @@ class GPipe(Module):
                     loss_inputs=labels,
                 )
             ys.append(y)
-            deferred_tensors.append([t for entry in deferred for t in entry.tensors])
+            deferred_tensors.append(
+                [tensor for entry in deferred for tensor in entry.tensors]
+            )
         sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
         # Each microbatch has deferred the same calls: those of the last one are made.
         call_with_means(deferred, sums, self.microbatches)
@@ -343,8 +345,8 @@ class GPipe(Module):
                     way_out="Use pipe.loss for what is a mean over the batch.",
                 )
             )
-        stacked = stack(outputs, MICROBATCH, shape.index(self.dim) + 1)
-        y = merge_microbatches(stacked, self.dim)
+        stacked_outputs = stack(outputs, MICROBATCH, shape.index(self.dim) + 1)
+        y = merge_microbatches(stacked_outputs, self.dim)
         if y.shape[self.dim] == size:
             return y
         return take_elements(y, self.dim, begin=0, size=size)
@@ -378,12 +380,12 @@ class GPipe(Module):
         """Moves the variables of each layer to the layer's stage. A variable that several
         layers share is moved to the stage of the first of them.
         """
-        placed: set[int] = set()
+        placed_ids: set[int] = set()
         for k, chunk in enumerate(self.model_chunks):
             for layer in chunk:
                 for variable in variables_of(layer):
-                    if id(variable) not in placed:
-                        placed.add(id(variable))
+                    if id(variable) not in placed_ids:
+                        placed_ids.add(id(variable))
                         variable.move_to_stage(self.stage_of(k))
 
 

@@ -48,6 +48,6 @@ def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:
     and one value for all other elements, such that the mean weight is 1.
     """
     size = x.shape[dim]
-    padded = padded_size(x, dim, microbatches)
-    index = index_range(x.mesh, Dimension(dim, padded))
-    return cast(index < size, "float32") * (padded / size)
+    size_with_padding = padded_size(x, dim, microbatches)
+    index = index_range(x.mesh, Dimension(dim, size_with_padding))
+    return cast(index < size, "float32") * (size_with_padding / size)

@@ -73,12 +73,12 @@ def split(
     Raises:
       PlanError: there are fewer layers than stages, or no split keeps to the limit.
     """
-    _check_arguments(costs, stages, memory, limit)
+    _check_arguments(costs, stages, memory=memory, limit=limit)
     all_free = not any(costs)
     is_uniform = isinstance(method, str) and method == "uniform"
     if all_free or is_uniform:
         costs = [1] * len(costs)
-    search = SplitSearch(_as_integers(costs), stages, memory, limit)
+    search = SplitSearch(_as_integers(costs), stages, memory=memory, limit=limit)
     if not isinstance(method, str):
         sizes = as_sequence(
             "method", method, "a name of a method, or numbers of layers"
@@ -140,11 +140,13 @@ def _check_arguments(
 
 def _as_integers(costs: Sequence[float]) -> list[int]:
     """Returns costs as multiples of one unit, so that their sums are exact."""
-    fractions = [
-        Fraction(int(c) if isinstance(c, Integral) else float(c)) for c in costs
-    ]
-    denominator = math.lcm(*(c.denominator for c in fractions))
-    return [int(c * denominator) for c in fractions]
+    fractions = []
+    for cost in costs:
+        # `Fraction` takes Python's numbers; a cost may be one of NumPy.
+        exact_cost = int(cost) if isinstance(cost, Integral) else float(cost)
+        fractions.append(Fraction(exact_cost))
+    denominator = math.lcm(*(fraction.denominator for fraction in fractions))
+    return [int(fraction * denominator) for fraction in fractions]
 
 
 def _user_split(search: SplitSearch, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -205,7 +207,7 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
             start = layer
             end = layer + 1
             num_bytes = search.bytes(stage, start, end)
-            chunks.append(ChunkRange(stage, start, end, num_bytes))
+            chunks.append(ChunkRange(stage, start=start, end=end, bytes=num_bytes))
         return min(chunks, key=lambda chunk: chunk.bytes)
 
     single_layers = [smallest_chunk(layer) for layer in range(search.layers)]
@@ -222,11 +224,12 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
         """Returns whether any split keeps to a memory limit."""
         return bool(search_with(limit).possible_starts(total_cost))
 
-    # The least limit is at most the memory that an arbitrary split needs.
-    num_small = num_stages - 1
-    any_split = [*[1] * num_small, search.layers - num_small]
+    # The least limit is at most the memory that an arbitrary split needs: here one layer for
+    # each stage, and all remaining layers for the last one.
+    num_single = num_stages - 1
+    arbitrary_split = [*[1] * num_single, search.layers - num_single]
     low = math.floor(search.limit)
-    high = math.ceil(search.largest(any_split).bytes)
+    high = math.ceil(search.largest(arbitrary_split).bytes)
     least_limit = least_integer(low, high, fits)
     sizes = search_with(least_limit).least_squares(min_cost=0, max_cost=total_cost)
     return search.largest(sizes)

@@ -41,7 +41,7 @@ class _ForwardPass(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Chunk:
-    """The bodies of a chunk, and what their calls have returned so far.
+    """The bodies of a chunk, and the results of their calls so far.
 
     Attributes:
       index: the index of the chunk in the model.
@@ -136,7 +136,7 @@ class RecordedChunks:
             # The output of a chunk is the example on which the next chunk is recorded.
             example = self._record_forward_body(k, example)
         self.last_chunk = self.chunks[-1]
-        # {stage: results of its latest call}, for which the stage's next call waits.
+        # {stage: results of its latest call}; the stage's next call waits for them.
         self.latest_results: dict[int, tuple[Tensor, ...]] = {}
 
     @property
@@ -155,7 +155,7 @@ class RecordedChunks:
             call_id = CallId(chunk.index, microbatch=index)
             results = self._call(chunk, call_id, chunk.body, arguments)
             # Only a backward pass, as in `run`, needs the arguments of a forward pass.
-            chunk.forward_passes[index] = _ForwardPass((), results)
+            chunk.forward_passes[index] = _ForwardPass(arguments=(), results=results)
             flat = chunk.outputs_of(index)
         return tf.nest.pack_sequence_as(self.last_chunk.structure, flat)
 
@@ -275,6 +275,7 @@ class RecordedChunks:
             chunk.gradient_sums = self._zeros(chunk)
 
     def _next_chunk(self, chunk: _Chunk) -> _Chunk:
+        """Returns the chunk that takes the outputs of a chunk."""
         return self.chunks[chunk.index + 1]
 
     def _next_arguments(self, chunk: _Chunk) -> Sequence[Tensor]:

@@ -63,7 +63,12 @@ def run_chunk(
     """
     with (
         stage(pipe.stage_of(chunk)),
-        microbatch(pipe.dim, pipe.microbatches, index, derived_dims),
+        microbatch(
+            pipe.dim,
+            num_microbatches=pipe.microbatches,
+            index=index,
+            digits_by_dim=derived_dims,
+        ),
     ):
         for layer in pipe.model_chunks[chunk]:
             x = layer(x)

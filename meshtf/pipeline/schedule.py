@@ -154,7 +154,7 @@ class Schedule:
         """Returns all tasks in one order, each after the task that it waits for.
 
         The order consists of rounds: in a round, each stage runs its next task if the task
-        for which this one waits ran in an earlier round.
+        that it waits for ran in an earlier round.
 
         Raises:
           PlanError: stages wait for each other for ever.
@@ -256,8 +256,12 @@ def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
             group_starts, range(chunks), range(stages)
         ):
             backward_chunk = chunks - 1 - chunk
-            forward.append(Task(stage, start + m, "forward", chunk))
-            backward.append(Task(stage, start + m, "backward", backward_chunk))
+            forward.append(
+                Task(stage, microbatch=start + m, kind="forward", chunk=chunk)
+            )
+            backward.append(
+                Task(stage, microbatch=start + m, kind="backward", chunk=backward_chunk)
+            )
         # The number of warm-up passes in Narayanan et al., section 2.2.2.
         warmup = 2 * (stages - 1 - stage) + (chunks - 1) * stages
         return _alternate(forward, backward, warmup)

@@ -184,14 +184,14 @@ def simulate(
         # needs only the input that the stage has stored.
         if task.kind == "backward" and recompute_costs[chunk]:
             end = start + recompute_costs[chunk]
-            spans.append(Span(task, "recompute", start, end))
+            spans.append(Span(task, kind="recompute", start=start, end=end))
             start = end
         start = max(start, ready_time)
         costs = backward_costs
         if task.kind == "forward":
             costs = forward_costs
         end = start + costs[chunk]
-        spans.append(Span(task, task.kind, start, end))
+        spans.append(Span(task, kind=task.kind, start=start, end=end))
         stage_ends[task.stage] = end
         task_ends[task] = end
     return Timeline(tuple(spans))

@@ -6,7 +6,7 @@ integers, so their sums are exact.
 >>> search = SplitSearch([4, 1, 1, 1, 1, 4], stages=3, memory=None, limit=None)
 >>> search.least_maximum()
 4
->>> search.least_squares(0, 4)
+>>> search.least_squares(min_cost=0, max_cost=4)
 (1, 4, 1)
 """
 
@@ -129,7 +129,8 @@ class SplitSearch:
 
         The list is empty if every split has a chunk that costs more than `max_cost`.
         """
-        # The first stage starts at layer 0; a stage starts where the one before it ends.
+        # The first stage starts at layer 0, so bit 0 is set; every other stage starts where
+        # the stage before it ends.
         starts = [1]
         all_layers = (1 << self.layers) - 1
         for largest_ends in self.ends(max_cost):
@@ -138,7 +139,8 @@ class SplitSearch:
                 # Sets the bits start + 1 to largest_ends[start].
                 ends |= (2 << largest_ends[start]) - (2 << start)
             starts.append(ends)
-        # The last stage must be able to end after the last layer.
+        # The last stage must be able to end after the last layer: bit `self.layers`, the
+        # highest one, must be set.
         if starts[-1] <= all_layers:
             return []
         return [mask & all_layers for mask in starts[:-1]]
@@ -235,7 +237,8 @@ class SplitSearch:
         """Yields the chunks of a split."""
         borders = [0, *itertools.accumulate(sizes)]
         for stage, (start, end) in enumerate(itertools.pairwise(borders)):
-            yield ChunkRange(stage, start, end, self.bytes(stage, start, end))
+            num_bytes = self.bytes(stage, start, end)
+            yield ChunkRange(stage, start=start, end=end, bytes=num_bytes)
 
     def largest(self, sizes: Sequence[int]) -> ChunkRange:
         """Returns the chunk of a split that has the most bytes."""

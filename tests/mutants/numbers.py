@@ -10,8 +10,8 @@ NUMBERS = (
         "dimensions hash equally",
         BITS,
         "_distinct_indices",
-        "_GOLDEN_RATIO * d",
-        "0 * d",
+        "_GOLDEN_RATIO * dim_index",
+        "0 * dim_index",
         TEST_RANDOM,
     ),
     Mutant(

@@ -112,11 +112,11 @@ def _error(forecast: ForecastData) -> str:
     """Returns the error that ended the recording, and after which op."""
     if forecast.error is None:
         return ""
-    where = "before the first op"
+    last_op_text = "before the first op"
     if forecast.ops:
-        where = f"after op {forecast.ops[-1].index}"
+        last_op_text = f"after op {forecast.ops[-1].index}"
     return (
-        f'<div class="card error"><h3>The plan ends here, {where}</h3>'
+        f'<div class="card error"><h3>The plan ends here, {last_op_text}</h3>'
         f"<pre>{escape(forecast.error)}</pre></div>"
     )
 

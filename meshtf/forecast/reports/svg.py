@@ -1,6 +1,7 @@
 """SVG pictures: frame, fonts, and colours for light and dark pages.
 
-    document("A title", 1000, 400, [text(26, 80, "note", "what it shows")])
+    line = text(x=26, y=80, kind="note", words="what it shows")
+    document("A title", width=1000, height=400, body=[line])
 
 A picture is a self-contained SVG document with a background, so that it can be read on
 pages of any colour.

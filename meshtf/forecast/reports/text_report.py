@@ -317,9 +317,14 @@ def _error(forecast: ForecastData) -> list[str]:
     """Returns the error that ended the recording, and after which op."""
     if forecast.error is None:
         return []
-    where = "before the first op"
+    last_op_text = "before the first op"
     if forecast.ops:
         op = forecast.ops[-1]
-        where = f"after op {op.index}, {_call_text(vars(op), short_paths(forecast))}"
+        last_op_text = (
+            f"after op {op.index}, {_call_text(vars(op), short_paths(forecast))}"
+        )
     message = forecast.error.split("\n")
-    return [f"!! the plan ends here, {where}:", *(f"!! {line}" for line in message)]
+    return [
+        f"!! the plan ends here, {last_op_text}:",
+        *(f"!! {line}" for line in message),
+    ]

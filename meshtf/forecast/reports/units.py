@@ -33,7 +33,7 @@ def _with_unit(amount: float, base: int, units: Sequence[str]) -> str:
 
 
 def _decimals(amount: float) -> int:
-    """Returns the number of decimals with which an amount has three digits."""
+    """Returns the number of decimals that shows three digits of an amount."""
     if amount < 9.995:
         return 2
     return 1 if amount < 99.95 else 0

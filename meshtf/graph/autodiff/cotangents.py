@@ -12,9 +12,9 @@ from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
 from meshtf.names import accumulation_dtype
 
-# The number of cotangents that are added in the dtype of the tensor: enough for an input of
-# attention, which queries, keys, values and the residual connection use.
-_FEW = 4
+# The number of cotangents that are added in bfloat16 or float16, the narrow dtypes: enough
+# for an input of attention, which queries, keys, values and the residual connection use.
+_MAX_ADDED_NARROW = 4
 
 
 class Cotangents:
@@ -41,7 +41,7 @@ class Cotangents:
                 self._sums[x] = dx
                 return
             dtype = accumulation_dtype(x.dtype)
-            if count > _FEW and dtype != x.dtype:
+            if count > _MAX_ADDED_NARROW and dtype != x.dtype:
                 total = OPERATORS["cast"](total, dtype)
                 dx = OPERATORS["cast"](dx, dtype)
             self._sums[x] = total + dx

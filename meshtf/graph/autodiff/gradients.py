@@ -233,11 +233,13 @@ class _BackwardPass:
         if node.recompute_group is not None:
             first_dy = next(dy for dy in dys if dy is not None)
             self._recompute(node, first_dy)
-        present = [y for y in outputs if y is not None]
+        present_outputs = [y for y in outputs if y is not None]
         # The rule reads recomputed tensors instead of those of the forward pass.
         xs = [self.recomputed.get(x, x) for x in inputs]
-        ys = [self.recomputed.get(y, y) for y in present]
-        with context(primals=(*inputs, *present), region=node.region, stage=node.stage):
+        ys = [self.recomputed.get(y, y) for y in present_outputs]
+        with context(
+            primals=(*inputs, *present_outputs), region=node.region, stage=node.stage
+        ):
             dxs = self._apply_rule(node, dys=dys, ys=ys, xs=xs)
             for x, dx in zip(inputs, dxs, strict=True):
                 if dx is not None:
@@ -278,8 +280,8 @@ class _BackwardPass:
           xs: the inputs.
         """
         if node.gradient_rule is not None:
-            # All nodes that use one of the results come after the nodes that compute the
-            # results. The backward pass has done the former, so the cotangents are complete.
+            # Nodes that use a result come after the nodes that compute the results, so the
+            # backward pass has visited all of them: the cotangents are complete.
             self.applied_rules.add(node.gradient_rule)
             with context(substitutes=self.recomputed):
                 return list(node.gradient_rule.gradient(dys))
@@ -327,7 +329,7 @@ class _BackwardPass:
 
         Args:
           node: a node of the group.
-          dy: the cotangent of an output of the node, for which the new nodes wait.
+          dy: the cotangent of an output of the node; the new nodes wait for it.
         """
         group = node.recompute_group
         if group in self.recomputed_groups:
@@ -336,9 +338,11 @@ class _BackwardPass:
         dependency = ControlDependency(dy)
         outputs: set[Tensor] = set()
         rules: dict[GradientRule, GradientRule] = {}
-        excluded = {excluded_node.serial for excluded_node in self.not_recomputed}
+        excluded_serials = {
+            excluded_node.serial for excluded_node in self.not_recomputed
+        }
         for forward_node in map(latest_version, group.nodes):
-            if forward_node.serial in excluded:
+            if forward_node.serial in excluded_serials:
                 continue
             xs = [self.recomputed.get(x, x) for x in forward_node.inputs]
             # A node that reads a recomputed tensor runs after it, which makes it wait.

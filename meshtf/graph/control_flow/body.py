@@ -141,8 +141,8 @@ class Body:
         """
         nodes = required_nodes(nodes, results)
         inner_tensors = {*arguments, *outputs_of_nodes(nodes)}
-        used = used_tensors(nodes, results)
-        captures = tuple(x for x in used if x not in inner_tensors)
+        all_used_tensors = used_tensors(nodes, results)
+        captures = tuple(x for x in all_used_tensors if x not in inner_tensors)
         return Body(
             graph=graph,
             arguments=tuple(arguments),
@@ -200,11 +200,11 @@ def used_tensors(
     nodes: Iterable[Node], results: Iterable[Tensor]
 ) -> dict[Tensor, None]:
     """Returns the dependencies of nodes and the results, as keys of a dict: an ordered set."""
-    used: dict[Tensor, None] = {}
+    tensors: dict[Tensor, None] = {}
     for node in nodes:
-        used.update(dict.fromkeys(dependencies(node)))
-    used.update(dict.fromkeys(results))
-    return used
+        tensors.update(dict.fromkeys(dependencies(node)))
+    tensors.update(dict.fromkeys(results))
+    return tensors
 
 
 def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
@@ -214,12 +214,12 @@ def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Nod
       nodes: the nodes to choose from, in the order in which they run; the order is kept.
       results: the results.
     """
-    required = {latest_version(result.node) for result in results}
+    nodes_to_keep = {latest_version(result.node) for result in results}
     reversed_nodes = []
     for node in map(latest_version, reversed(nodes)):
-        if node in required:
+        if node in nodes_to_keep:
             reversed_nodes.append(node)
-            required.update(latest_version(x.node) for x in dependencies(node))
+            nodes_to_keep.update(latest_version(x.node) for x in dependencies(node))
     return reversed_nodes[::-1]
 
 
@@ -227,14 +227,14 @@ def invariant_nodes(body: Body) -> list[Node]:
     """Returns the nodes that depend on no argument of a body, such as casts of captures:
     they compute the same values in each run.
     """
-    varying = {*body.arguments}  # the tensors that depend on arguments
-    invariant = []
+    varying_tensors = {*body.arguments}  # the tensors that depend on arguments
+    nodes = []
     for node in body.nodes:
-        if any(x in varying for x in dependencies(node)):
-            varying.update(node.outputs)
+        if any(x in varying_tensors for x in dependencies(node)):
+            varying_tensors.update(node.outputs)
         else:
-            invariant.append(node)
-    return invariant
+            nodes.append(node)
+    return nodes
 
 
 def record_body(

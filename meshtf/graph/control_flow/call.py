@@ -155,13 +155,13 @@ class BackwardBody:
 
     def with_residuals(self, body: Body) -> Body:
         """Returns the forward body `body` with the residuals added to its results."""
-        available = {*body.arguments, *body.results}
-        extra = [x for x in self.residuals if x not in available]
-        if not extra:
+        available_tensors = {*body.arguments, *body.results}
+        extra_residuals = [x for x in self.residuals if x not in available_tensors]
+        if not extra_residuals:
             return body
         cache = body.graph.bodies_with_residuals
         if body not in cache:
-            results = [*body.results, *extra]
+            results = [*body.results, *extra_residuals]
             cache[body] = Body.of(
                 body.graph,
                 arguments=body.arguments,
@@ -182,7 +182,7 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     targets = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
     # Nodes that depend on no argument, such as casts of captured weights. The backward body
     # computes them again, so their outputs need not be residuals of each call.
-    invariant = invariant_nodes(body)
+    constant_nodes = invariant_nodes(body)
     sums = _CaptureSums(body)
 
     def gradient() -> list[Any]:
@@ -192,14 +192,17 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
             ys=results,
             xs=targets,
             grad_ys=result_cotangents,
-            not_recomputed=set(invariant),
+            not_recomputed=set(constant_nodes),
         )
         return sums.add(dict(zip(targets, dxs)))
 
     gradient_nodes, dxs = record_on_body(body, gradient)
     cotangents = {x: dx for x, dx in zip(targets, dxs) if dx is not None}
     outputs = list(cotangents.values())
-    nodes = [*invariant, *_with_early_sums(gradient_nodes, sum_nodes=sums.sum_nodes)]
+    nodes = [
+        *constant_nodes,
+        *_with_early_sums(gradient_nodes, sum_nodes=sums.sum_nodes),
+    ]
     nodes = required_nodes(nodes, outputs)
     residuals = _residuals(body, nodes, outputs)
     arguments = (*residuals, *result_cotangents, *sums.previous_sums.values())
@@ -222,10 +225,14 @@ def _residuals(
       nodes: the nodes of the backward body.
       outputs: the results of the backward body.
     """
-    computed = set(outputs_of_nodes(nodes))
+    computed_tensors = set(outputs_of_nodes(nodes))
     forward_tensors = {*body.arguments, *outputs_of_nodes(body.nodes)}
-    used = used_tensors(nodes, outputs)
-    return tuple(x for x in used if x in forward_tensors and x not in computed)
+    all_used_tensors = used_tensors(nodes, outputs)
+    return tuple(
+        x
+        for x in all_used_tensors
+        if x in forward_tensors and x not in computed_tensors
+    )
 
 
 class _CaptureSums:
@@ -279,16 +286,16 @@ def _with_early_sums(
       nodes: the nodes in the order in which they were recorded.
       sum_nodes: for each node that computes such a cotangent, the nodes that add it.
     """
-    moved: set[Node] = set()
+    nodes_to_move: set[Node] = set()
     for moved_nodes in sum_nodes.values():
-        moved.update(moved_nodes)
+        nodes_to_move.update(moved_nodes)
     ordered = []
     for node in nodes:
-        if node not in moved:
+        if node not in nodes_to_move:
             ordered.append(node)
             ordered += sum_nodes.get(node, ())
     # The sums of cotangents that none of `nodes` computes come last.
-    return [*ordered, *moved.difference(ordered)]
+    return [*ordered, *nodes_to_move.difference(ordered)]
 
 
 def _shared_backward_body(body: Body, indices: tuple[int, ...]) -> BackwardBody:

@@ -81,18 +81,18 @@ class Loop(ControlFlowOp):
         num_unstacked = self.num_carries + self.num_sums
         if self.dim is None:
             return tuple(specs[:num_unstacked])
-        stacked = [stacked_spec(spec, self.dim) for spec in specs[num_unstacked:]]
-        return (*specs[:num_unstacked], *stacked)
+        stacked_specs = [stacked_spec(spec, self.dim) for spec in specs[num_unstacked:]]
+        return (*specs[:num_unstacked], *stacked_specs)
 
     def _check_inputs(self, xs: tuple[Spec, ...]) -> None:
         """Raises ShapeError if inputs differ from the tensors that the bodies were recorded
         with.
         """
-        carries, scanned, captures = self.split_inputs(xs)
+        carries, scanned_inputs, captures = self.split_inputs(xs)
         entries: list[Spec] = []
         if self.dim is not None:
             dim = self.dim.name
-            entries = [Spec(x.shape.without(dim), x.dtype) for x in scanned]
+            entries = [Spec(x.shape.without(dim), x.dtype) for x in scanned_inputs]
         _index, *arguments = self.body.arguments
         expected = [*arguments, *self.body.captures]
         if self.condition is not None:
@@ -107,9 +107,9 @@ class Loop(ControlFlowOp):
         """Returns the inputs `xs` as (initial carries, scanned inputs, captures)."""
         end_of_scanned = self.num_carries + self.num_scanned
         initial_carries = xs[: self.num_carries]
-        scanned = xs[self.num_carries : end_of_scanned]
+        scanned_inputs = xs[self.num_carries : end_of_scanned]
         captures = xs[end_of_scanned:]
-        return initial_carries, scanned, captures
+        return initial_carries, scanned_inputs, captures
 
     def flops(self, *xs: Spec) -> int:
         if self.num_iterations is None:
@@ -203,13 +203,13 @@ class _BackwardLoop:
     def __init__(self, loop: Loop, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
         body = loop.body
         _index, *arguments = body.arguments
-        _, scanned, captures = loop.split_inputs(xs)
+        _, scanned_inputs, captures = loop.split_inputs(xs)
         self.loop = loop
         self.body = body
         self.ys = ys
         self.carries = arguments[: loop.num_carries]
         self.entries = arguments[loop.num_carries :]
-        self.scanned_values = dict(zip(self.entries, scanned))
+        self.scanned_values = dict(zip(self.entries, scanned_inputs))
         self.captured_values = dict(zip(body.captures, captures))
         self.initial_carries: dict[Tensor, Tensor] = {}
         self.inputs = (*arguments, *body.captures)
@@ -226,17 +226,17 @@ class _BackwardLoop:
         result_cotangents = self._result_cotangents(dys)
         gradient = self._record_backward(result_cotangents, targets)
         carries = [x for x in self.carries if x in gradient.cotangents]
-        summed = [x for x in self.captured_values if x in gradient.cotangents]
-        stacked = [x for x in self.entries if x in gradient.cotangents]
-        with_cotangent = (*carries, *summed, *stacked)
+        summed_captures = [x for x in self.captured_values if x in gradient.cotangents]
+        stacked_entries = [x for x in self.entries if x in gradient.cotangents]
+        with_cotangent = (*carries, *summed_captures, *stacked_entries)
         outputs = self._run(
             gradient.nodes,
             results=[gradient.cotangents[x] for x in with_cotangent],
             num_carries=len(carries),
-            num_sums=len(summed),
+            num_sums=len(summed_captures),
         )
         cotangents = dict(zip(with_cotangent, outputs))
-        for x in summed:
+        for x in summed_captures:
             # bfloat16 was summed in float32, since in bfloat16 a long sum stops growing.
             value = self.captured_values[x]
             cotangents[x] = _cast_cotangent(cotangents[x], x.dtype, value)
@@ -332,24 +332,24 @@ class _BackwardLoop:
         """
         # Computing invariant nodes again is cheaper than stacking their outputs.
         nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
-        used = used_tensors(nodes, results)
-        residuals = self._residuals(nodes, used)
+        all_used_tensors = used_tensors(nodes, results)
+        residuals = self._residuals(nodes, all_used_tensors)
         self.scanned_values.update(zip(residuals, self._stack_residuals(residuals)))
-        scanned = [x for x in self.scanned_values if x in used]
+        scanned_tensors = [x for x in self.scanned_values if x in all_used_tensors]
         index = self.body.arguments[0]
-        arguments = [index, *self.initial_carries, *scanned]
+        arguments = [index, *self.initial_carries, *scanned_tensors]
         graph = self.body.graph
         body = Body.of(graph, arguments=arguments, nodes=nodes, results=results)
         loop = Loop(
             body,
             num_carries=num_carries,
-            num_scanned=len(scanned),
+            num_scanned=len(scanned_tensors),
             num_sums=num_sums,
             dim=self.loop.dim,
             reverse=not self.loop.reverse,
         )
         initial_carries = self.initial_carries.values()
-        stacked_values = [self.scanned_values[x] for x in scanned]
+        stacked_values = [self.scanned_values[x] for x in scanned_tensors]
         captured_values = [self.captured_values.get(x, x) for x in body.captures]
         return apply_all(
             loop,
@@ -360,18 +360,20 @@ class _BackwardLoop:
         )
 
     def _residuals(
-        self, nodes: Sequence[Node], used: Mapping[Tensor, None]
+        self, nodes: Sequence[Node], candidates: Mapping[Tensor, None]
     ) -> list[Tensor]:
         """Returns the tensors of the forward body that the forward loop must stack, given
-        the nodes of the backward body and the tensors that it uses.
+        the nodes of the backward body and the tensors that it uses (`candidates`).
         """
-        available = {*outputs_of_nodes(nodes), *self.scanned_values}
+        available_tensors = {*outputs_of_nodes(nodes), *self.scanned_values}
         forward_tensors = {
             *self.carries,
             *self.entries,
             *outputs_of_nodes(self.body.nodes),
         }
-        return [x for x in used if x in forward_tensors and x not in available]
+        return [
+            x for x in candidates if x in forward_tensors and x not in available_tensors
+        ]
 
     def _stack_residuals(self, residuals: list[Tensor]) -> list[Tensor]:
         """Replaces the forward loop by one that also stacks residuals, and returns the

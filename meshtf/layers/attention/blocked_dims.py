@@ -118,9 +118,9 @@ class BlockedPositions:
     def __init__(self, dims: Sequence[BlockedDim], mesh: Mesh | None) -> None:
         self.dims = dims
         self.mesh = mesh
-        names = "_".join(d.name for d in dims)
-        self.in_block_dims = Shape(d.in_block for d in dims)
-        self.context_dims = Shape(d.context for d in dims)
+        names = "_".join(dim.name for dim in dims)
+        self.in_block_dims = Shape(dim.in_block for dim in dims)
+        self.context_dims = Shape(dim.context for dim in dims)
         self.in_block = Dimension(f"{names}_in_block", self.in_block_dims.size)
         self.context = Dimension(f"{names}_context", self.context_dims.size)
 

@@ -80,7 +80,7 @@ def local_attention(
     check_bools(causal=causal)
     if segments is not None:
         check_tensors(segments=segments)
-    radius_by_name = {d.name: d.size for d in Shape(radius)}
+    radius_by_name = {dim.name: dim.size for dim in Shape(radius)}
     require_dim(q.shape, *Shape(blocks).names)
     require_dim(Shape(blocks), *radius_by_name)
     dims = []

@@ -208,9 +208,7 @@ class MicrobatchState:
         raise AssertionError(f"{dim!r} counts no examples of a microbatch")
 
     def num_microbatches(self, name: str) -> int:
-        """Returns the number of microbatches into which the examples of a dimension are
-        divided: 1 for a dimension that counts no examples.
-        """
+        """Returns into how many microbatches the examples of a dimension are divided, or 1."""
         if name in self.microbatches:
             return self.microbatches[name].num_microbatches
         counts = [1]
@@ -317,7 +315,9 @@ def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
     """
     if _AMBIGUOUS_DIGIT in digits:
         return [_AMBIGUOUS] * len(sizes)
-    remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
+    remaining = deque(
+        digit for digit in digits if digit.size > 1 or digit.counts_examples
+    )
     digits_of_dims = []
     for k, size in enumerate(sizes):
         next_is_one = k + 1 < len(sizes) and sizes[k + 1] == 1
@@ -336,8 +336,8 @@ def _take_digits(
     Args:
       remaining: the digits of this dimension and of those after it.
       size: the size of this dimension.
-      next_is_one: whether the next dimension has size 1, and so gets the next digit of
-        size 1.
+      next_is_one: whether the next dimension has size 1. If so, a digit of size 1 after the
+        first one is left to it.
 
     Returns:
       The digits; None if no product of digits is `size`.
@@ -345,8 +345,10 @@ def _take_digits(
     dim_digits: list[Digit] = []
     missing_size = size  # the size of the digits that are still to be removed
     while remaining:
-        may_take_one = not next_is_one or not dim_digits
-        if missing_size <= 1 and not (remaining[0].size == 1 and may_take_one):
+        # A digit of size 1 after a complete dimension belongs to the dimension too, unless the
+        # next dimension has size 1 and needs it.
+        takes_one = remaining[0].size == 1 and not (next_is_one and dim_digits)
+        if missing_size <= 1 and not takes_one:
             break
         digit = remaining.popleft()
         if digit.size > missing_size and digit.size % missing_size == 0:

@@ -76,7 +76,7 @@ def single_dim(dim: ShapeLike) -> Dimension:
 def require_dim(shape: Shape, *names: str) -> None:
     """Raises ShapeError if `shape` lacks one of the names."""
     for name in names:
-        as_dim("dim", name, shape)
+        as_dim("dim", name, shape)  # raises ArgumentError for what is no name
         if name not in shape:
             raise ShapeError(_absence_message(name, shape))
 

@@ -24,9 +24,9 @@ import tensorflow as tf
 from meshtf.graph import LocalContext
 from meshtf.ops.common.local_reshape import reshape
 
-# The number of elements of x from which on additional ops save more than they cost.
+# With at least this many elements in x, additional ops save more than they cost.
 _MIN_ELEMENTS = 2**14
-# The number of vectors up to which reduce_sum is as fast as BiasAddGrad.
+# With at most this many vectors, reduce_sum is as fast as BiasAddGrad.
 _MAX_VECTORS_OF_REDUCE_SUM = 8
 
 

@@ -128,6 +128,7 @@ class WhileResult(Op):
 
     # op(a + b, c + d) = op(a, c) + op(b, d): partial sums stay partial sums.
     linearity = "joint"
+    # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (Sample(inputs=("b:4;h:6",), gradient=False),)
 
     @property

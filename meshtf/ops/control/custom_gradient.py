@@ -54,6 +54,7 @@ class Result(Op):
     """
 
     linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
+    # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (Sample(inputs=("b:4;h:6",), gradient=False),)
 
     @property
@@ -101,10 +102,11 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         the rule has cotangents only for arguments.
       ShapeError, DTypeError: a cotangent has another shape or data type than its argument.
     """
-    as_callable("fn", fn)
+    fn = as_callable("fn", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        """Calls fn, and attaches the rule that fn returned to the results."""
         source = Source.of_caller()
         flat_args = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
         inputs = tuple(x for x in flat_args if isinstance(x, Tensor))

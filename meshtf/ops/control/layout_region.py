@@ -77,6 +77,7 @@ def stage(index: int) -> AbstractContextManager[Any]:
 class Relayout(ReshardOp):
     """The inputs, resharded as the active layout rules say."""
 
+    # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (
         Sample(inputs=("b:4;h:8",)),
         Sample(inputs=("b:3;h:8;k:2",)),

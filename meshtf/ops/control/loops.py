@@ -87,7 +87,7 @@ def scan(
         it.
       PlanError: the body writes to a variable, or the mesh is not known yet.
     """
-    as_callable("body", body)
+    body = as_callable("body", body)
 
     def body_without_sums(carry: Any, x: Any) -> tuple[Any, Any, Any]:
         new_carry, outputs = _pair(body(carry, x))
@@ -114,15 +114,15 @@ def scan_and_sum(
     reduces it once, after the loop. float16 and bfloat16 are accumulated in float32. Other
     arguments, and errors, are those of `scan`.
     """
-    as_callable("body", body)
+    body = as_callable("body", body)
     dim = as_dim("dim", dim)
     scan_dim = Dimension(dim, _length(xs, dim, length))
     reverse = as_bool("reverse", reverse)
     if not scan_dim.size:
         return _empty_scan(body, init, xs, scan_dim)
     if isinstance(current_executor(), Graph):
-        return _recorded_scan(body, init, xs, scan_dim, reverse)
-    return _eager_scan(body, init, xs, scan_dim, reverse)
+        return _recorded_scan(body, init, xs, dim=scan_dim, reverse=reverse)
+    return _eager_scan(body, init, xs, dim=scan_dim, reverse=reverse)
 
 
 def _length(xs: Any, dim: str, length: int | None) -> int:

@@ -51,7 +51,7 @@ def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tenso
     require_dim(x.shape, dim)
     size = x.shape[dim]
     if num_microbatches < 1 or size % num_microbatches:
-        divisors = [n for n in range(1, size + 1) if size % n == 0]
+        divisors = [divisor for divisor in range(1, size + 1) if size % divisor == 0]
         raise ShapeError(
             explain_error(
                 f'{num_microbatches} microbatches do not divide dimension "{dim}" of '
@@ -84,7 +84,7 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
       fn: a function that writes variables and returns nothing.
       *tensors: the arguments of fn, for the current microbatch or batch.
     """
-    as_callable("fn", fn)
+    fn = as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
     calls = current().deferred_calls
     if calls is None:
@@ -124,7 +124,7 @@ def call_with_means(
     Args:
       calls: the deferred calls of one microbatch.
       sums: the sum over the microbatches of each tensor [...] of all calls, in order.
-      num_microbatches: the number of microbatches, by which sums are divided.
+      num_microbatches: the number of microbatches, the divisor of the sums.
     """
     remaining_means = iter([x * (1.0 / num_microbatches) for x in sums])
     for fn, tensors, caller in calls:
@@ -160,7 +160,9 @@ def microbatch(
         outer = MicrobatchState(microbatches={}, digits_by_dim={})
     if digits_by_dim is None:
         digits_by_dim = {}
-    state = outer.nested(dim, num_microbatches, index, digits_by_dim)
+    state = outer.nested(
+        dim, num_microbatches, index=index, digits_by_dim=digits_by_dim
+    )
     with context(microbatches=state):
         yield
 

@@ -101,7 +101,7 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
       seed: one seed or several; None: the seeds of the enclosing `mtf.seed`.
       name: the name of the op, which is the last component of its path.
     """
-    as_text("name", name)
+    name = as_text("name", name)
     path = "/".join((*current().path, name))
     if seed is None:
         seeds = _active_seeds(path)

@@ -239,7 +239,7 @@ def slicewise(
       PlanError: along a name of `shardable`, results for halves differ from the result for
         the complete input.
     """
-    as_callable("fn", fn)
+    fn = as_callable("fn", fn)
     check_bools(check=check)
     xs = as_tensors("xs", xs)
     if not xs:

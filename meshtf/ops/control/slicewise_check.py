@@ -53,7 +53,9 @@ def check_names(
     }
     for name in dims:
         if not any(name in x.shape for x in inputs):
-            known_names = [n for x in inputs for n in x.shape.names]
+            known_names: list[str] = []
+            for x in inputs:
+                known_names.extend(x.shape.names)
             close = near_misses(name, known_names)
             suggestion = ""
             if close:
@@ -149,7 +151,7 @@ def _function_key(fn: Any, depth: int = 3) -> Any:
 def _candidate_sizes(
     inputs: Sequence[Spec], outputs: Sequence[Spec], dims: Sequence[str]
 ) -> Iterator[_Sizes]:
-    """Yields the sizes of all dimensions with which to test, in the order of attempts.
+    """Yields the sizes of all dimensions to test with, in the order of attempts.
 
     First all sizes are small; then dimensions that are not sharded have their full sizes;
     then all dimensions have.
@@ -229,10 +231,12 @@ def _run_halves(
         if results is None:
             return None
         results_of_halves.append(results)
-    joined = []
+    joined_results = []
+    # zip(*...) goes from the results of each half to the halves of each result.
     for output, half_results in zip(outputs, zip(*results_of_halves)):
-        joined.append(np.concatenate(half_results, output.shape.index(name)))
-    return joined
+        axis = output.shape.index(name)
+        joined_results.append(np.concatenate(half_results, axis))
+    return joined_results
 
 
 def _sizes_of(x: Spec, sizes: _Sizes) -> list[int]:
@@ -300,13 +304,13 @@ def _run(
         return None
 
 
-def _are_close(y: Any, joined: Any) -> bool:
-    """Returns whether a result y and the joined results of halves agree within
+def _are_close(y: Any, joined_halves: Any) -> bool:
+    """Returns whether a result y and the joined results for halves agree within
     `_TOLERANCE`; integers, booleans and strings must be equal.
     """
     is_exact = y.dtype.kind in "biuOSU"  # boolean, integers, strings
     if is_exact:
-        return bool(np.array_equal(y, joined))
+        return bool(np.array_equal(y, joined_halves))
     tolerance = _TOLERANCE[min(8, dtype_bytes(y.dtype.name))]
     # Relative to the largest number, since small ones may be differences of large ones.
     magnitudes = np.abs(y[np.isfinite(y)].astype("complex128"))
@@ -318,7 +322,7 @@ def _are_close(y: Any, joined: Any) -> bool:
         wide_dtype = "complex128"
     close = np.allclose(
         y.astype(wide_dtype),
-        joined.astype(wide_dtype),
+        joined_halves.astype(wide_dtype),
         rtol=tolerance,
         atol=tolerance * maximum,
         equal_nan=True,

@@ -97,7 +97,7 @@ def recompute(fn: Callable[P, R]) -> Callable[P, R]:
 
     It is like `jax.checkpoint`. Random ops in fn draw the same numbers again.
     """
-    as_callable("fn", fn)
+    fn = as_callable("fn", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -33,6 +33,7 @@ class AddN(Op):
 
     # op(a + b, c + d) = op(a, c) + op(b, d): if all inputs are partial sums, so is the output.
     linearity = "joint"
+    # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (
         Sample(inputs=("b:4;d:6", "d:6;b:4", "b:4;d:6")),
         Sample(inputs=("complex b:4", "complex b:4")),

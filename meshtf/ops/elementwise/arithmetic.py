@@ -93,7 +93,7 @@ def outer(
     Raises:
       ShapeError: a name that both have has two sizes.
     """
-    as_callable("function", function)
+    function = as_callable("function", function)
     with allow_outer_broadcast():
         return function(x, y)
 

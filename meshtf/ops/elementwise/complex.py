@@ -50,6 +50,7 @@ class Conj(Op):
 
     # op(a + b) = op(a) + op(b): partial sums of x give partial sums of y.
     linearity = "joint"
+    # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (Sample(inputs=("complex b:4;d:6",)),)
 
     def output_specs(self, x: Spec) -> Specs:

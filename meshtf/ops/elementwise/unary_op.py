@@ -197,7 +197,7 @@ _TABLE: dict[str, UnaryFunction] = {
 }
 
 
-def _gelu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
+def _gelu_second_gradient(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     """Returns dz * dy times the second derivative of the tanh approximation of gelu.
 
     gelu(x) = x s(u), where s is the sigmoid and u = x (a + b x**2). Its second derivative is
@@ -215,7 +215,7 @@ def _gelu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     return dz * dy * s * (1.0 - s) * (du * 2.0 + x * curvature)
 
 
-def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
+def _gelu_exact_second_gradient(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     """Returns dz * dy times the second derivative of x Phi(x): (2 - x**2) phi(x), where Phi
     is the distribution function of the normal distribution and phi its density.
     """
@@ -229,7 +229,7 @@ def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     )
 
 
-def _silu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
+def _silu_second_gradient(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     """Returns dz * dy times the second derivative of x s(x): s (1 - s) (2 + x (1 - 2s)),
     where s is the sigmoid.
     """
@@ -238,7 +238,7 @@ def _silu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
     return dz * dy * s * (1.0 - s) * factor
 
 
-def _elu_second(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
+def _elu_second_gradient(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
     """Returns the gradient of EluGrad or SeluGrad in y, which is linear in y below 0."""
     return where(y < 0, dz * dy, 0.0)
 
@@ -251,11 +251,11 @@ _SECOND_GRADIENTS: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
     "tanh": lambda dz, z, dy, y: dz * dy * y * -2.0,
     "sigmoid": lambda dz, z, dy, y: dz * dy * (1.0 - y * 2.0),
     "relu": lambda dz, z, dy, y: None,
-    "elu": _elu_second,
-    "selu": _elu_second,
-    "gelu": _gelu_second,
-    "gelu_exact": _gelu_exact_second,
-    "silu": _silu_second,
+    "elu": _elu_second_gradient,
+    "selu": _elu_second_gradient,
+    "gelu": _gelu_second_gradient,
+    "gelu_exact": _gelu_exact_second_gradient,
+    "silu": _silu_second_gradient,
     "softplus": lambda dz, z, dy, x: dz * z * apply_unary("sigmoid", -x),
     "reciprocal": lambda dz, z, dy, y: dz * dy * y * -2.0,
 }

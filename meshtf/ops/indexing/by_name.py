@@ -128,7 +128,12 @@ def _as_dim_index(x: Tensor, dim: str, index: Any) -> DimIndex:
                 as_int("index", bound)  # raises for other types
         return index
     if isinstance(index, (bool, str, float)) or getattr(index, "shape", ()) != ():
-        refuse(f"index of {dim}", index, _INDEX_TYPES, _suggest_type(index))
+        refuse(
+            f"index of {dim}",
+            index,
+            takes=_INDEX_TYPES,
+            way_out=_suggest_type(index),
+        )
     integer = as_int(f"index of {dim}", index)
     if not -size <= integer < size:
         raise ShapeError(
@@ -170,7 +175,7 @@ def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
             )
         )
     if entries.step == 1:
-        return slice_(x, dim, entries.start, len(entries))
+        return slice_(x, dim, begin=entries.start, size=len(entries))
     # A temporary name, since indices cannot have the dimension that they index. Names that
     # begin with a dot are internal, and no layout shards them.
     slice_dim = Dimension("." + dim, len(entries))
@@ -192,7 +197,7 @@ def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:
         y = rename(y, {renamed_dim: dim})
     else:
         y = gather(x, ids, dim)
-    new_names = [n for n in ids.shape.names if n == dim or n not in x.shape]
+    new_names = [name for name in ids.shape.names if name == dim or name not in x.shape]
     axis = x.shape.index(dim)
     names_before = x.shape.names[:axis]
     names_after = x.shape.names[axis + 1 :]

@@ -185,7 +185,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> 
         slice_dim = Dimension(dim, size)
     else:
         slice_dim = single_dim(size)
-    begin = _clamp_start(x, dim, begin, slice_dim.size)
+    begin = _clamp_start(x, dim, begin, size=slice_dim.size)
     # A temporary name, since indices cannot have the dimension that they index.
     step_dim = Dimension("." + dim, slice_dim.size)
     steps = index_range(x.mesh, step_dim)
@@ -215,7 +215,7 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tenso
     updates = as_tensor("updates", updates)
     update_dim = _update_dim(x, dim, updates)
     num_updates = update_dim.size if update_dim else 1
-    begin = _clamp_start(x, dim, begin, num_updates)
+    begin = _clamp_start(x, dim, begin, size=num_updates)
     # The op requires that x has the dimensions of `begin` before `dim`.
     order = list(x.shape.names)
     axis = order.index(dim)
@@ -239,7 +239,9 @@ def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
       ShapeError: updates and x differ in other dimensions.
     """
     other_dims = set(x.shape.without(dim))
-    new_dims = [d for d in updates.shape if d not in other_dims]
+    new_dims = [
+        update_dim for update_dim in updates.shape if update_dim not in other_dims
+    ]
     if len(new_dims) > 1 or not other_dims <= set(updates.shape):
         raise ShapeError(
             explain_error(
@@ -327,9 +329,9 @@ def _gather_along(
       out_of_range: the policy for indices out of range: "trusted": there are none;
         "zeros": they give zeros.
     """
-    y = gather_with_bounds(x, indices, dim, out_of_range)
+    y = gather_with_bounds(x, indices, dim, out_of_range=out_of_range)
     y = rename(y, {"." + dim: new_dim})
-    return transpose(y, [new_dim if n == dim else n for n in x.shape.names])
+    return transpose(y, [new_dim if name == dim else name for name in x.shape.names])
 
 
 def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
@@ -347,7 +349,7 @@ def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
                 f"{x.shape.dim(dim)!r} has no {size} elements.", tensor=repr(x.shape)
             )
         )
-    return clip(begin, 0, x.shape[dim] - size)
+    return clip(begin, low=0, high=x.shape[dim] - size)
 
 
 def _as_index(x: Tensor, dim: str, index: Tensor) -> Tensor:

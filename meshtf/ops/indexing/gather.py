@@ -83,8 +83,8 @@ class Gather(Op):
         require_dim(table.shape, self.dim)
         check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
-        rest = table.shape.without(self.dim, *ids.shape.names)
-        return (Spec(ids.shape + rest, table.dtype),)
+        rest_dims = table.shape.without(self.dim, *ids.shape.names)
+        return (Spec(ids.shape + rest_dims, table.dtype),)
 
     def role(self, factor: str) -> Role:
         # What sharding `factor`, a dimension of an input or of the output, does: shards of
@@ -117,21 +117,21 @@ class Gather(Op):
         the order of the output.
         """
         table_shape, ids_shape = context.inputs
-        batch = [n for n in ids_shape.names if n in table_shape]
-        lookups = [n for n in ids_shape.names if n not in table_shape]
+        batch_names = [name for name in ids_shape.names if name in table_shape]
+        lookup_names = [name for name in ids_shape.names if name not in table_shape]
         # `dim` may be anywhere among the rest.
-        dim_and_rest = [n for n in table_shape.names if n not in ids_shape]
+        dim_and_rest = [name for name in table_shape.names if name not in ids_shape]
         axis = dim_and_rest.index(self.dim)
         y = tf.gather(
-            arrange(table, table_shape.names, batch + dim_and_rest),
-            as_index_dtype(arrange(ids, ids_shape.names, batch + lookups)),
-            axis=len(batch) + axis,
-            batch_dims=len(batch),
+            arrange(table, table_shape.names, batch_names + dim_and_rest),
+            as_index_dtype(arrange(ids, ids_shape.names, batch_names + lookup_names)),
+            axis=len(batch_names) + axis,
+            batch_dims=len(batch_names),
         )
         # tf.gather puts the dimensions of ids in place of the indexed one.
         rest_before = dim_and_rest[:axis]
         rest_after = dim_and_rest[axis + 1 :]
-        names = [*batch, *rest_before, *lookups, *rest_after]
+        names = [*batch_names, *rest_before, *lookup_names, *rest_after]
         return arrange(y, names, context.outputs[0].names)
 
     def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
@@ -218,7 +218,9 @@ def check_segments(
         raise DTypeError(f"{op_name} takes numbers, not bool.")
     output_dims = output_shape.without(dim)
     lost_dims = [
-        d for d in x.shape if d.name not in ids.shape and d.name not in output_dims
+        x_dim
+        for x_dim in x.shape
+        if x_dim.name not in ids.shape and x_dim.name not in output_dims
     ]
     if dim in x.shape or lost_dims or not set(output_dims) <= set(x.shape):
         raise ShapeError(
@@ -245,9 +247,9 @@ def segment_dim_and_output_shape(
     segment_dim = single_dim(dim)
     batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
     require_dim(ids.shape, *batch_names)
-    batch_dims = [ids.shape.dim(n) for n in batch_names]
-    rest = x.shape.without(*ids.shape.names)
-    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest])
+    batch_dims = [ids.shape.dim(name) for name in batch_names]
+    rest_dims = x.shape.without(*ids.shape.names)
+    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest_dims])
 
 
 def _check_sizes(shape: Shape, ids: Shape) -> None:
@@ -290,7 +292,7 @@ def gather(
     policy: OutOfRange = "negative" if zero_negative else "error"
     if as_choice("out_of_range", out_of_range, ("error", "zeros")) == "zeros":
         policy = "zeros"
-    return gather_with_bounds(table, ids, dim, policy)
+    return gather_with_bounds(table, ids, dim, out_of_range=policy)
 
 
 def gather_with_bounds(
@@ -332,7 +334,7 @@ def take_along_axis(
     index_dim = "." + dim  # renamed, since ids of gather cannot have `dim`
     y = gather(x, rename(ids, {dim: index_dim}), dim, out_of_range=out_of_range)
     y = rename(y, {index_dim: dim})
-    only_in_ids = [n for n in ids.shape.names if n not in x.shape]
+    only_in_ids = [name for name in ids.shape.names if name not in x.shape]
     return transpose(y, [*x.shape.names, *only_in_ids])
 
 
@@ -353,5 +355,5 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
       ShapeError: x lacks a name of ids, or has `dim`.
       DTypeError: ids are not integers, or x is bool.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(SegmentSum(dim_name, output_shape), x, ids)

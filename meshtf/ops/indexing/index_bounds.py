@@ -181,42 +181,50 @@ def reduce_segments(
     """
     x_shape, ids_shape = context.inputs
     (output_shape,) = context.outputs
-    batch = [n for n in ids_shape.names if n in output_shape]
-    reduced = [n for n in ids_shape.names if n not in output_shape]
-    rest = [n for n in output_shape.names if n not in batch and n != dim]
+    batch_names = [name for name in ids_shape.names if name in output_shape]
+    reduced_names = [name for name in ids_shape.names if name not in output_shape]
+    rest_names = [
+        name for name in output_shape.names if name not in batch_names and name != dim
+    ]
     num_segments = context.local_size(dim)
     is_sharded = context.num_shards(dim) > 1
     # The kernel raises for ids that are too large (`kernels_refuse`), and ignores negative
     # ones, which is what all policies but "error" want.
     kernel_checks_bounds = (
         context.kernels_refuse
-        and not batch
+        and not batch_names
         and not is_sharded
         and out_of_range != "error"
     )
     if not kernel_checks_bounds:
         ids = check_bounds(context, dim, ids, out_of_range)
-    ids = arrange(ids, ids_shape.names, batch + reduced)
+    ids = arrange(ids, ids_shape.names, batch_names + reduced_names)
     # A group is one index of the batch dimensions.
-    num_groups = math.prod(output_shape[n] for n in batch)
-    if batch or is_sharded or out_of_range == "zeros":
+    num_groups = math.prod(output_shape[name] for name in batch_names)
+    if batch_names or is_sharded or out_of_range == "zeros":
         ids, is_local = to_local_ids(context, dim, ids)
-        if batch:
+        if batch_names:
             # Segment i of group g is segment g * num_segments + i of the kernel.
-            ids += _group_offsets(batch, reduced, ids_shape, num_groups, num_segments)
+            ids += _group_offsets(
+                batch_names,
+                reduced_names,
+                ids_shape,
+                num_groups=num_groups,
+                num_segments=num_segments,
+            )
         ids = tf.where(is_local, ids, -1)
-    x = arrange(x, x_shape.names, batch + reduced + rest)
+    x = arrange(x, x_shape.names, batch_names + reduced_names + rest_names)
     y = kernel(x, as_index_dtype(ids), num_groups * num_segments)
-    if batch:
-        batch_sizes = [output_shape[n] for n in batch]
-        rest_sizes = [output_shape[n] for n in rest]
+    if batch_names:
+        batch_sizes = [output_shape[name] for name in batch_names]
+        rest_sizes = [output_shape[name] for name in rest_names]
         y = tf.reshape(y, [*batch_sizes, num_segments, *rest_sizes])
-    return arrange(y, [*batch, dim, *rest], output_shape.names)
+    return arrange(y, [*batch_names, dim, *rest_names], output_shape.names)
 
 
 def _group_offsets(
-    batch: list[str],
-    reduced: list[str],
+    batch_names: list[str],
+    reduced_names: list[str],
     ids_shape: Shape,
     num_groups: int,
     num_segments: int,
@@ -225,8 +233,8 @@ def _group_offsets(
     broadcasts with ids: `[*batch, 1, ..., 1]`.
     """
     offsets = tf.range(0, num_groups * num_segments, num_segments, dtype=tf.int64)
-    batch_sizes = [ids_shape[n] for n in batch]
-    return tf.reshape(offsets, [*batch_sizes, *[1] * len(reduced)])
+    batch_sizes = [ids_shape[name] for name in batch_names]
+    return tf.reshape(offsets, [*batch_sizes, *[1] * len(reduced_names)])
 
 
 def _is_in_range(ids: Any, size: int, out_of_range: OutOfRange) -> Any:

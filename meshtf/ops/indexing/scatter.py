@@ -151,7 +151,7 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Raises:
       ShapeError, DTypeError: as in `segment_sum`.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(
         SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape), x, ids
     )
@@ -164,7 +164,7 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Empty segments are inf, or the largest integer. Equal smallest elements share the
     gradient. Arguments and errors are those of `segment_sum`.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(
         SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape), x, ids
     )
@@ -198,7 +198,9 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
     """
     updates = as_tensor("updates", updates)
     ids = as_tensor("ids", ids)
-    dim_name, output_shape = segment_dim_and_output_shape(updates, ids, dim, batch)
+    dim_name, output_shape = segment_dim_and_output_shape(
+        updates, ids, dim=dim, batch=batch
+    )
     y, _ = _last_updates(updates, ids, dim_name, output_shape)
     return y
 
@@ -255,10 +257,12 @@ def _last_updates(
       The updates, of shape `output_shape`; 0 where there is none. Their indices in the merged
       scattered dimensions, [*batch, dim]; negative where there is none.
     """
-    scattered_names = [n for n in ids.shape.names if n not in output_shape]
+    scattered_names = [name for name in ids.shape.names if name not in output_shape]
     ids = _merge_scattered(ids, scattered_names)
     updates = _merge_scattered(updates, scattered_names)
-    (update_dim,) = (d for d in ids.shape if d.name not in output_shape)
+    (update_dim,) = (
+        ids_dim for ids_dim in ids.shape if ids_dim.name not in output_shape
+    )
     # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
     batch = output_shape.only(ids.shape.names)

@@ -124,8 +124,8 @@ class TopK(OpWithStatistics):
         """
         (x_shape,) = context.inputs
         names = x_shape.names
-        rest = [n for n in names if n != self.dim]
-        x = arrange(x, names, [*rest, self.dim])
+        rest_names = [name for name in names if name != self.dim]
+        x = arrange(x, names, [*rest_names, self.dim])
         local_k = min(self.k.size, context.local_size(self.dim))
         values, indices = tf.math.top_k(x, local_k)
         return values, indices

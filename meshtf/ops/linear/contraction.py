@@ -101,7 +101,9 @@ def _contract_matrices(
     # Free names are in the order of the output, so that it need not be transposed.
     left_free = [name for name in out_names if name in left.free_names]
     right_free = [name for name in out_names if name in right.free_names]
-    summed_names = [n for n in left.names if n in right.names and n not in out_names]
+    summed_names = [
+        name for name in left.names if name in right.names and name not in out_names
+    ]
     # None: a tensor in another order, which has to be copied to become a batch of matrices.
     left_is_transposed = _is_transposed(left.names, batch, left_free, summed_names)
     right_is_transposed = _is_transposed(right.names, batch, summed_names, right_free)

@@ -42,7 +42,8 @@ class Einsum(Op):
     """
 
     names: tuple[str, ...]
-    linearity = "each"  # if one input is a partial sum, so is the output
+    # If one input is a partial sum (one addend on each device), so is the output.
+    linearity = "each"
     # Test inputs: the attribute `names`, then each input's kind of values and shape.
     conformance_samples = (
         Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),
@@ -146,24 +147,25 @@ def matmul(x: Any, y: Any) -> Tensor:
     """
     x = as_tensor("x", x)
     y = as_tensor("y", y)
-    shared = [n for n in x.shape.names if n in y.shape]
+    shared = [name for name in x.shape.names if name in y.shape]
     if len(shared) != 1:
         raise ShapeError(
             f"matmul sums over the one name that both have; {x.shape!r} and "
             f"{y.shape!r} share {len(shared)}. Use mtf.einsum."
         )
     names = [*x.shape.names, *y.shape.names]
-    return einsum([x, y], [n for n in names if n not in shared])
+    return einsum([x, y], [name for name in names if name not in shared])
 
 
 def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
     """Returns the size of each name. Raises ShapeError if a name has two sizes."""
     sizes: dict[str, int] = {}
     for x in xs:
-        for d in x.shape:
-            if sizes.setdefault(d.name, d.size) != d.size:
+        for dim in x.shape:
+            known_size = sizes.setdefault(dim.name, dim.size)
+            if known_size != dim.size:
                 raise ShapeError(
-                    f'"{d.name}" has size {sizes[d.name]} in one input and {d.size} in '
+                    f'"{dim.name}" has size {known_size} in one input and {dim.size} in '
                     "another: a name that inputs share has one size. Rename one of them."
                 )
     return sizes

@@ -97,7 +97,9 @@ class FFT(_Transform):
     dim: str
     inverse: bool = False
 
-    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # A partial sum consists of one addend on each device. If all inputs are partial sums, so
+    # is the output.
+    linearity = "joint"
     # Test inputs: the attributes (dim, inverse), then the input's kind of values and shape.
     conformance_samples = (
         Sample(("d",), ("complex b:4;d:6",)),

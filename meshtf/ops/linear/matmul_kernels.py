@@ -52,7 +52,7 @@ _MIN_BATCHED_WORK = 2**15
 _MIN_SHARED_WORK = 2**22
 # Elements of one matrix b of a batch, which oneDNN copies.
 _MAX_BATCHED_ELEMENTS = 2**18
-# Rows of the output from which on a transpose of b takes little of the time.
+# Rows of the output: with at least this many, a transpose of b takes little of the time.
 _MANY_ROWS = 512
 
 
@@ -90,16 +90,22 @@ def fast_matmul(
     # `kernels.onednn` calls oneDNN's kernel by name; `kernels.all_onednn`: TensorFlow uses
     # oneDNN for all matmuls of a graph.
     if kernels and not tf.executing_eagerly():
-        form = _form_of(a, b, transpose_a, transpose_b)
+        form = _form_of(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
         if kernels.all_onednn and _transpose_b_pays(form):
             b = tf.raw_ops.Transpose(x=b, perm=[1, 0])
             transpose_b = False
         elif kernels.onednn and _suits_onednn(form, kernels.threads):
             return kernels.onednn(a, b, transpose_a, transpose_b)
     if len(a.shape) > 2:
-        return _batch_matmul(a, b, transpose_a, transpose_b)
+        return _batch_matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     if kernels and not kernels.all_onednn:
-        return _padded_matmul(a, b, transpose_a, transpose_b, kernels.threads)
+        return _padded_matmul(
+            a,
+            b,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            threads=kernels.threads,
+        )
     return tf.raw_ops.MatMul(a=a, b=b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
@@ -246,7 +252,7 @@ def _padded_matmul(
     """Returns the matmul by the default kernel, with columns added to the inputs if that
     saves time. The arguments are those of `fast_matmul`, and the number of threads.
     """
-    form = _form_of(a, b, transpose_a, transpose_b)
+    form = _form_of(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     pad_a = _padding_a_pays(form)
     pad_b = _padding_b_pays(form, threads)
     y = tf.raw_ops.MatMul(

@@ -114,7 +114,13 @@ class CrossEntropy(OpWithStatistics):
     def local(self, context: LocalContext, logits: Any, labels: Any) -> LocalTensors:
         statistics = self.statistics(context, logits, labels)
         lse, label_logit = statistics.exchanged
-        return self._outputs(context, lse, label_logit, statistics.residuals, labels)
+        return self._outputs(
+            context,
+            lse=lse,
+            label_logit=label_logit,
+            residuals=statistics.residuals,
+            labels=labels,
+        )
 
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
         axis = context.axis(0, self.dim)  # in the shape of logits, input 0
@@ -144,7 +150,13 @@ class CrossEntropy(OpWithStatistics):
         lses, label_logits = gathered  # both [shards, *batch]
         lse = log_sum_exp(lses, axes=[0])
         label_logit = tf.reduce_sum(label_logits, axis=0)
-        return self._outputs(context, lse, label_logit, residuals, labels)
+        return self._outputs(
+            context,
+            lse=lse,
+            label_logit=label_logit,
+            residuals=residuals,
+            labels=labels,
+        )
 
     def _outputs(
         self,

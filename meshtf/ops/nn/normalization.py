@@ -211,7 +211,7 @@ class NormalizeGrad(_NormalizeBase):
         y: Any,
         inverse_std: Any,
     ) -> LocalTensors:
-        means = tuple(tf.reduce_mean(t, axis=0) for t in gathered)
+        means = tuple(tf.reduce_mean(tensor, axis=0) for tensor in gathered)
         return self._dx(context, means, residuals, inverse_std, like=dy)
 
     def _dx(
@@ -248,7 +248,7 @@ class NormalizeGrad(_NormalizeBase):
         dtype = dy.dtype
         dy_gradient = apply(self, dz, y, inverse_std)
         # Products are computed in the data type of statistics.
-        dz, z, dy, y = (cast(t, inverse_std.dtype) for t in (dz, z, dy, y))
+        dz, z, dy, y = (cast(tensor, inverse_std.dtype) for tensor in (dz, z, dy, y))
         # -(dz * mean(dy * y) + dy * mean(dz * y)) / std
         cross = add(
             multiply(dz, reduce_mean(multiply(dy, y), self.dim)),

@@ -31,7 +31,7 @@ from meshtf.graph import LocalContext
 from meshtf.ops.common.trace_cache import constant
 
 _PACKET = 16  # the number of floats in the widest vector register
-_BLOCK = 1 << 16  # the number of elements of which a few arrays fit a core's cache
+_BLOCK = 1 << 16  # elements of a block: a few such arrays fit a core's cache
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, as in Weyl sequences
 # Constants that are added to the hashes of word_a and of word_b, so that these differ.
 _SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
@@ -87,7 +87,7 @@ def index_words(
     They are NumPy arrays if the key is one.
 
     Args:
-      context: the shard for which the op runs.
+      context: the sizes and offsets of this device's shard.
       names: the names of the dimensions; without any, a scalar has one index.
       key: the result of `random_key`.
       strides: the strides of dimensions that count examples of a microbatch, by name.
@@ -95,8 +95,8 @@ def index_words(
     if names:
         sizes = [context.local_size(name) for name in names]
         indices = [
-            _distinct_indices(context, name, d, strides.get(name))
-            for d, name in enumerate(names)
+            _distinct_indices(context, name, dim_index, stride=strides.get(name))
+            for dim_index, name in enumerate(names)
         ]
     else:
         sizes = [1]
@@ -226,16 +226,17 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
 
 
 def _distinct_indices(
-    context: LocalContext, name: str, d: int, stride: IndexStride | None
+    context: LocalContext, name: str, dim_index: int, stride: IndexStride | None
 ) -> Any:
-    """Returns the indices in the batch of the local elements of dimension d, uint32 [size].
+    """Returns the indices in the batch of the local elements of a dimension, uint32 [size].
 
-    A constant that depends on d is added, so that equal indices of two dimensions differ.
+    A constant that depends on `dim_index` is added, so that equal indices of two dimensions
+    differ.
 
     Args:
-      context: the shard for which the op runs.
+      context: the sizes and offsets of this device's shard.
       name: the name of the dimension.
-      d: the index of the dimension in the list of dimensions.
+      dim_index: the index of the dimension in the list of dimensions.
       stride: the stride of a dimension that counts examples of a microbatch, or None.
     """
     size = context.local_size(name)
@@ -247,7 +248,7 @@ def _distinct_indices(
         index = index + _array_if_eager(context.shard_offset(name))
     if stride is not None:
         index = _index_in_batch(index, stride)
-    constant = np.uint32(_GOLDEN_RATIO * d & 0xFFFFFFFF)
+    constant = np.uint32(_GOLDEN_RATIO * dim_index & 0xFFFFFFFF)
     return _as_uint32(index) + constant
 
 

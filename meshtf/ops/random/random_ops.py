@@ -141,7 +141,7 @@ def _words(
     seeds and the index (`counter_bits.py`).
 
     Args:
-      context: the shard for which the op runs.
+      context: the sizes and offsets of this device's shard.
       shape: the shape of the op's output.
       strided: the dimensions that count examples of microbatches.
       inputs: the inputs of `Random`: the seeds, followed by the index of the microbatch
@@ -162,7 +162,7 @@ def _words(
             inner_size=mapping.inner_size,
             microbatch=microbatch,
         )
-    return index_words(context, shape.names, key, strides)
+    return index_words(context, shape.names, key=key, strides=strides)
 
 
 class DropoutMask(Op):
@@ -215,7 +215,8 @@ class Dropout(Op):
 
     scale: float
 
-    linearity = "each"  # if one input is a partial sum, so is the output
+    # If one input is a partial sum (one addend on each device), so is the output.
+    linearity = "each"
     # Test inputs: the attribute `scale`, then each input's kind of values and shape.
     conformance_samples = (
         Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),

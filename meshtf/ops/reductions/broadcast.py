@@ -34,7 +34,8 @@ class Broadcast(Op):
 
     shape: Shape
 
-    linearity = "joint"  # if x is a partial sum, so is the output
+    # If x is a partial sum (one addend on each device), so is the output.
+    linearity = "joint"
     # Test inputs: the attribute `shape`, then the input's kind of values and shape.
     conformance_samples = (
         Sample((Shape("b:4;d:6"),), ("b:4",)),

@@ -92,7 +92,7 @@ class LogSumExp(OpWithStatistics):
 
     def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
         """Returns the log-sum-exp of the local shard of x, at least in float32."""
-        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
+        axes = [context.axis(0, dim) for dim in self.dims]  # in the shape of input 0
         return log_sum_exp(widen(x), axes)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
@@ -143,7 +143,7 @@ def reduce_logsumexp(
     """
     x = as_tensor("x", x)
     names = names_or_all(x, dims)
-    # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
+    # The gradient is exp(x - y): float16 and bfloat16 are too coarse for this y.
     y = apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype)))
     y = cast(y, x.dtype)
     if sink_logit is None:
@@ -165,7 +165,7 @@ def check_sink_logit(sums: Shape, sink_logit: Any) -> None:
     if is_scalar(sink_logit):
         return
     shape = as_tensor("sink_logit", sink_logit).shape
-    unknown_names = [n for n in shape.names if n not in sums]
+    unknown_names = [name for name in shape.names if name not in sums]
     if unknown_names:
         raise ShapeError(
             explain_error(

@@ -131,14 +131,14 @@ class Reduce(Op):
         return Role.MAP  # the output is sharded too
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        axes = [context.axis(0, d) for d in self.dims]  # in the shape of input 0
+        axes = [context.axis(0, dim) for dim in self.dims]  # in the shape of input 0
         if self.kind == "sum":
             y = sum_over(x, axes, context)
         else:
             y = _KERNELS[self.kind](x, axes)
         if y.dtype == tf.bool:
             y = tf.cast(y, tf.int32)
-        num_shards = math.prod(context.num_shards(d) for d in self.dims)
+        num_shards = math.prod(context.num_shards(dim) for dim in self.dims)
         if self.kind == "mean" and num_shards > 1:
             # The global mean is the sum of each shard's mean divided by num_shards.
             y = y * (1 / num_shards)

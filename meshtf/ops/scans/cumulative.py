@@ -94,7 +94,7 @@ class Cumsum(OpWithStatistics):
         return (tf.cast(self._local_sums(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
         x = widen(x)
         local_sums = self._local_sums(context, x)
         total = last_element(local_sums, axis, self.reverse)
@@ -119,7 +119,7 @@ class Cumsum(OpWithStatistics):
         return tf.cumsum(x, axis, exclusive=self.exclusive, reverse=self.reverse)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        backward = Cumsum(self.dim, self.exclusive, reverse=not self.reverse)
+        backward = Cumsum(self.dim, exclusive=self.exclusive, reverse=not self.reverse)
         return [apply(backward, dy)]
 
 
@@ -167,12 +167,12 @@ class Scan(OpWithStatistics):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)
-        y = running(self.kind, widen(x), axis, self.reverse)
+        y = running(self.kind, widen(x), axis, reverse=self.reverse)
         return (tf.cast(y, x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        local_results = running(self.kind, widen(x), axis, self.reverse)
+        local_results = running(self.kind, widen(x), axis, reverse=self.reverse)
         total = last_element(local_results, axis, self.reverse)
         return Statistics(exchanged=(total,), residuals=(local_results,))
 
@@ -270,7 +270,7 @@ def cumsum(
       DTypeError: x is bool.
     """
     x, dim = tensor_along(x, dim)
-    return apply(Cumsum(dim, exclusive, reverse), x)
+    return apply(Cumsum(dim, exclusive=exclusive, reverse=reverse), x)
 
 
 def cumprod(
@@ -279,7 +279,7 @@ def cumprod(
     """Returns the running product of x along `dim`, in the shape of x. Arguments and errors
     are those of `cumsum`.
     """
-    return _scan("prod", x, dim, exclusive, reverse)
+    return _scan("prod", x, dim, exclusive=exclusive, reverse=reverse)
 
 
 def cummax(
@@ -291,14 +291,14 @@ def cummax(
     If several elements equal the maximum, the last of them gets the gradient. If
     `exclusive`, the first element is the smallest value of the data type (-inf for floats).
     """
-    return _scan("max", x, dim, exclusive, reverse)
+    return _scan("max", x, dim, exclusive=exclusive, reverse=reverse)
 
 
 def cummin(
     x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False
 ) -> Tensor:
     """Returns the running minimum of x along `dim`, in the shape of x: see `cummax`."""
-    return _scan("min", x, dim, exclusive, reverse)
+    return _scan("min", x, dim, exclusive=exclusive, reverse=reverse)
 
 
 def cumulative_logsumexp(
@@ -311,7 +311,7 @@ def cumulative_logsumexp(
       ShapeError: x lacks `dim`.
       DTypeError: x is not floating.
     """
-    return _scan("logsumexp", x, dim, exclusive, reverse)
+    return _scan("logsumexp", x, dim, exclusive=exclusive, reverse=reverse)
 
 
 def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Tensor:
@@ -320,9 +320,9 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     exclusive = as_bool("exclusive", exclusive)
     dtype = x.dtype
     if kind == "logsumexp":
-        # The gradient is exp(x - y), for which y in float16 or bfloat16 is too coarse.
+        # The gradient is exp(x - y): float16 and bfloat16 are too coarse for this y.
         dtype = accumulation_dtype(x.dtype)
-    y = apply(Scan(kind, dim, reverse), cast(x, dtype))
+    y = apply(Scan(kind, dim, reverse=reverse), cast(x, dtype))
     y = cast(y, x.dtype)
     if exclusive:
         # Element i is the result up to i - 1.

@@ -84,13 +84,13 @@ class LinearRecurrence(OpWithStatistics):
         return (statistic, statistic)
 
     def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
-        axis = context.axis(0, self.dim)
-        _products, h = running_linear(widen(a), widen(b), axis, self.reverse)
+        axis = context.axis(0, self.dim)  # in the shape of a, input 0
+        _products, h = running_linear(widen(a), widen(b), axis, reverse=self.reverse)
         return (tf.cast(h, b.dtype),)
 
     def statistics(self, context: LocalContext, a: Any, b: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        products, h = running_linear(widen(a), widen(b), axis, self.reverse)
+        products, h = running_linear(widen(a), widen(b), axis, reverse=self.reverse)
         product = last_element(products, axis, self.reverse)
         end = last_element(h, axis, self.reverse)
         return Statistics(exchanged=(product, end), residuals=(products, h))

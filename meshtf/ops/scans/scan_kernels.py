@@ -59,8 +59,8 @@ def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
     y = x
     step = 1
     while step < x.shape[axis]:
-        previous, current, start = _split_at_step(y, axis, step, reverse)
-        y = _concat(combine(current, previous), start, axis, reverse)
+        previous, current, start = _split_at_step(y, axis, step, reverse=reverse)
+        y = _concat(combine(current, previous), start, axis, reverse=reverse)
         step *= 2
     return y
 
@@ -77,12 +77,12 @@ def running_linear(a: Any, b: Any, axis: int, reverse: bool) -> tuple[Any, Any]:
     partial_h = b
     step = 1
     while step < a.shape[axis]:
-        a_slices = _split_at_step(products, axis, step, reverse)
-        h_slices = _split_at_step(partial_h, axis, step, reverse)
+        a_slices = _split_at_step(products, axis, step, reverse=reverse)
+        h_slices = _split_at_step(partial_h, axis, step, reverse=reverse)
         next_h = h_slices.current + a_slices.current * h_slices.previous
-        partial_h = _concat(next_h, h_slices.start, axis, reverse)
+        partial_h = _concat(next_h, h_slices.start, axis, reverse=reverse)
         next_products = a_slices.current * a_slices.previous
-        products = _concat(next_products, a_slices.start, axis, reverse)
+        products = _concat(next_products, a_slices.start, axis, reverse=reverse)
         step *= 2
     return products, partial_h
 

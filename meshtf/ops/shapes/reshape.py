@@ -67,7 +67,9 @@ class Rename(RenamingOp):
     """
 
     pairs: tuple[tuple[str, str], ...]
-    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # A partial sum consists of one addend on each device. If all inputs are partial sums, so
+    # is the output.
+    linearity = "joint"
     # Test inputs: the attribute `pairs`, then the input's kind of values and shape.
     conformance_samples = (
         Sample(((("a", "c"),),), ("a:4;b:3",)),

@@ -1,7 +1,7 @@
 """Slices, padding and concatenation along a dimension: slice, pad, concat, chunk.
 
-    y = mtf.slice(x, "length", 1, 7)                     # elements 1 to 7 of [batch, length:8]
-    y = mtf.pad(y, "length", 0, 1)                       # and one zero after them
+    y = mtf.slice(x, "length", begin=1, size=7)          # elements 1 to 7 of [batch, length:8]
+    y = mtf.pad(y, "length", before=0, after=1)          # and one zero after them
     q, k, v = mtf.chunk(x, "d", 3)
     x = mtf.concat([q, k, v], "d")
 
@@ -55,7 +55,9 @@ class Slice(WindowedOp):
     dim: str
     begin: int
     size: int
-    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # A partial sum consists of one addend on each device. If all inputs are partial sums, so
+    # is the output.
+    linearity = "joint"
     # Test inputs: the attributes (dim, begin, size), then the input's kind of values and
     # shape.
     conformance_samples = (
@@ -133,7 +135,7 @@ class Pad(WindowedOp):
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (context.window(0, self.dim, x),)
+        return (context.window(0, self.dim, x),)  # of input 0
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [slice(dy, self.dim, begin=self.before, size=x.shape[self.dim])]
@@ -269,7 +271,7 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
     size = as_int("size", size)
     if begin == 0 and size == x.shape.get(dim, -1):
         return x
-    return apply(Slice(dim, begin, size), x)
+    return apply(Slice(dim, begin=begin, size=size), x)
 
 
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
@@ -291,7 +293,7 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
     before = as_int("before", before)
     after = as_int("after", after)
     if before or after:
-        return apply(Pad(dim, before, after, value), x)
+        return apply(Pad(dim, before=before, after=after, value=value), x)
     return x
 
 

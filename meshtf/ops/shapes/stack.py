@@ -47,7 +47,9 @@ class Stack(Op):
 
     dim: str
     axis: int = 0
-    linearity = "joint"  # if all inputs are partial sums, so is the output
+    # A partial sum consists of one addend on each device. If all inputs are partial sums, so
+    # is the output.
+    linearity = "joint"
     # Test inputs: the attributes (dim, axis), then each input's kind of values and shape.
     conformance_samples = (
         Sample(("n",), ("a:4;b:3", "b:3;a:4")),

@@ -248,7 +248,7 @@ def read_window(
     if isinstance(window, str):
         pairs = parse_pairs(window, kind="window")
     else:
-        as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
+        window = as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
         pairs = list(window.items())
     taps = dict(pairs)
     require_dim(x, *taps)
@@ -296,7 +296,9 @@ def convolution_geometry(
       stride, padding, dilation, groups: the arguments of `conv`.
     """
     window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
-    windows = sliding_windows(x, window_sizes, stride, padding, dilation)
+    windows = sliding_windows(
+        x, window_sizes, stride=stride, padding=padding, dilation=dilation
+    )
     summed, added = summed_and_added(x, kernel, taps, groups)
     geometry = Geometry(
         windows=windows, taps=tuple(taps.values()), summed=summed, added=added

@@ -236,8 +236,8 @@ class ConvKernels:
         """The spatial sizes of x after padding and `tf.space_to_batch`."""
         block_sizes = []
         for size, margin, dilation in zip(self.sizes, self._margins, self.dilations):
-            padded = size + sum(margin)
-            block_sizes.append(padded // dilation)
+            padded_size = size + sum(margin)
+            block_sizes.append(padded_size // dilation)
         return block_sizes
 
     def _op_input(self, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Convolutions over named dimensions, one to three of which windows slide over.
+"""Convolutions over named dimensions: windows slide over one to three of them.
 
     y = mtf.conv(x, kernel, "h:k_h;w:k_w")       # x[batch h w c_in], kernel[k_h k_w c_in c_out]
     y = mtf.conv(x, kernel, "h:k_h;w:k_w", groups="c_in")      # depthwise: kernel[k_h k_w c_in]
@@ -7,7 +7,7 @@ A convolution is an einsum with windows. Names that x and the kernel share are s
 except for `groups`. Names that only the kernel has are added to the result. `window` maps
 each name of x that windows slide over to the name of its taps in the kernel. x may be
 sharded along any name: where windows slide over a sharded one, neighbouring shards exchange
-the elements at the border.
+the elements at the border: an op's method `window` returns the range that a shard reads.
 
 The scalar sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
 derivatives are the ops of this file, and the gradients of each are the other two:
@@ -99,7 +99,7 @@ class _ConvOp(WindowedOp):
         return None
 
     def flops(self, *xs: Spec) -> int:
-        num_windows = math.prod(w.num_windows for w in self.geometry.windows)
+        num_windows = math.prod(window.num_windows for window in self.geometry.windows)
         other_sizes = math.prod(self.geometry.sizes(*xs).values())
         return 2 * other_sizes * num_windows
 
@@ -248,7 +248,7 @@ class ConvKernelGrad(_ConvOp):
 
     y is the first input, since the output has no spatial dimensions: then the first input
     determines how many indices of a dimension are divided among devices (`WindowedOp`).
-    These are the windows, for each of which y has one element.
+    These are the windows: y has one element for each of them.
     """
 
     geometry: Geometry
@@ -369,7 +369,9 @@ def conv_transpose(
     window_sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
     result_sizes = transposed_sizes(x.shape, window_sizes, stride, padding, dilation)
     if output_size is not None:
-        as_mapping("output_size", output_size, 'numbers by name, such as {"h": 8}')
+        output_size = as_mapping(
+            "output_size", output_size, 'numbers by name, such as {"h": 8}'
+        )
         known_dims = {dim: result_sizes[dim] for dim in output_size if dim in taps}
         # `output_size` has a value for each of `known_dims`: the default is never used.
         result_sizes |= by_dim(

@@ -43,7 +43,7 @@ def halo_exchange(
     x, elements = tensor_along(x, elements, dim_name="elements")
     before = as_int("before", before)
     after = as_int("after", after)
-    as_bool("wrap", wrap)
+    wrap = as_bool("wrap", wrap)
     if before < 0 or after < 0:
         raise ShapeError(
             "halo_exchange adds zero or more elements before and after, not "

@@ -89,10 +89,12 @@ def means_gradient(windows: Windows, dy: Any) -> Any:
 
 
 def _max_pool(x: Any, **attributes: Any) -> Any:
+    """Returns the maximum of each window."""
     return _RAW.MaxPool(input=x, **attributes)
 
 
 def _max_pool_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
+    """Returns the gradient of `_max_pool` in x."""
     # The maximum is recomputed here, not stored in the forward pass: oneDNN's gradient then
     # takes a tenth of the time.
     return _RAW.MaxPoolGrad(
@@ -114,12 +116,14 @@ def _max_pool_values(x: Any, z: Any, **attributes: Any) -> Any:
 
 
 def _avg_pool(x: Any, **attributes: Any) -> Any:
+    """Returns the mean of each window."""
     return _RAW.AvgPool(value=x, **attributes)
 
 
 def _avg_pool_gradient(
     dy: Any, ksize: Sequence[int], strides: Sequence[int], padding: str
 ) -> Any:
+    """Returns the gradient of `_avg_pool` in x."""
     x_sizes = []
     for num_windows, stride, taps in zip(dy.shape, strides, ksize):
         x_sizes.append((num_windows - 1) * stride + taps)

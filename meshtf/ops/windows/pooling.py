@@ -3,9 +3,9 @@
     y = mtf.max_pool(x, "h:2;w:2")                       # [batch h w c] -> [batch h/2 w/2 c]
     y = mtf.avg_pool(x, "h:3;w:3", stride=2, padding="same")
 
-The dimensions may be sharded. Neighbouring shards then exchange the elements at the
-border: those of x in the forward pass, those of x and the cotangent in the backward pass.
-Among equal largest elements of a window, the first gets the gradient.
+The dimensions may be sharded. Neighbouring shards then exchange the elements at the border, of
+x in the forward pass, of x and the cotangent in the backward pass; an op's method `window`
+returns their range. Among equal largest elements of a window, the first gets the gradient.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _PoolOp(WindowedOp):
         """
         x = self._packed(context, x, input_index)
         for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
-            x = pad_input(context, x, axis, window, fill)
+            x = pad_input(context, x, axis, window=window, fill=fill)
         return x
 
     def _unpacked(self, context: LocalContext, y: Any) -> LocalTensors:

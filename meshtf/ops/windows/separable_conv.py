@@ -64,7 +64,7 @@ def separable_conv(
         dilation=dilation,
         groups=groups,
     )
-    # The matmul sums over c_in (and multiplier), in whose place the result has c_out.
+    # The matmul replaces c_in (and multiplier) by c_out.
     summed = [name for name in pointwise.shape.names if name in y.shape]
     added = [name for name in pointwise.shape.names if name not in y.shape]
     result_names = replace_names(

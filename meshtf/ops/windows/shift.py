@@ -74,7 +74,7 @@ class Shift(WindowedOp):
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        # The window is exactly the shard of the result.
+        # The window of input 0 is exactly the shard of the result.
         return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -108,7 +108,7 @@ class Roll(WindowedOp):
         is_sharded = context.num_shards(self.dim) > 1
         if is_sharded or x.shape.num_elements() < _MIN_SIZE_OF_ROLL_OP:
             return (context.window(0, self.dim, x),)
-        axis = context.axis(0, self.dim)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
         return (tf.raw_ops.Roll(input=x, shift=[self.by], axis=[axis]),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
@@ -148,7 +148,7 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
     Args:
       x: a tensor.
       dim: the name of the dimension along which elements move.
-      by: the number of indices by which elements move, towards higher indices; if it is
+      by: the distance that elements move, in indices, towards higher ones; if it is
         negative, towards lower ones. It may exceed the size.
       fill: the value of elements to which no element moves.
 
@@ -176,7 +176,7 @@ def roll(x: Tensor, dim: str, by: int) -> Tensor:
     Args:
       x: a tensor.
       dim: the name of the dimension along which elements move.
-      by: the number of indices by which elements move, towards higher indices; if it is
+      by: the distance that elements move, in indices, towards higher ones; if it is
         negative, towards lower ones. It may exceed the size.
 
     Raises:

@@ -65,8 +65,8 @@ class SlidingWindow:
     @property
     def pad_after(self) -> int:
         """The number of padding elements after the dimension that the last window reads."""
-        covered = self.covered_size(self.num_windows)
-        return max(0, covered - self.pad_before - self.size)
+        covered_size = self.covered_size(self.num_windows)
+        return max(0, covered_size - self.pad_before - self.size)
 
     # A `Window` maps a range [a, b) of output indices to the range [low(a), high(b)) of
     # input indices that the outputs depend on.
@@ -210,8 +210,8 @@ def transposed_sizes(
             paddings[dim], dim=dim, size=1, extent=1, stride=1
         )
         extent = _extent(taps[dim], dilations[dim])
-        covered = (num_windows - 1) * strides[dim] + extent
-        sizes[dim] = covered - before - after
+        covered_size = (num_windows - 1) * strides[dim] + extent
+        sizes[dim] = covered_size - before - after
     return sizes
 
 
@@ -237,8 +237,8 @@ def pad_input(
         pads[axis] = [window.pad_before, window.pad_after]
         x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
     # If windows skip elements at the end, these are dropped.
-    covered = slice(window.covered_size(window.num_windows))
-    return x[(slice(None),) * axis + (covered,)]
+    covered_range = slice(window.covered_size(window.num_windows))
+    return x[(slice(None),) * axis + (covered_range,)]
 
 
 def crop_to_shard(
