@@ -24,6 +24,7 @@ from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.module.portable_module import UnknownMhloOpError, portable
 from meshtf.runtime.spmd.module.replica import Replica
 from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
+from meshtf.runtime.spmd.module.untouched_zeros import untouched_zeros
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 
 
@@ -110,7 +111,7 @@ class ReplicaFunction:
     def _zeros(self, store: Store) -> Any:
         """Returns zeros of the shape of one shard of a store."""
         local = local_shape(store.spec.shape, store.placement, self.program.mesh)
-        return tf.zeros(local.sizes, tf.as_dtype(store.spec.dtype))
+        return untouched_zeros(local.sizes, store.spec.dtype)
 
     def _compile_error(
         self,
