@@ -137,9 +137,9 @@ class Node:
         node._set(**{name: getattr(self, name) for name in Node.__slots__} | changes)
         return node
 
-    def without_inputs(self) -> Node:
-        """Returns a copy with new outputs and no inputs, so that inputs can be freed."""
-        node = self.copy_with(inputs=())
+    def with_inputs(self, inputs: Sequence[Tensor]) -> Node:
+        """Returns a copy with new outputs, which is applied to other tensors."""
+        node = self.copy_with(inputs=tuple(inputs))
         node._set(outputs=tuple(Tensor(node, y.index, y.spec) for y in self.outputs))
         return node
 

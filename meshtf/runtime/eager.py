@@ -32,6 +32,7 @@ from meshtf.runtime.lowering.op_errors import with_line
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.segment_functions import run_directly
+from meshtf.runtime.spmd.eager_programs import run_on_devices
 from meshtf.runtime.storage.write_times import record_write
 
 
@@ -69,21 +70,15 @@ class Eager:
         # layout they follow.
         if not node.primals:
             record_layout_use(node.mesh, layout_use([node]))
-        # finish=False: outputs may stay partial sums, which a later op may reduce.
-        program = build([node], node.outputs, node.mesh, finish=False)
-        if node.mesh.abstract:
-            # No shards for any result.
-            shards_of_outputs: list[list[Any]] = [[]] * len(program.results)
-        else:
-            shards_of_outputs = _run_node(program, node)
+        values = _values(node, node.mesh)
         if isinstance(node.op, WriteOp):
             for store in node.op.variables:
                 record_write(store)
         if node.recompute_group is None and _ends_gradients(node):
             # No gradient needs the inputs, so their memory is released.
-            node = node.without_inputs()
-        for y, value, shards in zip(node.outputs, program.results, shards_of_outputs):
-            y.sharded_value = ShardedValue(value.placement, shards)
+            node = node.with_inputs(())
+        for y, value in zip(node.outputs, values):
+            y.sharded_value = value
         return node.outputs
 
 
@@ -108,6 +103,24 @@ def _ends_gradients(node: Node) -> bool:
     return isinstance(node.op, GradientBarrier) or not any(
         has_gradient(y.dtype) for y in node.outputs
     )
+
+
+def _values(node: Node, mesh: Mesh) -> list[ShardedValue]:
+    """Returns the outputs of a node."""
+    if mesh.live:
+        values = run_on_devices(node)
+        if values is not None:
+            return values
+    # finish=False: outputs may stay partial sums, which a later op may reduce.
+    program = build([node], node.outputs, mesh, finish=False)
+    if mesh.abstract:
+        # No shards for any result.
+        return [ShardedValue(value.placement, []) for value in program.results]
+    shards_of_outputs = _run_node(program, node)
+    return [
+        ShardedValue(value.placement, shards)
+        for value, shards in zip(program.results, shards_of_outputs)
+    ]
 
 
 def _run_node(program: Program, node: Node) -> list[list[Any]]:

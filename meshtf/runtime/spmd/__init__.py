@@ -7,6 +7,7 @@ Contents:
     live/           programs and variables of live meshes, whose devices belong to jax
     stages/         pipelines: programs for each stage
     compiled/       ahead-of-time compilation for devices that this machine lacks
+    eager_programs  ops outside of functions, on the devices
     initial_values  initial values of variables, computed on the devices
     runtime         what mtf.function calls on meshes with devices="spmd"
 """

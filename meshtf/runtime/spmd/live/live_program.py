@@ -114,6 +114,11 @@ class LiveProgram:
         return memory_of(self.program, self.stores)
 
     @property
+    def has_checks(self) -> bool:
+        """Whether the devices check indices while the program runs."""
+        return self._lowered.checks is not None
+
+    @property
     def peak_memory(self) -> int:
         """The bytes of a device at the peak of a call, by XLA; compiles the program if no
         call has done so.
