@@ -7,6 +7,7 @@ Contents:
     report_data     the data of a forecast
     placed_tensors  global shape, states and local shape of a tensor
     communication   for which op each collective is, and in which phase
+    op_costs        what one device computes when it runs an op
     parameter_gradients  which values are gradients of parameters
     peak_memory     the peak of live bytes
     live_tensors    what is live at the peak
