@@ -201,10 +201,12 @@ class Compute:
     wait_for: Value | None = None
 
     @property
-    def inputs(self) -> list[Value]:
+    def inputs(self) -> tuple[Value, ...]:
         """The values that the step depends on, `wait_for` included."""
         optional = (self.gathered, self.residuals, self.wait_for)
-        return [*self.ins, *(v for v in optional if v is not None)]
+        if optional == (None, None, None):
+            return self.ins
+        return (*self.ins, *(v for v in optional if v is not None))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
