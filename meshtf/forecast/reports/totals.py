@@ -208,11 +208,11 @@ def fold(keys: Sequence[Hashable]) -> tuple[Folded, ...]:
     """Returns the indices 0, 1, ... of keys, with repeated runs of equal keys folded."""
     # In place of each key the index of the first equal one: integers compare faster.
     first_indices: dict[Hashable, int] = {}
-    numbers = [first_indices.setdefault(key, i) for i, key in enumerate(keys)]
-    indices_by_number: dict[int, list[int]] = {}
-    for i, number in enumerate(numbers):
-        indices_by_number.setdefault(number, []).append(i)
-    return _fold(numbers, 0, len(numbers), indices_by_number)
+    ids = [first_indices.setdefault(key, i) for i, key in enumerate(keys)]
+    indices_by_id: dict[int, list[int]] = {}
+    for i, key_id in enumerate(ids):
+        indices_by_id.setdefault(key_id, []).append(i)
+    return _fold(ids, 0, len(ids), indices_by_id)
 
 
 def _fold(
