@@ -35,9 +35,9 @@ def main(argv: Sequence[str]) -> None:
     Args:
       argv: the name of the program, the command, and the command's arguments.
     """
-    end_imports()
     check_usage(argv[1:])
     command, *rest = argv[1:]
+    end_imports(command)
     module = command_module(command)
     # For --helpfull absl prints the flags and the docstring of this module. So this module
     # takes over those of the command.

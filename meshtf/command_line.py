@@ -10,6 +10,7 @@ function prints help or a usage error, and exits without importing TensorFlow.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -58,11 +59,15 @@ COMMANDS = {
         "offers the devices of this machine to a driver on another one",
     ),
 }
-# TensorFlow imports these packages if they are installed. Keras, which may import
-# scikit-learn, and JAX take almost half of the time of TensorFlow's import.
-_OPTIONAL_PACKAGES = ("keras", "jax")
+# TensorFlow imports these packages if they are installed: Keras, which may import
+# scikit-learn, with h5py and SciPy, which only Keras's code uses, and JAX. They take about
+# half of the time of TensorFlow's import.
+_OPTIONAL_PACKAGES = ("keras", "h5py", "scipy", "jax")
 # These commands do not need Keras; none needs JAX while TensorFlow is imported.
 _WITHOUT_KERAS = ("explain",)
+# What these commands compute is needed until they end. The garbage collector would traverse
+# the ops of a model again and again, and find nothing.
+_WITHOUT_GARBAGE = ("explain",)
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
@@ -84,12 +89,12 @@ def _shorten_imports(command: str) -> None:
     # traverse them again and again.
     gc.disable()
     for package in _OPTIONAL_PACKAGES:
-        if package != "keras" or command in _WITHOUT_KERAS:
+        if package == "jax" or command in _WITHOUT_KERAS:
             # Python raises ImportError for a module that is None.
             sys.modules[package] = None  # type: ignore[assignment]
 
 
-def end_imports() -> None:
+def end_imports(command: str) -> None:
     """Undoes `_shorten_imports` once TensorFlow is imported: Keras and JAX can be imported,
     and the garbage collector runs, though it ignores the objects that exist already.
     """
@@ -98,7 +103,10 @@ def end_imports() -> None:
             del sys.modules[package]
     if not gc.isenabled():
         gc.freeze()
-        gc.enable()
+        if command in _WITHOUT_GARBAGE:
+            atexit.register(gc.freeze)  # Python collects garbage when it exits, too
+        else:
+            gc.enable()
 
 
 def check_usage(arguments: Sequence[str]) -> None:

@@ -218,14 +218,14 @@ def _naming_attributes(init: Any) -> Any:
 
     @functools.wraps(init)
     def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
-        # The outermost constructor is that of the subclass, not one that it calls by `super`.
-        with constructor_of(self) as is_outermost:
+        with constructor_of(self) as pending_names:
             try:
                 init(self, *args, **kwargs)
             except TypeError as error:
                 check_call(init, self, args=args, kwargs=kwargs, error=error)
                 raise
-        if is_outermost and is_complete(self._path):
+        # Other variables have had complete paths, and so initial values, since they exist.
+        if pending_names and is_complete(self._path):
             for variable in self.variables:
                 variable.initialize()
 

@@ -9,6 +9,7 @@ Contents:
     report_data     the data of a forecast
     placed_tensors  global shape, states and local shape of a tensor
     communication   the op that needs each collective, and the phase
+    op_costs        what one device computes when it runs an op
     parameter_gradients  which values are gradients of parameters
     peak_memory     the peak of live bytes
     live_tensors    the tensors that are live at the peak

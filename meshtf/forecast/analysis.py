@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence, Set
 
 from meshtf.errors import MeshtfError
@@ -26,6 +25,7 @@ from meshtf.forecast.live_tensors import (
     group_equal,
     live_values,
 )
+from meshtf.forecast.op_costs import OpCosts, global_flops
 from meshtf.forecast.parameter_gradients import ParameterGradients
 from meshtf.forecast.peak_memory import Peaks, Timelines, by_stage, num_stages
 from meshtf.forecast.placed_tensors import PlacedTensors
@@ -42,7 +42,7 @@ from meshtf.forecast.report_data import (
 )
 from meshtf.forecast.step_phases import phases
 from meshtf.graph import Node, Store, Tensor
-from meshtf.mesh import Mesh, Replicated
+from meshtf.mesh import Mesh
 from meshtf.partition import (
     BranchStep,
     CallStep,
@@ -56,7 +56,6 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
     build,
-    walk,
 )
 
 
@@ -121,6 +120,7 @@ class _Analysis:
     def __init__(self, program: Program, phases: dict[Node, Phase]) -> None:
         self.mesh = program.mesh
         self._tensors = PlacedTensors(program.mesh)
+        self._op_costs = OpCosts(program.mesh, self._tensors)
         self.ops: list[Computation] = []
         self.collectives = Communication(phases, self._tensors, program.mesh)
         self.notes: list[str] = []
@@ -156,7 +156,7 @@ class _Analysis:
         elif isinstance(step, CallStep):
             self._add_call(step, times)
         elif isinstance(step, BranchStep):
-            costliest = max(step.bodies, key=_global_flops)
+            costliest = max(step.bodies, key=global_flops)
             self._add_bodies(step, [costliest], times, iterations=1)
 
     def variables(self) -> list[StoredTensor]:
@@ -321,23 +321,15 @@ class _Analysis:
         """Adds an op with the FLOPs of one device, and how many devices compute the same."""
         self.collectives.record_origins(step)
         self._gradients.add_outputs(step)
-        axes = self.mesh.axes
-        # A factor is a dimension of the op's iteration space.
-        num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
-        local_flops = _global_node_flops(step.node) / num_shards
-        mean_flops = local_flops  # the mean over the stages
-        stages: Sequence[int] = range(num_stages(self.mesh))
-        if step.plan.stage is not None:
-            mean_flops = local_flops / len(stages)
-            stages = [step.plan.stage]
-        for stage in stages:
-            self._flops_of_stages[stage] += local_flops * times
+        cost = self._op_costs.of(step)
+        for stage in cost.stages:
+            self._flops_of_stages[stage] += cost.local_flops * times
         self._add_op(
             step.node,
-            self._tensors.of_values(step.outs),
+            cost.outputs,
             times,
-            flops=mean_flops,
-            repeated=math.prod(axes[axis] for axis in _redundant_axes(step, self.mesh)),
+            flops=cost.mean_flops,
+            repeated=cost.repeated,
         )
 
     def _add_op(
@@ -373,28 +365,3 @@ class _Analysis:
             path="/".join(node.path),
         )
         self.ops.append(op)
-
-
-def _redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
-    """Returns the mesh axes along which all devices compute the same: no input and no
-    factor of the op is sharded along them.
-    """
-    sharded_axes = {axis for axis, _ in step.plan.sharded_factors}
-    axes = []
-    for i, axis in enumerate(mesh.axes):
-        on_one_stage = step.plan.stage is not None and axis == mesh.stages
-        replicated = all(value.placement[i] == Replicated for value in step.ins)
-        if replicated and axis not in sharded_axes and not on_one_stage:
-            axes.append(axis)
-    return axes
-
-
-def _global_flops(body: Program) -> float:
-    """Returns the FLOPs of a body on all devices; a loop counts as one iteration."""
-    computes = (step for step, _ in walk(body) if isinstance(step, Compute))
-    return sum(_global_node_flops(step.node) for step in computes)
-
-
-def _global_node_flops(node: Node) -> float:
-    """Returns the FLOPs of an op on tensors of global shape."""
-    return node.op.flops(*(x.spec for x in node.inputs))

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from meshtf.graph import Spec, Store
+from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh, OnStage, Placement
 from meshtf.partition import (
     BranchStep,
@@ -46,6 +46,7 @@ from meshtf.partition.steps import inputs_of, outputs_of
 Bytes: TypeAlias = np.ndarray
 ALL_VALUES = 0  # the first row of `Bytes`
 ACTIVATIONS = 1  # the second row of `Bytes`
+_BOTH = slice(None)  # both rows
 StoreOrValue = TypeVar("StoreOrValue", Store, Value)
 
 
@@ -128,60 +129,67 @@ class Timelines:
         steps = _scheduled_steps(program)
         last_use = _last_uses(steps, program.results)
         created_at: dict[Value, int] = {}
-        live = np.zeros([2, num_stages(self.mesh)])
-        peak = np.zeros_like(live)
-        peak_steps = np.zeros(num_stages(self.mesh), int)
+        # [steps + 1, 2, stages]: the bytes that each step allocates, less those that the
+        # step before has freed; and the bytes that are live only while the step runs.
+        changes = np.zeros([len(steps) + 1, 2, num_stages(self.mesh)])
+        temporary = np.zeros_like(changes)
         for i, step in enumerate(steps):
-            allocated = [value for value in outputs_of(step) if value in last_use]
-            created_at.update(dict.fromkeys(allocated, i))
-            output_bytes = self._bytes(allocated, sizes)
-            live += output_bytes
+            outputs = [value for value in outputs_of(step) if value in last_use]
+            created_at.update(dict.fromkeys(outputs, i))
             freed = values_freed_by(step, i, last_use)
-            reused = _reused_bytes(step, freed, sizes, self.mesh)
-            # `reused` [stages] is subtracted from both rows of [2, stages].
-            live_during_step = live + self._scratch(step, output_bytes) - reused
-            # Afterwards: at each stage, the first step with the highest sum.
-            peak_steps[live_during_step[ALL_VALUES] > peak[ALL_VALUES]] = i
-            np.maximum(peak, live_during_step, out=peak)
-            live -= self._bytes(freed, sizes)
+            self._add_bytes(changes[i], outputs, sizes)
+            self._add_bytes(changes[i + 1], freed, sizes, sign=-1)
+            if isinstance(step, Compute):
+                self._add_workspace(temporary[i], step)
+                _subtract_reused(temporary[i], step, freed, sizes)
+            elif isinstance(step, (BranchStep, LoopStep, CallStep, Bucket)):
+                temporary[i] = self._scratch(step, outputs, sizes)
+        live = np.cumsum(changes, axis=0) + temporary
         return Timeline(
             steps=steps,
             sizes=sizes,
             created_at=created_at,
             last_use=last_use,
-            peak=peak,
-            peak_steps=peak_steps,
+            peak=live.max(axis=0),
+            # At each stage, the first step with the highest sum.
+            peak_steps=live[:, ALL_VALUES].argmax(axis=0),
         )
 
-    def _scratch(self, step: Step, output_bytes: Bytes) -> Bytes:
+    def _add_workspace(self, total: Bytes, step: Compute) -> None:
+        """Adds the bytes of the temporary tensors of an op to `total`."""
+        if step.makes_statistics:
+            return
+        stage = _stage_slice(step.plan.stage)
+        for spec in workspace_specs(step, self.mesh):
+            total[:, stage] += local_bytes(spec, self.mesh.replicated, self.mesh)
+
+    def _scratch(
+        self,
+        step: BranchStep | LoopStep | CallStep | Bucket,
+        outputs: Iterable[Value],
+        sizes: Mapping[Value, float],
+    ) -> Bytes:
         """Returns the bytes that a step needs while it runs, in addition to its inputs
         and outputs.
 
         Args:
           step: the step.
-          output_bytes: the bytes of the outputs.
+          outputs: the outputs that a later step reads.
+          sizes: the bytes of each value.
         """
         if isinstance(step, (BranchStep, LoopStep)):
             return self._peak_of_bodies(bodies_of(step))
         if isinstance(step, CallStep):
             # The peak of the body includes the results of the call: count them once.
-            peak = self._peak_of_bodies([step.body])
-            return np.maximum(peak - output_bytes, 0.0)
-        if isinstance(step, Bucket):
+            scratch = self._peak_of_bodies([step.body])
+        else:
             # The packed buffer is live together with the inputs, and freed before the
             # results are unpacked.
-            sizes = packed_sizes(step, self.mesh)
-            packed_bytes = self._bytes(sizes.keys(), sizes)
-            return np.maximum(packed_bytes - output_bytes, 0.0)
-        scratch = np.zeros_like(output_bytes)
-        if isinstance(step, Compute) and not step.makes_statistics:
-            local_specs = workspace_specs(step, self.mesh)
-            stage = _stage_slice(step.plan.stage)
-            scratch[:, stage] = sum(
-                local_bytes(spec, self.mesh.replicated, self.mesh)
-                for spec in local_specs
-            )
-        return scratch
+            packed = packed_sizes(step, self.mesh)
+            scratch = np.zeros([2, num_stages(self.mesh)])
+            self._add_bytes(scratch, packed, packed)
+        self._add_bytes(scratch, outputs, sizes, sign=-1)
+        return np.maximum(scratch, 0.0)
 
     def _peak_of_bodies(self, bodies: Sequence[Program]) -> Bytes:
         """Returns the highest peak of several bodies, at each stage."""
@@ -190,15 +198,17 @@ class Timelines:
             np.maximum(peak, self.of(body).peak, out=peak)
         return peak
 
-    def _bytes(self, values: Iterable[Value], sizes: Mapping[Value, float]) -> Bytes:
-        """Returns the sum of the bytes of values, at each stage."""
-        total = np.zeros([2, num_stages(self.mesh)])
+    def _add_bytes(
+        self,
+        total: Bytes,
+        values: Iterable[Value],
+        sizes: Mapping[Value, float],
+        sign: int = 1,
+    ) -> None:
+        """Adds the bytes of values to `total`; with `sign=-1`, subtracts them."""
         for value in values:
-            stages = _stages_of(value.placement)
-            total[ALL_VALUES, stages] += sizes[value]
-            if value not in self.gradients:
-                total[ACTIVATIONS, stages] += sizes[value]
-        return total
+            kinds = ALL_VALUES if value in self.gradients else _BOTH
+            total[kinds, _stages_of(value.placement)] += sign * sizes[value]
 
 
 def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
@@ -265,38 +275,40 @@ def _stage_slice(stage: int | None) -> slice:
     return slice(None) if stage is None else slice(stage, stage + 1)
 
 
-def _reused_bytes(
-    step: Step, freed: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh
-) -> Bytes:
-    """Returns the bytes of the input buffer that an output of a step reuses, at each stage:
-    float [stages].
+def _subtract_reused(
+    total: Bytes, step: Compute, freed: Iterable[Value], sizes: Mapping[Value, float]
+) -> None:
+    """Subtracts the bytes of the input buffer that an output of a step reuses, at each
+    stage, from `total`.
 
     Args:
+      total: the bytes, changed in place.
       step: the step.
       freed: the inputs that no later step reads.
       sizes: the bytes of each value.
-      mesh: the mesh of the program.
     """
-    reused = np.zeros(num_stages(mesh))
-    if not isinstance(step, Compute):
-        return reused
     output_sizes = [sizes[value] for value in step.outs]
-    for value in freed:
-        if sizes[value] in output_sizes:
-            stages = _stages_of(value.placement)
-            reused[stages] = np.maximum(reused[stages], sizes[value])
-    return reused
+    reusable = [value for value in freed if sizes[value] in output_sizes]
+    if not reusable:
+        return
+    reused = np.zeros_like(total[ALL_VALUES])
+    for value in reusable:
+        stages = _stages_of(value.placement)
+        reused[stages] = np.maximum(reused[stages], sizes[value])
+    total -= reused  # [stages], from both rows
 
 
 def workspace_specs(step: Compute, mesh: Mesh) -> Sequence[Spec]:
     """Returns the specs of the temporary tensors of an op, on one device."""
+    op = step.node.op
+    if type(op).workspace_specs is Op.workspace_specs:
+        return ()  # as most ops, it has none
     local_specs = [
         Spec(local_shape(value.spec.shape, value.placement, mesh), value.spec.dtype)
         for value in step.ins
         if value.spec is not None
     ]
-    specs: Sequence[Spec] = step.node.op.workspace_specs(*local_specs)
-    return specs
+    return op.workspace_specs(*local_specs)
 
 
 def _sizes(program: Program) -> dict[Value, float]:

@@ -16,6 +16,7 @@ for a tensor that only this pipeline stage holds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any, Literal
@@ -29,6 +30,7 @@ FREE_RESHARDS = ("slice", "drop")  # these kinds of reshards communicate nothing
 _BLOCK_INDEX = re.compile(r"_\d+(?=/|$)")  # in a module path: "block_12/norm_1"
 
 
+@functools.lru_cache(maxsize=10_000)  # a module has many ops
 def without_indices(path: str) -> str:
     """Returns a module path with "*" in place of the indices of blocks.
 

@@ -34,13 +34,14 @@ def common_mesh(
       MeshError: two inputs are on different meshes.
     """
     for x in inputs:
+        mesh_of_x = x.mesh
         if mesh is None:
-            mesh = x.mesh
-        elif x.mesh is not None and x.mesh is not mesh:
+            mesh = mesh_of_x
+        elif mesh_of_x is not None and mesh_of_x is not mesh:
             raise MeshError(
                 explain_error(
                     "one op cannot take tensors of two meshes.",
-                    meshes=f"{mesh} and {x.mesh}",
+                    meshes=f"{mesh} and {mesh_of_x}",
                     tensors=" ".join(repr(tensor.shape) for tensor in inputs),
                     source=source,
                     way_out="Make both tensors on one Mesh object (meshes are compared "

@@ -116,9 +116,8 @@ class Node:
             gradient_rule=gradient_rule,
             result_index=result_index,
             path=primals[-1].node.path if primals else context.path,
+            outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)),
         )
-        # Separately, as a tensor refers to its node.
-        self._set(outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)))
 
     def _set(self, **attributes: Any) -> None:
         """Sets attributes in spite of `__setattr__`, for constructors."""

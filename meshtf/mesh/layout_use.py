@@ -14,7 +14,8 @@ import dataclasses
 from typing import TypeAlias
 
 from meshtf.errors import near_misses
-from meshtf.mesh.mesh import Mesh, missing_axis_notes
+from meshtf.mesh.mesh import Mesh
+from meshtf.mesh.mesh_text import missing_axis_notes
 
 Rule: TypeAlias = tuple[str, tuple[str, ...]]  # (name of a dimension, mesh axes)
 
@@ -41,7 +42,7 @@ class LayoutUse:
 
     def notes(self, mesh: Mesh) -> tuple[str, ...]:
         """Returns notes about rules with an axis that the mesh lacks, each once."""
-        program_notes = missing_axis_notes(mesh, sorted(self.rules))
+        program_notes = missing_axis_notes(mesh.axes, sorted(self.rules))
         return tuple(dict.fromkeys((*mesh.notes, *program_notes)))
 
     def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:

@@ -8,8 +8,7 @@
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-`devices=` says on which hardware the positions compute: several may share one device, such as
-the CPU. The first op looks it up.
+`devices=` says on which hardware the positions compute; several may share one device.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 from meshtf.display import MAX_POSITIONS, html_mesh
@@ -30,7 +29,13 @@ from meshtf.mesh.axes import (
     read_strings,
 )
 from meshtf.mesh.layout import Layout, LayoutLike
-from meshtf.mesh.mesh_text import axes_text, devices_text, mesh_repr
+from meshtf.mesh.mesh_text import (
+    devices_text,
+    mesh_repr,
+    mesh_text,
+    missing_axis_note,
+    missing_axis_notes,
+)
 from meshtf.mesh.once_per_mesh import log_once, warn_once
 from meshtf.mesh.state import (
     Conflict,
@@ -48,7 +53,8 @@ from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
 # A region is the code in a `with mtf.layout(...)` block, which changes rules of the layout.
 NO_CHANGES = Layout()  # the changes outside of such blocks
-MAX_LAYOUTS = 1_000  # the number of cached layouts; then the cache is cleared
+_Placed: TypeAlias = tuple[Placement, tuple[Conflict, ...]]
+MAX_CACHED = 1_000  # layouts, or placements, of a mesh; then the cache is cleared
 
 
 class Mesh:
@@ -104,6 +110,7 @@ class Mesh:
         self._variable_rules = Layout.changes(variable_layout)
         self._optimizer_rules = Layout.changes(optimizer_layout)
         self._layouts: dict[tuple[Layout, str], Layout] = {}
+        self._placements: dict[tuple[Shape, Layout, int | None], _Placed] = {}
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
         self.keep_gathered = as_bool("keep_gathered", keep_gathered)
         self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
@@ -152,6 +159,10 @@ class Mesh:
         self, region: Layout = NO_CHANGES, kind: TensorKind = "tensor"
     ) -> Layout:
         """Returns the rules for tensors of a kind, after the layout changes of a region."""
+        try:
+            return self._layouts[region, kind]
+        except (KeyError, TypeError):
+            pass  # not in the cache, or unhashable: an error is raised below
         if not isinstance(region, Layout):
             refuse(
                 "region",
@@ -159,20 +170,17 @@ class Mesh:
                 "changes of a layout",
                 'Write Layout.changes("heads:; d:model").',
             )
-        key = (region, kind)
-        # A kind that is no string may be unhashable, so it is not looked up.
-        if not isinstance(kind, str) or key not in self._layouts:
-            as_choice("kind", kind, get_args(TensorKind))  # raises if it is unknown
-            self._check_rules(region)
-            layout = self.layout.override(region)
-            if kind != "tensor":
-                layout = layout.override(self._variable_rules)
-            if kind == "slot":
-                layout = layout.override(self._optimizer_rules)
-            if len(self._layouts) >= MAX_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = layout
-        return self._layouts[key]
+        as_choice("kind", kind, get_args(TensorKind))  # raises if it is unknown
+        self._check_rules(region)
+        layout = self.layout.override(region)
+        if kind != "tensor":
+            layout = layout.override(self._variable_rules)
+        if kind == "slot":
+            layout = layout.override(self._optimizer_rules)
+        if len(self._layouts) >= MAX_CACHED:
+            self._layouts.clear()
+        self._layouts[region, kind] = layout
+        return layout
 
     @property
     def variable_layout(self) -> Layout:
@@ -225,12 +233,24 @@ class Mesh:
           stage: the pipeline stage of the tensor; None: all stages.
         """
         layout = self.layout if layout is None else layout
+        try:
+            return self._placements[shape, layout, stage]
+        except (KeyError, TypeError):
+            pass  # not in the cache, or unhashable: an error is raised below
         if not isinstance(shape, Shape):
             refuse("shape", shape, "a shape", 'Write mtf.Shape("batch:8;d_model:512").')
         if not isinstance(layout, Layout):
             refuse("layout", layout, "a layout", 'Write mtf.Layout("batch:data").')
         if stage is not None:
             as_int("stage", stage)
+        if len(self._placements) >= MAX_CACHED:
+            self._placements.clear()
+        placed = self._place(shape, layout, stage)
+        self._placements[shape, layout, stage] = placed
+        return placed
+
+    def _place(self, shape: Shape, layout: Layout, stage: int | None) -> _Placed:
+        """Returns what `place` does, for valid arguments."""
         states: dict[str, State] = dict.fromkeys(self.axes, Replicated)
         if stage is not None and self.axes.get(self.stages, 1) > 1:
             states[self.stages] = OnStage(stage)
@@ -265,10 +285,10 @@ class Mesh:
         """Notes about rules of the mesh with an axis that the mesh lacks."""
         layouts = (self.layout, self._variable_rules, self._optimizer_rules)
         rules = [rule for layout in layouts for rule in layout.items()]
-        notes = missing_axis_notes(self, rules)
+        notes = missing_axis_notes(self.axes, rules)
         if self.stages not in (*self.axes, "stage"):
             notes.append(
-                _missing_axis_note(self, self.stages, f"stages={self.stages!r}")
+                missing_axis_note(self.axes, self.stages, f"stages={self.stages!r}")
             )
         return tuple(dict.fromkeys(notes))
 
@@ -335,7 +355,7 @@ class Mesh:
         Raises:
           LayoutError: the mesh is strict, and the axis is not optional.
         """
-        log_once(self, _missing_axis_note(self, axis, named_by))
+        log_once(self, missing_axis_note(self.axes, axis, named_by))
         if self.size == 1 or axis in self.optional_axes:
             return
         similar = near_misses(axis, self.axes)
@@ -361,7 +381,7 @@ class Mesh:
             refuse("placement", placement, "a state for each axis of the mesh")
 
     def __str__(self) -> str:
-        return axes_text(self.axes) or "(one position)"
+        return mesh_text(self.axes)
 
     def __repr__(self) -> str:
         settings = {
@@ -378,23 +398,3 @@ class Mesh:
         if not isinstance(self.devices, str) and self.devices is not None:
             names = self.devices
         return html_mesh(repr(self), self.axes, names)
-
-
-def missing_axis_notes(
-    mesh: Mesh, rules: Iterable[tuple[str, tuple[str, ...]]]
-) -> list[str]:
-    """Returns notes about rules with an axis that the mesh lacks."""
-    return [
-        _missing_axis_note(mesh, axis, f"layout rule {name}:{axis}")
-        for name, axes in rules
-        for axis in axes
-        if axis not in mesh.axes
-    ]
-
-
-def _missing_axis_note(mesh: Mesh, axis: str, named_by: str) -> str:
-    """Returns the note about an axis; `named_by` says what names the axis."""
-    similar = near_misses(axis, mesh.axes)
-    question = f" Did you mean {similar}?" if similar else ""
-    note = f"the mesh {mesh} has no axis {axis!r}, which counts as size 1."
-    return f"{named_by}: {note}{question}"

@@ -8,12 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+from meshtf.errors import near_misses
 
 
 def axes_text(axes: Mapping[str, int]) -> str:
     """Returns the names and sizes of axes."""
     return ";".join(f"{name}:{size}" for name, size in axes.items())
+
+
+def mesh_text(axes: Mapping[str, int]) -> str:
+    """Returns the axes of a mesh as text; never ""."""
+    return axes_text(axes) or "(one position)"
 
 
 def devices_text(devices: str | Sequence[str] | None) -> str:
@@ -39,3 +46,25 @@ def mesh_repr(axes: Mapping[str, int], settings: Mapping[str, str]) -> str:
     arguments = [repr(axes_text(axes))]
     arguments += [f"{name}={text!r}" for name, text in settings.items() if text]
     return f"Mesh({', '.join(arguments)})"
+
+
+def missing_axis_notes(
+    axes: Mapping[str, int], rules: Iterable[tuple[str, tuple[str, ...]]]
+) -> list[str]:
+    """Returns notes about rules with an axis that the mesh, which has `axes`, lacks."""
+    return [
+        missing_axis_note(axes, axis, f"layout rule {name}:{axis}")
+        for name, rule_axes in rules
+        for axis in rule_axes
+        if axis not in axes
+    ]
+
+
+def missing_axis_note(axes: Mapping[str, int], axis: str, named_by: str) -> str:
+    """Returns the note about an axis that the mesh, which has `axes`, lacks; `named_by` says
+    what names the axis.
+    """
+    similar = near_misses(axis, axes)
+    question = f" Did you mean {similar}?" if similar else ""
+    note = f"the mesh {mesh_text(axes)} has no axis {axis!r}, which counts as size 1."
+    return f"{named_by}: {note}{question}"

@@ -7,6 +7,7 @@ Every error names this line.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import Any, NamedTuple
@@ -48,9 +49,10 @@ for _operator, _function in _OPERATOR_FUNCTIONS.items():
     _DISPLAYED_NAMES[f"__r{_operator}__"] = _function
 
 
-def _package(frame: Any) -> str:
-    """Returns the root package of the module that a frame runs."""
-    return frame.f_globals.get("__name__", "").partition(".")[0]
+@functools.lru_cache(maxsize=10_000)  # a program calls from few modules
+def _package(module: str) -> str:
+    """Returns the root package of a module."""
+    return module.partition(".")[0]
 
 
 def _is_generated(frame: Any) -> bool:
@@ -58,6 +60,15 @@ def _is_generated(frame: Any) -> bool:
     that a user defines.
     """
     return frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "__init__"
+
+
+def _displayed_name(frame: Any) -> str:
+    """Returns the name of the function that a frame runs, as errors show it."""
+    name: str = frame.f_code.co_name
+    if name in ("__init__", "__call__"):
+        # The user's line has the name of the class.
+        name = type(frame.f_locals.get("self")).__name__
+    return _DISPLAYED_NAMES.get(name, name)
 
 
 class Source(NamedTuple):
@@ -83,18 +94,15 @@ class Source(NamedTuple):
     def of_caller() -> Source:
         """Returns the innermost line outside of meshtf, and the function that it calls."""
         frame = sys._getframe(1)
-        function = ""
         # From inner to outer frames: the last function of meshtf on the way is the one that
         # the user's line calls.
+        called = None
         while frame.f_back:
-            package = _package(frame)
-            if package not in _SKIPPED_PACKAGES and not _is_generated(frame):
-                break
+            package = _package(frame.f_globals.get("__name__", ""))
             if package == _PACKAGE:
-                function = frame.f_code.co_name
-            if function in ("__init__", "__call__"):
-                # The user's line has the name of the class.
-                function = type(frame.f_locals.get("self")).__name__
-            function = _DISPLAYED_NAMES.get(function, function)
+                called = frame
+            elif package not in _SKIPPED_PACKAGES and not _is_generated(frame):
+                break
             frame = frame.f_back
+        function = "" if called is None else _displayed_name(called)
         return Source(function, frame.f_code.co_filename, frame.f_lineno)

@@ -26,9 +26,9 @@ from meshtf.graph import (
     Spec,
     Store,
     Tensor,
+    WindowedOp,
     WriteOp,
     factor_of,
-    window_of,
 )
 from meshtf.graph.recorder import EagerStore
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
@@ -165,8 +165,7 @@ class Builder:
         if target not in values:
             self._append_reshards(tensor, target, node, values)
         was_partial = any(isinstance(s, Partial) for s in self.placements[tensor])
-        is_reduced = target == reduced_placement(target)
-        if was_partial and is_reduced:
+        if was_partial and target == reduced_placement(target):
             # From now on, nodes use the reduced value and do not reduce the sum again.
             self.placements[tensor] = target
         return values[target]
@@ -287,7 +286,7 @@ class Builder:
             )
         )
         uses_gathered_parameter = any(
-            is_freed(x) and target != self.placements[x]
+            target != self.placements[x] and is_freed(x)
             for x, target in zip(node.inputs, plan.targets)
         )
         if uses_gathered_parameter:
@@ -297,7 +296,6 @@ class Builder:
 
     def _plan(self, node: Node) -> NodePlan:
         preferred = [self.preferred.placement(node, y) for y in node.outputs]
-        stage = self.preferred.stage(node)
         return plan_node(
             op=node.op,
             mesh=self.mesh,
@@ -306,7 +304,7 @@ class Builder:
             placements=self._input_placements(node),
             outs=tuple(y.spec for y in node.outputs),
             preferred=preferred,
-            stage=stage,
+            stage=self.preferred.stage(node),
         )
 
     def _input_placements(self, node: Node) -> list[Placement]:
@@ -368,10 +366,12 @@ class Builder:
         """Returns input i of a node, extended by the elements of neighbouring shards that
         the op's windows read, such as those of a convolution.
         """
+        if not isinstance(node.op, WindowedOp):
+            return value
         assert value.spec is not None
         shape = value.spec.shape
         for dim in shape.names:
-            window = window_of(node.op, i, dim)
+            window = node.op.window(i, dim)
             if window is None:
                 continue
             factor = factor_of(node.op, dim)

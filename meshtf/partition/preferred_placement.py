@@ -54,15 +54,13 @@ class PreferredPlacement:
         first one with the same dimension names or, without one, the first with these names
         and others.
         """
-        primals = node.primals
-        if isinstance(node.op, ReshardOp):
-            primals = ()
-        names = set(y.shape.names)
-        equal_names = [x for x in primals if set(x.shape.names) == names]
-        superset_names = [x for x in primals if set(x.shape.names) > names]
-        candidates = equal_names + superset_names
-        if candidates:
-            return self._as_primal(candidates[0], y)
+        if node.primals and not isinstance(node.op, ReshardOp):
+            names = set(y.shape.names)
+            equal_names = [x for x in node.primals if set(x.shape.names) == names]
+            superset_names = [x for x in node.primals if set(x.shape.names) > names]
+            candidates = equal_names + superset_names
+            if candidates:
+                return self._as_primal(candidates[0], y)
         placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None

@@ -231,8 +231,7 @@ class _Levels:
         current_level = len(self.groups) - 1
         if self.counter.reset_if_full():
             current_level += 1
-        input_levels = [self._level_with(value) for value in step.inputs]
-        level = max([current_level, *input_levels])
+        level = max([current_level, *map(self._level_with, step.inputs)])
         if level >= len(self.groups):
             self.counter.bytes = 0.0  # a new level starts
         self.counter.add(step.outs)
@@ -241,8 +240,9 @@ class _Levels:
             self.groups.append([])
         group = self._group_for(step, level)
         group.computes.append(step)
-        self.group_of.update(dict.fromkeys(step.outs, group))
-        self.computed_at.update(dict.fromkeys(step.outs, level))
+        for value in step.outs:
+            self.group_of[value] = group
+            self.computed_at[value] = level
 
     def _group_for(self, step: Compute, level: int) -> _Group:
         """Returns the group of a level to which a computation belongs: one that varies

@@ -9,8 +9,7 @@ run the same steps, and the number of devices does not change them.
 
 The inputs and outputs of a step are `Value`s. A value is a tensor in one placement (sharded,
 replicated or partial along each mesh axis): each device holds its shard. `wait_for` is a
-control dependency: a value that must exist before the step runs, although the step does not
-read it.
+control dependency: a value that the step does not read, but that must exist before it runs.
 """
 
 from __future__ import annotations
@@ -202,10 +201,12 @@ class Compute:
     wait_for: Value | None = None
 
     @property
-    def inputs(self) -> list[Value]:
+    def inputs(self) -> tuple[Value, ...]:
         """The values that the step depends on, `wait_for` included."""
         optional = (self.gathered, self.residuals, self.wait_for)
-        return [*self.ins, *(value for value in optional if value is not None)]
+        if optional == (None, None, None):
+            return self.ins
+        return (*self.ins, *(value for value in optional if value is not None))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -182,22 +182,22 @@ def scope_of(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def constructor_of(module: object) -> Iterator[bool]:
+def constructor_of(module: object) -> Iterator[Sequence[PendingName]]:
     """The context in which a constructor of a module runs: the constructor of its class
     or, within that one, the constructor of a base class.
 
     Yields:
-      Whether it is the constructor of the class; when this returns, pending names get the
-      names of attributes.
+      The pending names that get the names of attributes when the constructor returns: those
+      of modules and variables that it creates; none for the constructor of a base class.
     """
     outer = _state.construction
     if outer is not None and outer.module is module:
-        yield False
+        yield ()
         return
     construction = Construction(module, outer)
     _state.construction = construction
     try:
-        yield True
+        yield construction.pending
         if construction.pending:
             _name_by_attributes(construction)
     finally:

@@ -21,7 +21,7 @@ from meshtf.partition import build
 from tests.support.refusals import ones, refuses
 
 X = np.ones((4, 4), "float32")
-CACHES = {"_layouts", "_groups", "coords", "axis_index", "notes"}
+CACHES = {"_layouts", "_placements", "_groups", "coords", "axis_index", "notes"}
 
 
 def writer(mesh, dims="batch;d"):
@@ -150,7 +150,7 @@ def test_a_rule_is_warned_of_once_for_all_programs_of_a_mesh():
 
 
 def test_an_axis_of_regions_is_warned_of_once(monkeypatch):
-    monkeypatch.setattr(mesh_module, "MAX_LAYOUTS", 2)
+    monkeypatch.setattr(mesh_module, "MAX_CACHED", 2)
     mesh = mtf.Mesh("data:2", "batch:data")
 
     def run():

@@ -186,8 +186,8 @@ PLANNING = (
         "cotangents lie where the layout says",
         "meshtf.partition.preferred_placement",
         "PreferredPlacement.placement",
-        "primals = node.primals",
-        "primals = ()",
+        "node.primals and not isinstance(node.op, ReshardOp)",
+        "False",
         ("tests/partition/test_build.py", "tests/graph/autodiff/test_gradients.py"),
     ),
     Mutant(

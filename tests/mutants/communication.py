@@ -89,8 +89,8 @@ COMMUNICATION = (
         "windows filled with zeros",
         PROGRAM,
         "Builder._with_window",
-        "window_of(node.op, i, dim)",
-        "(w := window_of(node.op, i, dim)) and w._replace(fill=0.0)",
+        "node.op.window(i, dim)",
+        "(w := node.op.window(i, dim)) and w._replace(fill=0.0)",
         (
             "tests/ops/shapes/test_slice.py",
             "tests/ops/windows/test_pooling.py",

@@ -25,6 +25,7 @@ import html
 import importlib.resources
 import json
 import re
+from collections.abc import Hashable
 from typing import Any
 
 from meshtf.forecast.report_data import (
@@ -35,7 +36,7 @@ from meshtf.forecast.report_data import (
 )
 from meshtf.forecast.reports.html_tables import static_page
 from meshtf.forecast.reports.op_table import short_paths
-from meshtf.forecast.reports.totals import fold, is_direct_call, totals, without_index
+from meshtf.forecast.reports.totals import fold, is_direct_call, op_key, totals
 
 
 def page(forecast: ForecastData) -> str:
@@ -104,16 +105,15 @@ class _Distinct:
     Attributes:
       tensors: the index of each distinct tensor.
       collectives: the fields of each distinct collective, for the page's data.
-      kinds: the fields of each distinct op, for the page's data; keys are ops without
-        index.
+      kinds: the fields of each distinct op, for the page's data, by `op_key`.
     """
 
     def __init__(self) -> None:
         self.tensors: dict[PlacedTensor, int] = {}
         self.collectives: dict[Collective, dict[str, Any]] = {}
-        self.kinds: dict[Computation, dict[str, Any]] = {}
+        self.kinds: dict[Hashable, dict[str, Any]] = {}
         # The index of each key of `collectives` and `kinds`.
-        self._indices: dict[Collective | Computation, int] = {}
+        self._indices: dict[Hashable, int] = {}
 
     def tensor_index(self, tensor: PlacedTensor) -> int:
         """Returns the index of a tensor in `tensors`."""
@@ -131,7 +131,7 @@ class _Distinct:
 
     def op_index(self, op: Computation) -> int:
         """Returns the index of an op in `kinds`."""
-        kind = without_index(op)
+        kind = op_key(op)
         if kind not in self.kinds:
             self._indices[kind] = len(self.kinds)
             fields = vars(op) | {

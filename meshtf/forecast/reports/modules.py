@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from meshtf.forecast.report_data import ForecastData, without_indices
@@ -55,16 +56,16 @@ def module_costs(
     for op in forecast.ops:
         prefix = _prefix(op.path, depth)
         key = without_indices(prefix)
-        rows.setdefault(key, ModuleCosts(key)).flops += op.total
+        _row(rows, key).flops += op.total
         paths[key].add(prefix)
         lines = flops_of_lines.setdefault(key, collections.Counter())
         # Plus one, so that a module without FLOPs has a line as well.
         lines[UserLine(op.file, op.line, op.function)] += int(op.total) + 1
     for collective in forecast.collectives:
         key = without_indices(_prefix(collective.path, depth))
-        rows.setdefault(key, ModuleCosts(key)).received += collective.total
+        _row(rows, key).received += collective.total
     for key, size in _live_bytes(forecast, depth):
-        rows.setdefault(key, ModuleCosts(key)).live += size
+        _row(rows, key).live += size
     for key, lines in flops_of_lines.items():
         costliest_line = max(lines, key=lines.__getitem__)
         rows[key] = dataclasses.replace(
@@ -81,11 +82,19 @@ def module_costs(
     return sorted(rows.values(), key=sort_key, reverse=True)
 
 
+def _row(rows: dict[str, ModuleCosts], key: str) -> ModuleCosts:
+    """Returns the row of a module, a new one if it has none yet."""
+    if key not in rows:
+        rows[key] = ModuleCosts(key)
+    return rows[key]
+
+
 def has_modules(forecast: ForecastData) -> bool:
     """Returns whether any op belongs to a module."""
     return any(op.path for op in forecast.ops)
 
 
+@functools.lru_cache(maxsize=10_000)  # a module has many ops
 def _prefix(path: str, depth: int) -> str:
     """Returns the first `depth` names of a module path."""
     return "/".join(path.split("/")[:depth]) if path else NO_MODULE

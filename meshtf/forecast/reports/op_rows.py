@@ -23,8 +23,8 @@ from meshtf.forecast.reports.totals import (
     Folded,
     fold,
     is_direct_call,
+    op_key,
     redundant_flops,
-    without_index,
 )
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
@@ -46,7 +46,7 @@ def op_section(
       paths: the short paths of the user's files.
     """
     rows = _OpRows(forecast, shapes, paths)
-    items = fold([without_index(op) for op in forecast.ops])
+    items = fold(list(map(op_key, forecast.ops)))
     lines = list(rows.rows_of(items))
     if forecast.results:
         lines.append('<div class="phase">results</div>')

@@ -26,8 +26,8 @@ from meshtf.forecast.reports.totals import (
     Folded,
     fold,
     is_direct_call,
+    op_key,
     redundant_flops,
-    without_index,
 )
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
@@ -45,7 +45,7 @@ def op_lines(forecast: ForecastData) -> Iterator[str]:
         yield "  ops"
         yield from textwrap.indent(LEGEND, "    ").split("\n")
     table = _OpTable(forecast)
-    items = fold([without_index(op) for op in forecast.ops])
+    items = fold(list(map(op_key, forecast.ops)))
     indent = "    "
     yield from table.lines_of(items, indent)
     if forecast.results:

@@ -55,16 +55,17 @@ def table(forecast: ForecastData, module_depth: int = DEFAULT_DEPTH) -> str:
       module_depth: how many names of a module path make a row of the table of modules;
         0: no such table.
     """
+    sums = totals(forecast)
     blocks = [
         _head(forecast),
-        _costs(forecast),
+        _costs(sums),
         _memory(forecast),
         _live_tensors(forecast),
         _stages(forecast),
         _modules(forecast, module_depth),
         _notes(forecast),
-        _gathered_dimensions(forecast),
-        _redundant_flops(forecast),
+        _gathered_dimensions(forecast, sums),
+        _redundant_flops(forecast, sums),
         list(op_lines(forecast)),
         _error(forecast),
     ]
@@ -112,9 +113,12 @@ def _head(forecast: ForecastData) -> list[str]:
     return lines
 
 
-def _costs(forecast: ForecastData) -> list[str]:
-    """Returns FLOPs and bytes received, with a column for each phase."""
-    sums = totals(forecast)
+def _costs(sums: Mapping[str, Any]) -> list[str]:
+    """Returns FLOPs and bytes received, with a column for each phase.
+
+    Args:
+      sums: the result of `totals`, as in `_gathered_dimensions` and `_redundant_flops`.
+    """
     columns = (*PHASES, "all")
 
     def row(
@@ -269,24 +273,24 @@ def _wrapped(text: str, indent: str, width: int = WIDTH) -> str:
     return textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def _gathered_dimensions(forecast: ForecastData) -> list[str]:
+def _gathered_dimensions(forecast: ForecastData, sums: Mapping[str, Any]) -> list[str]:
     """Returns the bytes of gathered dimensions, by line."""
     paths = short_paths(forecast)
     rows = [
         f"{bytes_text(gather['all']):>10}  {gather['times']} x {gather['dim']} over "
         f"{gather['axis']}, for {_call_text(gather, paths)}"
-        for gather in totals(forecast)["gathers"]
+        for gather in sums["gathers"]
     ]
     return _titled_rows("gathered dimensions", rows)
 
 
-def _redundant_flops(forecast: ForecastData) -> list[str]:
+def _redundant_flops(forecast: ForecastData, sums: Mapping[str, Any]) -> list[str]:
     """Returns redundant FLOPs, by line."""
     paths = short_paths(forecast)
     rows = [
         f"{flops_text(line['all']):>10}  {_call_text(line, paths)}: identical on "
         f"{line['positions']} devices"
-        for line in totals(forecast)["repeated"]
+        for line in sums["repeated"]
     ]
     return _titled_rows("redundant FLOPs", rows)
 

@@ -12,7 +12,6 @@ a repeated run (times, indices of one period):
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -141,7 +140,9 @@ def _sums_by_key(
     if not key_names:
         sums[()] = {**zero}  # present even if there are no entries
     for entry in entries:
-        amounts = sums.setdefault(entry.key, {**zero})
+        if entry.key not in sums:
+            sums[entry.key] = {**zero}
+        amounts = sums[entry.key]
         amounts["times"] += entry.times
         amounts[entry.phase] += entry.amount
         amounts["all"] += entry.amount
@@ -178,12 +179,12 @@ def gathered_dims(collective: Collective) -> list[str]:
     ]
 
 
-def without_index(op: Computation) -> Computation:
-    """Returns an op with index 0 and without the indices of its module path.
-
-    The results for two ops are equal if they compute the same on equal shards.
+def op_key(op: Computation) -> Hashable:
+    """Returns a key that is equal for two ops if they compute the same on equal shards:
+    all fields but the index of the op and the indices in its module path.
     """
-    return dataclasses.replace(op, index=0, path=without_indices(op.path))
+    fields = vars(op) | {"index": 0, "path": without_indices(op.path)}
+    return tuple(fields.values())
 
 
 def is_direct_call(op: Computation) -> bool:
@@ -205,17 +206,20 @@ def redundant_flops(op: Computation) -> float:
 
 def fold(keys: Sequence[Hashable]) -> tuple[Folded, ...]:
     """Returns the indices 0, 1, ... of keys, with repeated runs of equal keys folded."""
-    indices_by_key: dict[Hashable, list[int]] = {}
-    for i, key in enumerate(keys):
-        indices_by_key.setdefault(key, []).append(i)
-    return _fold(keys, start=0, end=len(keys), indices_by_key=indices_by_key)
+    # In place of each key the index of the first equal one: integers compare faster.
+    first_indices: dict[Hashable, int] = {}
+    ids = [first_indices.setdefault(key, i) for i, key in enumerate(keys)]
+    indices_by_id: dict[int, list[int]] = {}
+    for i, key_id in enumerate(ids):
+        indices_by_id.setdefault(key_id, []).append(i)
+    return _fold(ids, 0, len(ids), indices_by_id)
 
 
 def _fold(
-    keys: Sequence[Hashable],
+    keys: Sequence[int],
     start: int,
     end: int,
-    indices_by_key: Mapping[Hashable, Sequence[int]],
+    indices_by_key: Mapping[int, Sequence[int]],
 ) -> tuple[Folded, ...]:
     """Returns the folded indices start, ..., end - 1.
 
@@ -253,7 +257,7 @@ class _Run(NamedTuple):
 
 
 def _longest_run(
-    keys: Sequence[Hashable], start: int, end: int, equal_indices: Sequence[int]
+    keys: Sequence[int], start: int, end: int, equal_indices: Sequence[int]
 ) -> _Run:
     """Returns the longest run that starts at `start`; one key, once, if nothing repeats.
 
@@ -280,7 +284,7 @@ def _longest_run(
     return longest
 
 
-def _count_repeats(keys: Sequence[Hashable], start: int, end: int, period: int) -> int:
+def _count_repeats(keys: Sequence[int], start: int, end: int, period: int) -> int:
     """Returns how often keys[start : start + period] is repeated from `start` on."""
     body = keys[start : start + period]
     times = 1
