@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> None:
             program_flags.LENGTH.value, program_flags.PREDICTIONS.value
         )
         count = pretraining_records.write(
-            outputs, examples(documents, vocabulary), features
+            outputs, examples(documents, vocabulary), features, vocabulary
         )
         print(f"{count:,} examples are in {', '.join(outputs)}", flush=True)
 
