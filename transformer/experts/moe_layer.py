@@ -37,7 +37,13 @@ import gin
 import meshtf as mtf
 from transformer.experts.dispatch import by_index, by_one_hot
 from transformer.experts.gating import top_2
-from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
+from transformer.experts.routing import (
+    CAPACITY,
+    EXPERTS,
+    TOKENS,
+    Routing,
+    check_count,
+)
 
 # Names of dimensions.
 _EXPERTS_SHARDED = "experts"  # of experts' variables and inputs; layouts shard this one
@@ -154,7 +160,7 @@ class MixtureOfExperts(mtf.Module):
         choose among tokens raises. Set by the block that contains the layer.
 
     Raises:
-      ParseError: an unknown dispatch.
+      ParseError: an unknown dispatch, or a count that is not an integer, or too small.
     """
 
     causal = False
@@ -179,6 +185,10 @@ class MixtureOfExperts(mtf.Module):
         super().__init__(name)
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
+        check_count("MixtureOfExperts.experts", experts, minimum=1)
+        check_count("MixtureOfExperts.shared_experts", shared_experts, minimum=0)
+        if group_size is not None:
+            check_count("MixtureOfExperts.group_size", group_size, minimum=1)
         # `Shape` parses texts such as "d_model:512"; each has one dimension.
         (self.model_dim,) = mtf.Shape(model_dim)
         (d_hidden,) = mtf.Shape(hidden_dim)
