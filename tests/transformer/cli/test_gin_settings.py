@@ -163,6 +163,9 @@ def test_all_that_is_shipped_passes(path):
         ("train.save_every = 0", "train.save_every is 0"),
         ("train.microbatches = 3", "train.microbatches"),
         ("train.profile = (3, 2)", "train.profile is (3, 2)"),
+        ("sample.max_new_tokens = 0", "sample.max_new_tokens is 0"),
+        ("sample.temperature = -1.0", "sample.temperature is -1.0"),
+        ("sample.prompt = ''", "sample.prompt is empty"),
         ("step = 3", "Did you mean steps?"),
     ],
 )
