@@ -94,8 +94,9 @@ def unknown_name(package: str, name: str, names: Sequence[str]) -> AttributeErro
     """
     # The name without "meshtf.", such as "layers.dense".
     _meshtf, _dot, path = f"{package}.{name}".partition(".")
-    module, dot, _name = path.rpartition(".")
-    their_path = f"{_THEIR_MODULES.get(module, module)}{dot}{name}"
+    inner_package, dot, _name = path.rpartition(".")
+    their_module = _THEIR_MODULES.get(inner_package, inner_package)
+    their_path = f"{their_module}{dot}{name}"
     replacement = (mesh_tensorflow_names() | _MODULES).get(their_path)
     if replacement:
         return AttributeError(f"Mesh-TensorFlow's {their_path} is here: {replacement}")
