@@ -63,6 +63,19 @@ def test_a_name_that_is_misspelt(line, says):
 
 
 @pytest.mark.parametrize(
+    "line", ["nonsense", "Mesh.axes =", "Mesh.axes = 'data:4", "train.steps = = 3"]
+)
+def test_text_that_is_no_setting(tmp_path, line):
+    message = refusal("steps = 2", line)
+    assert f"In --gin_param line 2\n    {line}\n" in message, message
+    assert "written as NAME = VALUE" in message
+    path = tmp_path / "mine.gin"
+    path.write_text(f"steps = 2\n{line}\n", encoding="utf-8")
+    message = refusal(files=("lm_stdlib.gin", str(path)))
+    assert f'In file "{path}", line 2\n    {line}\n' in message, message
+
+
+@pytest.mark.parametrize(
     "line, wants",
     [
         (
