@@ -41,6 +41,8 @@ _PACKAGES = (
 
 # Name in NumPy, PyTorch or JAX -> what to write; `docs/reference/api.md` has more of them.
 _ASARRAY = 'mtf.asarray(mesh, array, "batch; d_model")'
+_GATHER = 'mtf.gather(table, ids, "vocab")'
+_MIXED_PRECISION = 'mtf.cast(x, "bfloat16") of the input of a model'
 _OTHER_LIBRARIES = {
     "array": _ASARRAY,
     "convert_to_tensor": _ASARRAY,
@@ -56,9 +58,21 @@ _OTHER_LIBRARIES = {
     "mean": 'mtf.reduce_mean(x, "d_model"), or x.mean("d_model")',
     "sum": 'mtf.reduce_sum(x, "d_model"), or x.sum("d_model")',
     "layers.Linear": 'mtf.layers.Dense(mesh, "d_model:8", "d_ff:32")',
+    "take": _GATHER,
+    "embedding_lookup": _GATHER,
+    "save_checkpoint": "mtf.checkpoints.save(folder, step, variables)",
+    "restore_checkpoint": "mtf.checkpoints.restore(path, variables)",
+    "latest_checkpoint": "mtf.checkpoints.latest(folder)",
+    "checkpoints.latest_checkpoint": "mtf.checkpoints.latest(folder)",
+    "accuracy": 'mtf.reduce_mean(mtf.equal(mtf.argmax(logits, "classes"), labels))',
+    "autocast": _MIXED_PRECISION,
+    "mixed_precision": _MIXED_PRECISION,
+    "Sequential": "a mtf.Module that calls its layers in __call__",
 }
 # Module of Mesh-TensorFlow -> module of meshtf.
 _MODULES = {"optimize": "mtf.optimizers", "beam_search": "mtf.decoding"}
+# Package of meshtf -> the module of Mesh-TensorFlow with the same purpose.
+_THEIR_MODULES = {"optimizers": "optimize", "decoding": "beam_search"}
 
 
 @functools.cache
@@ -80,9 +94,12 @@ def unknown_name(package: str, name: str, names: Sequence[str]) -> AttributeErro
     """
     # The name without "meshtf.", such as "layers.dense".
     _meshtf, _dot, path = f"{package}.{name}".partition(".")
-    replacement = (mesh_tensorflow_names() | _MODULES).get(path)
+    inner_package, dot, _name = path.rpartition(".")
+    their_module = _THEIR_MODULES.get(inner_package, inner_package)
+    their_path = f"{their_module}{dot}{name}"
+    replacement = (mesh_tensorflow_names() | _MODULES).get(their_path)
     if replacement:
-        return AttributeError(f"Mesh-TensorFlow's {path} is here: {replacement}")
+        return AttributeError(f"Mesh-TensorFlow's {their_path} is here: {replacement}")
     equivalent = _OTHER_LIBRARIES.get(path)
     if equivalent:
         return AttributeError(f"{package!r} has no {name!r}: write {equivalent}.")

@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> None:
             predictions=program_flags.PREDICTIONS.value,
         )
         count = pretraining_records.write(
-            outputs, examples(documents, vocabulary), features
+            outputs, examples(documents, vocabulary), features, vocabulary
         )
         print(f"{count:,} examples are in {', '.join(outputs)}", flush=True)
 

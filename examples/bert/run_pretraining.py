@@ -60,11 +60,21 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
     Args:
       vocabulary: the vocabulary of the examples.
       vocab: the size of the model's vocabulary.
+
+    Raises:
+      DataError: a file cannot be read, or its records are not for this model or vocabulary.
     """
     on_bad = training_flags.ON_BAD.value
     input_files = program_flags.INPUT.value
     train = pretraining_records.read(input_files, on_bad)
     held_out = pretraining_records.read(_EVAL.value or input_files, on_bad)
+    convert = functools.partial(
+        pretraining_records.from_record, vocab=vocab, vocabulary=vocabulary
+    )
+    for split in (train, held_out):
+        # The other records are converted when they are read. Errors of the first one are
+        # raised here, before anything is written.
+        convert(split[0], seed=(0,))
     task = data.Task(
         "pretraining",
         fine_tuning.InMemorySource(train, held_out),
@@ -73,7 +83,7 @@ def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
             length=program_flags.LENGTH.value,
             predictions=program_flags.PREDICTIONS.value,
         ),
-        preprocessors=[functools.partial(pretraining_records.from_record, vocab=vocab)],
+        preprocessors=[convert],
     )
     return data.TaskData(task, seed=program_flags.SEED.value)
 

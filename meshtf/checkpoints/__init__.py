@@ -18,6 +18,8 @@ Contents:
     inspection/     python -m meshtf checkpoint: reports and verification
 """
 
+from typing import TYPE_CHECKING, Any
+
 from meshtf.checkpoints.lock import only_run
 from meshtf.checkpoints.manifest import Manifest
 from meshtf.checkpoints.read import Restored, newest_complete, restore, restore_latest
@@ -26,6 +28,7 @@ from meshtf.checkpoints.shared_folder import check_shared
 from meshtf.checkpoints.step_folders import latest
 from meshtf.checkpoints.write import save
 from meshtf.errors import CheckpointWarning, DamageError, WriteError
+from meshtf.unknown_name import unknown_name
 
 __all__ = [
     "CheckpointWarning",
@@ -42,3 +45,8 @@ __all__ = [
     "restore_latest",
     "save",
 ]
+
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        raise unknown_name(__name__, name, __all__)

@@ -42,8 +42,16 @@ cache as the state, and a step that adds the position of that id:
     sample(lambda i, ids, cache: model.step(last + i, ids, cache), last_id_and_negatives, cache)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from meshtf.decoding.beams import beam_search
 from meshtf.decoding.sampling import sample
 from meshtf.decoding.sequences import Step
+from meshtf.unknown_name import unknown_name
 
 __all__ = ["Step", "beam_search", "sample"]
+
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        raise unknown_name(__name__, name, __all__)

@@ -98,7 +98,7 @@ def sample(
       temperature: a float or a tensor, such as one element for each sequence; 0 selects
         the likeliest id.
       top_k: the count of likeliest ids to draw from (Fan et al. 2018, arXiv:1805.04833);
-        None: all ids.
+        None, or more than there are: all ids.
       top_p: the probability of the nucleus, the smallest set of likeliest ids that have
         at least this probability together, to draw from (Holtzman et al. 2019,
         arXiv:1904.09751). It is a subset of the ids of `top_k`; without `top_k` all ids

@@ -20,7 +20,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike, accumulation_dtype
 from meshtf.names.arguments import check_bools, check_floats
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.control.microbatch import once_per_batch
 from meshtf.ops.elementwise.unary import rsqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -79,7 +79,7 @@ class BatchNorm(Module):
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        require_dim(x.shape, *self.dims.names)
+        require_dim_of_caller(x.shape, *self.dims.names)
         reduced_dims = x.shape.without(*self.dims.names)
         y = cast(x, accumulation_dtype(x.dtype))
         if not training:

@@ -23,7 +23,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_ints
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.windows.convolution import conv, conv_transpose
 from meshtf.ops.windows.separable_conv import separable_conv
 from meshtf.ops.windows.sliding_window import Padding, PerDim, by_dim
@@ -100,7 +100,7 @@ class Conv(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
         check_tensors(x=x)
-        require_dim(x.shape, *self.reduced_dims.names)
+        require_dim_of_caller(x.shape, *self.reduced_dims.names)
         y = conv(
             x,
             cast_like(self.kernel, x),
@@ -143,7 +143,7 @@ class ConvTranspose(Conv):
             stride of 2, a convolution maps both 7 and 8 elements to 4: pass 7 to get 7.
         """
         check_tensors(x=x)
-        require_dim(x.shape, *self.reduced_dims.names)
+        require_dim_of_caller(x.shape, *self.reduced_dims.names)
         y = conv_transpose(
             x,
             cast_like(self.kernel, x),
@@ -223,7 +223,7 @@ class SeparableConv(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
         check_tensors(x=x)
-        require_dim(x.shape, *self.reduced_dims.names)
+        require_dim_of_caller(x.shape, *self.reduced_dims.names)
         y = separable_conv(
             x,
             cast_like(self.depthwise, x),

@@ -21,7 +21,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.names.arguments import check_bools
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.linear.einsum import einsum
 from meshtf.runtime.variable import Variable
 
@@ -90,7 +90,7 @@ class Dense(Module):
           ShapeError: x lacks one of `reduced_dims`, or has a different size of it.
         """
         check_tensors(x=x)
-        require_dim(x.shape, *self.reduced_dims.names)
+        require_dim_of_caller(x.shape, *self.reduced_dims.names)
         if order is None:
             batch_dims = x.shape.without(*self.reduced_dims.names)
             missing_expert_dims = self.expert_dims.without(*batch_dims.names)

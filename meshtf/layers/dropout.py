@@ -16,7 +16,7 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
 from meshtf.names import Shape, accumulation_dtype, names_of
 from meshtf.names.arguments import check_bools, check_floats, check_ints
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.random.random import dropout, random_normal, random_uniform
@@ -103,7 +103,7 @@ class AnnealedDropout(Module):
         check_bools(training=training)
         if not training or not self.rate:
             return x
-        require_dim(x.shape, *names_of(self.broadcast, x.shape))
+        require_dim_of_caller(x.shape, *names_of(self.broadcast, x.shape))
         dtype = accumulation_dtype(x.dtype)
         num_steps = float(self.end_step - self.start_step)
         remaining_fraction = (self.end_step - cast(step, dtype)) / num_steps

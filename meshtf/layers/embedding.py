@@ -25,7 +25,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import check_floats
-from meshtf.ops.common.checks import require_dim, single_dim
+from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -91,7 +91,7 @@ class Embedding(Module):
         with the table.
         """
         check_tensors(x=x)
-        require_dim(x.shape, *self.output_dim.names)
+        require_dim_of_caller(x.shape, *self.output_dim.names)
         all_dims = x.shape + self.table.shape.without(*x.shape.names)
         logits_dims = all_dims.without(*self.output_dim.names)
         return einsum([x, cast_like(self.table, x)], logits_dims)

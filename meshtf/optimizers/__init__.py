@@ -8,6 +8,8 @@ Example:
     optimizer.apply_gradients(grads, model.trainable_variables, step)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from meshtf.optimizers.adafactor import Adafactor, relative_step
 from meshtf.optimizers.adam import Adam, AdamW
 from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
@@ -32,6 +34,7 @@ from meshtf.optimizers.schedules import (
     warmup_inverse_sqrt,
 )
 from meshtf.optimizers.sgd import SGD
+from meshtf.unknown_name import unknown_name
 
 __all__ = [
     "Adafactor",
@@ -58,3 +61,8 @@ __all__ = [
     "warmup_cosine",
     "warmup_inverse_sqrt",
 ]
+
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        raise unknown_name(__name__, name, __all__)

@@ -49,6 +49,17 @@ def test_the_table_of_mesh_tensorflow_names_is_that_of_the_page():
             "Linear",
             "'meshtf.layers' has no 'Linear': write mtf.layers.Dense(",
         ),
+        (
+            mtf.optimizers,
+            "AdafactorOptimizer",
+            "Mesh-TensorFlow's optimize.AdafactorOptimizer is here: `mtf.optimizers.Ada",
+        ),
+        (mtf.optimizers, "AdamV", "Did you mean Adam"),
+        (mtf.decoding, "greedy_decode", "mtf.decoding.sample(step, prompt"),
+        (mtf, "latest_checkpoint", "write mtf.checkpoints.latest(folder)"),
+        (mtf.checkpoints, "latest_checkpoint", "write mtf.checkpoints.latest(folder)"),
+        (mtf, "take", 'write mtf.gather(table, ids, "vocab")'),
+        (mtf, "accuracy", "write mtf.reduce_mean(mtf.equal("),
         (mtf, "zzzzzz", "'meshtf' has no 'zzzzzz'"),
     ],
 )

@@ -110,3 +110,5 @@ def test_reports_of_ops_show_reasons():
     assert is_short(repr(report))
     assert not check_op(Empty)
     assert "Empty has no samples" in str(check_op(Empty))
+    # The attribute that the message names is the one that is read.
+    assert "conformance_samples = (mtf.graph.Sample(" in str(check_op(Empty))

@@ -91,13 +91,41 @@ def configure(
             gin.parse_config_files_and_bindings(
                 [config_files.find_config(name) for name in files], list(params)
             )
-    except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
+    except SyntaxError as error:
+        raise ConfigError(_syntax_message(error, params)) from None
+    except (ValueError, TypeError, ImportError, OSError) as error:
         # Gin calls single settings "bindings string"; users know the flag.
         message = str(error).replace("bindings string", "--gin_param")
         raise ConfigError(gin_settings.add_suggestions(message)) from None
     finally:
         logging.set_verbosity(verbosity)
     gin_settings.check_statements(statements)
+
+
+def _syntax_message(error: SyntaxError, params: Sequence[str]) -> str:
+    """Returns the message of an error of gin's parser, with the text that it cannot parse.
+
+    Args:
+      error: the error of a gin file, of a single setting, or of a module in Python that a
+        gin file imports.
+      params: the single settings.
+    """
+    filename = error.filename or ""
+    if filename.endswith(".py"):
+        return f"{error.msg} ({filename}, line {error.lineno})"
+    line_number = error.lineno or 1
+    location = f'file "{filename}",'
+    text = error.text or ""
+    if not filename:
+        location = "--gin_param"
+        lines = "\n".join(params).split("\n")
+        # At the end of the last setting, the line may be one after it.
+        text = lines[min(line_number, len(lines)) - 1]
+    return (
+        f"{error.msg}\n  In {location} line {line_number}\n    {text.strip()}\n"
+        "  A setting is written as NAME = VALUE, and text has quotes: "
+        "Mesh.axes = 'data:8'."
+    )
 
 
 @contextlib.contextmanager

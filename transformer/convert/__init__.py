@@ -13,6 +13,7 @@ In this package, a *tensor* belongs to Hugging Face's model, and a *variable* to
     safetensors_files    safetensors files and their index
     hugging_face         folders of Hugging Face transformers
     training_runs        folders of training runs
+    vocabulary_files     vocabularies in folders of Hugging Face transformers
 
 `python -m transformer.convert` is the command.
 """

@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> None:
         command_line.exit_with_message("Give either --from=hf or --to=hf.")
     # Imports of TensorFlow are in functions, so that --help is fast.
     import meshtf as mtf
-    from transformer.convert import hugging_face, training_runs
+    from transformer.convert import hugging_face, training_runs, vocabulary_files
     from transformer.data.atomic_files import check_writable
 
     mesh = mtf.Mesh("")  # one device
@@ -64,7 +64,8 @@ def main(argv: Sequence[str]) -> None:
                 scanned=_SCANNED.value,
                 vocab_multiple=_VOCAB_MULTIPLE.value,
             )
-            training_runs.write_run(model, _OUTPUT.value)
+            vocabulary = vocabulary_files.read_vocabulary(_MODEL_DIR.value)
+            training_runs.write_run(model, _OUTPUT.value, vocabulary)
         else:
             model = training_runs.read_run(_MODEL_DIR.value, mesh)
             hugging_face.write_model(model, _OUTPUT.value)
@@ -73,6 +74,11 @@ def main(argv: Sequence[str]) -> None:
         f"{_OUTPUT.value}: {type(model).__name__}, {num_parameters:,} parameters in "
         f"{len(model.variables)} variables\n{model.architecture}"
     )
+    if _FROM.value:
+        description = str(vocabulary)
+        if vocabulary is None:
+            description = "not known, so it is not compared when the model is used"
+        print(f"vocabulary: {description}")
 
 
 if __name__ == "__main__":

@@ -14,32 +14,44 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gin
 
 import meshtf as mtf
 from transformer.cli import command_line
 from transformer.convert.safetensors_files import new_folder
+from transformer.data import Vocabulary
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import Classifier, bert_architecture
+from transformer.training.run_record import VOCABULARY
 
 _CONFIG = "config.gin"
 
 
-def write_run(model: Model, folder: str | Path) -> None:
+def write_run(
+    model: Model, folder: str | Path, vocabulary: Vocabulary | None = None
+) -> None:
     """Writes a model as a checkpoint of step 0 and config.gin.
 
     Args:
       model: one of our models.
       folder: the folder to write, which must not exist.
+      vocabulary: the vocabulary of the model, whose fingerprint is saved: the checkpoint is
+        then refused with another vocabulary. None: it is not known.
 
     Raises:
       CheckpointError: the folder exists already.
     """
     variables = {variable.name: variable for variable in model.variables}
+    record: dict[str, Any] = {}
+    if vocabulary is not None:
+        record[VOCABULARY] = vocabulary.fingerprint()
     with new_folder(folder) as temporary_folder:
-        mtf.checkpoints.save(str(temporary_folder), step=0, variables=variables)
+        mtf.checkpoints.save(
+            str(temporary_folder), step=0, variables=variables, extra=record
+        )
         text = "\n".join(_settings(model)) + "\n"
         (temporary_folder / _CONFIG).write_text(text, encoding="utf-8")
 

@@ -48,6 +48,7 @@ from transformer.experts.routing import (
     Choices,
     ExpertQueues,
     Routing,
+    check_count,
     gather_choices,
 )
 
@@ -159,7 +160,7 @@ def top_k(
         their sum; "never": gates are the probabilities.
 
     Raises:
-      ParseError: an unknown value of `normalize`.
+      ParseError: an unknown value of `normalize`, or k is not an integer, at least 1.
       ShapeError: there are fewer than k experts.
     """
     _check_one_of(normalize, "before", "after", "never")
@@ -201,6 +202,7 @@ def expert_choice(
       k: the mean count of experts of a token.
 
     Raises:
+      ParseError: k is not an integer, at least 1.
       ShapeError: there are fewer than k experts.
     """
     _check_k(k, logits, setting="expert_choice.k")
@@ -337,8 +339,11 @@ def _num_slots(
 
 
 def _check_k(k: int, logits: mtf.Tensor, setting: str) -> None:
-    """Raises ShapeError unless k, the value of a setting, is from 1 to the count of experts."""
-    if not 1 <= k <= logits.shape[EXPERTS]:
+    """Raises an error unless k, the value of a setting, is an integer from 1 to the count of
+    experts.
+    """
+    check_count(setting, k, minimum=1)
+    if k > logits.shape[EXPERTS]:
         raise mtf.ShapeError(
             f"{setting} is {k}, but there are {logits.shape[EXPERTS]} experts: a token goes "
             "through 1 to all of them.\n  Use a smaller k, or more "

@@ -16,10 +16,9 @@ are two renames of dimensions:
     results   [batch     experts_all capacity d_model]          renamed: an all-to-all
     y         [batch     length             d_model]     results, weighted by gates
 
-The layout has no rules for `batch_all` and `experts_all`, so these are not sharded. No
-tensor has both `batch` and `experts`, so both may be sharded along one mesh axis:
-`batch:data; experts:data`. Variables of experts have `d_model_expert` in place of
-`d_model`, so `d_model` may be sharded along `data`, too (FSDP).
+The layout has no rules for `batch_all` and `experts_all`, so these are not sharded. No tensor
+has both `batch` and `experts`, so both may be sharded along one mesh axis. Variables of
+experts have `d_model_expert` in place of `d_model`, so that may be sharded there, too (FSDP).
 
 A *choice* is an expert that a token is to go through. Tokens are routed in *groups*: an
 expert has `capacity` slots for each group, a slot stores one token, and choices beyond that
@@ -38,7 +37,13 @@ import gin
 import meshtf as mtf
 from transformer.experts.dispatch import by_index, by_one_hot
 from transformer.experts.gating import top_2
-from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
+from transformer.experts.routing import (
+    CAPACITY,
+    EXPERTS,
+    TOKENS,
+    Routing,
+    check_count,
+)
 
 # Names of dimensions.
 _EXPERTS_SHARDED = "experts"  # of experts' variables and inputs; layouts shard this one
@@ -155,7 +160,7 @@ class MixtureOfExperts(mtf.Module):
         choose among tokens raises. Set by the block that contains the layer.
 
     Raises:
-      ParseError: an unknown dispatch.
+      ParseError: an unknown dispatch, or a count that is not an integer, or too small.
     """
 
     causal = False
@@ -180,6 +185,10 @@ class MixtureOfExperts(mtf.Module):
         super().__init__(name)
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
+        check_count("MixtureOfExperts.experts", experts, minimum=1)
+        check_count("MixtureOfExperts.shared_experts", shared_experts, minimum=0)
+        if group_size is not None:
+            check_count("MixtureOfExperts.group_size", group_size, minimum=1)
         # `Shape` parses texts such as "d_model:512"; each has one dimension.
         (self.model_dim,) = mtf.Shape(model_dim)
         (d_hidden,) = mtf.Shape(hidden_dim)

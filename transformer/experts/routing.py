@@ -19,7 +19,8 @@ There are no one-hot tensors, so the cost does not grow with the count of expert
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import gin
 
@@ -46,12 +47,19 @@ class Capacity:
       evaluate: the factor in evaluation and decoding; None as for `train`.
       minimum: the minimum count of slots.
       multiple: the count of slots is rounded up to a multiple of this.
+
+    Raises:
+      ParseError: `minimum` or `multiple` is not an integer, or too small.
     """
 
     train: float | None = 1.25
     evaluate: float | None = 2.0
     minimum: int = 4
     multiple: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("Capacity.minimum", self.minimum, minimum=0)
+        check_count("Capacity.multiple", self.multiple, minimum=1)
 
     def slots(self, choices: int, tokens: int, experts: int, training: bool) -> int:
         """Returns the count of slots of an expert in a group, at most `tokens`.
@@ -68,6 +76,22 @@ class Capacity:
         needed = max(int(choices * tokens * factor / experts), self.minimum, 1)
         num_multiples = -(-needed // self.multiple)  # rounded up
         return min(num_multiples * self.multiple, tokens)
+
+
+def check_count(setting: str, value: Any, minimum: int) -> None:
+    """Raises ParseError unless a value is an integer that is not below a minimum.
+
+    Args:
+      setting: the name of the setting, such as "MixtureOfExperts.experts".
+      value: the value of the setting.
+      minimum: the minimum value.
+    """
+    # In Python a bool is an integer, too.
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or value < minimum:
+        raise mtf.ParseError(
+            f"{setting} is {value!r}: it must be an integer, at least {minimum}."
+        )
 
 
 class Choices(NamedTuple):

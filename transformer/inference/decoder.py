@@ -61,7 +61,7 @@ class Decoder:
       bos_id: the id before a language model's prompts (None: none), or the initial id of
         an encoder-decoder's decoder (None: 0).
       temperature: the divisor of logits before sampling; 0: the likeliest id is taken.
-      top_k: the count of the likeliest ids that are sampled from; None: all.
+      top_k: the count of likeliest ids to sample from; None, or more than there are: all.
       top_p: the probability, in total, of the likeliest ids that are sampled from; None: 1.
       num_beams: the count of sequences that a beam search extends; 0: no beam search.
       alpha: the exponent of the length penalty of a beam search; larger values prefer

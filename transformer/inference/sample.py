@@ -2,7 +2,8 @@
 
 Example:
 
-    print(sample(model, length=128, prompt="def "))
+    check_sample_settings()                                     # before training
+    print(sample(model, length=128, prompt="def "))      # after it
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import gin
 import numpy as np
 
+import meshtf as mtf
+from transformer.cli import gin_settings
 from transformer.data import RawBytes, Vocabulary
 from transformer.inference.decoder import Decoder
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -64,3 +67,27 @@ def sample(
     if not decoder.has_encoder:
         output_ids = [*ids, *completion.ids]
     return vocabulary.decode(np.array(output_ids, np.int32))
+
+
+def check_sample_settings() -> None:
+    """Raises ParseError if gin binds a setting of `sample` that is out of its range.
+
+    A run calls it before it trains, since it calls `sample` only at its end.
+    """
+    bindings = gin.get_bindings(sample, resolve_references=False)
+    settings = gin_settings.resolve_macros(bindings)
+    max_new_tokens = settings.get("max_new_tokens", 1)
+    if max_new_tokens < 1:
+        raise mtf.ParseError(
+            f"sample.max_new_tokens is {max_new_tokens}: it must be at least 1."
+        )
+    temperature = settings.get("temperature", 0.0)
+    if temperature < 0:
+        raise mtf.ParseError(
+            f"sample.temperature is {temperature}: it must be at least 0."
+        )
+    if settings.get("prompt") == "" and settings.get("bos_id") is None:
+        raise mtf.ParseError(
+            "sample.prompt is empty: the first token would have nothing to follow.\n"
+            "  Give it at least one letter."
+        )

@@ -26,7 +26,7 @@ import meshtf as mtf
 from transformer.cli import gin_configurables
 from transformer.data import Data, DataError, RawBytes
 from transformer.data.atomic_files import check_folder
-from transformer.inference.sample import sample
+from transformer.inference.sample import check_sample_settings, sample
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 from transformer.training import run_record
@@ -228,10 +228,11 @@ class Run:
           CheckpointError: another process trains in this folder, or workers do not see
             it, or the run in the folder has another vocabulary.
           DataError: the folder cannot be written, or has files, but none of a run.
-          MeshtfError: a step cannot be planned. In this case, and after a DataError,
-            nothing was read or written.
+          MeshtfError: a step cannot be planned, or a setting of `sample` is out of its
+            range. In this case, and after a DataError, nothing was read or written.
         """
         check_folder(model_dir, name="model_dir", run_files=FILES)
+        check_sample_settings()
         # An error of the step is raised before any file is written.
         forecast = self.explain()
         if forecast.error is not None:

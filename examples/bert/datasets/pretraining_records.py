@@ -9,7 +9,9 @@
     masked_weights        masked_lm_weights      float [predictions]
     next_sentence_labels  next_sentence_labels   int64 [1]
 
-So records of other programs can be read here, and records written here by others.
+So records of other programs can be read here, and records written here by others. A record
+that is written here has a further feature, `vocabulary`: the fingerprint of the vocabulary
+that its ids belong to. Records with another fingerprint are refused.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ RECORD_KEYS = {
     "masked_weights": "masked_lm_weights",
     "next_sentence_labels": "next_sentence_labels",
 }
+FINGERPRINT_KEY = "vocabulary"
 
 
 def documents(paths: Sequence[str | Path]) -> list[Example]:
@@ -64,7 +67,10 @@ def documents(paths: Sequence[str | Path]) -> list[Example]:
 
 
 def write(
-    paths: Sequence[str], examples: Iterable[Example], features: data.BertFeatures
+    paths: Sequence[str],
+    examples: Iterable[Example],
+    features: data.BertFeatures,
+    vocabulary: data.Vocabulary,
 ) -> int:
     """Writes examples to files in turn, and returns the number of examples. Files appear
     only when they are complete.
@@ -73,11 +79,13 @@ def write(
       paths: the paths of the files.
       examples: the examples.
       features: the function that returns the padded arrays of an example.
+      vocabulary: the vocabulary of the examples.
 
     Raises:
       DataError: there is no example.
     """
     count = 0
+    fingerprint = vocabulary.fingerprint()
     with contextlib.ExitStack() as stack:
         temporary_paths = [stack.enter_context(atomic_file(path)) for path in paths]
         writers = [
@@ -86,17 +94,23 @@ def write(
         ]
         for count, example in enumerate(examples, 1):
             writer = writers[count % len(writers)]
-            writer.write(_record(features(example)))
+            writer.write(_record(features(example), fingerprint))
         if not count:
             raise data.DataError("there is no example: the texts are too short.")
     return count
 
 
-def _record(arrays: dict[str, np.ndarray]) -> bytes:
-    """Returns the padded arrays of an example as a serialized tf.train.Example."""
+def _record(arrays: dict[str, np.ndarray], fingerprint: str) -> bytes:
+    """Returns a serialized tf.train.Example.
+
+    Args:
+      arrays: the padded arrays of an example.
+      fingerprint: the fingerprint of the vocabulary of the example.
+    """
     values = {RECORD_KEYS[name]: value.reshape(-1) for name, value in arrays.items()}
     values["input_mask"] = (values["input_ids"] != 0).astype(np.int32)
-    features = {}
+    text = tf.train.BytesList(value=[fingerprint.encode()])
+    features = {FINGERPRINT_KEY: tf.train.Feature(bytes_list=text)}
     for name, value in values.items():
         if value.dtype.kind == "f":
             floats = tf.train.FloatList(value=value)
@@ -126,17 +140,43 @@ def read(patterns: str, on_bad: str) -> Examples:
     )
 
 
-def from_record(example: Example, seed: Seed, *, vocab: int) -> Example:
+def check_vocabulary(example: Example, vocabulary: data.Vocabulary) -> None:
+    """Raises DataError if a record was made with another vocabulary.
+
+    A record that another program wrote does not say which vocabulary it was made with, and
+    is accepted.
+
+    Args:
+      example: a record.
+      vocabulary: the vocabulary of the model.
+    """
+    now = vocabulary.fingerprint()
+    before = example.get(FINGERPRINT_KEY, now)
+    if before != now:
+        raise data.DataError(
+            "the records were made with another vocabulary: their ids have other "
+            f"meanings.\n  made with  {before}\n  now        {now}: {vocabulary}\n"
+            "  Use the --vocab_file and --do_lower_case of create_pretraining_data, or "
+            "make the records again."
+        )
+
+
+def from_record(
+    example: Example, seed: Seed, *, vocab: int, vocabulary: data.Vocabulary
+) -> Example:
     """Returns the features of a record under meshtf's names.
 
     Args:
       example: a record.
       seed: not used; every preprocessor takes a seed.
       vocab: the size of the model's vocabulary.
+      vocabulary: the vocabulary of the model.
 
     Raises:
-      DataError: a feature is missing, or a token is not in the vocabulary.
+      DataError: a feature is missing, a token is not in the vocabulary, or the record was
+        made with another vocabulary.
     """
+    check_vocabulary(example, vocabulary)
     missing = [name for name in RECORD_KEYS.values() if name not in example]
     if missing:
         raise data.DataError(

@@ -40,7 +40,7 @@ from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, ShapeLike
 from meshtf.names.arguments import check_bools, check_callables, check_floats
-from meshtf.ops.common.checks import require_dim, single_dim
+from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.loops import scan
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
@@ -95,7 +95,7 @@ def blockwise_attention(
         check_floats(scale=scale)
     check_callables(bias_of=bias_of, dropout=dropout)
     block_dim = single_dim(block)
-    require_dim(q.shape, block_dim.name)
+    require_dim_of_caller(q.shape, block_dim.name)
 
     def attend(q: Tensor, query_inputs: Any) -> Tensor:
         bias = bias_of(query_inputs) if bias_of else None

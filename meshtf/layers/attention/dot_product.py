@@ -19,7 +19,7 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Names, names_of
 from meshtf.names.arguments import check_callables, check_floats, check_ints
-from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.common.checks import require_dim_of_caller, tensor_along
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.reductions.reduce import reduce_mean
@@ -65,9 +65,9 @@ def dot_product_attention(
     if bias is not None:
         check_tensors(bias=bias)
     key_dims = names_of(key_dim, q.shape, k.shape, argument="key_dim")
-    require_dim(q.shape, *key_dims)
-    require_dim(k.shape, *key_dims, kv_length_dim)
-    require_dim(v.shape, kv_length_dim)
+    require_dim_of_caller(q.shape, *key_dims)
+    require_dim_of_caller(k.shape, *key_dims, kv_length_dim)
+    require_dim_of_caller(v.shape, kv_length_dim)
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape.only(key_dims).size)
     if scale != 1:
@@ -105,7 +105,7 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     check_ints(factor=factor)
-    require_dim(x.shape, dim)
+    require_dim_of_caller(x.shape, dim)
     if factor < 1 or x.shape[dim] % factor:
         raise ShapeError(
             f"{x.shape.dim(dim)!r} cannot be split into groups of {factor}."

@@ -29,7 +29,7 @@ from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import Names, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_record
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.elementwise.arithmetic import equal, logical_and, outer, subtract
 from meshtf.ops.shapes.reshape import rename
 
@@ -81,8 +81,8 @@ def local_attention(
     if segments is not None:
         check_tensors(segments=segments)
     radius_by_name = {dim.name: dim.size for dim in Shape(radius)}
-    require_dim(q.shape, *Shape(blocks).names)
-    require_dim(Shape(blocks), *radius_by_name)
+    require_dim_of_caller(q.shape, *Shape(blocks).names)
+    require_dim_of_caller(Shape(blocks), *radius_by_name)
     dims = []
     for i, block in enumerate(Shape(blocks)):
         # `two_sided`: whether keys include a halo after the block. A causal query attends
@@ -182,7 +182,7 @@ class LocalAttention(Heads):
         self.blocks = Shape(blocks)
         self.radius = Shape(radius)
         self.causal = causal
-        require_dim(self.blocks, *self.radius.names)
+        require_dim_of_caller(self.blocks, *self.radius.names)
 
     def __call__(
         self,

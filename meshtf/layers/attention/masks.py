@@ -55,6 +55,11 @@ def padding_mask(
 ) -> Tensor:
     """Returns bool [batch, kv_length_dim]: whether ids [batch, length_dim] are not 0, the
     id of padding.
+
+    Args:
+      ids: the ids of tokens, integers [batch, length_dim].
+      length_dim: the name of the dimension of positions in `ids`.
+      kv_length_dim: the name of the dimension of keys in the result.
     """
     check_tensors(ids=ids)
     return rename(ids != 0, length_dim, kv_length_dim)
@@ -97,5 +102,10 @@ def causal_bias(
 ) -> Tensor:
     """Returns a bias of scores [length_dim, kv_length_dim]: 0 where the key is not after
     the query, else very negative.
+
+    Args:
+      mesh: the mesh of the bias.
+      length_dim: the dimension of queries, such as "length:128".
+      kv_length_dim: the dimension of keys, such as "kv_length:128".
     """
     return mask_bias(causal_mask(mesh, length_dim, kv_length_dim))

@@ -83,6 +83,11 @@ def rope(
 def apply_rope(x: Tensor, key_dim: str, embedding: RotaryEmbedding) -> Tensor:
     """Returns x [..., length, key] with each pair of elements along `key_dim` rotated by
     its angle.
+
+    Args:
+      x: queries or keys, [..., length, key].
+      key_dim: the name of the dimension of the elements of a head.
+      embedding: the angles of each position, from `rope`.
     """
     x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
     check_record(RotaryEmbedding, embedding=embedding)

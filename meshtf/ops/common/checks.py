@@ -1,7 +1,8 @@
 """Checks of shapes and data types that several families of ops share.
 
 x, dim = tensor_along(x, dim)          # the arguments of mtf.sort(x, "length"), checked
-require_dim(x.shape, "length")         # raises ShapeError if x lacks the dimension
+require_dim(x.shape, "length")         # in an op: ShapeError if x lacks the dimension
+require_dim_of_caller(x.shape, "length")     # the same in a function or layer
 """
 
 from __future__ import annotations
@@ -79,6 +80,30 @@ def require_dim(shape: Shape, *names: str) -> None:
         as_dim("dim", name, shape)  # raises ArgumentError for what is no name
         if name not in shape:
             raise ShapeError(_absence_message(name, shape))
+
+
+def require_dim_of_caller(shape: Shape, *names: str) -> None:
+    """Raises ShapeError if `shape` lacks one of the names, with the user's line.
+
+    It is for functions and layers. Within an op use `require_dim`: `apply` adds the line and
+    the inputs to its error.
+    """
+    for name in names:
+        as_dim("dim", name, shape)
+        if name not in shape:
+            way_out = "Name one of its dimensions."
+            if shape.names:
+                way_out = (
+                    "Name one of its dimensions, or rename one first: "
+                    f'mtf.rename(x, "{shape.names[-1]}", "{name}").'
+                )
+            raise ShapeError(
+                explain_error(
+                    _absence_message(name, shape),
+                    way_out=way_out,
+                    source=Source.of_caller(),
+                )
+            )
 
 
 def _absence_message(name: str, shape: Shape) -> str:

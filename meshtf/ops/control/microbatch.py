@@ -25,7 +25,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import DigitsByDim, MicrobatchState, Strided
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.shapes.reshape import flatten, unflatten
 from meshtf.ops.variables.read_write import scalar_input
@@ -48,7 +48,7 @@ def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tenso
       ShapeError: x lacks `dim`, or `num_microbatches` does not divide it.
     """
     num_microbatches = as_int("microbatches", num_microbatches)
-    require_dim(x.shape, dim)
+    require_dim_of_caller(x.shape, dim)
     size = x.shape[dim]
     if num_microbatches < 1 or size % num_microbatches:
         divisors = [divisor for divisor in range(1, size + 1) if size % divisor == 0]

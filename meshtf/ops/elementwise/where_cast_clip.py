@@ -287,8 +287,12 @@ def cast(x: Any, dtype: Any) -> Tensor:
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
-    """Returns x bounded by `low` and `high`, elementwise: min(max(x, low), high). None is
-    no bound.
+    """Returns x bounded by `low` and `high`, elementwise: min(max(x, low), high).
+
+    Args:
+      x: a tensor or variable [*shape].
+      low: the minimum of the result; None: no minimum.
+      high: the maximum of the result; None: no maximum.
     """
     # `as_float` returns ints as ints, so tensors of integers can be clipped.
     if low is not None:

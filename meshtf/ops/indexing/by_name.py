@@ -19,7 +19,7 @@ from meshtf.graph import Operators, Tensor, register_operator
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Source
 from meshtf.names.arguments import as_dim, as_int, refuse
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.indexing.gather import gather, gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
@@ -118,7 +118,7 @@ def _as_dim_index(x: Tensor, dim: str, index: Any) -> DimIndex:
       ArgumentError: the index is of another type.
       ShapeError: x lacks the dimension, or the dimension lacks the entry.
     """
-    require_dim(x.shape, dim)
+    require_dim_of_caller(x.shape, dim)
     size = x.shape[dim]
     if isinstance(index, Operators):
         return as_tensor("index", index)

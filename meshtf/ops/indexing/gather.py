@@ -40,7 +40,12 @@ from meshtf.names import (
 )
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
+from meshtf.ops.common.checks import (
+    require_dim,
+    require_dim_of_caller,
+    single_dim,
+    tensor_along,
+)
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.index_bounds import (
     OutOfRange,
@@ -212,7 +217,7 @@ def check_segments(
       DTypeError: ids are not integers, or x is bool.
     """
     check_ids(ids, dim)
-    require_dim(x.shape, *ids.shape.names)
+    require_dim_of_caller(x.shape, *ids.shape.names)
     _check_sizes(x.shape, ids.shape)
     if x.dtype == "bool":
         raise DTypeError(f"{op_name} takes numbers, not bool.")
@@ -246,7 +251,7 @@ def segment_dim_and_output_shape(
     ids = as_tensor("ids", ids)
     segment_dim = single_dim(dim)
     batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
-    require_dim(ids.shape, *batch_names)
+    require_dim_of_caller(ids.shape, *batch_names)
     batch_dims = [ids.shape.dim(name) for name in batch_names]
     rest_dims = x.shape.without(*ids.shape.names)
     return segment_dim.name, Shape([*batch_dims, segment_dim, *rest_dims])

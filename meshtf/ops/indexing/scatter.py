@@ -34,7 +34,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.elementwise.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
@@ -289,7 +289,7 @@ def _merge_scattered(x: Tensor, scattered_names: list[str]) -> Tensor:
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
     """Checks the shapes of the arguments of `scatter_add`. Raises ShapeError."""
-    require_dim(x.shape, dim)
+    require_dim_of_caller(x.shape, dim)
     expected = ids.shape + x.shape.without(dim, *ids.shape.names)
     if dim in ids.shape or set(expected) != set(updates.shape):
         raise ShapeError(

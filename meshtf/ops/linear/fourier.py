@@ -41,7 +41,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, complex_dtype, is_complex, names_of, real_dtype
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim, require_dim_of_caller
 from meshtf.ops.common.local_reshape import transpose
 from meshtf.ops.elementwise.arithmetic import equal, logical_or, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast, where
@@ -288,7 +288,7 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
     """
     x = as_tensor("x", x)
     *other_dims, last_dim = _require_names(dims, x.shape)
-    require_dim(x.shape, last_dim)
+    require_dim_of_caller(x.shape, last_dim)
     x = ifft(x, other_dims)
     if size is None:
         size = 2 * x.shape[last_dim] - 2

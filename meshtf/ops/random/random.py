@@ -30,7 +30,11 @@ from meshtf.names import (
 )
 from meshtf.names.arguments import as_float, as_text
 from meshtf.ops.common.broadcasting import check_scalar, is_scalar
-from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
+from meshtf.ops.common.checks import (
+    require_dim_of_caller,
+    require_floating,
+    tensor_along,
+)
 from meshtf.ops.control.microbatch import microbatch_inputs
 from meshtf.ops.control.seeds import Seed, seeds_of
 from meshtf.ops.elementwise.arithmetic import add, multiply
@@ -293,7 +297,7 @@ def dropout(
         return x
     require_floating(x.spec, "dropout")
     broadcast_names = names_of(broadcast, x.shape, argument="broadcast")
-    require_dim(x.shape, *broadcast_names)
+    require_dim_of_caller(x.shape, *broadcast_names)
     mask_shape = x.shape.without(*broadcast_names)
     microbatch = microbatch_inputs(x.mesh, mask_shape)
     mask = apply(

@@ -41,7 +41,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 from meshtf.names.arguments import as_dim
 from meshtf.ops.common.batch_dimensions import record_rename, record_reshape
-from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.common.checks import require_dim, require_dim_of_caller, tensor_along
 
 
 def arrange(x: Any, names: Sequence[str], new_names: Sequence[str]) -> Any:
@@ -235,7 +235,7 @@ def rename(
             mapping[as_dim("old", old_name)] = as_dim("new", new_name)
     else:
         mapping = _name_mapping(x, old, () if new is None else new)
-    require_dim(x.shape, *mapping)
+    require_dim_of_caller(x.shape, *mapping)
     changes = {
         old_name: new_name
         for old_name, new_name in mapping.items()
@@ -286,7 +286,7 @@ def flatten(x: Tensor, dims: Names, new: str) -> Tensor:
     x = as_tensor("x", x)
     new = as_dim("new", new)
     names = names_of(dims, x.shape)
-    require_dim(x.shape, *names)
+    require_dim_of_caller(x.shape, *names)
     # `new` may include a size, as "d_model:512", which is checked and removed.
     new = name_of(new, x.shape.only(names).size)
     if len(names) < 2:

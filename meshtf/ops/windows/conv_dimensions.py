@@ -27,7 +27,7 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import LocalContext, Spec
 from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
 from meshtf.names.arguments import as_mapping
-from meshtf.ops.common.checks import require_dim, require_floating
+from meshtf.ops.common.checks import require_dim_of_caller, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.windows.conv_kernels import ConvKernels
 from meshtf.ops.windows.sliding_window import MAX_DIMS, SlidingWindow, sliding_windows
@@ -251,10 +251,10 @@ def read_window(
         window = as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
         pairs = list(window.items())
     taps = dict(pairs)
-    require_dim(x, *taps)
-    require_dim(kernel, *taps.values())
+    require_dim_of_caller(x, *taps)
+    require_dim_of_caller(kernel, *taps.values())
     for shape in (x, kernel):
-        require_dim(shape, *names_of(groups, shape, argument="groups"))
+        require_dim_of_caller(shape, *names_of(groups, shape, argument="groups"))
     has_duplicates = len(set(taps.values())) < len(pairs)
     if not 1 <= len(taps) <= MAX_DIMS or has_duplicates:
         raise ShapeError(

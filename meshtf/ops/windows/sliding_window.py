@@ -25,7 +25,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import LocalContext, Window
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, refuse
-from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.checks import require_dim_of_caller
 
 MAX_DIMS = 3  # spatial dimensions: TensorFlow has no kernels for more
 
@@ -160,7 +160,7 @@ def sliding_windows(
       ShapeError: the shape lacks a dimension, an argument is not positive, or no window
         fits.
     """
-    require_dim(shape, *taps)
+    require_dim_of_caller(shape, *taps)
     strides = by_dim(stride, taps, default=1, argument="stride")
     dilations = by_dim(dilation, taps, default=1, argument="dilation")
     paddings = by_dim(padding, taps, default=default_padding, argument="padding")
@@ -195,7 +195,7 @@ def transposed_sizes(
       shape: the shape of the input, whose elements are the windows of the convolution.
       taps, stride, padding, dilation: as in `sliding_windows`.
     """
-    require_dim(shape, *taps)
+    require_dim_of_caller(shape, *taps)
     strides = by_dim(stride, taps, default=1, argument="stride")
     dilations = by_dim(dilation, taps, default=1, argument="dilation")
     paddings = by_dim(padding, taps, default="same", argument="padding")

@@ -85,7 +85,7 @@ def report_for(op: str, num_samples: int, seed: int) -> Report:
     report = Report(op, seed)
     if not num_samples:
         report.failures.append(
-            f"{op} has no samples, so there is nothing to compare. Give the class "
-            'some: samples = (Sample((), ("b:4;d:6",)),).'
+            f"{op} has no samples, so there is nothing to compare. Give the class some: "
+            'conformance_samples = (mtf.graph.Sample((), ("b:4;d:6",)),).'
         )
     return report

@@ -14,7 +14,7 @@ import pytest
 import meshtf as mtf
 from examples.bert import run_classifier, run_pretraining, run_squad
 from examples.bert.shared import fine_tuning, model_setup
-from tests.examples.bert.conftest import SIZES, with_flags
+from tests.examples.bert.conftest import PIECES, SIZES, with_flags
 from tests.examples.bert.datasets.test_pretraining_records import TEXT, create
 from transformer.models.bert import Classifier, SpanExtractor
 
@@ -231,4 +231,17 @@ def test_errors_come_before_anything_is_written(folder, capsys, flags, says):
     with pytest.raises(SystemExit):
         classify(folder, **flags)
     assert says in capsys.readouterr().err
+    assert not (folder / "out").exists()
+
+
+def test_records_of_another_vocabulary_of_equal_size_are_refused(folder, capsys):
+    (folder / "text.txt").write_text(TEXT)
+    create(folder, str(folder / "text.txt"))
+    other_pieces = [*PIECES[:5], *reversed(PIECES[5:])]
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in other_pieces))
+    with pytest.raises(SystemExit):
+        pretrain(folder)
+    err = capsys.readouterr().err
+    assert "DataError: the records were made with another vocabulary" in err
+    assert "vocab.txt" in err and "--vocab_file" in err and "Traceback" not in err
     assert not (folder / "out").exists()

@@ -63,6 +63,19 @@ def test_a_name_that_is_misspelt(line, says):
 
 
 @pytest.mark.parametrize(
+    "line", ["nonsense", "Mesh.axes =", "Mesh.axes = 'data:4", "train.steps = = 3"]
+)
+def test_text_that_is_no_setting(tmp_path, line):
+    message = refusal("steps = 2", line)
+    assert f"In --gin_param line 2\n    {line}\n" in message, message
+    assert "written as NAME = VALUE" in message
+    path = tmp_path / "mine.gin"
+    path.write_text(f"steps = 2\n{line}\n", encoding="utf-8")
+    message = refusal(files=("lm_stdlib.gin", str(path)))
+    assert f'In file "{path}", line 2\n    {line}\n' in message, message
+
+
+@pytest.mark.parametrize(
     "line, wants",
     [
         (
@@ -163,6 +176,9 @@ def test_all_that_is_shipped_passes(path):
         ("train.save_every = 0", "train.save_every is 0"),
         ("train.microbatches = 3", "train.microbatches"),
         ("train.profile = (3, 2)", "train.profile is (3, 2)"),
+        ("sample.max_new_tokens = 0", "sample.max_new_tokens is 0"),
+        ("sample.temperature = -1.0", "sample.temperature is -1.0"),
+        ("sample.prompt = ''", "sample.prompt is empty"),
         ("step = 3", "Did you mean steps?"),
     ],
 )

@@ -12,6 +12,7 @@ from tests.transformer.experts.test_moe_layer import accumulated
 from tests.transformer.small_runs import run_train, small
 from transformer.experts import gating
 from transformer.experts.moe_layer import MixtureOfExperts
+from transformer.experts.routing import Capacity
 from transformer.models.architecture import Architecture
 from transformer.models.bert import Classifier
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -22,7 +23,6 @@ SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks"
 IDS = np.arange(16, dtype="int32").reshape(2, 8)
 GATES = {
     "top_k.k is 9": functools.partial(gating.top_k, k=9),
-    "top_k.k is 0": functools.partial(gating.top_k, k=0),
     "expert_choice.k is 9": functools.partial(gating.expert_choice, k=9),
 }
 
@@ -76,6 +76,43 @@ def test_k_is_at_most_the_count_of_experts(says):
         layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;length:4;d_model:4"))
 
 
+@pytest.mark.parametrize("k", [0, -1, 1.0, True, "two"])
+@pytest.mark.parametrize("gate", [gating.top_k, gating.expert_choice])
+def test_k_is_an_integer(gate, k):
+    layer = MixtureOfExperts(
+        mtf.Mesh(""), "d_model:4", "d_ff:4", gating=functools.partial(gate, k=k)
+    )
+    with pytest.raises(mtf.ParseError, match=f".k is {k!r}: it must be an integer"):
+        layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;length:4;d_model:4"))
+
+
+@pytest.mark.parametrize(
+    "name, value, minimum",
+    [
+        ("experts", 0, 1),
+        ("experts", "eight", 1),
+        ("experts", 2.0, 1),
+        ("shared_experts", -1, 0),
+        ("group_size", 0, 1),
+        ("group_size", "x", 1),
+    ],
+)
+def test_counts_are_integers(name, value, minimum):
+    with pytest.raises(
+        mtf.ParseError,
+        match=f"MixtureOfExperts.{name} is {value!r}: it must be an integer, at least "
+        f"{minimum}",
+    ):
+        MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", **{name: value})
+
+
+@pytest.mark.parametrize("settings", [{"multiple": 0}, {"minimum": -1}], ids=str)
+def test_slots_are_counted_in_integers(settings):
+    ((name, value),) = settings.items()
+    with pytest.raises(mtf.ParseError, match=f"Capacity.{name} is {value}: it must be"):
+        Capacity(**settings)
+
+
 def test_no_block_would_have_a_mixture():
     with pytest.raises(
         mtf.ParseError, match="moe_every is 3, and there are 2 blocks(.|\n)*1 to 2"
@@ -96,6 +133,10 @@ def test_no_block_would_have_a_mixture():
             "ShapeError: top_k.k is 9",
         ),
         (["MixtureOfExperts.dispatch = 'nope'"], "ParseError: dispatch is"),
+        (
+            ["MixtureOfExperts.experts = 0"],
+            "ParseError: MixtureOfExperts.experts is 0: it must be an integer",
+        ),
         (
             ["MixtureOfExperts.gating = @top_2", "top_2.convention = 'nope'"],
             "ParseError: expected one of 'practice', 'published'",

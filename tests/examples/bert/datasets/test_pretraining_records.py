@@ -60,10 +60,12 @@ def test_a_file_that_is_no_text(folder):
         pretraining_records.documents([folder / "text.txt"])
 
 
-def test_records_have_the_names_that_people_know(folder, text):
+def test_records_have_the_names_that_people_know(folder, text, vocabulary):
     rows = read(create(folder, text)[0])
     assert len(rows) >= 6
     for row in rows:
+        # The one feature that the original programs do not have.
+        assert row.pop("vocabulary") == vocabulary.fingerprint()
         shapes = {name: (value.shape, value.dtype.kind) for name, value in row.items()}
         assert shapes == {
             "input_ids": ((16,), "i"),
@@ -84,7 +86,7 @@ def test_records_have_the_names_that_people_know(folder, text):
 def test_what_a_record_says_comes_back(folder, text, vocabulary):
     for row in read(create(folder, text)[0]):
         results = data.BertFeatures(16, 4)(
-            pretraining_records.from_record(row, (0,), vocab=40)
+            pretraining_records.from_record(row, (0,), vocab=40, vocabulary=vocabulary)
         )
         for ours, theirs in pretraining_records.RECORD_KEYS.items():
             np.testing.assert_array_equal(results[ours].reshape(-1), row[theirs])
@@ -135,9 +137,25 @@ def test_texts_that_make_no_rows_leave_nothing_behind(folder, capsys, text, says
         ({"masked_lm_ids": np.array([1, 40, 0, 0])}, "token 40, but the model has 40"),
     ],
 )
-def test_records_of_others_are_refused(folder, text, change, says):
+def test_records_of_others_are_refused(folder, text, vocabulary, change, says):
     row = {**read(create(folder, text)[0])[0], **change}
     with pytest.raises(data.DataError, match=says):
         pretraining_records.from_record(
-            {k: v for k, v in row.items() if v is not None}, (0,), vocab=40
+            {k: v for k, v in row.items() if v is not None},
+            (0,),
+            vocab=40,
+            vocabulary=vocabulary,
         )
+
+
+def test_records_without_a_fingerprint_are_read(folder, text, vocabulary):
+    row = read(create(folder, text)[0])[0]
+    with_fingerprint = pretraining_records.from_record(
+        row, (0,), vocab=40, vocabulary=vocabulary
+    )
+    del row["vocabulary"]  # as those of the original programs
+    without = pretraining_records.from_record(
+        row, (0,), vocab=40, vocabulary=vocabulary
+    )
+    for name, value in with_fingerprint.items():
+        np.testing.assert_array_equal(without[name], value)

@@ -333,7 +333,10 @@ def test_pretraining_and_questions_heed_gin(folder, capsys):
 
 
 def words(folder):
-    """Writes other words into the vocabulary, as many as there were."""
+    """Writes other words into the vocabulary, as many as there were. The records of
+    pretraining are made again when they are needed.
+    """
+    (folder / "rows.tfrecord").unlink(missing_ok=True)
     path = folder / "vocab.txt"
     lines = path.read_text().split()
     path.write_text("".join(f"{word}\n" for word in [*lines[:5], *reversed(lines[5:])]))
