@@ -16,7 +16,7 @@ A message says what is wrong, shows the facts, and says what to write instead.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class MeshtfError(Exception):
@@ -91,6 +91,40 @@ class WriteError(CheckpointError):
 
 class NumericsError(MeshtfError, ArithmeticError):
     """A tensor contains NaN or infinity."""
+
+
+class DeviceMemoryError(MeshtfError, MemoryError):
+    """A program needs more memory than a device of a live mesh has.
+
+    Args:
+      program: the name of the program.
+      reason: what the runtime of the devices says.
+      forecast: the forecast of the program's peak, as text; None: unknown.
+      suggestions: changes that would save memory.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        reason: str,
+        forecast: str | None = None,
+        suggestions: Sequence[str] = (),
+    ) -> None:
+        self.program = program
+        self.reason = reason
+        way_out = suggestions or [
+            "Shard more dimensions, take smaller batches or microbatches, or recompute: "
+            "`mtf.explain` and `python -m meshtf explain` show what the peak consists of."
+        ]
+        facts = {} if forecast is None else {"forecast": forecast}
+        super().__init__(
+            explain_error(
+                f"{program} needs more memory than a device has.",
+                devices=reason,
+                **facts,
+                way_out="\n  ".join(way_out),
+            )
+        )
 
 
 class LayoutWarning(UserWarning):

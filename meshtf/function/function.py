@@ -22,8 +22,10 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import tensorflow as tf
 
-from meshtf.errors import MeshtfError
+from meshtf.errors import DeviceMemoryError, MeshtfError
 from meshtf.forecast import Forecast, forecast
+from meshtf.forecast.memory_advice import advice
+from meshtf.forecast.reports.units import bytes_text
 from meshtf.function.arguments import CallArguments, KeyEntry
 from meshtf.function.layout_warnings import warn_of_unmatched
 from meshtf.function.recording import RESULT, PythonFunction, Recording
@@ -236,11 +238,22 @@ class Function(Generic[P, R]):
         activity = "runs" if call.key in self._compiled else "traces"
         beat(f"{activity} {self.name}")
         trace, structure = self._compiled_call(call)
-        results = iter(trace.call(call.flat_values, call.tensors))
+        try:
+            results = iter(trace.call(call.flat_values, call.tensors))
+        except DeviceMemoryError as error:
+            raise self._with_forecast(error, args, kwargs) from None
         beat(f"ran {self.name}")
         return tf.nest.map_structure(
             lambda y: next(results) if y is RESULT else y, structure
         )
+
+    def _with_forecast(
+        self, error: DeviceMemoryError, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> DeviceMemoryError:
+        """Returns the error with the forecast of a call, and what would save memory."""
+        result = self.explain(*args, **kwargs)
+        peak = f"{bytes_text(result.memory.peak)} on a device at the peak"
+        return DeviceMemoryError(error.program, error.reason, peak, advice(result))
 
     def __repr__(self) -> str:
         programs = f"{len(self._compiled)} programs"

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.errors import DeviceMemoryError
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.ops.variables.read_write import ScalarStore
-from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
     collectives_of,
@@ -83,15 +83,14 @@ class LiveProgram:
         for store in self.stores:
             store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
-        is_first_run = self._module_call is None
-        if self._module_call is None:
-            self._module_call = self._compile()
         variables = {store: variable_array(store) for store in self._lowered.variables}
-        outputs = self._module_call(self._input_arrays(variables))
-        if is_first_run and processes().count > 1:
-            # Other processes may still compile. So the first call waits for them here, where
-            # a supervisor allows more time than for reading a result.
-            load_jax().block_until_ready(outputs)
+        try:
+            outputs = self._start(variables)
+        except Exception as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            reason = str(error).splitlines()[0]
+            raise DeviceMemoryError(self._name, reason) from None
         run = self._run_checks(outputs)
         written = self._lowered.written
         for store, array in zip(written, outputs[len(outputs) - len(written) :]):
@@ -102,6 +101,20 @@ class LiveProgram:
             ShardedValue(layout.placement, DeviceShards(array, layout, check))
             for layout, array in zip(self._results, outputs)
         ]
+
+    def _start(self, variables: Mapping[Store, VariableArray]) -> list[Any]:
+        """Starts the module, and returns its outputs. The first call compiles it, and waits
+        for the outputs.
+        """
+        if self._module_call is not None:
+            return self._module_call(self._input_arrays(variables))
+        module_call = self._compile()
+        outputs = module_call(self._input_arrays(variables))
+        # If memory does not suffice, it is this call that fails. If other processes still
+        # compile, this is where a supervisor allows more time than for reading a result.
+        load_jax().block_until_ready(outputs)
+        self._module_call = module_call
+        return outputs
 
     @property
     def collectives(self) -> list[str]:

@@ -320,3 +320,22 @@ def test_without_jax_the_extra_is_named(monkeypatch):
         mtf.function(lambda x: x, mesh=mesh, x="batch")(np.ones(4, "float32"))
     monkeypatch.undo()
     jax_module.load_jax.cache_clear()
+
+
+def test_too_little_memory_is_an_error_with_the_forecast():
+    mesh = mtf.Mesh("data:2; model:2", "rows:data", devices="spmd:cpu")
+
+    @mtf.function(mesh=mesh, x="rows")
+    def products(x):
+        return mtf.outer(x, mtf.rename(x, "rows", "columns"), mtf.multiply)
+
+    x = np.ones(1 << 22, "float32")
+    for _ in range(2):
+        with pytest.raises(MemoryError) as caught:
+            products(x)
+        message = str(caught.value)
+        assert isinstance(caught.value, mtf.DeviceMemoryError)
+        assert message.startswith("products needs more memory than a device has.")
+        assert "RESOURCE_EXHAUSTED: Out of memory" in message
+        assert "on a device at the peak" in message
+    assert products(x[:8]).numpy().shape == (8, 8)
