@@ -18,7 +18,7 @@ from meshtf.names import has_gradient
 from meshtf.ops.variables.read_write import PathHash
 from meshtf.partition import ReadStep
 from meshtf.runtime.runtimes import Executable
-from meshtf.runtime.storage.argument_storage import ShardsStore
+from meshtf.runtime.storage.argument_storage import DeviceStore, ShardsStore
 from meshtf.runtime.storage.write_times import WriteTime
 
 
@@ -71,7 +71,9 @@ def differentiable_arguments(
     return [
         reads[store]
         for store in stores
-        if isinstance(store, ShardsStore) and has_gradient(store.spec.dtype)
+        # Named tensors have these stores; arrays, which have no gradients, have others.
+        if isinstance(store, (ShardsStore, DeviceStore))
+        and has_gradient(store.spec.dtype)
     ]
 
 
