@@ -150,8 +150,10 @@ def table(curves: Sequence[Curve]) -> str:
 
     lines = [
         f"{'':22}" + "".join(f"{model:>14}" for model in by_model),
-        line("flops of a token", lambda curves: flops_text(curves[0].flops)),
-        line("parameters", lambda curves: bytes_text(curves[0].parameters)),
+        line(
+            "flops of a token", lambda model_curves: flops_text(model_curves[0].flops)
+        ),
+        line("parameters", lambda model_curves: bytes_text(model_curves[0].parameters)),
         line("seconds of training", mean_seconds),
     ]
     for step, _ in curves[0].points:
@@ -159,7 +161,7 @@ def table(curves: Sequence[Curve]) -> str:
             line(
                 f"bits after {step:5} steps",
                 # `step` is a default, so that each lambda has the step of its iteration.
-                lambda curves, step=step: f"{means(curves)[step]:.4f}",
+                lambda model_curves, step=step: f"{means(model_curves)[step]:.4f}",
             )
         )
     differences = []
@@ -192,9 +194,10 @@ def picture(curves: Sequence[Curve]) -> str:
     """
     steps = [step for step, _ in curves[0].points]
     all_bits = [bits for curve in curves for _, bits in curve.points]
-    # The range of the vertical axis, rounded to tenths of a bit.
-    low = int(min(all_bits) * 10 - 0.5) / 10
-    high = int(max(all_bits) * 10 + 1) / 10  # rounded up
+    # The range of the vertical axis, from one tenth of a bit to another: it starts at least
+    # half a tenth below all points, and ends at the first tenth above them.
+    low = math.floor(min(all_bits) * 10 - 0.5) / 10
+    high = math.floor(max(all_bits) * 10 + 1) / 10
 
     def x(step: float) -> float:
         """Returns the horizontal coordinate of a step."""
@@ -266,9 +269,14 @@ def curve_elements(
                 f'  <circle class="dot {COLOURS[model]}" cx="{x(step):.1f}" '
                 f'cy="{y(bits):.1f}" r="3.2"/>'
             )
-    # Two lines of text at the end of the curve: above it for the dense model, whose curve
-    # is the upper one, and below it for the mixture.
-    name_offset, cost_offset = (-6, -17) if model == "dense" else (8, 17)
+    # Two lines of text at the end of the curve. The curve of the dense model is the upper
+    # one: its text is above it, that of the mixture below.
+    if model == "dense":
+        name_offset = -6  # pixels from the end of the curve down to the name
+        cost_offset = -17  # pixels from the name down to the costs
+    else:
+        name_offset = 8
+        cost_offset = 17
     _, last_y = points[-1]
     last_mean = list(mean_bits.values())[-1]
     name_y = round(last_y + name_offset, 1)

@@ -6,8 +6,8 @@
 
 The architecture was found by evolution (Real et al. 2019, arXiv:1802.01548). Sizes are
 those of the GPipe paper (Huang et al. 2019, arXiv:1811.06965): (cells, filters) = (18,
-256) has 122,470,120 parameters. A cell takes the outputs of the two cells before it, so
-layers pass on two tensors: the output of a layer, and the output of the layer before.
+256) has 122,470,120 parameters. A cell takes the outputs of the two layers before it. So
+each layer but the last returns two tensors: its output, and that of the layer before it.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ class StateOperation(NamedTuple):
 
     Attributes:
       state: the index of the state.
-      operation: the description of the operation, as the function `operation` takes it.
+      description: the operation as text, such as "conv 1x1"; see the function `operation`.
     """
 
     state: int
-    operation: str
+    description: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +53,9 @@ class CellType:
 NORMAL = CellType(
     combinations=(
         (StateOperation(1, "conv 1x1"), StateOperation(1, "max 3")),
-        (StateOperation(1, "none"), StateOperation(0, "conv 1x7 7x1")),
+        (StateOperation(1, "identity"), StateOperation(0, "conv 1x7 7x1")),
         (StateOperation(0, "conv 1x1"), StateOperation(0, "conv 1x7 7x1")),
-        (StateOperation(2, "max 3"), StateOperation(2, "none")),
+        (StateOperation(2, "max 3"), StateOperation(2, "identity")),
         (StateOperation(1, "avg 3"), StateOperation(5, "conv 1x1")),
     ),
     output_states=(0, 3, 4, 6),
@@ -64,9 +64,9 @@ NORMAL = CellType(
 REDUCTION = CellType(
     combinations=(
         (StateOperation(0, "max 2"), StateOperation(0, "max 3")),
-        (StateOperation(2, "none"), StateOperation(1, "conv 3x3")),
+        (StateOperation(2, "identity"), StateOperation(1, "conv 3x3")),
         (StateOperation(2, "conv 1x7 7x1"), StateOperation(2, "max 3")),
-        (StateOperation(3, "none"), StateOperation(1, "max 2")),
+        (StateOperation(3, "identity"), StateOperation(1, "max 2")),
         (StateOperation(2, "avg 3"), StateOperation(3, "conv 1x1")),
     ),
     output_states=(4, 5, 6),
@@ -215,15 +215,16 @@ def operation(
     Args:
       mesh: the mesh of its variables.
       description: "conv" and the windows of convolutions, such as "conv 1x7 7x1"; "max" or
-        "avg" and the window of a pool, such as "max 3"; "none": the identity.
+        "avg" and the window of a pool, such as "max 3"; "identity".
       channels: the number of channels.
-      stride: the stride along height and width.
+      stride: the stride along height and width; 1 for the identity, which ignores it.
       name: the name of its variables.
     """
     kind, _, sizes = description.partition(" ")
     if kind == "conv":
         return Convolutions(mesh, channels, windows=sizes, stride=stride, name=name)
-    if kind == "none":
+    if kind == "identity":
+        # REDUCTION has no identity on states 0 and 1, the only ones with a stride of 2.
         return lambda x, training: x
     pool = mtf.max_pool if kind == "max" else mtf.avg_pool
     window = f"height:{sizes};width:{sizes}"
@@ -259,15 +260,16 @@ class Stem(mtf.Module):
 
 
 class Cell(mtf.Module):
-    """A cell: (previous output, output before it) -> (output, previous output).
+    """A cell: (last output, output before it) -> (output, last output). The last output is
+    that of the layer before this cell.
 
     Args:
       mesh: the mesh of the variables.
       cell_type: NORMAL or REDUCTION; the latter halves height and width.
       channels: the number of channels of each state.
       in_channels: the number of channels of the first and of the second input.
-      after_reduction: whether the previous cell was a reduction, so that the second input
-        has twice the height and width of the first one.
+      after_reduction: whether the layer before this cell is a reduction cell, so that the
+        second input has twice the height and width of the first one.
       name: the name of this module in the path of its variables.
     """
 
@@ -312,10 +314,10 @@ class Cell(mtf.Module):
                 )
 
     def __call__(self, pair: OutputPair, training: bool = False) -> OutputPair:
-        previous, before_previous = pair
+        last_output, output_before = pair
         states = [
-            self.last(previous, training),
-            self.before(before_previous, training),
+            self.last(last_output, training),
+            self.before(output_before, training),
         ]
         for (left, right), (left_operation, right_operation) in zip(
             self.cell_type.combinations, self.operations
@@ -324,11 +326,11 @@ class Cell(mtf.Module):
             right_result = right_operation(states[right.state], training)
             states.append(left_result + right_result)
         outputs = [states[i] for i in self.cell_type.output_states]
-        return mtf.concat(outputs, "channels"), previous
+        return mtf.concat(outputs, "channels"), last_output
 
 
 class Classifier(mtf.Module):
-    """A dense layer on the mean over height and width of the last cell's output:
+    """A dense layer on the mean over height and width of the last output:
     (x[batch, height, width, channels], _) -> logits[batch, classes].
     """
 
@@ -356,10 +358,11 @@ def amoebanet_d(
     classes: int,
     colors: int = 3,
 ) -> list[mtf.Module]:
-    """Returns cells + 6 layers: a stem, `cells` normal cells, four reduction cells among
-    them, and a classifier.
+    """Returns cells + 6 layers: a stem, two reduction cells, a third of the normal cells, a
+    reduction cell, a third of the normal cells, a reduction cell, the other normal cells and
+    a classifier.
 
-    Each layer is called with the result of the previous layer, and `training`.
+    Each layer is called with the result of the layer before it, and `training`.
 
     Args:
       mesh: the mesh of the variables.
@@ -372,7 +375,7 @@ def amoebanet_d(
     channels = filters // 4
     layers: list[mtf.Module] = [Stem(mesh, colors, channels)]
     in_channels = (channels, channels)
-    previous_type = NORMAL
+    last_type = NORMAL  # the stem is no reduction cell
     group = cells // 3 * [NORMAL]  # the normal cells between reductions
     cell_types = [REDUCTION, REDUCTION, *group, REDUCTION, *group, REDUCTION, *group]
     for cell_type in cell_types:
@@ -383,11 +386,11 @@ def amoebanet_d(
             cell_type,
             channels=channels,
             in_channels=in_channels,
-            after_reduction=previous_type is REDUCTION,
+            after_reduction=last_type is REDUCTION,
             name=f"cell_{len(layers)}",
         )
         layers.append(cell)
         last_channels, _ = in_channels
         in_channels = (cell.out_channels, last_channels)
-        previous_type = cell_type
+        last_type = cell_type
     return [*layers, Classifier(mesh, cell.out_channels, classes)]

@@ -20,6 +20,7 @@ from meshtf.function.variable_use import (
     differentiable_arguments,
     differentiable_captures,
     is_random,
+    outer_read,
     read_variables,
     reads_variable,
     track_writes,
@@ -28,8 +29,6 @@ from meshtf.function.variable_use import (
 from meshtf.graph import (
     Graph,
     HostOp,
-    Node,
-    ReadOp,
     ShardedValue,
     Source,
     Spec,
@@ -38,10 +37,10 @@ from meshtf.graph import (
     executing,
 )
 from meshtf.graph.autodiff.gradients import gradients_within
-from meshtf.graph.context import Context, current, default_context
+from meshtf.graph.context import current, default_context
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.mesh import Layout, Mesh, Placement
+from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.read_write import Read
@@ -70,7 +69,8 @@ class Trace:
       write_time: when the function last wrote its variables; None: it writes none.
       path: the module path that random ops of the function used; None: it has none.
       variables: the variables that the function reads.
-      arguments: reads of the arguments that the results can be differentiated by.
+      arguments: reads of the arguments that the results can be differentiated by, in the
+        order of the arguments.
       captures: eager tensors, and reads of variables, by which the results can be
         differentiated.
       differentiable: whether any result can have a gradient.
@@ -104,7 +104,7 @@ class Trace:
         self.differentiable = has_sources and any(
             has_gradient(result.dtype) for result in self.results
         )
-        # (indices, placements) of the results' cotangents -> trace; see `backward`.
+        # What the backward trace depends on -> the trace; see `backward`.
         self._backward_traces: dict[Any, BackwardTrace] = {}
 
     def call(
@@ -114,7 +114,8 @@ class Trace:
 
         Args:
           flat_values: all arguments, as TensorFlow tensors.
-          tensors: the arguments that are named tensors and can have gradients.
+          tensors: the arguments that are named tensors and can have gradients, one for
+            each read in the attribute `arguments`, in the same order.
         """
         if self.write_time is not None:
             self.write_time.record()
@@ -146,29 +147,33 @@ class Trace:
                 outer_tensors.append(x)
                 continue
             if x not in self.outer_reads:
-                self.outer_reads[x] = _outer_read(x)
+                self.outer_reads[x] = outer_read(x)
             outer_tensors.append(self.outer_reads[x])
         return outer_tensors
 
     def backward(
-        self, indices: tuple[int, ...], cotangents: Sequence[ShardsStore]
+        self, indices: tuple[int, ...], cotangent_stores: Sequence[ShardsStore]
     ) -> BackwardTrace:
         """Returns the trace of the backward function, which is recorded at the first call.
 
         Args:
           indices: the indices of the results that have cotangents.
-          cotangents: the stores of these cotangents, in the same order.
+          cotangent_stores: the stores of these cotangents, in the same order.
         """
+        # The trace depends on which mesh positions have the same shard of a cotangent, since
+        # it takes each shard once. `distinct_index` is the shard's index for each position.
         placements = tuple(
-            (store.placement, store.distinct_index) for store in cotangents
+            (store.placement, store.distinct_index) for store in cotangent_stores
         )
         key = indices, placements
         if key not in self._backward_traces:
-            self._backward_traces[key] = self._record_backward(indices, cotangents)
+            self._backward_traces[key] = self._record_backward(
+                indices, cotangent_stores
+            )
         return self._backward_traces[key]
 
     def _record_backward(
-        self, indices: tuple[int, ...], cotangents: Sequence[ShardsStore]
+        self, indices: tuple[int, ...], cotangent_stores: Sequence[ShardsStore]
     ) -> BackwardTrace:
         """Records and compiles the backward function: see `backward`."""
         graph = self.graph
@@ -184,7 +189,7 @@ class Trace:
                     ys=[self.results[i] for i in indices],
                     xs=[*self.arguments, *self.captures],
                     grad_ys=[
-                        apply(Read(store), mesh=self.mesh) for store in cotangents
+                        apply(Read(store), mesh=self.mesh) for store in cotangent_stores
                     ],
                 )
             nodes = list(graph.nodes)
@@ -195,7 +200,7 @@ class Trace:
             name=f"the gradient of {self.name}",
             graph=graph,
             recorded=Recorded(nodes, results, self.mesh, f"gradient of {self.name}"),
-            stores=[*self.stores, *cotangents],
+            stores=[*self.stores, *cotangent_stores],
             compile_recorded=self.compile_recorded,
             outer_reads=self.outer_reads,
         )
@@ -208,7 +213,8 @@ class BackwardTrace(NamedTuple):
     Attributes:
       trace: takes the arguments of the forward function and the cotangents; its results
         are the gradients that exist.
-      is_present: for each argument and capture, whether its gradient exists.
+      is_present: for each of the forward trace's `arguments`, then `captures`, whether its
+        gradient exists.
     """
 
     trace: Trace
@@ -222,7 +228,8 @@ class TraceCall:
     Args:
       trace: the trace.
       flat_values: all arguments of the call, as TensorFlow tensors.
-      tensors: the arguments that are named tensors and can have gradients.
+      tensors: the arguments that are named tensors and can have gradients, one for each
+        read in `trace.arguments`, in the same order.
     """
 
     # Attributes of a `GradientRule` that are empty here: the backward function reads no
@@ -242,7 +249,9 @@ class TraceCall:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors to differentiate by: arguments of the call, and captures."""
+        """The tensors to differentiate by: arguments of the call, then captures, in the
+        order of `BackwardTrace.is_present`.
+        """
         if self._inputs is None:
             self._inputs = (*self.tensors, *self.trace.outer_captures())
         return self._inputs
@@ -257,7 +266,7 @@ class TraceCall:
           PlanError: a variable that the backward function reads was written since the call.
         """
         indices = []
-        stores: list[ShardsStore] = []
+        cotangent_stores: list[ShardsStore] = []
         cotangents: list[Tensor] = []
         flat_values = [*self.flat_values]
         for i, dy in enumerate(dys):
@@ -268,11 +277,11 @@ class TraceCall:
             dy = transpose(dy, spec.shape.names)
             store, shards = _cotangent_store(dy, spec, self.trace.mesh, placement)
             indices.append(i)
-            stores.append(store)
+            cotangent_stores.append(store)
             cotangents.append(dy)
             flat_values += shards
         # The backward function returns only the gradients that are present.
-        trace, is_present = self.trace.backward(tuple(indices), cotangents=stores)
+        trace, is_present = self.trace.backward(tuple(indices), cotangent_stores)
         for variable in trace.variables:
             if changed_since(variable, self.called_at):
                 raise _written_since(self.trace.name, variable)
@@ -306,20 +315,22 @@ class WritingTraceCall(TraceCall):
                 remaining.append(tensor)
             elif not is_leaf:
                 raise self._error(
-                    "depends on what its arguments were made of, which are gone"
+                    "an argument that was computed from other tensors no longer exists, so "
+                    "a gradient may flow through a result"
                 )
         return (*remaining, *self.trace.outer_captures())
 
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Raises PlanError: the function writes variables."""
-        raise self._error("is on the way of a gradient")
+        raise self._error("a gradient flows through a result")
 
-    def _error(self, reason: str) -> PlanError:
+    def _error(self, problem: str) -> PlanError:
+        """Returns the error; `problem` says how a gradient concerns a result."""
         name = self.trace.name
         return PlanError(
             explain_error(
-                f"a result of the function {name!r} {reason}, and the function writes "
-                "variables, so that it has no gradient outside.",
+                f"{problem} of the function {name!r}, which writes variables: its results "
+                "have no gradients outside of it.",
                 source=Source.of_caller(),
                 way_out=f"Call mtf.gradients inside of {name!r}, or wrap its result in "
                 "mtf.stop_gradient if no gradient should flow through it.",
@@ -345,26 +356,6 @@ def _is_leaf(x: Tensor) -> bool:
     """Returns whether an eager tensor depends on no other tensor and no variable."""
     node = x.node
     return node.gradient_rule is None and not node.inputs and not reads_variable(node)
-
-
-def _outer_read(x: Tensor) -> Tensor:
-    """Returns a read of a variable outside of a function, for its read `x` in the function."""
-    assert isinstance(x.node.op, ReadOp)
-    store: Any = x.node.op.store
-    # Gradients take the layout of the variable, whatever layout `x` was read in.
-    region = Layout.changes("*:").then(store.layout)
-    node = Node(
-        x.node.op,
-        inputs=(),
-        specs=(x.spec,),
-        mesh=x.mesh,
-        source=x.node.source,
-        context=Context(region=region, stage=store.stage),
-        owner=EAGER,
-        # Gradients visit nodes by serial: the read must precede all calls of the function.
-        serial=x.node.serial,
-    )
-    return node.outputs[0]
 
 
 def _result_tensor(
@@ -394,7 +385,8 @@ def _cotangent_store(
     dy: Tensor, spec: Spec, mesh: Mesh, placement: Placement
 ) -> tuple[ShardsStore, list[Any]]:
     """Returns the store of a cotangent as an argument of the backward function, and the
-    cotangent's distinct shards in the placement of the result.
+    cotangent's shards in the placement of the result; a shard that several mesh positions
+    have is returned once.
     """
     shards, distinct_index = distinct(reshard_to(dy, placement))
     return ShardsStore("a cotangent", spec, mesh, placement, distinct_index), shards

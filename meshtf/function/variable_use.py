@@ -13,12 +13,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from meshtf.graph import Node, ReadOp, Tensor, WriteOp
+from meshtf.graph.context import Context
 from meshtf.graph.control_flow.body import used_tensors
+from meshtf.mesh import Layout
 from meshtf.names import has_gradient
 from meshtf.ops.variables.read_write import PathHash
 from meshtf.partition import ReadStep
+from meshtf.runtime.eager import EAGER
 from meshtf.runtime.runtimes import Executable
-from meshtf.runtime.storage.argument_storage import ShardsStore
+from meshtf.runtime.storage.argument_storage import DeviceStore, ShardsStore
 from meshtf.runtime.storage.write_times import WriteTime
 
 
@@ -65,13 +68,15 @@ def differentiable_arguments(
       nodes: the nodes of the program.
       stores: the stores of all arguments.
     """
-    reads = {
+    reads: dict[Any, Tensor] = {
         node.op.store: node.outputs[0] for node in nodes if isinstance(node.op, ReadOp)
     }
     return [
         reads[store]
         for store in stores
-        if isinstance(store, ShardsStore) and has_gradient(store.spec.dtype)
+        # Named tensors have these stores; arrays, which have no gradients, have others.
+        if isinstance(store, (ShardsStore, DeviceStore))
+        and has_gradient(store.spec.dtype)
     ]
 
 
@@ -108,3 +113,24 @@ def _is_variable(store: Any) -> bool:
 def reads_variable(node: Node) -> bool:
     """Returns whether a node reads a variable."""
     return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
+
+
+def outer_read(x: Tensor) -> Tensor:
+    """Returns a read of a variable outside of a function, for its read `x` in the function."""
+    assert isinstance(x.node.op, ReadOp)
+    store: Any = x.node.op.store
+    # Gradients take the layout of the variable, whatever layout `x` was read in.
+    # "*:" removes all rules of the mesh's layout; then the rules of the variable are added.
+    region = Layout.changes("*:").then(store.layout)
+    node = Node(
+        x.node.op,
+        inputs=(),
+        specs=(x.spec,),
+        mesh=x.mesh,
+        source=x.node.source,
+        context=Context(region=region, stage=store.stage),
+        owner=EAGER,
+        # Gradients visit nodes by serial: the read must precede all calls of the function.
+        serial=x.node.serial,
+    )
+    return node.outputs[0]

@@ -8,9 +8,9 @@ attributes.
 
 A variable exists before Python assigns it to an attribute. So a module or variable that a
 constructor creates without a name has a pending name at first. When the constructor
-returns, each pending name becomes the name of the attribute, and variables whose paths are
-then complete get their initial values. Therefore an initial value depends only on the
-final path, not on the order or the number of variables.
+returns, `constructor_of` sets each pending name to the name of the attribute. Then
+`meshtf.module` initializes the variables whose paths are complete. Therefore an initial
+value depends only on the final path, not on the order or the number of variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meshtf.names import Source
 
 
 class PendingName:
-    """The name that an attribute will give to a module or a variable.
+    """A component of a path: the name that an attribute will give to a module or a variable.
 
     Attributes:
       name: the name of the attribute; None: not known yet.
@@ -128,35 +128,37 @@ def module_path(module: object, name: str | None, default: str) -> Path:
 
 def is_complete(path: Path) -> bool:
     """Returns whether all names of a path are known."""
-    return all(isinstance(name, str) or name.name is not None for name in path)
+    return all(
+        isinstance(component, str) or component.name is not None for component in path
+    )
 
 
 def complete_path(path: Path) -> tuple[str, ...]:
     """Returns a path as strings. Raises PlanError for a pending name."""
     names = []
-    for name in path:
-        if isinstance(name, PendingName):
-            if name.name is None:
+    for component in path:
+        if isinstance(component, PendingName):
+            if component.name is None:
                 raise PlanError(
                     explain_error(
                         "a module or variable has no name before its module's "
                         "constructor returns.",
-                        **{"made by": name.source},
+                        **{"made by": component.source},
                         way_out='Pass name="...", or use it after the constructor.',
                     )
                 )
-            names.append(name.name)
+            names.append(component.name)
         else:
-            names.append(name)
+            names.append(component)
     return tuple(names)
 
 
 def path_text(path: Path) -> str:
     """Returns a path as text for messages, such as "mlp/w", with "?" for a pending name."""
     names = []
-    for name in path:
-        text = name.name if isinstance(name, PendingName) else name
-        names.append(text or "?")
+    for component in path:
+        name = component.name if isinstance(component, PendingName) else component
+        names.append(name or "?")
     return "/".join(names)
 
 
@@ -168,14 +170,17 @@ def scope_of(path: Path) -> Iterator[None]:
     construction = _state.construction
     # In the block no constructor runs, as far as `new_path` is concerned.
     _state.construction = None
-    names: list[str | PendingName] = []
-    for name in path:
-        if isinstance(name, PendingName) and name.name:
-            names.append(name.name)
+    components: list[str | PendingName] = []
+    for component in path:
+        if isinstance(component, PendingName) and component.name:
+            # Random ops derive seeds from the path, for which they need strings.
+            components.append(component.name)
         else:
-            names.append(name)
+            # A name that is still pending stays: once it is known, the variables that are
+            # created in the block have it in their paths as well.
+            components.append(component)
     try:
-        with context(path=tuple(names)):
+        with context(path=tuple(components)):
             yield
     finally:
         _state.construction = construction
@@ -211,7 +216,7 @@ def _name_by_attributes(construction: Construction) -> None:
     Raises:
       PlanError: no attribute has it.
     """
-    pending_ids = {id(name) for name in construction.pending}
+    pending_ids = {id(pending_name) for pending_name in construction.pending}
     for attribute, value in vars(construction.module).items():
         # TensorFlow's lists of all attributes have names that start with "_self_".
         if attribute.startswith("_self_"):
@@ -220,9 +225,9 @@ def _name_by_attributes(construction: Construction) -> None:
             path = getattr(item, "_path", None)
             if not path:
                 continue
-            *_, last_name = path
-            if id(last_name) in pending_ids and last_name.name is None:
-                last_name.name = name
+            *_, last_component = path
+            if id(last_component) in pending_ids and last_component.name is None:
+                last_component.name = name
     for pending_name in construction.pending:
         if pending_name.name is None:
             raise PlanError(

@@ -3,6 +3,9 @@
     report = check_training()
     print(report)       # training: 7 cases, 0 refused, 0 left out, 0 failures (seed 0)
 
+Each case is a layout. "refused" would count illegal layouts, and "left out" layouts that were
+not drawn, as in the reports of ops; here both are always 0.
+
 The model is one block of a Transformer: embedding, attention, feed-forward layer and a
 softmax over the vocabulary, trained with Adam. The losses of all steps and the variables
 after them are compared with those of one device.
@@ -58,7 +61,7 @@ class _Block(mtf.Module):
         self.mesh = mesh
         with self.scope():
             self.embed = mtf.layers.Embedding(mesh, "vocab:16", "d_model:8")
-            self.attend = mtf.layers.MultiHeadAttention(
+            self.attention = mtf.layers.MultiHeadAttention(
                 mesh, "d_model:8", "heads:4", "key:4"
             )
             self.inner = mtf.layers.Dense(mesh, "d_model:8", "d_ff:16", name="inner")
@@ -69,7 +72,7 @@ class _Block(mtf.Module):
         length = ids.shape.only(["length"])
         x = self.embed(ids)
         bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
-        x = mtf.rms_norm(x + self.attend(x, bias=bias), "d_model")
+        x = mtf.rms_norm(x + self.attention(x, bias=bias), "d_model")
         h = mtf.gelu(self.inner(x))
         x = x + self.outer(mtf.dropout(h, rate=0.25))
         logits = self.embed.attend(x)
@@ -88,8 +91,9 @@ def check_training(
     Args:
       seed: the seed of the initial values, of dropout and of the data.
       layouts: the meshes and layouts.
-      devices: names of devices that meshes use round-robin, or the devices of live meshes
-        in one string; empty: all devices of the local machine.
+      devices: names of devices that meshes use round-robin, such as ["CPU:0", "CPU:1"]; or
+        a string, such as "spmd:cpu", for live meshes, whose programs jax runs; empty: all
+        devices of the local machine.
     """
     report = Report("training", seed)
     expected = _train(mesh_on(axes="", devices=devices), seed)

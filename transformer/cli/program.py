@@ -84,8 +84,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         remaining: list[str] = flags.FLAGS(argv)
     except flags.Error as error:
         message = str(error)
-        # Only programs with flags of gin suggest settings of gin. Key flags are those that
-        # --help shows: the flags of the program's module, and those that it adopts.
+        # If the program has --gin_param, the message about an unknown flag suggests similar
+        # settings of gin. Key flags are those of the program, which --help shows.
         key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
         if command_line.GIN_PARAM.name in {flag.name for flag in key_flags}:
             message = command_line.flag_error(error)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from html import escape
 
 MARGIN = 26
+# CSS rules. The classes p0 to p3 are four colours that tell bars, boxes or curves apart; each
+# picture says which class is for what.
 LIGHT = """
     .back { fill: #fbfbfa } .rule { stroke: #d5dade; fill: none }
     text { fill: #1f2933; font: 14px "DejaVu Sans", Helvetica, Arial, sans-serif }
@@ -46,7 +48,8 @@ def document(
       light: CSS rules in addition to `LIGHT`.
       dark: CSS rules in addition to `DARK`, for pages with a dark colour scheme.
     """
-    style = f"{LIGHT}{light}    @media (prefers-color-scheme: dark) {{\n{DARK}{dark}    }}\n"
+    dark_rules = "    @media (prefers-color-scheme: dark) {\n" + DARK + dark + "    }\n"
+    style = LIGHT + light + dark_rules
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} '

@@ -4,8 +4,8 @@ cache of keys and values.
     cache = attention.init_cache(x, positions=128)              # x [batch, d_model]
     y, cache = attention.decode_step(x, cache, position)        # position 0, 1, 2...
 
-    # The same cache from a single pass over a prompt, whose position `last` is decoded by
-    # step `step_index`:
+    # The same cache from a single pass over a prompt. `last`: the last position of the
+    # prompt; `step_index`: the index of the step that would decode it.
     keys_values = attention.project_keys_values(xs)             # xs [batch, length, d_model]
     cache = attention.fill_cache(cache, keys_values, last, step_index)
 
@@ -79,7 +79,8 @@ class Heads(Module):
       key_dim: the dimension of the elements of a head, such as "key:64".
       kv_heads_dim: the dimensions of `heads_dim` that keys and values have, such as
         "groups:2" of "groups:2;heads:4" for grouped-query attention; None: all of them.
-      length_dims: the names of the positions of queries.
+      length_dims: the names of the dimensions of the queries' positions: one, or several in
+        `LocalAttention`. With several there is no cache.
       kv_length_dim: the name of the positions of keys and values.
       use_bias: whether the dense layers add a bias.
       output_initializer: the initializer of the kernel of the output layer; default: that
@@ -90,8 +91,10 @@ class Heads(Module):
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Attributes:
-      heads: the dimensions of one query: those of `heads_dim`, then those of `key_dim`.
-      kv_heads: the dimensions of one key: those of `kv_heads_dim`, then those of `key_dim`.
+      query_dims: the dimensions of the queries of one position: those of `heads_dim`, then
+        `key_dim`.
+      kv_dims: the dimensions of the keys, and of the values, of one position: those of
+        `kv_heads_dim`, then `key_dim`.
 
     Raises:
       ShapeError: `kv_heads_dim` is not a subset of `heads_dim`.
@@ -120,9 +123,9 @@ class Heads(Module):
         self.scale = scale
         self.kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
         self.key_dim = Shape(key_dim)
-        self.heads = Shape(heads_dim) + key_dim
+        self.query_dims = Shape(heads_dim) + key_dim
         kv_heads_dims = _kv_heads_dims(heads_dim, kv_heads_dim)
-        if not set(kv_heads_dims) <= set(self.heads):
+        if not set(kv_heads_dims) <= set(self.query_dims):
             raise ShapeError(
                 explain_error(
                     f"keys and values of heads {kv_heads_dims!r} do not fit queries of "
@@ -131,20 +134,20 @@ class Heads(Module):
                     'kv_heads_dim="groups:2".',
                 )
             )
-        self.kv_heads = kv_heads_dims + key_dim
+        self.kv_dims = kv_heads_dims + key_dim
         with self.scope():
             self.query = Dense(
-                mesh, model_dim, self.heads, use_bias=use_bias, name="query"
+                mesh, model_dim, self.query_dims, use_bias=use_bias, name="query"
             )
             self.key = Dense(
-                mesh, model_dim, self.kv_heads, use_bias=use_bias, name="key"
+                mesh, model_dim, self.kv_dims, use_bias=use_bias, name="key"
             )
             self.value = Dense(
-                mesh, model_dim, self.kv_heads, use_bias=use_bias, name="value"
+                mesh, model_dim, self.kv_dims, use_bias=use_bias, name="value"
             )
             self.output = Dense(
                 mesh,
-                self.heads,
+                self.query_dims,
                 model_dim,
                 use_bias=use_bias,
                 kernel_initializer=output_initializer,
@@ -163,7 +166,7 @@ class Heads(Module):
         check_tensors(x=x)
         check_ints(positions=positions)
         batch_dims = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
-        kv_heads_dims = self.kv_heads.without(*self.key_dim.names)
+        kv_heads_dims = self.kv_dims.without(*self.key_dim.names)
         slots_dim = Shape([(self.kv_length_dim, positions)])
         shape = batch_dims + kv_heads_dims + slots_dim + self.key_dim
         return Cache(
@@ -175,7 +178,7 @@ class Heads(Module):
     ) -> Cache:
         """Returns the keys and values, [batch, kv_heads, kv_length, key] each, of
         `context` [batch, length, model_dim], such as an encoder's output; keys are
-        rotated by `rope` if given.
+        rotated by `rope` if given. Only for a single dimension of positions.
         """
         check_tensors(context=context)
         k = self.apply_rope(self.project_to_heads(self.key, context), rope)
@@ -278,7 +281,8 @@ class Heads(Module):
         else:
             slot_bias = outer(mask_bias(is_visible, bias.dtype), bias, add)
         if rope is not None:
-            # The dimension along which `rope` has one entry for each position.
+            # The dimension along which `rope` has one entry for each position: the only one,
+            # since a layer with several dimensions of positions has no cache.
             length_dim = self.length_dims[-1]
             rope = RotaryEmbedding(
                 cos=gather(rope.cos, position, dim=length_dim),
@@ -359,6 +363,7 @@ class Heads(Module):
         check_tensors(x=x)
         if rope is None:
             return x
+        # A rotary embedding is along one dimension: the first, if `key_dim` has several.
         return apply_rope(x, self.key_dim.names[0], rope)
 
 

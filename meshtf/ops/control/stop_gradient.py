@@ -56,8 +56,8 @@ class OrderingToken(Op):
     pipeline stages can wait for it instead of for the input.
     """
 
-    # If the input is a partial sum on each device, it needs no all-reduce: the devices'
-    # tokens are zeros, which are also partial sums of zero.
+    # op(a + b) = 0 = op(a) + op(b): if the input is a partial sum (one addend on each
+    # device), so is the output. The input needs no all-reduce.
     linearity = "each"
     conformance_samples = (Sample(inputs=("b:4;h:8",), gradient=False),)
 

@@ -171,12 +171,12 @@ def test_compressed_rows_are_means(rng):
 
 
 def test_names_of_kv_heads_have_the_sizes_of_heads():
-    def kv_heads(kv_heads_dim):
+    def kv_dims(kv_heads_dim):
         attention = layers.MultiHeadAttention(
             mtf.Mesh(""), "d:8", "groups:2;heads:4", "key:4", kv_heads_dim=kv_heads_dim
         )
-        return attention.kv_heads
+        return attention.kv_dims
 
-    assert kv_heads("groups") == kv_heads("groups:2") == mtf.Shape("groups:2;key:4")
+    assert kv_dims("groups") == kv_dims("groups:2") == mtf.Shape("groups:2;key:4")
     with refuses(mtf.ShapeError, "there is no dimension 'group'"):
-        kv_heads("group")
+        kv_dims("group")

@@ -1,16 +1,25 @@
 """Converts examples to the arrays that a model takes: of static lengths, padded with zeros.
 
-    LanguageModelFeatures(length)          targets -> tokens, targets, weights
-    PrefixFeatures(length)                 inputs, targets -> tokens, targets, weights, prefix
-    EncoderDecoderFeatures(inputs, targets)     inputs, targets -> inputs, tokens, targets, weights
-    BertFeatures(length, predictions)      tokens, token_types, masked_positions, masked_ids,
-                                           masked_weights, next_sentence_labels
-    ClassifierFeatures(length)             tokens, token_types, labels
+    LanguageModelFeatures(length)
+        targets -> tokens, targets, weights
+    PrefixFeatures(length)
+        inputs, targets -> tokens, targets, weights, prefix
+    EncoderDecoderFeatures(inputs, targets)
+        inputs, targets -> inputs, tokens, targets, weights
+    BertFeatures(length, predictions)
+        tokens, token_types, masked_positions, masked_ids, next_sentence_labels ->
+        tokens, token_types, masked_positions, masked_ids, masked_weights, next_sentence_labels
+    ClassifierFeatures(length)
+        tokens, token_types, labels -> tokens, token_types, labels
 
-The `tokens` of a decoder are its targets shifted right by one, after a 0; `weights` are 1.0
-for targets that count in the loss, else 0.0. A packed example has several texts, and so also
-`segments`, the index of each token's text, counted from 1 (0: padding), and `positions`, from
-0 in each text.
+Left of an arrow are the fields of an example, right of it the arrays. An array with the name
+of a field is that field, padded if it is a list; only the `targets` of PrefixFeatures are the
+inputs followed by the targets. The other arrays are computed. The `tokens` of a decoder are
+its targets shifted right by one, after a 0; `weights` are 1.0 for targets that count in the
+loss, else 0.0; `masked_weights` are 1.0 for masked tokens, 0.0 for padding.
+
+A packed example has several texts, and so also `segments`, the index of each token's text,
+counted from 1 (0: padding), and `positions`, from 0 in each text.
 
 >>> arrays = LanguageModelFeatures(5)({"targets": np.array([7, 8, 9])})
 >>> {name: values.tolist() for name, values in arrays.items()}

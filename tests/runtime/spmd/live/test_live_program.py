@@ -136,6 +136,19 @@ def test_results_have_gradients_outside():
     np.testing.assert_array_equal(dx.numpy(), np.full([8, 4], 3.0))
 
 
+def test_a_result_that_is_an_argument_has_a_gradient():
+    mesh = live_mesh()
+    v = mtf.Variable(mesh, "d:4", "ones", "v")
+    double = mtf.function(lambda x: v * x * 2.0, mesh=mesh)
+    x = mtf.asarray(mesh, X, "batch;d")
+    y = double(x)
+    z = double(y)  # 4 v² x
+    dy, dv, dx = mtf.gradients([z], [y, v, x])
+    np.testing.assert_array_equal(dy.numpy(), np.full([8, 4], 2.0))
+    np.testing.assert_allclose(dv.numpy(), 8 * X.sum(0), atol=1e-5)
+    np.testing.assert_array_equal(dx.numpy(), np.full([8, 4], 4.0))
+
+
 def test_loops_branches_and_recomputation():
     def program(devices):
         mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model", devices=devices)
