@@ -26,7 +26,7 @@ NUMBERS = (
         "the last multiplication of the mix dropped",
         BITS,
         "mix_high",
-        "h *= np.uint32(0x846CA68B)",
+        "h *= _constant_for(h, 0x846CA68B)",
         "pass",
         TEST_RANDOM,
     ),
