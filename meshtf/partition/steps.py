@@ -185,7 +185,7 @@ class Compute:
     Attributes:
       node: the node.
       plan: how the node runs.
-      ins: the inputs of the op.
+      ins: the inputs of the op; `inputs` has all values that the step depends on.
       outs: the outputs of the op; (statistics, residuals) where `makes_statistics`.
       makes_statistics: whether the step runs `statistics`.
       gathered: the statistics of all shards, for `local_sharded`; None otherwise.
@@ -203,7 +203,7 @@ class Compute:
 
     @property
     def inputs(self) -> list[Value]:
-        """The values that the step depends on, `wait_for` included."""
+        """The values that the step depends on: `ins`, and all others that are not None."""
         optional = (self.gathered, self.residuals, self.wait_for)
         return [*self.ins, *(value for value in optional if value is not None)]
 
