@@ -11,12 +11,12 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.export import default_export_platform, export
+from jax.export import export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def batches(inputs, steps):
-    """Yields the arguments of each step: random windows of the source of a module."""
+    """Yields the arguments of each step: random windows of the text of a Python file."""
     text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
     shapes = {x["name"]: [size for _, size in x["shape"]] for x in inputs}
     batch_size, length = shapes["batch_tokens"]
@@ -29,7 +29,7 @@ def batches(inputs, steps):
 
 
 class Host:
-    """Runs the module in the folder of an exported step, one device for each replica."""
+    """Runs an exported step, which is a StableHLO module, with one device for each replica."""
 
     def __init__(self, folder):
         self.manifest = json.loads(Path(folder, "manifest.json").read_text())
@@ -58,11 +58,12 @@ class Host:
         self.program = jax.jit(program, donate_argnums=0)
 
     def load(self, path, outputs):
-        """Returns a module as jax's `Exported`: that of a template with its code replaced."""
+        """Returns the StableHLO module of a file as jax's `Exported`, which has `call`."""
+        # `Exported` also needs the shapes and dtypes of inputs and outputs. So this exports a
+        # dummy function that has them, and replaces its StableHLO module.
         shards = [self.shard(x) for x in self.inputs]
         zeros = [np.zeros(y.shape, y.dtype) for y in map(self.shard, outputs)]
-        template = jax.jit(lambda *_: tuple(zeros), keep_unused=True)
-        exported = export(template, platforms=[default_export_platform()])(*shards)
+        exported = export(jax.jit(lambda *_: tuple(zeros), keep_unused=True))(*shards)
         return dataclasses.replace(exported, mlir_module_serialized=path.read_bytes())
 
     def sharding(self, tensor):
@@ -78,21 +79,20 @@ class Host:
 
     def put(self, values, kinds):
         """Returns inputs of `kinds` on the devices by name, given global arrays by name."""
-        arrays = {}
-        for x in self.inputs:
-            if x["kind"] in kinds:
-                value = np.asarray(values[x["name"]], x["dtype"])
-                arrays[x["name"]] = jax.device_put(value, self.sharding(x))
-        return arrays
+        inputs = [x for x in self.inputs if x["kind"] in kinds]
+        arrays = [np.asarray(values[x["name"]], x["dtype"]) for x in inputs]
+        shardings = [self.sharding(x) for x in inputs]
+        return dict(zip((x["name"] for x in inputs), jax.device_put(arrays, shardings)))
 
 
 def main(folder, steps="10"):
-    """Trains on the source of a module of the standard library, and prints losses."""
+    """Trains on the text of a Python file of the standard library, and prints losses."""
     host = Host(folder)
     variables = host.put(np.load(Path(folder, "values.npz")), ("parameter", "state"))
     for step, arguments in enumerate(batches(host.inputs, int(steps))):
         outputs = host.program(variables, host.put(arguments, ("argument",)))
         variables |= {x["name"]: outputs[x["output"]] for x in host.updated_inputs}
+        # The first output is the loss.
         print(f"step {step + 1:3}  loss {outputs[0]:.4f}")
 
 

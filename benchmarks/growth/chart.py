@@ -1,7 +1,7 @@
 """Charts with logarithmic axes side by side, as one SVG document.
 
-    panel = Panel("step, ms", {"meshtf": [(1, 2.0), (8, 16.0)]}, {"meshtf": lambda n: 2.0 * n})
-    Path("steps.svg").write_text(figure("Steps", "Dots are measured.", "positions", [panel]))
+    chart = Chart("step, ms", {"meshtf": [(1, 2.0), (8, 16.0)]}, {"meshtf": lambda n: 2.0 * n})
+    Path("steps.svg").write_text(figure("Steps", "Dots are measured.", "positions", [chart]))
 
 Dots are measurements; lines are functions. A series has the same colour in all charts.
 """
@@ -34,7 +34,7 @@ DARK = """\
 """
 
 
-class Panel(NamedTuple):
+class Chart(NamedTuple):
     """The data of a plot.
 
     Attributes:
@@ -54,12 +54,12 @@ class _Plot:
     """A plot in the picture: both axes are logarithmic.
 
     Args:
-      panel: the data of the plot.
-      left: the x coordinate of the panel, with its margin.
-      width: the width of the panel, with both margins.
+      chart: the data of the plot.
+      left: the x coordinate of the chart, with its margin.
+      width: the width of the chart, with both margins.
 
     Attributes:
-      panel: the data of the plot.
+      chart: the data of the plot.
       left: the x coordinate of the plot, without the margin.
       width: the width of the plot, without the margins.
       ticks: the values n that are marked on the horizontal axis.
@@ -69,19 +69,19 @@ class _Plot:
 
     def __init__(
         self,
-        panel: Panel,
+        chart: Chart,
         left: float,
         width: float,
     ) -> None:
-        self.panel = panel
+        self.chart = chart
         self.left = left + LEFT
         self.width = width - LEFT - RIGHT
-        values = [value for _, value in panel.goals]
+        values = [value for _, value in chart.goals]
         ticks: set[float] = set()
-        for series, points in panel.points.items():
+        for series, points in chart.points.items():
             for n, value in points:
                 ticks.add(n)
-                values += [value, panel.curves[series](n)]
+                values += [value, chart.curves[series](n)]
         self.ticks = sorted(ticks)
         # The vertical axis covers at least a factor of four, and a margin of 20 %.
         middle = math.sqrt(min(values) * max(values))
@@ -122,7 +122,7 @@ class _Plot:
           label: the label of the horizontal axis.
           colours: the CSS class of each series.
         """
-        yield text(self.left, TOP - 14, "name", self.panel.title)
+        yield text(self.left, TOP - 14, "name", self.chart.title)
         for level in self.levels():
             yield f'  <path class="rule" d="M{self.left:g} {self.y(level):g}h{self.width:g}"/>'
             tick_label = f"{level:,.10g}"
@@ -134,17 +134,17 @@ class _Plot:
             yield text(self.x(n), below + 20, "code", f"{n:g}", anchor="middle")
         middle = self.left + self.width / 2
         yield text(middle, below + 42, "note", label, anchor="middle")
-        for series, curve in self.panel.curves.items():
-            samples = _log_spaced(self.panel.points[series])
+        for series, curve in self.chart.curves.items():
+            samples = _log_spaced(self.chart.points[series])
             path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in samples)
             yield f'  <path class="line {colours[series]}" d="M{path}"/>'
-        for series, points in self.panel.points.items():
+        for series, points in self.chart.points.items():
             for n, value in points:
                 yield (
                     f'  <circle class="dot {colours[series]}" cx="{self.x(n):g}" '
                     f'cy="{self.y(value):g}" r="3.6"/>'
                 )
-        for n, value in self.panel.goals:
+        for n, value in self.chart.goals:
             yield f'  <path class="goal" d="M{self.x(n) - 9:g} {self.y(value):g}h18"/>'
 
 
@@ -161,24 +161,24 @@ def figure(
     title: str,
     note: str,
     label: str,
-    panels: Sequence[Panel],
+    charts: Sequence[Chart],
     goal: str = "",
 ) -> str:
-    """Returns panels side by side as an SVG document.
+    """Returns charts side by side as an SVG document.
 
     Args:
       title: the title of the picture.
       note: a line of text below the title.
       label: the label of the horizontal axes.
-      panels: the panels, at least one; they share a legend.
-      goal: the description of the panels' goals in the legend; "": no goals.
+      charts: the charts, at least one; they share a legend.
+      goal: the description of the charts' goals in the legend; "": no goals.
     """
-    series = list(dict.fromkeys(name for panel in panels for name in panel.points))
+    series = list(dict.fromkeys(name for chart in charts for name in chart.points))
     colours = dict(zip(series, COLOURS, strict=False))
-    width = (WIDTH - 2 * MARGIN) / len(panels)
+    width = (WIDTH - 2 * MARGIN) / len(charts)
     body = [text(MARGIN, 62, "note", note)]
-    for i, panel in enumerate(panels):
-        body += _Plot(panel, MARGIN + i * width, width).elements(label, colours)
+    for i, chart in enumerate(charts):
+        body += _Plot(chart, MARGIN + i * width, width).elements(label, colours)
     x = float(MARGIN + LEFT)
     y = TOP + HEIGHT + 74
     legend = [*series, goal] if goal else series

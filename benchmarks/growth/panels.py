@@ -1,5 +1,5 @@
-"""The charts of each panel of `benchmarks.growth` (devices, planning, layers, experts or
-tokens).
+"""The charts of each panel of `benchmarks.growth`: a panel ("layers", say) is the cost as one
+quantity grows, and has a chart for each measured column, such as the step time.
 
 Example:
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.growth.cases import PLAIN, SIZE_LABELS
-from benchmarks.growth.chart import Panel, figure
+from benchmarks.growth.chart import Chart, figure
 from benchmarks.growth.measure import Row
 from benchmarks.growth.theory import COLUMN_TITLES, LAWS, fit_series
 
@@ -22,15 +22,16 @@ TITLES = {
     "experts": "More experts, of which each token goes to two",
     "tokens": "Longer examples, two in a batch",
 }
-_DOTS = "Dots: measured. Lines: what theory says, fitted:"
-# Lines of text below the titles.
+_DOTS = "Dots: measured. Lines: theory with fitted constants"
+# Lines of text below the titles: what theory says of the growth, as in `theory.LAWS`.
 NOTES = {
-    "devices": f"{_DOTS} c + k n; all of the work is done by one CPU.",
-    "planning": f"{_DOTS} constants.",
-    "layers": f"{_DOTS} c + k n; ops of what is scanned: a constant.",
-    "experts": f"{_DOTS} c + k n, since all parameters are made and updated; ops: a "
-    "constant.",
-    "tokens": f"{_DOTS} c + k n + q n^2; memory of blockwise attention: c + k n.",
+    "devices": f"{_DOTS} c and k: c + k n for n positions; one CPU does all of the work.",
+    "planning": f"{_DOTS}, the same for any number of positions.",
+    "layers": f"{_DOTS} c and k: c + k n for n layers; op count of scanned layers: c.",
+    "experts": f"{_DOTS} c and k: c + k n for n experts, since each has parameters to "
+    "make and update; op count: c.",
+    "tokens": f"{_DOTS} c, k and q: c + k n + q n^2 for n tokens; memory of blockwise "
+    "attention: c + k n.",
 }
 # Goals for the time to the first step, over that of plain TensorFlow, by the number of
 # positions.
@@ -42,10 +43,10 @@ def picture(panel_name: str, rows: Sequence[Row]) -> str:
     that theory has a law for.
 
     Args:
-      panel_name: the name of the panel.
+      panel_name: the name of the panel, a key of `TITLES`.
       rows: the rows of its table.
     """
-    panels = []
+    charts = []
     for column in LAWS[panel_name]:
         fits = fit_series(panel_name, column, rows)
         goals = []
@@ -56,8 +57,8 @@ def picture(panel_name: str, rows: Sequence[Row]) -> str:
                 for n, factor in GOALS.items()
                 if n in plain_seconds
             ]
-        panels.append(
-            Panel(
+        charts.append(
+            Chart(
                 title=COLUMN_TITLES[column],
                 points={series: fit.points for series, fit in fits.items()},
                 curves={series: fit.curve.at for series, fit in fits.items()},
@@ -69,6 +70,6 @@ def picture(panel_name: str, rows: Sequence[Row]) -> str:
         title=TITLES[panel_name],
         note=NOTES[panel_name],
         label=SIZE_LABELS[panel_name],
-        panels=panels,
+        charts=charts,
         goal=goal,
     )

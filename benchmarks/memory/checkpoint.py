@@ -3,8 +3,9 @@
     python -m benchmarks.memory.checkpoint                       # two minutes on an idle machine
     python -m benchmarks.memory.checkpoint --megabytes=2048 --rounds=9 --json=results.json
 
-All cases run in turn in one process, on equal data and the same disk; ratios are medians
-over rounds. All of them write to the page cache, since none calls fsync. The stall is the
+All cases run in turn in one process, on equal data and the same disk. A ratio is the
+throughput over that of tf.train.Checkpoint, the median over rounds; above 1 is faster. All
+cases write to the page cache, since none calls fsync. The stall is the
 time that the loop waits in an asynchronous `save`. The benchmark also measures how much
 longer steps take while a checkpoint is written in the background.
 """
@@ -157,10 +158,10 @@ def make_training_loop() -> TrainingLoop:
 def measure_stall(folder: Path) -> dict[str, list[float]]:
     """Returns seconds in each round, by name:
 
-    "save": of a synchronous save;
-    "stall": of the call that starts an asynchronous save;
-    "steps": by which all steps during the asynchronous save took longer in total;
-    "step": of one step while nothing is saved.
+    "save": the time of a synchronous save;
+    "stall": the time of the call that starts an asynchronous save;
+    "steps": the total extra time of the steps taken during the asynchronous save;
+    "step": the time of one step while nothing is saved.
     """
     loop = make_training_loop()
 
@@ -186,7 +187,7 @@ def measure_stall(folder: Path) -> dict[str, list[float]]:
             num_steps += 1
         seconds_during_save = time.perf_counter() - start
         saver.finish()
-        # As many steps, while nothing is saved.
+        # The same number of steps, while nothing is saved.
         seconds_without_save = _seconds(functools.partial(take_steps, num_steps))
         if round_index > 0:  # the first round warms up
             results["save"].append(save_seconds)
@@ -247,13 +248,15 @@ def _report(
     baseline = case_seconds["tf.train.Checkpoint"]
     lines = [
         f"{_MEGABYTES.value:,} MiB in {_TENSORS.value} tensors, medians of "
-        f"{_ROUNDS.value}",
+        f"{_ROUNDS.value} rounds",
+        "ratio: throughput over that of tf.train.Checkpoint; above 1 is faster",
         f"{'':24}{'save':>12}{'ratio':>8}{'restore':>12}{'ratio':>8}",
     ]
     for name, seconds in case_seconds.items():
         columns = ""
         for operation in ("save", "restore"):
             rate = megabytes / statistics.median(seconds[operation])
+            # The seconds of the baseline over those of the case: a ratio of throughputs.
             ratio = _median_ratio(baseline[operation], seconds[operation])
             columns += f"{rate:>7.0f} MB/s{ratio:>8.2f}"
         lines.append(f"{name:24}{columns}")
@@ -262,10 +265,11 @@ def _report(
     steps_fraction = _median_ratio(stall_seconds["steps"], stall_seconds["save"])
     lines += [
         "",
-        f"saving takes {medians['save']:.2f} s; in the background the loop waits "
-        f"{medians['stall'] * 1e3:.1f} ms, {stall_fraction:.1%} of it, and steps of "
-        f"{medians['step']:.2f} s take {medians['steps']:.2f} s longer in all, "
-        f"{steps_fraction:.0%} of it",
+        f"a synchronous save takes {medians['save']:.2f} s; with an asynchronous save the "
+        f"loop waits {medians['stall'] * 1e3:.1f} ms, {stall_fraction:.1%} of a "
+        f"synchronous save, and steps of {medians['step']:.2f} s take "
+        f"{medians['steps']:.2f} s longer in total, {steps_fraction:.0%} of a synchronous "
+        "save",
     ]
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@
 
 A worker uses two ports: the port of TensorFlow's server, and the next one as its control
 port, which answers health checks. It serves one driver after another. When a driver ends,
-the worker restarts: it replaces its program by a new one with the same process id.
+the worker re-executes itself (`os.execv`), and keeps its process id.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def serve(port: int, address: str, devices: int) -> None:
 
 
 def restart() -> None:
-    """Replaces this program by a new one in the same process, without the state that a
-    driver left.
-    """
+    """Re-executes this program in the same process, to drop the state that a driver left."""
     _print_now("the driver has gone: starting afresh")
     sys.stdout.flush()
     os.execv(sys.executable, sys.orig_argv)

@@ -34,6 +34,8 @@ _USAGE = (
 def usage_error(argv: Sequence[str]) -> str:
     """Returns what is wrong with the arguments, or "".
 
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+
     Args:
       argv: the name of the program, "inspect" or "diff", and one or two folders.
     """

@@ -40,7 +40,11 @@ flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the arguments, or ""."""
+    """Returns what is wrong with the arguments, or "".
+
+    `main` calls it, and `python -m meshtf` before `main`, to report the error without
+    TensorFlow.
+    """
     if len(argv) >= 2:
         return ""
     return "launch needs a command:\n  python -m meshtf launch --workers=4 -- COMMAND"

@@ -52,7 +52,11 @@ _SEED = flags.DEFINE_integer(
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the arguments, or ""."""
+    """Returns what is wrong with the arguments, or "".
+
+    `main` calls it, and `python -m meshtf` before `main`, to report the error without
+    TensorFlow.
+    """
     if len(argv) < 2:
         return ""
     return f"{argv[1]!r} is not a flag: all settings are flags, such as --quick."

@@ -46,7 +46,11 @@ flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the arguments, or ""."""
+    """Returns what is wrong with the arguments, or "".
+
+    `main` calls it, and `python -m meshtf` before `main`, to report the error without
+    TensorFlow.
+    """
     has_run = _CLUSTER.value or (_COORDINATOR.value and _PROCESS.value)
     if has_run and len(argv) >= 2:
         return ""

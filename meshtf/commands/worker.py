@@ -6,8 +6,8 @@
 
 A driver is a process that runs its program on the devices of workers. The worker uses two
 ports: TensorFlow's, and the next one, its control port, which answers health checks. It serves
-one driver after another. When a driver ends, the worker restarts: it replaces its program by a
-new one with the same process id.
+one driver after another. When a driver ends, the worker re-executes itself (`os.execv`), and
+keeps its process id.
 
 TensorFlow's protocol has no authentication and no encryption: whoever reaches the port
 can read and run what you can. So the worker listens on loopback only, unless --bind names
@@ -41,7 +41,10 @@ _DEVICES = flags.DEFINE_integer(
 
 
 def usage_error(argv: Sequence[str]) -> str:
-    """Returns what is wrong with the arguments, or ""."""
+    """Returns what is wrong with the arguments, or "".
+
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+    """
     if len(argv) < 2:
         return ""
     return f"{argv[1]!r} is not a flag."

@@ -96,9 +96,9 @@ class MatmulKernels(NamedTuple):
     all_onednn: bool = False
 
 
-# record_check(in_range, ids, interval) adds a check of indices to a program of XLA, whose ops
-# cannot raise errors: `in_range` is a boolean tensor, false for those of `ids` that are out of
-# range; `interval` describes the indices in range, such as '[0, 8) of "vocab"'.
+# record_check(is_valid, ids, interval) adds a check of indices to a program of XLA, whose ops
+# cannot raise errors: `is_valid` is a boolean tensor, false for those of `ids` that are errors;
+# `interval` describes the indices in range, such as '[0, 8) of "vocab"'.
 RecordCheck: TypeAlias = Callable[[Any, Any, str], None]
 
 

@@ -82,17 +82,21 @@ def _compute_key(compute: Compute, index: dict[Value, int]) -> Hashable:
       index: {value: its index among the segment's values}, for values that exist before
         the computation.
     """
+    # A value that must exist before the computation runs, although it is no input of the op.
     wait_for = compute.wait_for
     wait_for_key = None
     if wait_for is not None:
-        # The op and the plan do not determine the shape of this value, unlike the shapes of
-        # the inputs.
+        # The spec and the placement determine the local shape of this value. The other parts
+        # of the key determine only the local shapes of the op's inputs.
         wait_for_key = (wait_for.spec, wait_for.placement)
     return (
         compute.node.op,
         compute.plan,
         tuple(x.spec for x in compute.node.inputs),
         tuple(index[value] for value in compute.inputs),
+        # Which method of the op runs. Where shards exchange statistics, a node has two
+        # computations: the first runs `statistics`, and the second, which has the `gathered`
+        # statistics of all shards, runs `local_sharded`. All others run `local`.
         compute.makes_statistics,
         compute.gathered is None,
         wait_for_key,
@@ -162,6 +166,7 @@ class _PartialSumCounter:
     def add(self, values: Iterable[Value]) -> None:
         """Adds the bytes of those of `values` that are reduced."""
         for value in values:
+            # Exchanged statistics and local residuals have no spec, and are not reduced.
             if value.spec is not None and value in self.reduced_values:
                 self.bytes += local_bytes(value.spec, value.placement, self.mesh)
 
@@ -277,6 +282,8 @@ class _Levels:
         sharded = {axis for axis, _ in step.plan.sharded_factors}
         varying = []
         for i, axis in enumerate(self.mesh.axes):
+            # `ins` are the inputs of the op. `inputs` would also include the gathered
+            # statistics, the residuals and `wait_for`.
             input_states = [value.placement[i] for value in step.ins]
             if axis in sharded or any(state != Replicated for state in input_states):
                 varying.append(axis)

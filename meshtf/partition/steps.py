@@ -184,7 +184,7 @@ class Compute:
     Attributes:
       node: the node.
       plan: how the node runs.
-      ins: the inputs of the op.
+      ins: the inputs of the op; `inputs` has all values that the step depends on.
       outs: the outputs of the op; (statistics, residuals) where `makes_statistics`.
       makes_statistics: whether the step runs `statistics`.
       gathered: the statistics of all shards, for `local_sharded`; None otherwise.
@@ -202,7 +202,7 @@ class Compute:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The values that the step depends on, `wait_for` included."""
+        """The values that the step depends on: `ins`, and all others that are not None."""
         optional = (self.gathered, self.residuals, self.wait_for)
         if optional == (None, None, None):
             return self.ins

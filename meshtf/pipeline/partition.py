@@ -227,7 +227,7 @@ def _too_large_chunk(search: SplitSearch) -> ChunkRange:
     # The least limit is at most the memory that an arbitrary split needs: here one layer for
     # each stage, and all remaining layers for the last one.
     num_single = num_stages - 1
-    arbitrary_split = [*[1] * num_single, search.layers - num_single]
+    arbitrary_split = [1] * num_single + [search.layers - num_single]
     low = math.floor(search.limit)
     high = math.ceil(search.largest(arbitrary_split).bytes)
     least_limit = least_integer(low, high, fits)

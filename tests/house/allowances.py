@@ -79,6 +79,7 @@ MIRRORS_NO_FILE = {
     "tests/transformer/models/test_export_size.py": "the size of exported modules",
     "tests/transformer/models/test_published.py": "the models among the gin files",
     "tests/transformer/models/test_sizes.py": "sizes of published models",
+    "tests/transformer/models/test_live_training.py": "the language model on live meshes",
     "tests/transformer/models/test_spmd.py": "the language model under XLA",
     "tests/transformer/test_evaluate_and_score.py": "two commands",
     "tests/transformer/training/test_other_meshes.py": "meshes that lack axes",

@@ -102,15 +102,18 @@ def _inputs_and_answers(
     """Yields the ids of each input, without padding, and the text of its target.
 
     Args:
-      batch: `inputs` [batch, inputs_length], `targets` [batch, length], `counts` [batch].
+      batch: `inputs` [batch, inputs_length], `targets` [batch, length], `counts` [batch]:
+        see `Data.held_out`.
       vocabulary: decodes targets.
     """
     all_inputs = np.asarray(batch["inputs"])
     all_targets = np.asarray(batch["targets"])
-    counts = np.asarray(batch["counts"])  # 0 for examples that pad the last batch
+    # 1 for an example, 0 for the padding of the last batch.
+    counts = np.asarray(batch["counts"])
     for inputs, targets, count in zip(all_inputs, all_targets, counts):
         if count:
-            # Padding, the id 0, follows the last id of the input.
+            # Padding, the id 0, follows the last id of an input. The padding of targets
+            # needs no removal: `decode` stops at the first end id, and omits padding.
             length = np.flatnonzero(inputs)[-1] + 1
             yield inputs[:length].tolist(), vocabulary.decode(targets)
 

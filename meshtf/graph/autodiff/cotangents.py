@@ -8,7 +8,7 @@ bfloat16 a sum of ones stops at 256.
 from __future__ import annotations
 
 from meshtf.graph.context import context
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.tensor import Tensor
 from meshtf.names import accumulation_dtype
 

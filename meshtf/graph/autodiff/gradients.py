@@ -33,7 +33,7 @@ from meshtf.graph.autodiff.recomputation import (
 )
 from meshtf.graph.context import GradientRule, context, current
 from meshtf.graph.op_kinds import GradientBarrier, ReadOp
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient

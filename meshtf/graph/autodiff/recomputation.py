@@ -13,7 +13,7 @@ from typing import Any
 
 from meshtf.graph.context import GradientRule, context, current
 from meshtf.graph.op import Op
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.recorder import CustomGradientRule
 from meshtf.graph.tensor import Tensor
 

@@ -19,7 +19,7 @@ from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.control_flow.body import Body, check_body_inputs, record_on_body
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient
 

@@ -27,7 +27,7 @@ from meshtf.graph.control_flow.body import (
 )
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import accumulation_dtype, has_gradient

@@ -38,7 +38,7 @@ from meshtf.graph.control_flow.body import (
 from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.names import Dimension, accumulation_dtype, has_gradient

@@ -115,7 +115,8 @@ def broadcast_operands(function: str, *xs: Any) -> list[Any]:
       ShapeError: no operand has all names.
     """
     operands = [x.tensor() if hasattr(x, "tensor") else x for x in xs]
-    # The primals: in a gradient rule, the tensors of the forward pass.
+    # `primals`, of the context in which ops are applied: the tensors of the forward node that
+    # a gradient rule differentiates; empty outside of gradient rules.
     in_gradient_rule = bool(current().primals)
     if _outer_broadcast.allowed or in_gradient_rule:
         return operands
@@ -163,6 +164,7 @@ def sum_to_shape(dy: Tensor | None, x: Tensor) -> Tensor | None:
     if dy is None or dy.shape == x.shape:
         return dy
     broadcast_names = [name for name in dy.shape.names if name not in x.shape]
+    # The functions are looked up by name, since importing them here would be circular.
     if broadcast_names:
         dy = OPERATORS["reduce_sum"](dy, broadcast_names)
     if dy.shape == x.shape:

@@ -17,7 +17,6 @@ from typing import Any
 
 from meshtf.errors import NoValueError
 from meshtf.graph import (
-    OPERATORS,
     Body,
     CustomGradientRule,
     GradientRule,
@@ -41,6 +40,7 @@ from meshtf.ops.control.nested_values import (
     require_same_structure,
     tensors_of,
 )
+from meshtf.ops.variables.fill import zeros_like
 
 BRANCHES_DIFFER = "the two branches of a cond differ"
 
@@ -192,6 +192,6 @@ def _gradient(
     for k, x in enumerate(captures_with_zeros):
         # The primals: the forward tensors whose gradients are computed; see `Context`.
         with context(primals=(eager_values[x],)):
-            zeros_like_x = OPERATORS["zeros_like"](eager_values[x])
+            zeros_like_x = zeros_like(eager_values[x])
             zeros[x] = result_of(rule, index=k, y=zeros_like_x)
     return [*dys[:num_ys], *(zeros.get(x) for x in captures)]

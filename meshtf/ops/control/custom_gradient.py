@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
-    OPERATORS,
     Context,
     CustomGradientRule,
     GradientBarrier,
@@ -43,6 +42,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import has_gradient
 from meshtf.names.arguments import as_callable, described
 from meshtf.ops.control.nested_values import flatten, leaves, pack
+from meshtf.ops.variables.fill import zeros_like
 from meshtf.ops.variables.read_write import transpose_like
 
 
@@ -230,7 +230,7 @@ def _cotangents(
     result_cotangents = []
     for y, dy in zip(ys, dys, strict=True):
         if dy is None and has_gradient(y.dtype):
-            dy = OPERATORS["zeros_like"](y)
+            dy = zeros_like(y)
         result_cotangents.append(dy)
     with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
         dxs = rule(*result_cotangents)

@@ -50,7 +50,8 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     Raises:
       ParseError: `changes` cannot be read, or a rule names several axes.
     """
-    # The region: the changes of rules of all enclosing blocks.
+    # The region, of the context in which ops are applied: the changes of rules by all
+    # enclosing blocks.
     region = current().region.then(_as_layout(changes))
     return context(region=region)
 
@@ -168,10 +169,9 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 
 def _axes_of(x: Any, name: str) -> tuple[str, ...]:
     """Returns the mesh axes along which the active rules shard dimension `name` of x."""
-    if x.mesh is None:
-        layout = current().region
-    else:
-        layout = x.mesh.layout_in(current().region)
+    # The changes of rules by all enclosing blocks.
+    region = current().region
+    layout = region if x.mesh is None else x.mesh.layout_in(region)
     return layout.axes(name)
 
 

@@ -102,6 +102,10 @@ def _as_tensors(x: Any, y: Any) -> tuple[Any, Any]:
     """Returns x and y. If one is a tensor and the other a number, the number becomes a
     scalar tensor of the same data type. Two numbers stay numbers: `apply_binary` raises an
     error for them.
+
+    Only functions that `Scalar`, the op of a tensor and a number, does not compute need this.
+    For all others `apply_binary` makes a `Scalar`, except that `maximum` and `minimum` call
+    `clip` for a number.
     """
     if not is_scalar(x):
         x = as_tensor("x", x)

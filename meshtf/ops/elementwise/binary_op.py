@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
-    OPERATORS,
     Cotangents,
     LocalContext,
     LocalTensors,
@@ -42,6 +41,8 @@ from meshtf.ops.elementwise.fused_formulas import (
     logaddexp_kernel,
     pow_gradients,
 )
+from meshtf.ops.elementwise.where_cast_clip import where
+from meshtf.ops.variables.fill import ones_like, zeros_like
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": tf.add,
@@ -256,7 +257,7 @@ class BinaryGrad(Op):
             raise NotImplementedError
         # The outputs w are linear in dz: they are dz times the partial derivatives of fn in
         # x and in y, which are the outputs for dz = 1.
-        partials = apply_all(self, OPERATORS["ones_like"](dz), x, y)
+        partials = apply_all(self, ones_like(dz), x, y)
         dz_terms = []
         for dw, partial in zip(dws, partials, strict=True):
             if dw is not None:
@@ -318,11 +319,11 @@ def _pow_second_gradients(
     if dw_y is not None:
         # In x: y x**(y - 1) log(x) + x**(y - 1). In y: x**y log(x) log(x).
         _, by_exponent = apply_all(pow_grad, dz * dw_y * y, x, y_less_1)
-        ones = OPERATORS["ones_like"](dz)
+        ones = ones_like(dz)
         # The derivative of x**y in y at y = 0 is log(x); the op returns 0 for x <= 0.
-        _, log_x = apply_all(pow_grad, ones, x, OPERATORS["zeros_like"](y))
+        _, log_x = apply_all(pow_grad, ones, x, zeros_like(y))
         slope = zero_safe_multiply(dz * dw_y, power)
-        dx_terms += [by_exponent, OPERATORS["where"](x > 0.0, slope, 0.0)]
+        dx_terms += [by_exponent, where(x > 0.0, slope, 0.0)]
         dy_terms.append(zero_safe_multiply(dz * dw_y * power_times_log, log_x))
     return _sum(dx_terms), _sum(dy_terms)
 

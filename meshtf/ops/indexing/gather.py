@@ -101,7 +101,8 @@ class Gather(Op):
         is_sharded = context.num_shards(self.dim) > 1
         ignores_ids = self.out_of_range in ("negative", "zeros")
         gives_zeros = is_sharded or ignores_ids
-        # If `context.kernels_refuse`, TensorFlow's kernel checks the bounds itself.
+        # If `context.kernels_refuse` (CPUs without XLA), TensorFlow's kernel raises for ids
+        # out of range. It cannot check ids that are replaced below.
         if gives_zeros or not context.kernels_refuse:
             ids = check_bounds(context, self.dim, ids, self.out_of_range)
         if gives_zeros:
@@ -110,7 +111,7 @@ class Gather(Op):
             y = self._lookup(context, table, tf.where(is_local, ids, 0))
             _table_shape, ids_shape = context.inputs
             num_rest = len(y.shape) - len(ids_shape)
-            is_local = tf.reshape(is_local, [*ids_shape.sizes, *[1] * num_rest])
+            is_local = tf.reshape(is_local, list(ids_shape.sizes) + [1] * num_rest)
             y = tf.where(is_local, y, tf.zeros([], y.dtype))
         else:
             y = self._lookup(context, table, ids)

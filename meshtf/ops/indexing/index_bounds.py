@@ -79,19 +79,19 @@ def bounds_checks(
     if out_of_range in ("zeros", "trusted") or not is_checked:
         return []
     size = context.global_size(dim)
-    in_range = _is_in_range(ids, size, out_of_range)
+    is_valid = _is_valid(ids, size, out_of_range)
     # Names that begin with "." are dimensions that ops make for themselves.
     interval = f'[0, {size}) of "{dim.lstrip(".")}"'
     if context.record_check is not None:
-        context.record_check(in_range, ids, interval)
+        context.record_check(is_valid, ids, interval)
         return []
-    all_in_range = tf.reduce_all(in_range)
+    all_valid = tf.reduce_all(is_valid)
     if not tf.executing_eagerly():
         message = tf.constant(f"an index is not in {interval}")
-        return [tf.raw_ops.Assert(condition=all_in_range, data=[message])]
-    if not all_in_range:
-        out_of_range_ids = ids.numpy()[~in_range.numpy()]
-        index = out_of_range_ids.flat[0]
+        return [tf.raw_ops.Assert(condition=all_valid, data=[message])]
+    if not all_valid:
+        invalid_ids = ids.numpy()[~is_valid.numpy()]
+        index = invalid_ids.flat[0]
         raise tf.errors.InvalidArgumentError(
             None, None, f"the index {index} is not in {interval}"
         )
@@ -149,13 +149,13 @@ def mark_out_of_range(
     """
     if not context.compiled or out_of_range in ("zeros", "trusted"):
         return y
-    keep = _is_in_range(ids, context.global_size(dim), out_of_range)
+    keep = _is_valid(ids, context.global_size(dim), out_of_range)
     if context.num_shards(dim) > 1:
         keep = keep | tf.not_equal(context.shard_index(dim), 0)
     has_nan = y.dtype.is_floating or y.dtype.is_complex
     marker = math.nan if has_nan else y.dtype.min
     num_rest = len(y.shape) - len(ids.shape)
-    keep = tf.reshape(keep, [*ids.shape, *[1] * num_rest])
+    keep = tf.reshape(keep, list(ids.shape) + [1] * num_rest)
     return tf.where(keep, y, tf.constant(marker, y.dtype))
 
 
@@ -188,8 +188,11 @@ def reduce_segments(
     ]
     num_segments = context.local_size(dim)
     is_sharded = context.num_shards(dim) > 1
-    # The kernel raises for ids that are too large (`kernels_refuse`), and ignores negative
-    # ones, which is what all policies but "error" want.
+    # Where `kernels_refuse` is true (CPUs without XLA), the kernel itself raises for ids that
+    # are too large, and ignores negative ones: the policy "negative". It serves "zeros" too,
+    # since the code below first sets all ids out of range to -1, and "trusted", which has
+    # none. Under "error" negative ids are errors too. With batch dimensions or a sharded
+    # `dim`, the kernel gets other ids than these.
     kernel_checks_bounds = (
         context.kernels_refuse
         and not batch_names
@@ -234,12 +237,14 @@ def _group_offsets(
     """
     offsets = tf.range(0, num_groups * num_segments, num_segments, dtype=tf.int64)
     batch_sizes = [ids_shape[name] for name in batch_names]
-    return tf.reshape(offsets, [*batch_sizes, *[1] * len(reduced_names)])
+    return tf.reshape(offsets, batch_sizes + [1] * len(reduced_names))
 
 
-def _is_in_range(ids: Any, size: int, out_of_range: OutOfRange) -> Any:
-    """Returns a boolean mask that is true for ids that are no error: those below `size`
-    that, under the policy "error", are not negative.
+def _is_valid(ids: Any, size: int, out_of_range: OutOfRange) -> Any:
+    """Returns a boolean mask that is false for ids that are errors under a policy.
+
+    Under "error", ids of [0, size) are valid. Under "negative", all ids below `size` are
+    valid, negative ones too. The other policies have no errors, so nothing calls this.
     """
     if size > ids.dtype.max:
         # Every id is below `size`, which the type cannot represent.

@@ -75,8 +75,8 @@ def mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any
     loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
     if not context.compiled:
         return loss
-    in_range = labels < context.global_size(dim)
-    return tf.where(in_range, loss, tf.constant(math.nan, loss.dtype))
+    is_valid = labels < context.global_size(dim)
+    return tf.where(is_valid, loss, tf.constant(math.nan, loss.dtype))
 
 
 def subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -> Any:

@@ -72,8 +72,10 @@ def _shards_to_merge(x: Tensor, dim: str) -> int:
     mesh = x.mesh
     if mesh is None:
         return 1
+    # The region: the changes of the mesh's layout by the enclosing `with mtf.layout` blocks.
+    region = current().region
     # The placement: for each mesh axis, whether it shards a dimension of x, and which.
-    placement, _ = mesh.place(x.shape, mesh.layout_in(current().region))
+    placement, _ = mesh.place(x.shape, mesh.layout_in(region))
     num_shards = 1
     for axis_state, axis_size in zip(placement, mesh.axes.values()):
         if axis_state == Sharded(dim):

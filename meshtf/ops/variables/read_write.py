@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
-    OPERATORS,
     Cotangents,
     LocalTensors,
     ReadOp,
@@ -29,6 +28,7 @@ from meshtf.graph import (
 )
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
+from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 
 
@@ -142,7 +142,7 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
         )
     if x.shape == shape:
         return x
-    return OPERATORS["transpose"](x, shape.names)
+    return transpose(x, shape.names)
 
 
 # For modules of folders that come before this one in the order of imports.

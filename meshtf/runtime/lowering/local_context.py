@@ -58,7 +58,7 @@ class MeshCoordinates:
 class CheckRecorder(Protocol):
     """Adds checks of indices to a program whose ops cannot raise errors."""
 
-    def add(self, node: Node, in_range: Any, ids: Any, interval: str) -> None:
+    def add(self, node: Node, is_valid: Any, ids: Any, interval: str) -> None:
         """Adds a check of the indices of a node; see `meshtf.graph.op.RecordCheck`."""
 
 
@@ -118,7 +118,9 @@ class DeviceContext:
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels raise for sizes that are too large: those of CPUs."""
+        """Whether TensorFlow's kernels raise errors for indices out of range: on CPUs, unless
+        XLA compiles the ops.
+        """
         return (
             not self.compiled
             and not self._on_any_device

@@ -3,12 +3,12 @@ ops cannot raise errors, so a check that fails leaves a record in an output of t
 which the host reads after the run.
 
     checks = IndexChecks()
-    ...                                  # ops call checks.add(node, in_range, ids, "[0, 8)")
+    ...                                  # ops call checks.add(node, is_valid, ids, "[0, 8)")
     checks.reduce(mesh)                  # the record of the first failure on any replica
     checks.failure(record)               # on the host: the error, or None
 
 The record is a pair of integers [check, index]: the number of the first check that failed, and
-the largest of its indices that are out of range. It is a tf.Variable, so checks may also be in
+the largest of its indices that are errors. It is a tf.Variable, so checks may also be in
 loops and branches.
 """
 
@@ -57,21 +57,21 @@ class IndexChecks:
     def __len__(self) -> int:
         return len(self._checks)
 
-    def add(self, node: Node, in_range: Any, ids: Any, interval: str) -> None:
+    def add(self, node: Node, is_valid: Any, ids: Any, interval: str) -> None:
         """Adds the ops of a check to the module.
 
         Args:
           node: the node that uses the indices.
-          in_range: a boolean tensor that is false for indices out of range.
+          is_valid: a boolean tensor that is false for indices that are errors.
           ids: the indices, of the same shape.
           interval: the indices that the node takes, in words.
         """
         check_index = tf.constant(len(self._checks), tf.int64)
         self._checks.append(_Check(node, interval))
         record = self.record.read_value()
-        fails_first = ~tf.reduce_all(in_range) & (check_index < record[0])
+        fails_first = ~tf.reduce_all(is_valid) & (check_index < record[0])
         smallest = tf.constant(-_LARGEST, tf.int64)
-        wrong_ids = tf.where(in_range, smallest, tf.cast(ids, tf.int64))
+        wrong_ids = tf.where(is_valid, smallest, tf.cast(ids, tf.int64))
         failure = tf.stack([check_index, tf.reduce_max(wrong_ids)])
         self.record.assign(tf.where(fails_first, failure, record))
 
