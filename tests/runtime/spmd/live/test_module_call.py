@@ -245,7 +245,10 @@ def test_all_reduces_that_xla_merges_are_counted_by_operands():
   }}
 }}"""
     runner = Runner(text, VECTORS, VECTORS)
-    assert collectives(runner.hlo) == Counter({("all-reduce", 2): 1})
+    # XLA on CPUs merges them since jax 0.7.
+    has_merged = load_jax().__version_info__ >= (0, 7)
+    count = {("all-reduce", 2): 1} if has_merged else {("all-reduce", 1): 2}
+    assert collectives(runner.hlo) == Counter(count)
     got = runner(
         np.ones([4, 2], np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
     )
