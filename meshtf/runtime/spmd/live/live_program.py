@@ -88,7 +88,7 @@ class LiveProgram:
         try:
             outputs = self._start(variables)
         except Exception as error:
-            # All that jax's classes of errors say; jax before 0.8 has no code for it.
+            # All that jax's classes of errors say; older versions have no code for it.
             if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
                 raise
             reason = str(error).splitlines()[0]
