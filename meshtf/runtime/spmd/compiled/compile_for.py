@@ -12,8 +12,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from meshtf.errors import MeshError, explain_error
 from meshtf.graph import Spec, Store
 from meshtf.graph.recorder import Recorded
@@ -24,7 +22,7 @@ from meshtf.runtime.spmd.compiled.hlo_collectives import (
     collectives_of_hlo,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.jax_host import mesh_of_devices
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 
@@ -116,5 +114,4 @@ def _device_mesh(mesh: Mesh, topology: str) -> Any:
                 way_out="Change the axes of the mesh, or the topology.",
             )
         )
-    array = np.array(devices, dtype=object).reshape(tuple(mesh.axes.values()))
-    return load_jax().sharding.Mesh(array, tuple(mesh.axes))
+    return mesh_of_devices(devices, mesh)

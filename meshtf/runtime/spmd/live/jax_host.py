@@ -54,11 +54,15 @@ def use_devices(mesh: Mesh, devices: Sequence[Any]) -> None:
 
 def jax_mesh(mesh: Mesh) -> Any:
     """Returns jax's mesh of the devices of a live mesh, with the same axes."""
-    jax = load_jax()
-    devices = np.array(live_devices(mesh), dtype=object)
-    return jax.sharding.Mesh(
-        devices.reshape(tuple(mesh.axes.values())), tuple(mesh.axes)
-    )
+    return mesh_of_devices(live_devices(mesh), mesh)
+
+
+def mesh_of_devices(devices: Sequence[Any], mesh: Mesh) -> Any:
+    """Returns jax's mesh of one device for each position of `mesh`, with its axes."""
+    # jax's functions do not take a mesh without axes.
+    axes = mesh.axes or {"device": 1}
+    array = np.array(devices, dtype=object).reshape(tuple(axes.values()))
+    return load_jax().sharding.Mesh(array, tuple(axes))
 
 
 def cpu_mesh(size: int, axis: str) -> Any:
