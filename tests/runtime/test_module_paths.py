@@ -122,6 +122,23 @@ def test_modules_of_attributes_train_under_layouts():
             np.testing.assert_allclose(y, expected, rtol=1e-5)
 
 
+def test_random_numbers_of_a_module_without_a_name_are_refused(mesh):
+    class Noise(mtf.Module):
+        def __init__(self, name=None):
+            super().__init__(name)
+            with self.scope():
+                self.noise = mtf.random_normal(mesh, "d:4", seed=1)
+
+    class Outer(mtf.Module):
+        def __init__(self, name):
+            super().__init__("outer")
+            self.inner = Noise(name)
+
+    with pytest.raises(mtf.PlanError, match='(?s)no name yet.*Noise.*name="...'):
+        Outer(None)
+    assert Outer("noise").inner.noise.shape == mtf.Shape("d:4")
+
+
 def test_no_name_before_the_constructor_returns(mesh):
     class Reads(mtf.Module):
         def __init__(self, read):

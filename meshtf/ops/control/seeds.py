@@ -100,9 +100,12 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
       mesh: the mesh of the op.
       seed: one seed or several; None: the seeds of the enclosing `mtf.seed`.
       name: the name of the op, which is the last component of its path.
+
+    Raises:
+      PlanError: an enclosing module has no name yet.
     """
     name = as_text("name", name)
-    path = "/".join((*current().path, name))
+    path = "/".join((*_module_names(), name))
     if seed is None:
         seeds = _active_seeds(path)
     elif isinstance(seed, (tuple, list)):
@@ -120,6 +123,26 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
             index = scalar_input(mesh, index, "int32")
         inputs.append(index)
     return inputs
+
+
+def _module_names() -> list[str]:
+    """Returns the names of the enclosing modules. Raises PlanError if one is unknown."""
+    names = []
+    for component in current().path:
+        # Otherwise a `runtime.module_paths.PendingName`, whose name comes with its attribute.
+        name = component if isinstance(component, str) else component.name
+        if name is None:
+            raise PlanError(
+                explain_error(
+                    "a random op is in a module that has no name yet, and its numbers "
+                    "depend on the names of the modules.",
+                    **{"made by": component.source},
+                    way_out='Pass name="..." to the module, or draw the numbers after its '
+                    "constructor; variables may have any initializer.",
+                )
+            )
+        names.append(name)
+    return names
 
 
 def iterations() -> tuple[Any, ...]:
