@@ -28,9 +28,14 @@ from benchmarks.harness.report import Row
 from benchmarks.step.cases.cases import FOREIGN, Case
 
 _START_TIMEOUT = 300  # seconds in which a worker has to start
-# Cases of meshtf configure their process so that CPUs keep freed memory. The cases that
-# they are compared with get the same setting.
-_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CPU_ALLOCATOR_USE_BFC": "1"}
+_ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    # Cases of meshtf configure their process so that CPUs keep freed memory. The cases that
+    # they are compared with get the same setting.
+    "TF_CPU_ALLOCATOR_USE_BFC": "1",
+    # Compile times are those of a first start.
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
 _NO_VARIABLES: Mapping[str, str] = {}
 
 

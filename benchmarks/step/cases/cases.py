@@ -145,10 +145,7 @@ class Case(JsonCase):
     @property
     def environment(self) -> dict[str, str]:
         """Additional environment variables of its process."""
-        if self.onednn:
-            return {"TF_ENABLE_ONEDNN_OPTS": "1"}
-        # Compile times are those of a first start.
-        return {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+        return {"TF_ENABLE_ONEDNN_OPTS": "1"} if self.onednn else {}
 
     @property
     def group(self) -> str:
