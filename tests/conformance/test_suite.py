@@ -135,7 +135,7 @@ def test_the_op_of_a_user_passes(seed):
 def test_an_illegal_layout_that_is_accepted_is_detected(seed, monkeypatch):
     # The package's `apply` is the function; the module of that name is meant.
     monkeypatch.setattr(
-        sys.modules["meshtf.graph.apply"], "check_layout", lambda *args: None
+        sys.modules["meshtf.graph.apply"], "check_layout", lambda *args, **kwargs: None
     )
     report = check_op(OneHot, seed, meshes=["x:2;y:2"])
     assert any("was not refused" in text for text in report.failures), report
