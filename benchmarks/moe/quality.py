@@ -193,11 +193,7 @@ def picture(curves: Sequence[Curve]) -> str:
     each seed.
     """
     steps = [step for step, _ in curves[0].points]
-    all_bits = [bits for curve in curves for _, bits in curve.points]
-    # The range of the vertical axis, from one tenth of a bit to another: it starts at least
-    # half a tenth below all points, and ends at the first tenth above them.
-    low = math.floor(min(all_bits) * 10 - 0.5) / 10
-    high = math.floor(max(all_bits) * 10 + 1) / 10
+    low, high = vertical_range(curves)
 
     def x(step: float) -> float:
         """Returns the horizontal coordinate of a step."""
@@ -243,6 +239,16 @@ def picture(curves: Sequence[Curve]) -> str:
         body=body,
         light=LIGHT,
     )
+
+
+def vertical_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Returns the range of the vertical axis, from one tenth of a bit to another: it starts
+    at least half a tenth below all points, and ends at the first tenth above them.
+    """
+    all_bits = [bits for curve in curves for _, bits in curve.points]
+    low = math.floor(min(all_bits) * 10 - 0.5) / 10
+    high = math.floor(max(all_bits) * 10 + 1) / 10
+    return low, high
 
 
 def curve_elements(

@@ -48,6 +48,7 @@ def test_equal_variables_share_a_program(programs):
     assert len(distinct) == 9  # all zeros are equal
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("failing_use", range(8))
 def test_after_an_error_values_are_as_without_it(monkeypatch, failing_use):
     expected = [v.numpy() for v in variables_on("spmd:cpu")]
