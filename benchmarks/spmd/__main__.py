@@ -22,8 +22,9 @@ import sys
 
 from absl import flags
 
-from benchmarks.harness.report import Row, agreement, ratio, table
+from benchmarks.harness.report import agreement, table
 from benchmarks.harness.rounds import measure
+from benchmarks.spmd.ratios import live_ratios
 from benchmarks.step.cases.cases import SIZES, make_config, spmd_cases
 from transformer.cli.program import run_main
 
@@ -45,23 +46,6 @@ flags.DEFINE_string("json", None, "A file to write all numbers to.")
 _TOLERANCE = 1e-5  # the relative difference up to which losses agree
 
 
-def live_ratios(rows: list[Row]) -> str:
-    """Returns lines with the ratios of the live mesh's step, compile time and memory to those
-    of all other rows.
-    """
-    (live,) = (row for row in rows if row.name.endswith("live SPMD"))
-    lines = []
-    for row in rows:
-        if row is live:
-            continue
-        line = f"{live.name} / {row.name}: step {ratio(live, row, 'wall'):.2f}"
-        for key in ("compile", "first", "device_memory"):
-            if key in row.start:
-                line += f", {key} {live.start[key] / row.start[key]:.2f}"
-        lines.append(line.replace("device_memory", "memory of a device"))
-    return "\n".join(lines)
-
-
 def main(argv: list[str]) -> None:
     """Measures, prints, and fails if losses disagree."""
     del argv
@@ -76,7 +60,7 @@ def main(argv: list[str]) -> None:
             starts=FLAGS.starts,
             losses=FLAGS.losses,
         )
-        print(f"\n{table(rows, begin='compile')}\n{live_ratios(rows)}", flush=True)
+        print(f"\n{table(rows, start_time='compile')}\n{live_ratios(rows)}", flush=True)
         disagreements += agreement(rows, _TOLERANCE)
         measured += rows
     if FLAGS.json:

@@ -1,7 +1,7 @@
 """The memory of the host while a large model starts on a live mesh, whose devices jax drives.
 
     python -m benchmarks.spmd.start                     # 407 million parameters
-    python -m benchmarks.spmd.start --blocks=24         # 1.4 billion: three minutes on two cores
+    python -m benchmarks.spmd.start --blocks=24         # 1.4 billion: a minute on two cores
 
 All devices are CPU devices here, so the host's memory has the shards as well. What the process
 takes beyond them and its imports is what the start of a model costs: it should not grow with
