@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any
 
+from meshtf.errors import PlanError
 from meshtf.graph import Node, ShardedValue, Spec, Tensor, current
 from meshtf.graph.op_kinds import EffectOp, ReadOp
 from meshtf.graph.recorder import Recorded
@@ -73,10 +74,10 @@ class _EagerProgram:
         return outputs
 
 
-# For each mesh, the programs by the keys of their nodes; the last one was used last.
-_programs: weakref.WeakKeyDictionary[Mesh, OrderedDict[Hashable, _EagerProgram]] = (
-    weakref.WeakKeyDictionary()
-)
+# For each mesh, the programs by the keys of their nodes, None for nodes that run on the host;
+# the last one was used last.
+_Programs = OrderedDict[Hashable, _EagerProgram | None]
+_programs: weakref.WeakKeyDictionary[Mesh, _Programs] = weakref.WeakKeyDictionary()
 
 
 def run_on_devices(node: Node) -> list[ShardedValue] | None:
@@ -84,7 +85,6 @@ def run_on_devices(node: Node) -> list[ShardedValue] | None:
 
     Raises:
       InvalidArgumentError: an index is out of range.
-      PlanError: XLA cannot compile the op.
     """
     mesh = node.mesh
     assert mesh is not None
@@ -92,13 +92,15 @@ def run_on_devices(node: Node) -> list[ShardedValue] | None:
         return None
     if isinstance(node.op, ReadOp):
         return _read_variable(node.op.store)
-    if isinstance(node.op, EffectOp) or node.primals:
+    # Nodes of gradient rules have `primals`, whose placements their outputs take.
+    if isinstance(node.op, EffectOp) or node.primals or node.wait_for is not None:
         return None
     if not all(map(_is_on_devices, node.inputs)):
         return None
     if sum(_num_bytes(x.spec) for x in node.inputs) < _MIN_BYTES:
         return None
-    return _program_of(node, mesh).run(node)
+    program = _program_of(node, mesh)
+    return None if program is None else program.run(node)
 
 
 def _read_variable(store: Any) -> list[ShardedValue] | None:
@@ -116,25 +118,34 @@ def _read_variable(store: Any) -> list[ShardedValue] | None:
     return [ShardedValue(store.placement, shards)]
 
 
-def _program_of(node: Node, mesh: Mesh) -> _EagerProgram:
-    """Returns the program of a node."""
+def _program_of(node: Node, mesh: Mesh) -> _EagerProgram | None:
+    """Returns the program of a node; None: XLA cannot compile its op."""
     key = _key(node)
     try:
         hash(key)
     except TypeError:  # the op has an unhashable attribute, such as an array
-        return _EagerProgram(node)
+        return _compile(node)
     programs = _programs.setdefault(mesh, OrderedDict())
     program = programs.get(key)
     if program is not None and program.has_checks:
         # The errors of its checks name the line and the module of one node.
         key = (key, node.source, node.path)
-        program = programs.get(key)
-    if program is None:
-        program = programs[key] = _EagerProgram(node)
+    if key not in programs:
+        programs[key] = _compile(node)
     programs.move_to_end(key)
     if len(programs) > _MAX_PROGRAMS:
         programs.popitem(last=False)
-    return program
+    return programs[key]
+
+
+def _compile(node: Node) -> _EagerProgram | None:
+    """Returns a new program of a node; None: XLA cannot compile its op, or it cannot be
+    planned, which the host will say.
+    """
+    try:
+        return _EagerProgram(node)
+    except PlanError:
+        return None
 
 
 def _key(node: Node) -> Hashable:

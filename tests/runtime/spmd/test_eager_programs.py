@@ -135,3 +135,18 @@ def test_a_variable_that_was_read_keeps_its_value():
     add()
     np.testing.assert_array_equal(before.numpy(), np.ones(8))
     np.testing.assert_array_equal(v.numpy(), np.full(8, 2.0))
+
+
+def test_what_xla_cannot_compile_runs_on_the_host(monkeypatch):
+    attempts = []
+
+    class Refused(eager_programs._EagerProgram):
+        def __init__(self, node):
+            attempts.append(node)
+            raise mtf.PlanError("XLA cannot compile it")
+
+    x = on_devices("spmd:cpu")
+    monkeypatch.setattr(eager_programs, "_EagerProgram", Refused)
+    for _ in range(2):
+        np.testing.assert_array_equal((x * 2.0).numpy(), X * 2.0)
+    assert len(attempts) == 1
