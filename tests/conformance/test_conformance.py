@@ -52,7 +52,7 @@ def test_function(op, seed, record, outside_of_cases):
     record("mtf.function", outside_of_cases(check_program, op, seed))
 
 
-@pytest.mark.sampled(52)
+@pytest.mark.sampled(34)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_export(op, seed, record, outside_of_cases):
