@@ -62,15 +62,15 @@ class _EagerProgram:
         """Returns the outputs of a node.
 
         Raises:
-          InvalidArgumentError: an index is out of range.
+          InvalidArgumentError: an index was out of range, here or in the call of a function
+            that computed an input.
         """
         assert node.mesh is not None
         outputs = self._program([_device_shards(x) for x in node.inputs])
         for store in self._stores:
             store.shards = ()
-        if self.has_checks:
-            # Errors outside of functions are raised at once.
-            raise_all(node.mesh)
+        # Errors outside of functions are raised at once.
+        raise_all(node.mesh)
         return outputs
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import meshtf as mtf
+from meshtf.runtime.spmd import eager_programs
 from tests.cluster.processes import steps
 from transformer.models.language_model import LanguageModel
 from transformer.training.input_batches import batches
@@ -46,7 +47,10 @@ def losses(trainer: Trainer, count: int = 4) -> list[float]:
 
 
 def spread_values() -> dict[str, Any]:
-    """Returns values that are spread over the processes, read in various ways."""
+    """Returns values that are spread over the processes, read in various ways. Ops outside of
+    functions run on the devices, as with much data.
+    """
+    eager_programs._MIN_BYTES = 0
     mesh = mtf.Mesh(AXES, "batch:data;d:model", devices="spmd:cpu")
     x = np.arange(32, dtype="float32").reshape(8, 4)
     v = mtf.Variable(mesh, "batch:8;d:4", "ones", "v")

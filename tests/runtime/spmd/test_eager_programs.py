@@ -150,3 +150,12 @@ def test_what_xla_cannot_compile_runs_on_the_host(monkeypatch):
     for _ in range(2):
         np.testing.assert_array_equal((x * 2.0).numpy(), X * 2.0)
     assert len(attempts) == 1
+
+
+def test_an_op_on_the_result_of_a_failed_call_raises_its_error():
+    mesh = mesh_of("spmd:cpu")
+    table = on_devices(mesh, "d;e", X.T)
+    look_up = mtf.function(lambda ids: mtf.gather(table, ids, "d"), ids="batch")
+    failed = look_up(np.full(8, 9, "int32"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="9 is not in"):
+        (failed * 2.0).numpy()
