@@ -11,11 +11,11 @@ the number of blocks.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from absl import flags
 
 import meshtf as mtf
+from benchmarks.harness.process_memory import memory
 from transformer.cli.program import run_main
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -24,14 +24,6 @@ FLAGS = flags.FLAGS
 flags.DEFINE_integer("blocks", 4, "The number of transformer blocks.", lower_bound=1)
 
 _LAYOUT = "batch:data; vocab:model; heads:model; d_ff:model"
-
-
-def memory(field: str) -> float:
-    """Returns a field of this process's status in GiB, such as "VmRSS"; Linux only."""
-    status = Path("/proc/self/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith(f"{field}:"))
-    _name, kilobytes, _unit = line.split()
-    return int(kilobytes) / 2**20
 
 
 def main(argv: list[str]) -> None:
@@ -50,7 +42,7 @@ def main(argv: list[str]) -> None:
         blocks=FLAGS.blocks,
         dropout=0.0,
     )
-    before = memory("VmRSS")
+    before = memory("VmRSS") / 2**10  # GiB
     start = time.perf_counter()
     model = LanguageModel(mesh, architecture)
     # The devices compute all variables when the first one is used.
@@ -58,7 +50,7 @@ def main(argv: list[str]) -> None:
     seconds = time.perf_counter() - start
     parameters = sum(v.shape.size for v in model.trainable_variables)
     shards = 4 * parameters / 2**30  # each element is float32, on one device
-    peak = memory("VmHWM")
+    peak = memory("VmHWM") / 2**10
     print(
         f"{parameters / 1e6:,.0f} million parameters in {seconds:.0f} s: "
         f"imports {before:.2f} GiB, shards {shards:.2f} GiB, "

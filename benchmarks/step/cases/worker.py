@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.harness.case_server import serve
 from benchmarks.harness.clocks import Seconds, now
+from benchmarks.harness.process_memory import memory, reset_peak
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import batches, fixed_values
 
@@ -94,8 +95,8 @@ class Runner:
         self.case = case
         self.config = case.config
         self.batches = batches(case.config)
-        _reset_peak()
-        memory_before = _memory("VmRSS")  # the resident memory now
+        reset_peak()
+        memory_before = memory("VmRSS")  # the resident memory now
         start = now()
         self.model, make_step = build(case)
         built = now()
@@ -111,7 +112,7 @@ class Runner:
         }
         for _ in range(2):
             self.take_step()
-        peak = _memory("VmHWM")  # the largest resident memory since `_reset_peak`
+        peak = memory("VmHWM")  # the largest resident memory since `reset_peak`
         self.start_costs["memory"] = peak - memory_before
         if case.runtime in _LIBRARIES:
             num_bytes = self.model.device_memory(self.batches[0])
@@ -156,30 +157,6 @@ class Runner:
         losses = [self.take_step() for _ in range(num_steps)]
         self.step = timed_step
         return {"losses": losses}
-
-
-def _memory(field: str) -> float:
-    """Returns a field of this process's status, in MiB; Linux only, otherwise 0.
-
-    Args:
-      field: the name of the field, such as "VmRSS": see proc(5).
-    """
-    try:
-        with open("/proc/self/status") as status:
-            line = next(line for line in status if line.startswith(field))
-    except OSError:
-        return 0.0
-    _name, kilobytes, _unit = line.split()  # such as "VmRSS:    5312 kB"
-    return int(kilobytes) / 1024
-
-
-def _reset_peak() -> None:
-    """Sets the largest resident memory so far ("VmHWM") to the present one."""
-    try:
-        with open("/proc/self/clear_refs", "w") as clear:
-            clear.write("5")  # see clear_refs in proc(5)
-    except OSError:
-        pass  # then the peak of the imports counts too, for all cases
 
 
 def start_runner(text: str) -> Runner:

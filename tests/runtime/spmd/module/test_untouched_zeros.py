@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from meshtf.runtime.spmd.module.untouched_zeros import untouched_zeros
-
-
-def resident_bytes():
-    """Returns the resident memory of this process."""
-    status = Path("/proc/self/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
+from tests.checkpoints.memory_worker import resident
 
 
 @pytest.mark.parametrize(
@@ -36,7 +29,7 @@ def test_they_are_zeros(sizes, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_they_take_no_memory(dtype):
     untouched_zeros([8], dtype)
-    before = resident_bytes()
+    before = resident("VmRSS")
     variable = tf.Variable(untouched_zeros([1 << 28], dtype))
-    assert resident_bytes() - before < 1 << 26  # of half a gigabyte or more
+    assert resident("VmRSS") - before < 1 << 26  # of half a gigabyte or more
     assert variable.shape == [1 << 28]
