@@ -79,12 +79,14 @@ class ScalarStore:
       value: the number.
       mesh: the mesh of the program; None: not known yet.
       spec: the shape, [], and the data type.
+      kind: "number"; "argument" if each call of the program sets it by `fill`.
     """
 
     name = "a number"
-    kind: Literal["number"] = "number"
+    kind: Literal["number", "argument"]
 
     def __init__(self, value: Number, dtype: str, mesh: Mesh | None) -> None:
+        self.kind = "number"
         self.value = value
         self.mesh = mesh
         self.spec = Spec(Shape(), dtype)

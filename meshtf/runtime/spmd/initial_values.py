@@ -91,11 +91,7 @@ def compute_pending(mesh: Mesh) -> None:
     them, or raises the error again.
     """
     pending = [x for x in _pending.pop(mesh, []) if x.variable() is not None]
-    equal_groups: list[list[_Pending]] = []
-    remaining = pending
-    # A program for several stages takes no numbers as arguments.
-    if num_stages(mesh) == 1:
-        equal_groups, remaining = _groups(pending)
+    equal_groups, remaining = _groups(pending)
     try:
         for group in equal_groups:
             _compute_each(group)
@@ -164,7 +160,9 @@ def _compute_each(group: list[_Pending]) -> None:
     """
     first = group[0]
     recorded = first.recorded._replace(name="initial_value")
-    program = LiveProgram(recorded, first.scalars, runs_once=True)
+    for store in first.scalars:
+        store.kind = "argument"
+    program = _program(recorded, first.scalars)
     while group:
         scalars = [store.value for store in group[0].scalars]
         (result,) = program(scalars)
@@ -177,15 +175,19 @@ def _compute_together(group: list[_Pending], mesh: Mesh) -> None:
     nodes = [node for x in group for node in x.recorded.nodes]
     values = [value for x in group for value in x.recorded.results]
     recorded = Recorded(nodes, values, mesh, "initial_values")
-    program: LiveProgram | StagedProgram
-    if num_stages(mesh) > 1:
-        program = StagedProgram(recorded, stores=(), runs_once=True)
-    else:
-        program = LiveProgram(recorded, stores=(), runs_once=True)
+    program = _program(recorded, stores=())
     results = program(())  # it has no arguments
     for x, result in zip(group, results, strict=True):
         _use_result(x, result)
     group.clear()
+
+
+def _program(
+    recorded: Recorded, stores: Sequence[ScalarStore]
+) -> LiveProgram | StagedProgram:
+    """Returns the program that computes initial values from the numbers in `stores`."""
+    program = StagedProgram if num_stages(recorded.mesh) > 1 else LiveProgram
+    return program(recorded, stores, runs_once=True)
 
 
 def _use_result(pending: _Pending, result: ShardedValue) -> None:

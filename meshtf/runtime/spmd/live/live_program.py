@@ -11,13 +11,11 @@ while Python goes on.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshtf.errors import DeviceMemoryError
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.ops.variables.read_write import ScalarStore
@@ -30,7 +28,7 @@ from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_host import jax_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray, variable_array
-from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall, memory_errors
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
@@ -85,14 +83,8 @@ class LiveProgram:
             store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
         variables = {store: variable_array(store) for store in self._lowered.variables}
-        try:
+        with memory_errors(self._name):
             outputs = self._start(variables)
-        except Exception as error:
-            # All that jax's classes of errors say; older versions have no code for it.
-            if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
-                raise
-            reason = str(error).splitlines()[0]
-            raise DeviceMemoryError(self._name, reason) from None
         run = self._run_checks(outputs)
         written = self._lowered.written
         for store, array in zip(written, outputs[len(outputs) - len(written) :]):

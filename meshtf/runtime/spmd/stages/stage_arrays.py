@@ -16,6 +16,7 @@ import numpy as np
 
 from meshtf.graph import Store
 from meshtf.mesh import Mesh
+from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_slot import JaxSlot, VariableArray
 from meshtf.runtime.spmd.stages.stage_meshes import (
@@ -71,6 +72,8 @@ def argument_array(store: Store, layout: ArrayLayout, mesh: Mesh, stage: int) ->
     """
     if isinstance(store, ArrayStore):
         return layout.global_array(store.array)
+    if isinstance(store, ScalarStore):
+        return layout.global_array(np.asarray(store.value, layout.dtype))
     shards = store.read()
     if isinstance(shards, StageShards):
         return shards.shards_by_stage[stage].array

@@ -25,6 +25,7 @@ from meshtf.runtime.lowering.program_summary import (
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
+from meshtf.runtime.spmd.live.module_call import memory_errors
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
 from meshtf.runtime.spmd.stages.donated_inputs import with_donated_inputs
 from meshtf.runtime.spmd.stages.stage_arrays import (
@@ -72,6 +73,7 @@ class StagedProgram:
         self._plan = plan_tasks(self.program)
         # {key of a `TaskProgram`: its module}
         self._modules: dict[Hashable, StageModule] = {}
+        self._has_run = False
         self._tasks = with_donated_inputs(self._plan.tasks)
         for planned in self._tasks:
             self._add_module(planned)
@@ -93,16 +95,34 @@ class StagedProgram:
         for store in self.stores:
             store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
-        for module in self._modules.values():
-            module.compile()
-        call = _Call(self, {store: variable_arrays(store) for store in self._variables})
-        for planned in self._tasks:
-            call.run(planned)
+        variables = {store: variable_arrays(store) for store in self._variables}
+        with memory_errors(self._name):
+            call = self._start(variables)
         self._run_on_host(call)
         return [
             self._sharded_value(call, index, source)
             for index, source in enumerate(self._plan.results)
         ]
+
+    def _start(self, variables: dict[Store, dict[int, VariableArray]]) -> _Call:
+        """Starts the tasks. The first call compiles their modules, and waits for results and
+        variables: if memory does not suffice, it is this call that fails.
+
+        Args:
+          variables: {variable: {stage: its array}}.
+        """
+        for module in self._modules.values():
+            module.compile()
+        call = _Call(self, variables)
+        for planned in self._tasks:
+            call.run(planned)
+        if not self._has_run:
+            written = [
+                x.array for arrays in variables.values() for x in arrays.values()
+            ]
+            load_jax().block_until_ready([written, list(call.arrays.values())])
+            self._has_run = True
+        return call
 
     @property
     def collectives(self) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.runtime.devices.processes import Processes
+from meshtf.runtime.spmd import initial_values
 from meshtf.runtime.spmd.stages import stage_meshes, staged_program
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
@@ -289,6 +290,47 @@ def test_several_processes_are_refused(monkeypatch):
     mesh = live_mesh("stage:2")
     with pytest.raises(mtf.MeshError, match="(?s)2 processes.*axis 'stage'"):
         mtf.Variable(mesh, "d:4", "ones", "v").numpy()
+
+
+def test_too_little_memory_is_an_error_with_the_forecast():
+    mesh = mtf.Mesh("stage:2", devices="spmd:cpu")
+
+    @mtf.function(mesh=mesh, x="rows")
+    def products(x):
+        with mtf.stage(1):
+            return mtf.outer(x, mtf.rename(x, "rows", "columns"), mtf.multiply)
+
+    x = np.ones(1 << 22, "float32")
+    with pytest.raises(mtf.DeviceMemoryError) as caught:
+        products(x)
+    message = str(caught.value)
+    assert message.startswith("products needs more memory than a device has.")
+    assert "on a device at the peak" in message
+    assert products(x[:8]).numpy().shape == (8, 8)
+
+
+def test_equal_initial_values_of_a_stage_share_a_program(monkeypatch):
+    programs = []
+
+    class Program(initial_values.StagedProgram):
+        def __init__(self, recorded, stores, runs_once=False):
+            super().__init__(recorded, stores, runs_once)
+            programs.append(recorded.name)
+
+    monkeypatch.setattr(initial_values, "StagedProgram", Program)
+
+    def values(devices):
+        mesh = mtf.Mesh("stage:2; data:2", devices=devices, seed=3)
+        variables = []
+        for k in range(7):
+            with mtf.stage(k % 2):
+                variables.append(mtf.Variable(mesh, "d:4; e:6", "normal", f"v{k}"))
+        return [variable.numpy() for variable in variables]
+
+    live = values("spmd:cpu")
+    assert programs == ["initial_value", "initial_value"]  # one for each stage
+    for a, b in zip(live, values(None), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=1e-7)
 
 
 def test_an_export_with_stages_is_refused():
