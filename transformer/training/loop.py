@@ -13,12 +13,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import meshtf as mtf
 from transformer.data import Data
-from transformer.experts.moe_layer import experts_text, report_metrics
+from transformer.experts.moe_layer import Report, experts_text, report_metrics
 from transformer.training.input_batches import batches
 from transformer.training.interrupts import Terminated, interrupts_between_steps
 from transformer.training.reporting import metrics
@@ -29,6 +29,10 @@ from transformer.training.trainer import Trainer
 # as much as reading a loss.
 _STEPS_BETWEEN_AGREEMENTS = 5
 
+# The devices of a live mesh (a mesh of jax's devices) compute while Python goes on. Results of
+# a step are read after this many further steps have started, so that no device waits for the host.
+_STEPS_AHEAD = 2
+
 
 class _StepResult(NamedTuple):
     """The results of a step on the devices, before the host reads them.
@@ -37,11 +41,15 @@ class _StepResult(NamedTuple):
       step_index: the index of the step, from 0.
       loss: the loss, a scalar.
       norm: the global norm of the gradients, a scalar.
+      reports: the reports of mixtures of experts, by block name.
+      is_reported: whether to report this step.
     """
 
     step_index: int
     loss: mtf.Tensor
     norm: mtf.Tensor
+    reports: dict[str, Report]
+    is_reported: bool
 
 
 @dataclasses.dataclass
@@ -122,16 +130,23 @@ class Loop:
                 step_index = trainer.steps_done  # before the step: from 0
                 with self._profiling(folder, log):
                     loss, norm = trainer.step(batch)
-                unread.append(_StepResult(step_index, loss=loss, norm=norm))
                 step = trainer.steps_done  # after the step: from 1
                 trainer.examples_done += self.batch_size
                 stop = _agreed_stop(requested_stop(), step)
                 is_first = step == start_step + 1
                 is_last = step == self.steps or stop is not None
                 saves_now = step % self.save_every == 0 or is_last
-                if step % self.report_every == 0 or is_first or saves_now:
-                    self._report(step, unread, saver, progress, log)
-                if self._evaluates_after(step) and not is_last:
+                evaluates_now = self._evaluates_after(step) and not is_last
+                reports_now = is_first or saves_now or evaluates_now
+                is_reported = is_first or saves_now or step % self.report_every == 0
+                unread.append(
+                    _StepResult(step_index, loss, norm, trainer.reports, is_reported)
+                )
+                steps_ahead = 0 if reports_now else self._steps_ahead
+                for result in list(unread):
+                    if result.is_reported and result.step_index < step - steps_ahead:
+                        self._report(result, unread, saver, progress, log)
+                if evaluates_now:
                     self._evaluate(step, log)
                 # After the reports: a resumed run does not repeat them.
                 if saves_now:
@@ -146,9 +161,14 @@ class Loop:
             if stop is not None and mtf.cluster.processes().count == 1:
                 raise stop
 
+    @property
+    def _steps_ahead(self) -> int:
+        """The count of steps that have started when the results of a step are read."""
+        return _STEPS_AHEAD if self.trainer.model.mesh.live else 0
+
     def _report(
         self,
-        step: int,
+        last_result: _StepResult,
         unread: list[_StepResult],
         saver: mtf.checkpoints.Saver,
         progress: metrics.Progress,
@@ -157,13 +177,17 @@ class Loop:
         """Reads the results of steps; prints and writes the metrics of the last one.
 
         Args:
-          step: the count of steps done.
-          unread: the results that have not been read; the list is cleared.
+          last_result: the results of the last step.
+          unread: the results that have not been read; those up to the last step are
+            removed.
           saver: the saver of checkpoints, to repeat steps after a loss that is not finite.
           progress: prints a line.
           log: writes metrics.
         """
-        loss, norm = self._read(unread, saver)
+        num_read = unread.index(last_result) + 1
+        loss, norm = self._read(unread[:num_read], saver)
+        del unread[:num_read]
+        step = last_result.step_index + 1  # counted from 1
         speed = progress.speed(step)
         values = {"loss": loss, "gradient_norm": norm}
         if speed is not None:
@@ -171,7 +195,7 @@ class Loop:
         shares = {}  # the fractions of the time and of the FLOPs that are used
         if self.monitor is not None:
             shares = self.monitor.report(step, **values)
-        reports = self.trainer.reports
+        reports = last_result.reports
         expert_metrics = report_metrics(reports)
         remarks = []
         if reports:
@@ -236,16 +260,16 @@ class Loop:
 
     def _read(
         self,
-        unread: list[_StepResult],
+        results: Sequence[_StepResult],
         saver: mtf.checkpoints.Saver,
     ) -> tuple[float, float]:
-        """Reads loss and gradient norm of each step, at least one, and clears the list;
-        returns loss and gradient norm of the last step.
+        """Reads loss and gradient norm of each step, at least one; returns those of the last
+        step.
 
         Raises:
           NumericsError: a value is not finite, and such steps are not skipped.
         """
-        for result in unread:
+        for result in results:
             loss = float(result.loss)
             norm = float(result.norm)
             if math.isfinite(loss) and math.isfinite(norm):
@@ -256,7 +280,6 @@ class Loop:
                 f"{self._step_text(result.step_index)}: loss {loss}, gradient norm {norm}: "
                 f"skipped; {self.trainer.skipped_steps} skipped steps in this run."
             )
-        unread.clear()
         return loss, norm  # of the last result in the loop
 
     def _raise_cause(

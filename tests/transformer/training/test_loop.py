@@ -13,6 +13,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 from transformer.training import training_run
+from transformer.training.loop import Loop
 from transformer.training.reporting import metrics
 
 SMALL = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
@@ -37,16 +38,25 @@ def small(mesh):
     return LanguageModel(mesh, SMALL)
 
 
-def train(folder, model=small, axes="data:2", layout="batch:data", steps=6, **settings):
+def train(
+    folder,
+    model=small,
+    axes="data:2",
+    layout="batch:data",
+    steps=6,
+    devices=None,
+    save_every=3,
+    **settings,
+):
     training_run.train(
         str(folder),
         data=text(),
-        mesh=mtf.Mesh(axes, layout),
+        mesh=mtf.Mesh(axes, layout, devices=devices),
         model=model,
         batch_size=8,
         steps=steps,
         report_every=2,
-        save_every=3,
+        save_every=save_every,
         **settings,
     )
     return metrics.read(folder)
@@ -60,6 +70,28 @@ def test_microbatches_give_the_losses_of_the_full_batch(tmp_path):
         if "loss" in line
     ]
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("devices", "started"),
+    [(None, [1, 2, 4, 5, 6, 8]), ("spmd:cpu", [1, 4, 5, 5, 8, 8])],
+)
+def test_results_are_read_while_later_steps_run(
+    tmp_path, monkeypatch, devices, started
+):
+    reads = []
+    read = Loop._read
+
+    def recorded_read(self, results, saver):
+        reads.append((results[-1].step_index + 1, self.trainer.steps_done))
+        return read(self, results, saver)
+
+    monkeypatch.setattr(Loop, "_read", recorded_read)
+    lines = train(tmp_path, steps=8, save_every=5, devices=devices)
+    # Reports are after steps 1 and 5, which are first and saved, and every two steps.
+    steps = [1, 2, 4, 5, 6, 8]
+    assert reads == list(zip(steps, started, strict=True))
+    assert [line["step"] for line in lines if "loss" in line] == steps
 
 
 def test_evaluations_during_training_are_written(tmp_path, capsys):
