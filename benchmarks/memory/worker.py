@@ -94,7 +94,7 @@ class FirstPosition(PlacedExecutor):
         result = self._add_stand_in(
             step.reshard.kind,
             x,
-            num_shards=self.mesh.axes[step.reshard.axis],
+            num_shards=self.mesh.group_size(*step.reshard.axes),
             split_axis=_axis(step, step.reshard.after),
             concat_axis=_axis(step, step.reshard.before),
         )
@@ -122,7 +122,7 @@ class FirstPosition(PlacedExecutor):
         one stand-in.
         """
         reshard = step.reductions[0].reshard
-        num_shards = self.mesh.axes[reshard.axis]
+        num_shards = self.mesh.group_size(*reshard.axes)
 
         def collective(packed: list[Any], *_: Any) -> list[Any]:
             """Takes and returns a list with one tensor: that of the first position."""

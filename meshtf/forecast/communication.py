@@ -108,21 +108,21 @@ class Communication:
           times: how often it runs in one call of the program.
         """
         before = self._tensors.of_value(step.src)
-        axis = step.reshard.axis
+        reshard = step.reshard
         received = bytes_received(
-            step.reshard.kind, before.bytes, self._mesh.axes[axis]
+            reshard.kind, before.bytes, self._mesh.group_size(*reshard.axes)
         )
         # The mean over the stages of a pipeline. A reshard along the axis of the stages
         # concerns all of them; along any other axis only those that hold the tensor.
-        if axis != self._mesh.stages:
+        if self._mesh.stages not in reshard.axes:
             received *= self._fraction_of_stages(step.src.placement)
         origin = self._origins.get(step.src)
-        reduces = isinstance(step.reshard.before, Partial)
+        reduces = isinstance(reshard.before, Partial)
         self._add(
             step.node,
             origin=origin if reduces else step.node,
-            kind=step.reshard.kind,
-            axis=axis,
+            kind=reshard.kind,
+            axis=reshard.axes_text,
             before=before,
             after=self._tensors.of_value(step.out),
             received=received,
@@ -143,7 +143,7 @@ class Communication:
             step.window,
             step.factor_size,
             input_size=local_size,
-            num_shards=self._mesh.axes[step.axis],
+            num_shards=self._mesh.group_size(*step.axes),
         )
         received = tensor.bytes * (received_length / local_size)
         received *= self._fraction_of_stages(step.src.placement)
@@ -151,7 +151,7 @@ class Communication:
             step.node,
             origin=step.node,
             kind="window",
-            axis=step.axis,
+            axis="+".join(step.axes),
             before=tensor,
             after=tensor,
             received=received,

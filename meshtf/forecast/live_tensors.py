@@ -260,9 +260,9 @@ def _origin(step: Step, value: Value) -> tuple[str, Node | None]:
             reduction for reduction in step.reductions if reduction.out is value
         )
     if isinstance(step, ReshardStep):
-        return f"{step.reshard.kind} {step.reshard.axis}", step.node
+        return f"{step.reshard.kind} {step.reshard.axes_text}", step.node
     if isinstance(step, WindowStep):
-        return f"window {step.axis}", step.node
+        return f"window {'+'.join(step.axes)}", step.node
     if isinstance(step, GatherStatisticsStep):
         return f"gather_statistics {'+'.join(step.axes)}", step.node
     if isinstance(step, (LoopStep, CallStep, BranchStep)):

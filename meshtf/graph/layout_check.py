@@ -121,7 +121,8 @@ def _conflict_message(
             way_out=f"Give one of them another axis, or {rename_it}: {example}.",
         )
     size = spec.shape[dim]
-    num_shards = mesh.axes[conflict.axis]
+    axes = [axis for axis in layout.axes(dim) if axis in mesh.axes]
+    num_shards = mesh.group_size(*axes)
     next_multiple = math.ceil(size / num_shards) * num_shards
     return explain_error(
         f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '

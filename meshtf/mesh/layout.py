@@ -13,9 +13,11 @@ rules:
 >>> layout.override(Layout.changes("*:; length:data"))
 length:data
 
-A rule maps a dimension to a tuple of axes: "batch:data+model" shards one dimension over
-two axes. The planner and the table of reshards support several axes, but a `Mesh` still
-raises an error for them.
+A rule maps a dimension to a tuple of axes: "batch:data+fsdp" shards one dimension over two
+axes, of which the first is the major one. They are in the order of the mesh's axes.
+
+>>> Layout("batch:data+fsdp").axes("batch")
+('data', 'fsdp')
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ class Layout:
                     explain_error(
                         f"the layout maps dimension {name!r} twice.",
                         layout=rules,
-                        way_out="A dimension goes to one axis: delete one of the "
-                        "rules.",
+                        way_out="A dimension has one rule: delete one of the two, or "
+                        f'write "{name}:{"+".join((*self._rules[name], *axes))}".',
                     )
                 )
             self._rules[name] = axes
@@ -92,24 +94,28 @@ class Layout:
         """Returns a layout with these rules: dimension name -> axes."""
         return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
 
-    def check_axes(self, **details: object) -> None:
-        """Raises ParseError if a dimension has several axes.
+    def check_axes(self, mesh_axes: Iterable[str], **details: object) -> None:
+        """Raises ParseError if the axes of a rule are not in the order of the mesh's axes.
 
         Args:
+          mesh_axes: the axes of the mesh; others are not looked at.
           **details: lines of the error, such as mesh=mesh.
         """
+        mesh_axes = tuple(mesh_axes)
         for name, axes in self.items():
-            if len(axes) > 1:
-                raise ParseError(
-                    explain_error(
-                        f"dimension {name!r} is laid out over {len(axes)} axes at "
-                        "once.",
-                        rule=f"{name}:{'+'.join(axes)}",
-                        **details,
-                        way_out="One dimension over several axes is not supported yet: "
-                        "name one axis.",
-                    )
+            ordered_axes = [axis for axis in mesh_axes if axis in axes]
+            if [axis for axis in axes if axis in mesh_axes] == ordered_axes:
+                continue
+            raise ParseError(
+                explain_error(
+                    f"the axes of dimension {name!r} are not in the order of the mesh.",
+                    rule=f"{name}:{'+'.join(axes)}",
+                    **details,
+                    way_out="The first axis of a rule is the major one, as in the mesh: "
+                    f'write "{name}:{"+".join(ordered_axes)}", or give the mesh its axes '
+                    "in another order.",
                 )
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._rules == other._rules

@@ -87,7 +87,8 @@ class Mesh:
       LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
       MeshError: the number of devices differs from the mesh's size, `within_host` names no
         axis, or `bucket_bytes` is negative.
-      ParseError: a string cannot be read, or a rule names several axes.
+      ParseError: a string cannot be read, or the axes of a rule are not in the order of
+        the mesh's.
     """
 
     def __init__(
@@ -217,6 +218,10 @@ class Mesh:
                 pairs.append((group[column * size + row], target))
         return pairs
 
+    def group_size(self, *axes: str) -> int:
+        """Returns the number of positions that differ only along `axes`."""
+        return math.prod(self.axes[axis] for axis in axes)
+
     @property
     def replicated(self) -> Placement:
         """The placement of a tensor that is replicated along all axes."""
@@ -331,7 +336,7 @@ class Mesh:
 
     def _check_rules(self, layout: Layout) -> None:
         """Raises an error for a rule that no mesh allows, and reports missing axes."""
-        layout.check_axes(mesh=self)
+        layout.check_axes(self.axes, mesh=self)
         for name, axes in layout.items():
             for axis in axes:
                 if axis == self.stages and axis in self.axes:

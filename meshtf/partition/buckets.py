@@ -98,4 +98,4 @@ def _bucket_key(step: ReshardStep) -> Hashable:
     assert isinstance(reshard.before, Partial)
     stages = tuple(state for state in step.src.placement if isinstance(state, OnStage))
     dtype = step.src.spec.dtype
-    return reshard.kind, reshard.axis, reshard.before.kind, dtype, stages
+    return reshard.kind, reshard.axes, reshard.before.kind, dtype, stages

@@ -376,24 +376,26 @@ class Builder:
                 continue
             factor = factor_of(node.op, dim)
             factor_size = dict(plan.sizes)[factor]
-            for axis in plan.axes_of(factor):
-                num_shards = self.mesh.axes[axis]
-                local_size = shape[dim] // num_shards
-                if reads_local_only(window, factor_size, local_size, num_shards):
-                    continue
-                out = Value(value.spec, value.placement)
-                self.steps.append(
-                    WindowStep(
-                        axis=axis,
-                        dim=dim,
-                        window=window,
-                        factor_size=factor_size,
-                        src=value,
-                        out=out,
-                        node=node,
-                    )
+            axes = plan.axes_of(factor)
+            num_shards = self.mesh.group_size(*axes)
+            local_size = shape[dim] // num_shards
+            if not axes or reads_local_only(
+                window, factor_size, local_size, num_shards
+            ):
+                continue
+            out = Value(value.spec, value.placement)
+            self.steps.append(
+                WindowStep(
+                    axes=axes,
+                    dim=dim,
+                    window=window,
+                    factor_size=factor_size,
+                    src=value,
+                    out=out,
+                    node=node,
                 )
-                value = out
+            )
+            value = out
         return value
 
 

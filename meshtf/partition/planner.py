@@ -15,7 +15,8 @@ factor (the dimension of the op's iteration space, see `graph.Op`) that the axis
             all_gather: a sort along "d" runs sharded by "batch"
 
 A factor can be sharded if its role is not UNSHARDED, the axis size divides all sizes of
-the factor, and no other axis shards it (unless the layout says so). Outputs are then
+the factor, and no other axis shards it, unless the layout says so, or an input or the preferred
+placement of an output is sharded by both. Outputs are then
 resharded to the preferred placement. But where the preferred state is Replicated, they
 stay sharded or partial until an op needs all elements.
 
@@ -25,7 +26,6 @@ stay sharded or partial until an op needs all elements.
 from __future__ import annotations
 
 import dataclasses
-import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -267,10 +267,31 @@ class _Planner:
         axes = [a for a, f in self.sharded_factors.items() if f == factor]
         is_sharded = bool(axes)
         axes.append(axis)
-        if is_sharded and not set(axes) <= set(self.layout.axes(factor)):
+        if is_sharded and not any(
+            set(axes) <= allowed_axes for allowed_axes in self._axes_together(factor)
+        ):
             return False
-        num_shards = math.prod(self.mesh.axes[a] for a in axes)
+        num_shards = self.mesh.group_size(*axes)
         return not any(size % num_shards for size in self._sizes_of(factor))
+
+    def _axes_together(self, factor: str) -> list[set[str]]:
+        """Returns sets of axes that may shard a factor together: those of the layout, and
+        those that shard it in an input, or in the preferred placement of an output.
+        """
+        result = [set(self.layout.axes(factor))]
+        for placement in self.placements:
+            result.append(
+                {
+                    axis
+                    for axis, state in zip(self.axes, placement)
+                    if isinstance(state, Sharded)
+                    and factor_of(self.op, state.dim) == factor
+                }
+            )
+        for placement in self.preferred:
+            states = zip(self.axes, placement)
+            result.append({axis for axis, s in states if s == Sharded(factor)})
+        return result
 
     def _sizes_of(self, factor: str) -> list[int]:
         """Returns the sizes of a factor in inputs and outputs, which may differ."""
@@ -377,7 +398,7 @@ def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) ->
     """Returns the elements that one device receives in a reshard from `old` to `new`."""
     size = local_size(spec.shape, old, mesh)
     return sum(
-        bytes_received(reshard.kind, size, mesh.axes[reshard.axis])
+        bytes_received(reshard.kind, size, mesh.group_size(*reshard.axes))
         for reshard in reshards(mesh.axes, old, new)
     )
 

@@ -106,18 +106,21 @@ class PreferredPlacement:
         dimensions: y is replicated along axes that cannot shard it.
         """
 
-        def state_of_y(axis: str, primal_state: State) -> State:
+        placement = self._primal_placement(primal)
+
+        def state_of_y(primal_state: State) -> State:
             """Returns the state of y along an axis, from the state of the primal."""
             if isinstance(primal_state, OnStage):
                 return primal_state
             if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:
                 return Replicated
-            if y.shape[primal_state.dim] % self.mesh.axes[axis]:
+            axes = zip(self.mesh.axes, placement)
+            shards = [axis for axis, state in axes if state == primal_state]
+            if y.shape[primal_state.dim] % self.mesh.group_size(*shards):
                 return Replicated
             return primal_state
 
-        placement = self._primal_placement(primal)
-        return tuple(map(state_of_y, self.mesh.axes, placement))
+        return tuple(map(state_of_y, placement))
 
 
 def _note(conflict: Conflict, node: Node, y: Tensor) -> str:

@@ -11,10 +11,12 @@ the table is the state along an axis before the reshard, each column the state a
 A slice or drop is free: it sends nothing. If two axes of equal size exchange their states,
 and nothing else changes, only the order of the devices changes: one collective_permute.
 
-If several axes shard one dimension, the axis that varies fastest (the last one) is gathered
-first and sliced last, and the leading axes that both placements share are not resharded.
-Slices of dimensions that no all_gather changes come before all gathers, since they make the
-gathered tensors smaller.
+If several axes shard one dimension, the first of them (in the order of the mesh) is the major
+one, and the leading axes that both placements share are not resharded. Where several axes
+change in the same way, one collective runs over all of them: an all_reduce over 2 x 4 devices
+receives 7/8 of twice the tensor, and one over 2 followed by one over 4 devices 5/4 of it. Slices
+of dimensions that no all_gather changes come before all gathers, since they make the gathered
+tensors smaller.
 
 >>> from meshtf.mesh import OnStage, Partial, Sharded, Replicated
 >>> mesh = {"data": 4, "model": 4}
@@ -25,6 +27,8 @@ gathered tensors smaller.
 ['all_to_all']
 >>> [r.kind for r in reshards(mesh, (batch, Replicated), (Replicated, batch))]
 ['collective_permute']
+>>> [(r.kind, r.axes) for r in reshards(mesh, (batch, batch), (length, length))]
+[('all_to_all', ('data', 'model'))]
 """
 
 from __future__ import annotations
@@ -37,21 +41,28 @@ from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
 
 
 class Reshard(NamedTuple):
-    """One entry of the table, along one axis of the mesh.
+    """One entry of the table, along one axis of the mesh, or along several whose states are
+    equal before, and equal after.
 
     Attributes:
       kind: the name in the table, such as "all_reduce"; or "collective_permute".
-      axis: the axis of the mesh.
-      before: the state of the axis before the reshard.
-      after: the state of the axis after the reshard.
-      other_axis: for a collective_permute, the axis that exchanges its state with `axis`.
+      axes: the axes of the mesh, in its order.
+      before: the state of these axes before the reshard.
+      after: the state of these axes after the reshard.
+      other_axis: for a collective_permute, the axis that exchanges its state with the one in
+        `axes`.
     """
 
     kind: str
-    axis: str
+    axes: tuple[str, ...]
     before: State
     after: State
     other_axis: str = ""
+
+    @property
+    def axes_text(self) -> str:
+        """The axes as a layout names them: "data+model"."""
+        return "+".join(self.axes)
 
 
 def creates_partial(old: Placement, new: Placement) -> bool:
@@ -69,7 +80,8 @@ def placement_after(
 ) -> Placement:
     """Returns the placement after a reshard."""
     states = dict(zip(axes, placement))
-    states[reshard.axis] = reshard.after
+    for axis in reshard.axes:
+        states[axis] = reshard.after
     if reshard.other_axis:
         states[reshard.other_axis] = reshard.before
     return tuple(states.values())
@@ -132,7 +144,7 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
         if not has_partial and exchanged.isdisjoint(other_states):
             return Reshard(
                 kind="collective_permute",
-                axis=a,
+                axes=(a,),
                 before=before[a],
                 after=after[a],
                 other_axis=b,
@@ -141,38 +153,67 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
 
 
 def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
-    """Returns reshards of one axis each, in this order: drop, early slice or
-    reduce_scatter, all_reduce, send or broadcast, all_gather, all_to_all, late slice.
+    """Returns reshards in this order: drop, early slice or reduce_scatter, all_reduce, send
+    or broadcast, all_gather, all_to_all, late slice.
     """
     before = dict(zip(axes, old))
     after = dict(zip(axes, new))
     old_dims = _changed_dims(axes, before, after)
     new_dims = _changed_dims(axes, after, before)
-    exchanging = [axis for axis in axes if axis in old_dims and axis in new_dims]
     all_to_all = [
-        axis for axis in exchanging if _is_all_to_all(axis, old_dims, new_dims)
+        axis
+        for axis in axes
+        if _is_all_to_all(axis, old_dims=old_dims, new_dims=new_dims)
     ]
-    gather_order = [axis for axis in reversed(axes) if axis in old_dims]
+    gathered = [axis for axis in axes if axis in old_dims and axis not in all_to_all]
     early_axes, late_axes = _early_and_late(axes, old_dims, new_dims)
     result = _drops(axes, before, after)
-    for axis in early_axes:
-        result.append(_shard(axis, before[axis], after[axis]))
+    result += _merged(
+        _shard(axis, before[axis], after[axis])
+        for axis in _grouped(early_axes, new_dims)
+    )
     result += _all_reduces(axes, before, after)
     result += _between_stages(axes, before, after)
-    for axis in gather_order:
-        if axis not in all_to_all:
-            result.append(
-                Reshard("all_gather", axis, before=before[axis], after=Replicated)
-            )
-    for axis in all_to_all:
-        result.append(
-            Reshard("all_to_all", axis, before=before[axis], after=after[axis])
-        )
-    for axis in late_axes:
-        if axis not in all_to_all:
-            # An axis in `old_dims` was gathered above.
-            state = Replicated if axis in old_dims else before[axis]
-            result.append(_shard(axis, state, after[axis]))
+    result += _merged(
+        Reshard("all_gather", (axis,), before=before[axis], after=Replicated)
+        for axis in _grouped(gathered, old_dims)
+    )
+    result += _merged(
+        Reshard("all_to_all", (axis,), before=before[axis], after=after[axis])
+        for axis in _grouped(all_to_all, old_dims)
+    )
+    result += _merged(
+        # An axis in `old_dims` was gathered above.
+        _shard(axis, Replicated if axis in old_dims else before[axis], after[axis])
+        for axis in _grouped(late_axes, new_dims)
+        if axis not in all_to_all
+    )
+    return result
+
+
+def _grouped(axes: Iterable[str], dims: Mapping[str, str]) -> list[str]:
+    """Returns axes such that those of one dimension follow each other, in their order.
+
+    Args:
+      axes: the axes.
+      dims: {axis: its dimension}.
+    """
+    groups: dict[str, list[str]] = {}
+    for axis in axes:
+        groups.setdefault(dims[axis], []).append(axis)
+    return [axis for group in groups.values() for axis in group]
+
+
+def _merged(single_reshards: Iterable[Reshard]) -> list[Reshard]:
+    """Returns reshards in which neighbours of equal kind and states are one reshard over all
+    their axes.
+    """
+    result: list[Reshard] = []
+    for reshard in single_reshards:
+        if result and result[-1]._replace(axes=reshard.axes) == reshard:
+            result[-1] = reshard._replace(axes=result[-1].axes + reshard.axes)
+        else:
+            result.append(reshard)
     return result
 
 
@@ -211,7 +252,7 @@ def _drops(
 ) -> list[Reshard]:
     """Returns the drops: all stages but one free their copy of a tensor."""
     return [
-        Reshard("drop", axis, before=Replicated, after=after[axis])
+        Reshard("drop", (axis,), before=Replicated, after=after[axis])
         for axis in axes
         if isinstance(after[axis], OnStage) and before[axis] == Replicated
     ]
@@ -221,11 +262,11 @@ def _all_reduces(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> list[Reshard]:
     """Returns the reductions whose result is replicated."""
-    return [
-        Reshard("all_reduce", axis, before=before[axis], after=Replicated)
+    return _merged(
+        Reshard("all_reduce", (axis,), before=before[axis], after=Replicated)
         for axis in axes
         if isinstance(before[axis], Partial) and after[axis] == Replicated
-    ]
+    )
 
 
 def _between_stages(
@@ -238,7 +279,7 @@ def _between_stages(
         new = after[axis]
         if isinstance(old, OnStage) and old != new:
             kind = "send" if isinstance(new, OnStage) else "broadcast"
-            transfers.append(Reshard(kind, axis, before=old, after=new))
+            transfers.append(Reshard(kind, (axis,), before=old, after=new))
     return transfers
 
 
@@ -247,7 +288,7 @@ def _shard(axis: str, before: State, after: State) -> Reshard:
     kind = "slice"
     if isinstance(before, Partial):
         kind = "reduce_scatter"
-    return Reshard(kind, axis, before=before, after=after)
+    return Reshard(kind, (axis,), before=before, after=after)
 
 
 def _changed_dims(
@@ -278,15 +319,21 @@ def _changed_dims(
 def _is_all_to_all(
     axis: str, old_dims: dict[str, str], new_dims: dict[str, str]
 ) -> bool:
-    """Returns whether `axis` changes from one dimension to another, and no other axis
-    starts or stops to shard one of these two.
+    """Returns whether `axis` changes from one dimension to another, and the same axes stop to
+    shard the one that start to shard the other.
     """
+    if axis not in old_dims or axis not in new_dims:
+        return False
     old = old_dims[axis]
     new = new_dims[axis]
     return (
         old != new
         and old not in new_dims.values()
         and new not in old_dims.values()
-        and list(old_dims.values()).count(old) == 1
-        and list(new_dims.values()).count(new) == 1
+        and _axes_of(old, old_dims) == _axes_of(new, new_dims)
     )
+
+
+def _axes_of(dim: str, dims: dict[str, str]) -> set[str]:
+    """Returns the axes whose dimension in `dims` is `dim`."""
+    return {axis for axis, dim_of_axis in dims.items() if dim_of_axis == dim}

@@ -15,7 +15,6 @@ control dependency: a value that the step does not read, but that must exist bef
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator
 
 from meshtf.graph import (
@@ -94,7 +93,7 @@ class WriteStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReshardStep:
-    """A reshard along one axis of the mesh, such as an all_reduce, of `src` to `out`."""
+    """A reshard along axes of the mesh, such as an all_reduce, of `src` to `out`."""
 
     reshard: Reshard
     src: Value
@@ -105,7 +104,7 @@ class ReshardStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bucket:
-    """Reductions of several values along one axis, run as one collective.
+    """Reductions of several values along the same axes, run as one collective.
 
     Only segments have buckets: `segments.schedule` puts reductions of a `Program` into
     them.
@@ -125,7 +124,7 @@ class WindowStep:
     that the windows of its output read.
 
     Attributes:
-      axis: the axis of the mesh that shards the dimension.
+      axes: the axes of the mesh that shard the dimension, the major one first.
       dim: the name of the dimension.
       window: which elements an output reads; elements beyond the ends are `window.fill`.
       factor_size: the global size of the output dimension along which the window slides.
@@ -134,7 +133,7 @@ class WindowStep:
       node: the node whose op reads windows.
     """
 
-    axis: str
+    axes: tuple[str, ...]
     dim: str
     window: Window
     factor_size: int
@@ -160,7 +159,7 @@ class GatherStatisticsStep:
 
     def num_shards(self, mesh: Mesh) -> int:
         """Returns the number of shards that exchange statistics."""
-        return math.prod(mesh.axes[axis] for axis in self.axes)
+        return mesh.group_size(*self.axes)
 
     def specs(self, mesh: Mesh) -> tuple[Spec, ...]:
         """Returns the specs of the statistics of one shard."""

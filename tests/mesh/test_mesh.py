@@ -163,13 +163,23 @@ def test_meshes_that_cannot_be_read(axes, words):
         Mesh(axes)
 
 
-def test_a_dimension_over_two_axes_is_refused():
-    with pytest.raises(
-        ParseError, match="(?s)'batch' is laid out over 2 axes.*name one axis"
-    ):
-        Mesh("data:2;model:2", "batch:data+model")
-    with pytest.raises(ParseError, match="over 2 axes"):
-        Mesh("data:2;model:2", variable_layout="batch:data+model")
+def test_a_dimension_over_two_axes():
+    mesh = Mesh("data:2;model:4", "batch:data+model")
+    placement, conflicts = mesh.place(Shape("batch:16;d:3"))
+    assert placement == (Sharded("batch"), Sharded("batch")) and not conflicts
+    _placement, conflicts = mesh.place(Shape("batch:4"))
+    assert [conflict.kind for conflict in conflicts] == ["size", "size"]
+
+
+def test_the_axes_of_a_rule_are_in_the_order_of_the_mesh():
+    words = "(?s)'batch' are not in the order.*write \"batch:data\\+model\""
+    for rules in ("batch:model+data", "batch:data+data+model"):
+        with pytest.raises(ParseError, match=words):
+            Mesh("data:2;model:2", rules)
+        with pytest.raises(ParseError, match=words):
+            Mesh("data:2;model:2", variable_layout=rules)
+    # An axis that the mesh lacks may be anywhere.
+    Mesh("data:2;model:2", "batch:pod+data+model", optional_axes="pod")
 
 
 def test_devices_are_counted():

@@ -98,7 +98,7 @@ class Step:
         included.
         """
         return Counter(
-            (s.reshard.kind, s.reshard.axis, repr(s.src.spec.shape))
+            (s.reshard.kind, s.reshard.axes_text, repr(s.src.spec.shape))
             for s in _moves(self.lower())
             if "batch" not in s.src.spec.shape
         )
@@ -129,7 +129,7 @@ def received(compiled):
         bytes_received(
             s.reshard.kind,
             local_size(s.src.spec.shape, s.src.placement, mesh),
-            mesh.axes[s.reshard.axis],
+            mesh.group_size(*s.reshard.axes),
         )
         for s in _moves(compiled)
         if s.src.spec.shape.size > 1
@@ -208,7 +208,7 @@ def test_clipping_keeps_gradients_of_another_region_sharded():
         return optimizers.clip_by_global_norm(mtf.gradients([loss], [variable]), 1.0)[0]
 
     collectives = Counter(
-        (s.reshard.kind, s.reshard.axis)
+        (s.reshard.kind, s.reshard.axes_text)
         for s in _moves(clipped.lower(np.zeros((512, 8), "float32")))
         if "d_ff" in s.src.spec.shape
     )

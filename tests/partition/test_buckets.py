@@ -24,7 +24,7 @@ def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
     spec = Spec(Shape(f"d:{size}"), dtype)
     before = tuple(Partial("sum") if a == axis else Replicated for a in axes)
     after = Replicated if kind == "all_reduce" else Sharded("d")
-    reshard = Reshard(kind, axis, Partial("sum"), after)
+    reshard = Reshard(kind, (axis,), Partial("sum"), after)
     src = src or Value(spec, before)
     return ReshardStep(reshard, src, Value(spec, (after, Replicated)), None)
 

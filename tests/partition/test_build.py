@@ -28,7 +28,7 @@ def traffic(compiled):
     free.
     """
     return Counter(
-        f"{s.reshard.kind} {s.reshard.axis}"
+        f"{s.reshard.kind} {s.reshard.axes_text}"
         for s in compiled.program.steps
         if isinstance(s, ReshardStep) and s.reshard.kind != "slice"
     )
@@ -318,7 +318,7 @@ def test_a_plan_for_thousands_of_positions_has_the_steps_of_one_for_eight():
 
     def moved_kinds(program):
         return [
-            (s.reshard.kind, s.reshard.axis)
+            (s.reshard.kind, s.reshard.axes_text)
             for s in program.steps
             if isinstance(s, ReshardStep)
         ]

@@ -60,10 +60,11 @@ def partial_shards_of(x, mesh, placement, rng):
 
 def run_reshard(reshard, xs, mesh):
     """Returns the shards after a reshard, computed by NumPy."""
-    i, out = mesh.axis_index[reshard.axis], list(xs)
+    out = list(xs)
     if reshard.kind == "collective_permute":
-        for group in mesh.groups(reshard.axis, reshard.other_axis):
-            grid = np.reshape(group, [mesh.axes[reshard.axis]] * 2)
+        (axis,) = reshard.axes
+        for group in mesh.groups(axis, reshard.other_axis):
+            grid = np.reshape(group, [mesh.axes[axis]] * 2)
             for source, target in zip(grid.T.flat, grid.flat, strict=True):
                 out[target] = xs[source]
         return out
@@ -73,15 +74,14 @@ def run_reshard(reshard, xs, mesh):
     split_axis = (
         "ab".index(reshard.after.dim) if isinstance(reshard.after, Sharded) else None
     )
-    for group in mesh.groups(reshard.axis):
+    for group in mesh.groups(*reshard.axes):
         inputs = [xs[p] for p in group]
         if reshard.kind in ("all_reduce", "reduce_scatter"):
             complete = REDUCE[reshard.before.kind](inputs)
         elif reshard.kind in ("all_gather", "all_to_all"):
             complete = np.concatenate(inputs, gather_axis)
-        for p in group:
+        for c, p in enumerate(group):
             y = xs[p] if reshard.kind == "slice" else complete
-            c = mesh.coords[p][i]
             out[p] = y if split_axis is None else np.split(y, len(group), split_axis)[c]
     return out
 
@@ -111,8 +111,8 @@ def legal(old, new):
 def test_the_table_along_one_axis(before, after, kinds):
     steps = reshards({"data": 4}, (before,), (after,))
     assert [m.kind for m in steps] == kinds
-    assert [(m.axis, m.before, m.after) for m in steps] == [
-        ("data", before, after)
+    assert [(m.axes, m.before, m.after) for m in steps] == [
+        (("data",), before, after)
     ] * len(kinds)
 
 
@@ -134,7 +134,8 @@ def test_every_pair_of_placements_gives_the_right_shards(axes, rng):
                 continue  # sums of maxima have no order: no op makes them
             ys, placement = xs, old
             for reshard in reshards(mesh.axes, old, new):
-                assert placement[mesh.axis_index[reshard.axis]] == reshard.before
+                for axis in reshard.axes:
+                    assert placement[mesh.axis_index[axis]] == reshard.before
                 placement = placement_after(mesh.axes, placement, reshard)
                 ys = run_reshard(reshard, ys, mesh)
             assert placement == new
@@ -151,11 +152,19 @@ def test_every_pair_of_placements_gives_the_right_shards(axes, rng):
         # only the axes that differ are resharded
         ((A, SUM), (A, Replicated), ["all_reduce model"]),
         ((A, Replicated), (A, B), ["slice model"]),
-        # a dimension over two axes is gathered minor axis first, sliced major axis first
-        ((A, A), (Replicated, Replicated), ["all_gather model", "all_gather data"]),
-        ((Replicated, Replicated), (A, A), ["slice data", "slice model"]),
+        # one collective over both axes where both change in the same way
+        ((A, A), (Replicated, Replicated), ["all_gather data+model"]),
+        ((Replicated, Replicated), (A, A), ["slice data+model"]),
+        ((SUM, SUM), (A, A), ["reduce_scatter data+model"]),
+        ((SUM, SUM), (Replicated, Replicated), ["all_reduce data+model"]),
+        ((A, A), (B, B), ["all_to_all data+model"]),
+        # the major axis stays as it is, the minor one changes
         ((A, A), (A, Replicated), ["all_gather model"]),
-        ((SUM, SUM), (A, A), ["reduce_scatter data", "reduce_scatter model"]),
+        ((A, A), (A, B), ["all_to_all model"]),
+        ((SUM, SUM), (A, Replicated), ["reduce_scatter data", "all_reduce model"]),
+        # a sum, and a slice between: major axis first
+        ((SUM, Replicated), (A, A), ["reduce_scatter data", "slice model"]),
+        ((Replicated, SUM), (A, A), ["slice data", "reduce_scatter model"]),
         # slices come before the gather, which then has fewer bytes
         ((A, Replicated), (Replicated, B), ["slice model", "all_gather data"]),
         ((A, SUM), (Replicated, B), ["reduce_scatter model", "all_gather data"]),
@@ -163,7 +172,8 @@ def test_every_pair_of_placements_gives_the_right_shards(axes, rng):
     ],
 )
 def test_the_order_of_reshards(old, new, want):
-    steps = [f"{m.kind} {m.axis}" for m in reshards({"data": 4, "model": 2}, old, new)]
+    table = reshards({"data": 4, "model": 2}, old, new)
+    steps = [f"{m.kind} {m.axes_text}" for m in table]
     assert steps == want if want is not None else 2 <= len(steps) <= 4
 
 
@@ -221,6 +231,29 @@ def test_a_window_that_is_local_for_one_shard_is_exchanged_for_the_others():
         Window(lambda a: a, lambda b: b), factor_size=8, input_size=4, num_shards=2
     )
     assert elements_received(before, factor_size=8, input_size=4, num_shards=2) == 1
+
+
+@pytest.mark.parametrize(
+    "old, new, received",
+    [
+        ((A, A), (Replicated, Replicated), 7 / 8),
+        ((SUM, SUM), (Replicated, Replicated), 2 * 7 / 8),
+        ((SUM, SUM), (A, A), 7 / 8),
+        ((A, A), (B, B), 7 / 64),
+        ((A, A), (A, B), 1 / 16),
+        ((A, A), (A, Replicated), 1 / 8),
+        ((A, Replicated), (A, A), 0),
+    ],
+)
+def test_reshards_over_two_axes_receive_no_more_than_they_must(old, new, received):
+    """`received` is the part of the whole tensor that a device receives."""
+    mesh = Mesh("data:4;model:2")
+    size = local_size(Shape("a:64;b:64"), old, mesh)
+    total = sum(
+        bytes_received(reshard.kind, size, mesh.group_size(*reshard.axes))
+        for reshard in reshards(mesh.axes, old, new)
+    )
+    assert total == received * 64 * 64
 
 
 def test_bytes_of_reshards():

@@ -33,7 +33,7 @@ def names(t: SimpleNamespace) -> dict[str, Call]:
         "Layout": call("batch:data"),
         "Layout.axes": call("batch", on=layout),
         "Layout.changes": call("batch:", on=layout),
-        "Layout.check_axes": call(on=layout),
+        "Layout.check_axes": call(mesh_axes=("data", "model"), on=layout),
         "Layout.items": call(on=layout),
         "Layout.override": call("d:model", on=layout),
         "Layout.then": call("d:model", on=layout),

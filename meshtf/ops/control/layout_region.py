@@ -48,11 +48,11 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
         "heads:" removes one, "*:" removes all.
 
     Raises:
-      ParseError: `changes` cannot be read, or a rule names several axes.
+      ParseError: `changes` cannot be read.
     """
     # The region, of the context in which ops are applied: the changes of rules by all
     # enclosing blocks.
-    region = current().region.then(_as_layout(changes))
+    region = current().region.then(Layout.changes(changes))
     return context(region=region)
 
 
@@ -102,19 +102,22 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
 
     Args:
       x: a tensor.
-      layout: a mesh axis for each dimension to shard, such as {"batch": "data"}. Along
-        all other axes the result is replicated.
+      layout: a mesh axis for each dimension to shard, or several, such as {"batch":
+        "data+fsdp"}. Along all other axes the result is replicated.
 
     Raises:
-      ParseError: `layout` cannot be read, or a rule names several axes.
+      ParseError: `layout` cannot be read, or the axes of a rule are not in the order of
+        the mesh's.
       ShapeError: x lacks a dimension of `layout`.
       LayoutError: two dimensions go to one axis, the axis does not divide a size, or the
         mesh lacks the axis and it is not one of the mesh's `optional_axes`. On a mesh of
         size 1 all axes may be absent.
     """
     x = as_tensor("x", x)
-    rules = _as_layout(layout, tensor=repr(x.shape))
+    rules = Layout.changes(layout)
     _check_names(x, [name for name, _ in rules.items()])
+    if x.mesh is not None:
+        rules.check_axes(x.mesh.axes, tensor=repr(x.shape), source=Source.of_caller())
     for name, axes in rules.items():
         _check_axes_exist(x, name, axes)
     return _reshard(x, Layout.changes("*:").then(rules))
@@ -134,7 +137,7 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
     Args:
       x: a tensor.
       dim: the name of a dimension of x.
-      axis: the name of an axis of the mesh.
+      axis: the name of an axis of the mesh, or of several, such as "data+fsdp".
 
     Raises:
       ShapeError: x has no such dimension.
@@ -156,13 +159,15 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
             )
         )
     _check_names(x, [dim])
-    _check_axes_exist(x, dim, (axis,))
-    # An axis shards at most one dimension, so rules that shard other dimensions along it
-    # are removed: "name:" is the rule that shards a dimension along no axis.
+    axes = axis.split("+")
+    _check_axes_exist(x, dim, axes)
+    # An axis shards at most one dimension, so no other dimension keeps one of these: "name:"
+    # is the rule that shards a dimension along no axis.
     changes = {}
     for name in x.shape.names:
-        if _axes_of(x, name) == (axis,):
-            changes[name] = ""
+        axes_of_name = _axes_of(x, name)
+        if not set(axes).isdisjoint(axes_of_name):
+            changes[name] = "+".join(a for a in axes_of_name if a not in axes)
     changes[dim] = axis
     return _reshard(x, Layout.changes(changes))
 
@@ -203,21 +208,6 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
                     f'optional_axes="{axis}").',
                 )
             )
-
-
-def _as_layout(changes: LayoutLike, **facts: object) -> Layout:
-    """Returns changes of layout rules as a `Layout`.
-
-    Args:
-      changes: the changes, such as "heads:model" or {"heads": "model"}.
-      **facts: lines of the error, such as tensor="[batch:8]".
-
-    Raises:
-      ParseError: `changes` cannot be read, or a rule names several axes.
-    """
-    rules = Layout.changes(changes)
-    rules.check_axes(**facts, source=Source.of_caller())
-    return rules
 
 
 def _reshard(x: Any, changes: Layout) -> Tensor:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -53,6 +52,21 @@ class MeshCoordinates:
     def __getitem__(self, axis: str) -> Any:
         self.axes_read.add(axis)
         return self.tensors[axis]
+
+    def index(self, axes: Sequence[str], mesh: Mesh) -> Any:
+        """Returns the index of the position among those that differ only along `axes`, a
+        scalar int32 tensor.
+
+        Args:
+          axes: the axes, at least one; the index changes fastest along the last.
+          mesh: the mesh.
+        """
+        # A mixed-radix number, whose digits are the coordinates along the axes.
+        major_axis, *minor_axes = axes
+        index = self[major_axis]
+        for axis in minor_axes:
+            index = index * mesh.axes[axis] + self[axis]
+        return index
 
 
 class CheckRecorder(Protocol):
@@ -139,7 +153,7 @@ class DeviceContext:
 
     def num_shards(self, factor: str) -> int:
         """Returns the number of shards of a factor; 1 if it is not sharded."""
-        return math.prod(self._mesh.axes[axis] for axis in self._plan.axes_of(factor))
+        return self._mesh.group_size(*self._plan.axes_of(factor))
 
     def local_size(self, factor: str) -> int:
         """Returns the size of this shard along a factor, in elements."""
@@ -148,14 +162,7 @@ class DeviceContext:
     def shard_index(self, factor: str) -> Any:
         """Returns the index of this shard along a factor; 0 if the factor is not sharded."""
         axes = self._plan.axes_of(factor)
-        if not axes:
-            return 0
-        # A mixed-radix number, whose digits are the coordinates along the axes.
-        major_axis, *minor_axes = axes
-        index = self.coordinates[major_axis]
-        for axis in minor_axes:
-            index = index * self._mesh.axes[axis] + self.coordinates[axis]
-        return index
+        return self.coordinates.index(axes, self._mesh) if axes else 0
 
     def shard_offset(self, factor: str) -> Any:
         """Returns the global index of the shard's first element; 0 if the factor is not

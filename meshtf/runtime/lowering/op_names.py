@@ -73,9 +73,9 @@ def step_scope(step: Step) -> str:
     if step.node is not None:
         origin = f"{scope_of(step.node)}/"
     if isinstance(step, ReshardStep):
-        return f"move/{step.reshard.kind}/{step.reshard.axis}/{origin}"
+        return f"move/{step.reshard.kind}/{'.'.join(step.reshard.axes)}/{origin}"
     if isinstance(step, WindowStep):
-        return f"move/window/{step.axis}/{origin}"
+        return f"move/window/{'.'.join(step.axes)}/{origin}"
     if isinstance(step, GatherStatisticsStep):
         return f"move/gather_statistics/{'.'.join(step.axes)}/{origin}"
     if isinstance(step, CallStep):

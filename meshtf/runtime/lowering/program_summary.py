@@ -42,7 +42,8 @@ def collectives_of(program: Program) -> list[str]:
             continue
         if step.src.spec is not None:
             shape = step.src.spec.shape
-            collective = f"{step.reshard.kind} over {step.reshard.axis} of {shape!r}"
+            reshard = step.reshard
+            collective = f"{reshard.kind} over {reshard.axes_text} of {shape!r}"
             collectives += [collective] * times
     return collectives
 

@@ -132,7 +132,7 @@ class BatchedVariables:
             return None
         if any(x is None for step in steps for x in values[step.src]):
             return None
-        axes = list(dict.fromkeys(step.reshard.axis for step in steps))
+        axes = list(dict.fromkeys(a for step in steps for a in step.reshard.axes))
         shards_of_outputs: list[Shards] = [[] for _ in steps]
         for position, device in enumerate(self.devices):
             coordinates = dict(zip(self.mesh.axes, self.mesh.coords[position]))

@@ -95,7 +95,8 @@ class CheckingExecutor(PlacedExecutor):
             reshards = [step]
         for reshard in reshards:
             if isinstance(reshard.reshard.before, Partial) and reshard.node is not None:
-                name = f"{reshard.reshard.kind} over mesh axis {reshard.reshard.axis!r}"
+                axes = reshard.reshard.axes_text
+                name = f"{reshard.reshard.kind} over mesh axis {axes!r}"
                 self._check(name, reshard.node, ins=(reshard.src,), outs=(reshard.out,))
 
     def run_body(

@@ -7,7 +7,7 @@ A value is a list with the shard of each mesh position (an element of the mesh's
 None: the position belongs to a pipeline stage that does not have the value. Groups of
 positions with identical tensor objects share one collective.
 
-A `ReshardStep` changes the state of a value along one mesh axis, from `reshard.before` to
+A `ReshardStep` changes the state of a value along mesh axes, from `reshard.before` to
 `reshard.after`: `Sharded(dim)`, `Replicated`, `Partial(kind)` (each position has a term of a
 sum, or of another reduction) or `OnStage(i)` (only pipeline stage i has the value).
 """
@@ -85,7 +85,7 @@ class ReshardExecutor(StepExecutor):
             return list(outputs)
 
         return self._in_groups(
-            self._delayed_shards(step), (step.reshard.axis,), collective
+            self._delayed_shards(step), step.reshard.axes, collective
         )
 
     def _bucket(self, step: Bucket) -> list[Shards]:
@@ -110,7 +110,7 @@ class ReshardExecutor(StepExecutor):
                 algorithms, bundles, devices, reduction_kind, split_axes
             )
 
-        outputs = self._in_groups(bundles, (reshard.axis,), collective)
+        outputs = self._in_groups(bundles, reshard.axes, collective)
         return [
             [None if bundle is None else bundle[k] for bundle in outputs]
             for k in range(len(step.reductions))
@@ -129,7 +129,7 @@ class ReshardExecutor(StepExecutor):
         awaited_shards = self.values[step.wait_for]
         # Positions with the same tensor objects share one identity op.
         identities: dict[Any, Any] = {}
-        for group in self.mesh.groups(step.reshard.axis):
+        for group in self.mesh.groups(*step.reshard.axes):
             devices = [self.devices[position] for position in group]
             in_one_op = self._collectives(devices) is shared_memory
             positions_to_delay = group[:1] if in_one_op else group
@@ -160,7 +160,7 @@ class ReshardExecutor(StepExecutor):
         shards = self.values[step.src]
         outputs = list(shards)
         for source, target in self.mesh.exchanges(
-            step.reshard.axis, step.reshard.other_axis
+            step.reshard.axes[0], step.reshard.other_axis
         ):
             if shards[source] is not None:
                 outputs[target] = self._send(shards[source], source, target)
@@ -174,7 +174,7 @@ class ReshardExecutor(StepExecutor):
         before = step.reshard.before
         after = step.reshard.after
         outputs: Shards = [None] * self.mesh.size
-        for group in self.mesh.groups(step.reshard.axis):
+        for group in self.mesh.groups(*step.reshard.axes):
             # The positions of a group differ in their stage only: group[stage].
             for stage, target in enumerate(group):
                 if isinstance(after, OnStage) and after.coordinate != stage:
@@ -192,10 +192,12 @@ class ReshardExecutor(StepExecutor):
         tensor once for all of them.
         """
         axis = _split_axis(step)
-        mesh_axis = step.reshard.axis
-        num_shards = self.mesh.axes[mesh_axis]
-        axis_index = self.mesh.axis_index[mesh_axis]
-        indices = [coord[axis_index] for coord in self.mesh.coords]
+        mesh_axes = step.reshard.axes
+        num_shards = self.mesh.group_size(*mesh_axes)
+        indices = [0] * self.mesh.size  # the index of the slice of each position
+        for group in self.mesh.groups(*mesh_axes):
+            for index, position in enumerate(group):
+                indices[position] = index
         tensors = self.values[step.src]
         keys = [(id(x), device) for x, device in zip(tensors, self.devices)]
         # For each tensor on a device: the indices of the slices that positions need.
@@ -268,7 +270,7 @@ class ReshardExecutor(StepExecutor):
         """Returns for each position the elements that its windows read."""
         assert step.src.spec is not None
         axis = step.src.spec.shape.index(step.dim)
-        num_shards = self.mesh.axes[step.axis]
+        num_shards = self.mesh.group_size(*step.axes)
         local_size = step.factor_size // num_shards
         # The windows of shard j read the elements from starts[j] to stops[j].
         starts = [step.window.low(j * local_size) for j in range(num_shards)]
@@ -290,7 +292,7 @@ class ReshardExecutor(StepExecutor):
                 for j, start in enumerate(starts)
             ]
 
-        return self._in_groups(self.values[step.src], (step.axis,), exchange)
+        return self._in_groups(self.values[step.src], step.axes, exchange)
 
 
 def _split_axis(step: ReshardStep) -> int:

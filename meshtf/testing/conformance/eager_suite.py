@@ -141,8 +141,7 @@ def _check_layout(case: ReferenceCase, mesh: Mesh, report: Report) -> None:
     """Runs a sample under the layout of a mesh, and adds the results to the report."""
     shapes = [shape for _, shape in case.inputs]
     context = f"{case.op} {shapes} on {mesh}, layout {mesh.layout}"
-    # The layouts that are checked shard each dimension along one axis.
-    rules = {dim: axes[0] for dim, axes in mesh.layout.items()}
+    rules = {dim: "+".join(axes) for dim, axes in mesh.layout.items()}
     if not is_legal(case.shapes, mesh.axes, rules):
         _check_refused(case, mesh, context, report)
         return

@@ -6,7 +6,9 @@ that a wrong check in the library is noticed.
 >>> from meshtf.names import Shape
 >>> from meshtf.testing.conformance.layouts import all_layouts, is_legal
 >>> len(all_layouts(["b", "h"], ["x", "y"]))
-9
+16
+>>> is_legal([Shape("b:4;h:3")], {"x": 2, "y": 2}, {"b": "x+y"})
+True
 >>> is_legal([Shape("b:4;h:3")], {"x": 2}, {"h": "x"})       # 3 does not divide
 False
 >>> is_legal([Shape("b:4;h:4")], {"x": 2}, {"b": "x", "h": "x"})    # two names on one axis
@@ -16,6 +18,7 @@ False
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -23,7 +26,8 @@ import numpy as np
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
 
-Rules = dict[str, str]  # the mesh axis by which each sharded dimension is sharded
+# The mesh axis by which each sharded dimension is sharded; several axes as "x+y".
+Rules = dict[str, str]
 
 
 def mesh_on(axes: str, layout: str = "", devices: str | Sequence[str] = ()) -> Mesh:
@@ -45,17 +49,26 @@ def mesh_on(axes: str, layout: str = "", devices: str | Sequence[str] = ()) -> M
 
 
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:
-    """Returns every way to give each dimension one axis or none."""
+    """Returns every way to give each dimension some of the axes or none."""
     layouts = []
-    for axis_by_dim in itertools.product((None, *axes), repeat=len(dims)):
-        pairs = zip(dims, axis_by_dim, strict=True)
-        layouts.append({dim: axis for dim, axis in pairs if axis})
+    for axes_by_dim in itertools.product(("", *axis_choices(axes)), repeat=len(dims)):
+        pairs = zip(dims, axes_by_dim, strict=True)
+        layouts.append({dim: axes for dim, axes in pairs if axes})
     return layouts
+
+
+def axis_choices(axes: Sequence[str]) -> list[str]:
+    """Returns each axis and, joined by "+", all combinations of several in their order."""
+    return [
+        "+".join(chosen)
+        for count in range(1, len(axes) + 1)
+        for chosen in itertools.combinations(axes, count)
+    ]
 
 
 def is_legal(shapes: Iterable[Shape], axes: Mapping[str, int], rules: Rules) -> bool:
     """Returns whether in each shape every axis shards at most one dimension, and the size
-    of each sharded dimension is a multiple of the size of its axis.
+    of each sharded dimension is a multiple of the number of its shards.
 
     Args:
       shapes: the shapes of the tensors.
@@ -64,11 +77,13 @@ def is_legal(shapes: Iterable[Shape], axes: Mapping[str, int], rules: Rules) -> 
     """
     for shape in shapes:
         sharded_dims = [name for name in shape.names if name in rules]
-        used_axes = [rules[name] for name in sharded_dims]
+        used_axes = [axis for name in sharded_dims for axis in rules[name].split("+")]
         if len(set(used_axes)) < len(used_axes):
             return False
-        if any(shape[name] % axes[rules[name]] for name in sharded_dims):
-            return False
+        for name in sharded_dims:
+            num_shards = math.prod(axes[axis] for axis in rules[name].split("+"))
+            if shape[name] % num_shards:
+                return False
     return True
 
 

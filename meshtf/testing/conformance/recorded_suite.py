@@ -27,6 +27,7 @@ from meshtf.testing.conformance.compare import difference
 from meshtf.testing.conformance.layouts import (
     Rules,
     all_layouts,
+    axis_choices,
     is_legal,
     layout_text,
     mesh_on,
@@ -48,7 +49,7 @@ class _SampleLayout(NamedTuple):
 
     Attributes:
       sample_index: the index of the sample.
-      rules: a pair of dimension and mesh axis for each sharded dimension of the sample.
+      rules: a pair of dimension and mesh axes for each sharded dimension of the sample.
     """
 
     sample_index: int
@@ -131,8 +132,8 @@ def _covering_layouts(
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
     rng = random_generator(report.seed, "programs", report.op)
     candidates = _candidates(dims, list(axes), rng)
-    # Each dimension is sharded along one of the axes, or along none.
-    num_layouts = (len(axes) + 1) ** len(dims)
+    # Each dimension is sharded along some of the axes, or along none.
+    num_layouts = (len(axis_choices(list(axes))) + 1) ** len(dims)
     report.left_out += num_layouts - len(candidates)
     # {index of a candidate: the layouts of samples that it covers}.
     covers = {
@@ -171,9 +172,9 @@ def _candidates(
     """Returns all layouts of the dimensions, or `MAX_CANDIDATES` random ones if there are
     more.
     """
-    if (len(axes) + 1) ** len(dims) <= MAX_CANDIDATES:
+    choices = ["", *axis_choices(axes)]
+    if len(choices) ** len(dims) <= MAX_CANDIDATES:
         return all_layouts(dims, axes)
-    choices = [None, *axes]
     layouts = []
     for choice_indices in rng.integers(0, len(choices), (MAX_CANDIDATES, len(dims))):
         axis_by_dim = [choices[i] for i in choice_indices]

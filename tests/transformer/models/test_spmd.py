@@ -212,7 +212,7 @@ def announced(made: Trainer) -> tuple[Counter[Collective], Counter[Collective]]:
                     (step.src, step.reshard),
                     (
                         step.reshard.kind.replace("_", "-"),
-                        mesh.groups(step.reshard.axis),
+                        mesh.groups(*step.reshard.axes),
                         shape.size,
                     ),
                 )

@@ -18,6 +18,7 @@ import tensorflow as tf
 from meshtf.graph import WriteOp
 from meshtf.mesh import Mesh, Sharded
 from meshtf.partition import ReshardStep
+from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.op_names import as_scope
 from meshtf.runtime.lowering.variable_writes import ShardVariable, write
 from meshtf.runtime.storage.slot import TensorFlowSlot
@@ -122,7 +123,7 @@ def slice_function(
     """
 
     def slice_all(*coordinates_and_tensors: Any) -> list[Any]:
-        coordinates = dict(zip(axes, coordinates_and_tensors))
+        coordinates = MeshCoordinates(dict(zip(axes, coordinates_and_tensors)))
         tensors = coordinates_and_tensors[len(axes) :]
         # Slices with equal start indices share the op that computes these indices.
         starts: dict[Any, Any] = {}
@@ -130,16 +131,16 @@ def slice_function(
         for step, x in zip(steps, tensors):
             # The state of x along the mesh axis, once it is sliced.
             state = step.reshard.after
-            mesh_axis = step.reshard.axis
+            mesh_axes = step.reshard.axes
             assert isinstance(state, Sharded) and step.src.spec is not None
             axis = step.src.spec.shape.index(state.dim)
             sizes = x.shape.as_list()
-            sizes[axis] //= mesh.axes[mesh_axis]
+            sizes[axis] //= mesh.group_size(*mesh_axes)
             # All that the start indices depend on.
-            key = mesh_axis, axis, sizes[axis], len(sizes)
+            key = mesh_axes, axis, sizes[axis], len(sizes)
             if key not in starts:
                 start = [0] * len(sizes)
-                start[axis] = coordinates[mesh_axis] * sizes[axis]
+                start[axis] = coordinates.index(mesh_axes, mesh) * sizes[axis]
                 starts[key] = tf.stack(start)
             shards.append(tf.slice(x, starts[key], sizes))
         return shards

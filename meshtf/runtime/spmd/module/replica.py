@@ -97,13 +97,13 @@ class Replica(SingleReplica):
         concat_axis = shape.index(before.dim) if isinstance(before, Sharded) else -1
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
         reduction = before.kind if isinstance(before, Partial) else ""
-        groups = self.mesh.groups(reshard.axis)
+        groups = self.mesh.groups(*reshard.axes)
         if reshard.kind in ("drop", "send", "broadcast", "copy"):
             # These copy arrays between pipeline stages. Within a module, which is the program
             # of one stage, all devices already have x.
             return x
         if reshard.kind == "slice":
-            return self._slice(x, reshard.axis, split_axis)
+            return self._slice(x, reshard.axes, split_axis)
         if reshard.kind == "all_reduce":
             return stablehlo_collectives.all_reduce(x, groups, reduction)
         if reshard.kind == "reduce_scatter":
@@ -115,26 +115,26 @@ class Replica(SingleReplica):
         if reshard.kind == "all_to_all":
             return stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
         # A collective_permute: replicas swap shards, since two mesh axes swap their states.
-        pairs = self.mesh.exchanges(reshard.axis, reshard.other_axis)
+        pairs = self.mesh.exchanges(reshard.axes[0], reshard.other_axis)
         return stablehlo_collectives.permute(x, pairs)
 
     def _slice(
         self,
         x: Any,
-        mesh_axis: str,
+        mesh_axes: Sequence[str],
         axis: int,
     ) -> Any:
-        """Returns this replica's shard of a tensor that is replicated along a mesh axis.
+        """Returns this replica's shard of a tensor that is replicated along mesh axes.
 
         Args:
           x: the tensor.
-          mesh_axis: the name of the mesh axis.
-          axis: the axis of x that the mesh axis shards.
+          mesh_axes: the names of the mesh axes.
+          axis: the axis of x that the mesh axes shard.
         """
         sizes = x.shape.as_list()
-        sizes[axis] //= self.mesh.axes[mesh_axis]
+        sizes[axis] //= self.mesh.group_size(*mesh_axes)
         begin: list[Any] = [0] * len(sizes)
-        begin[axis] = self.coordinates[mesh_axis] * sizes[axis]
+        begin[axis] = self.coordinates.index(mesh_axes, self.mesh) * sizes[axis]
         return tf.slice(x, begin, sizes)
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
@@ -151,8 +151,8 @@ class Replica(SingleReplica):
             window=step.window,
             size=step.factor_size,
             fill=step.window.fill,
-            shard_index=self.coordinates[step.axis],
-            groups=self.mesh.groups(step.axis),
+            shard_index=self.coordinates.index(step.axes, self.mesh),
+            groups=self.mesh.groups(*step.axes),
         )
 
 

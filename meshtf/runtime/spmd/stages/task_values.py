@@ -105,7 +105,7 @@ def _with_copied_results(program: Program) -> Program:
         if sources.variable_read(result) is not None:
             reshard = Reshard(
                 kind="copy",
-                axis=program.mesh.stages,
+                axes=(program.mesh.stages,),
                 before=Replicated,
                 after=Replicated,
             )
