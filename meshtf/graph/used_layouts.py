@@ -86,6 +86,8 @@ def _stores(node: Node) -> Sequence[Store]:
 def _rules_of(store: Store) -> Iterator[Rule]:
     """Yields the rules that shard a variable."""
     assert store.mesh is not None
+    axes_of: dict[str, tuple[str, ...]] = {}
     for axis, state in zip(store.mesh.axes, store.placement, strict=True):
         if isinstance(state, Sharded):
-            yield state.dim, (axis,)
+            axes_of[state.dim] = (*axes_of.get(state.dim, ()), axis)
+    yield from axes_of.items()

@@ -22,6 +22,12 @@ MESHES = {
         "devices": "logical:8",
     },
     "zero 1": {"axes": "data:4", "optimizer_layout": "d_model:data"},
+    "two axes": {
+        "axes": "data:2; fsdp:4",
+        "variable_layout": "d_model:data+fsdp; vocab:",
+        "optimizer_layout": "d_model:fsdp; vocab:data",
+        "devices": "logical:8",
+    },
     "stages": {
         "axes": "stage:2; data:2; model:2",
         "layout": "d_ff:model",

@@ -17,7 +17,7 @@ def test_every_mesh_to_every_other(before, tmp_path):
     path = mtf.checkpoints.save(str(tmp_path), 3, saved)
     expected = bits(saved)
     assert len(expected) > 9 and len(set(expected.values())) == len(expected)
-    for after in MESHES:  # 7 x 7 pairs
+    for after in MESHES:  # 8 x 8 pairs
         model_state = variables(after, seed=2)
         mtf.checkpoints.restore(path, model_state)
         assert bits(model_state) == expected, after
@@ -29,6 +29,7 @@ def test_every_mesh_to_every_other(before, tmp_path):
         ("one device", "fsdp of 8"),
         ("stages", "one device"),
         ("fsdp of 8", "tensor parallel"),
+        ("two axes", "tensor parallel"),
     ],
 )
 def test_shards_that_are_split_again(before, after, tmp_path, monkeypatch):

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 
+from meshtf.testing.conformance.layouts import axis_choices
 from tests.fuzz.program import HALF, Assign, Define, Inside, Statement
 from tests.fuzz.rules.tables import EXACT, KINKED, STEPS
 
@@ -237,18 +239,28 @@ class Writer:
         fresh: dict[str, str] = {}
         for dim in dict.fromkeys(d for shape in shapes for d in sorted(shape)):
             sizes = {self.part_size(dim), *self.pieces.get(dim, ())}
-            axis = self.pick(
-                [
-                    "",
-                    *(a for a, n in self.axes.items() if not any(s % n for s in sizes)),
-                ]
-            )
-            if axis and not any(
-                dim in shape and any(rules.get(d) == axis for d in shape)
+            axes = self.pick(["", *self.axes_for(sizes)])
+            taken = {
+                axis
                 for shape in shapes
-            ):
-                rules[dim] = fresh[dim] = axis
+                if dim in shape
+                for d in shape
+                for axis in rules.get(d, "").split("+")
+            }
+            if axes and taken.isdisjoint(axes.split("+")):
+                rules[dim] = fresh[dim] = axes
         return ";".join(f"{dim}:{axis}" for dim, axis in fresh.items())
+
+    def axes_for(self, sizes: Iterable[int]) -> list[str]:
+        """Returns the axes, and several as "x+y", that may shard a dimension whose tensors
+        have these sizes.
+        """
+        choices = []
+        for axes in axis_choices(list(self.axes)):
+            shards = math.prod(self.axes[axis] for axis in axes.split("+"))
+            if not any(size % shards for size in sizes):
+                choices.append(axes)
+        return choices
 
     def region(self, shapes: Iterable[Sequence[str]]) -> str:
         """Returns the source of a context in which all of these shapes are laid out

@@ -26,10 +26,10 @@ def round_up(size: int, mesh: mtf.Mesh, *dims: str) -> int:
         axis of size 1.
       *dims: the names of dimensions of this size.
     """
-    shard_counts = []
-    for dim in dims:
-        for axis in mesh.layout.axes(dim):
-            shard_counts.append(mesh.axes.get(axis, 1))
+    shard_counts = [
+        math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(dim))
+        for dim in dims
+    ]
     multiple = math.lcm(*shard_counts)
     return -(-size // multiple) * multiple  # rounded up
 

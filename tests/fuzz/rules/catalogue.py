@@ -171,9 +171,7 @@ def sharded(w: Writer) -> str | None:
     x = w.value()
     if not x:
         return None
-    fitting = [
-        (d, a) for d in w.dims(x) for a, n in w.axes.items() if not w.part_size(d) % n
-    ]
+    fitting = [(d, a) for d in w.dims(x) for a in w.axes_for([w.part_size(d)])]
     rules = [
         f"mtf.replicate({x})",
         *(f"mtf.shard({x}, {{{d!r}: {a!r}}})" for d, a in fitting),

@@ -1,4 +1,4 @@
-"""Two hundred steps of a language model on live meshes of eight devices, under twelve layouts:
+"""Two hundred steps of a language model on live meshes of eight devices, under thirteen layouts:
 losses, norms and variables are those of one device under the placed runtime.
 """
 
@@ -27,6 +27,11 @@ LAYOUTS = {
         "axes": "data:8",
         "layout": "batch:data",
         "optimizer_layout": "d_model:data",
+    },
+    "two axes": {
+        "axes": "data:2; fsdp:4",
+        "layout": "batch:data+fsdp",
+        "variable_layout": "d_model:data+fsdp",
     },
     "tensor": {"axes": "data:2; model:4", "layout": TENSOR},
     "4x2": {"axes": "data:4; model:2", "layout": f"batch:data; {TENSOR}"},

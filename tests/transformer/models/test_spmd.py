@@ -51,6 +51,11 @@ LAYOUTS = {
     "length": {"axes": "seq:4", "layout": "length:seq"},
     "vocab": {"axes": "model:8", "layout": "vocab:model"},
     "width": {"axes": "model:4", "layout": "d_model:model"},
+    "two axes": {
+        "axes": "data:2; fsdp:2",
+        "layout": "batch:data+fsdp",
+        "variable_layout": "d_model:data+fsdp",
+    },
     "2x2x2": {
         "axes": "data:2; seq:2; model:2",
         "variable_layout": "d_model:data",
