@@ -77,6 +77,14 @@ update and an all_gather after it. No position repeats the update of another one
 Use it if variables, gradients and optimizer state do not fit on one device together, but one layer
 does. The bytes received are 1.5 times those of data parallelism.""",
     ),
+    "hybrid_fsdp": Layout(
+        "Hybrid sharded data parallel (a dimension over two axes)",
+        """\
+Use it in place of FSDP on several hosts, the inner axis within a host (`Mesh.within_host`): variables
+are gathered there, and only the sums of gradients cross hosts. The rule `batch:data+fsdp` shards the
+batch over both axes, the first being the major one. Variables over both axes,
+`d_model:data+fsdp`, are FSDP again.""",
+    ),
     "sequence": Layout(
         "Sequence parallel",
         """\
@@ -89,7 +97,7 @@ length and with the batch.""",
 HEAD = """\
 # Layouts
 
-One model on four positions, under the six layouts of `configs/layouts/`. It is the model of
+One model on four positions, under the seven layouts of `configs/layouts/`. It is the model of
 `configs/lm_stdlib.gin`: {size:,} parameters, {batch} windows of {length} bytes in a batch. All
 layouts compute the same losses. To train under one, or to see all ops and collectives:
 
