@@ -62,6 +62,11 @@ LAYOUTS = {
         "layout": "batch:data",
         "optimizer_layout": "d_model:data; experts:data",
     },
+    "experts over two axes": {
+        "axes": "data:2;fsdp:4",
+        "layout": "batch:data+fsdp; experts:data+fsdp",
+        "variable_layout": "d_model:",
+    },
     "sequence": {
         "axes": "data:2;seq:4",
         "layout": "batch:data; length:seq; experts:data",

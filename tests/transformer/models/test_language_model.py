@@ -37,6 +37,16 @@ PAIRS = [
         "layout": "batch:data; heads:model; d_ff:model",
         "variable_layout": "d_model:data",
     },
+    {
+        "axes": "data:2;fsdp:4",
+        "layout": "batch:data+fsdp",
+        "variable_layout": "d_model:data+fsdp",
+        "devices": "separate:8",
+    },
+    {
+        "axes": "data:2;model:2;inner:2",
+        "layout": "batch:data; d_ff:model+inner; heads:model; vocab:model+inner",
+    },
     {"axes": "data:2;model:2", "layout": "batch:data; length:model"},
     {"axes": "model:4", "layout": "d_model:model"},
     {"axes": "data:2;model:2", "layout": "kv_length:data; d_kv:model; d_ff:model"},
