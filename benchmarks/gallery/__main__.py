@@ -80,9 +80,9 @@ does. The bytes received are 1.5 times those of data parallelism.""",
     "hybrid_fsdp": Layout(
         "Hybrid sharded data parallel (a dimension over two axes)",
         """\
-Use it in place of FSDP on several hosts, the inner axis within a host (`Mesh.within_host`): variables
-are gathered there, and only the sums of gradients cross hosts. The rule `batch:data+fsdp` shards the
-batch over both axes, the first being the major one. Variables over both axes,
+Use it in place of FSDP on several hosts, the inner axis within a host (`Mesh.within_host`):
+variables are gathered there, and only the sums of gradients cross hosts. The rule `batch:data+fsdp`
+shards the batch over both axes, the first being the major one. Variables over both axes,
 `d_model:data+fsdp`, are FSDP again.""",
     ),
     "sequence": Layout(

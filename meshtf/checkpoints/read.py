@@ -248,6 +248,8 @@ def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns this process's slots, first by host and then by the box of their shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
     for slices, slots in variable.slots_by_region():  # slices: those of one shard
+        if num_elements(box_of(slices)) == 0:
+            continue  # nothing but padding
         for slot in slots:
             if not is_of_other_process(slot.host):
                 by_host[slot.host][box_of(slices)].append(slot)
@@ -353,9 +355,10 @@ def _read_boxes(prefix: str, host: str, batch: Sequence[_BoxRead]) -> list[tf.Te
 
 
 def _assign(slots: Sequence[Slot], value: Any) -> None:
-    """Assigns a value to all slots of a shard."""
+    """Assigns a value to all slots of a shard, with zeros as padding."""
     for slot in slots:
-        slot.assign(value)
+        pads = [(0, size - n) for size, n in zip(slot.shape, value.shape)]
+        slot.assign(tf.pad(value, pads) if any(map(any, pads)) else value)
 
 
 @contextlib.contextmanager

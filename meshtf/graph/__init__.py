@@ -41,6 +41,7 @@ from meshtf.graph.op_kinds import (
     Window,
     WindowedOp,
     WriteOp,
+    can_pad,
     factor_of,
     window_of,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "current",
     "current_executor",
     "executing",
+    "can_pad",
     "factor_of",
     "gradients",
     "next_serial",

@@ -230,6 +230,20 @@ class Op(Frozen):
         """
         raise _missing_method(self, "gradient")
 
+    def may_pad(self, factor: str) -> bool:
+        """Returns whether shards of a factor may end with padding, elements of undefined
+        value beyond the end of a dimension that the mesh does not divide. By default that
+        is so where elements do not meet (`Role.MAP`).
+        """
+        return self.role(factor) is Role.MAP
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        """Returns the value that the padding of an input gets, along a factor, before `local`
+        runs; None: the padding may have any value. By default 0 where elements meet: what
+        adds nothing to a sum.
+        """
+        return None if self.role(factor) is Role.MAP else 0.0
+
     def workspace_specs(self, *xs: Spec) -> Specs:
         """Returns the specs of temporary tensors of `local`, which need memory in addition
         to inputs and outputs.

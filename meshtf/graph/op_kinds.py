@@ -179,6 +179,15 @@ def factor_of(op: Op, dim: str) -> str:
     return dim
 
 
+def can_pad(op: Op, factor: str) -> bool:
+    """Returns whether shards of a factor may end with padding; see `Op.may_pad`."""
+    if isinstance(op, WindowedOp):
+        return False
+    if isinstance(op, OpWithStatistics) and factor in op.statistics_dims():
+        return type(op).may_pad is not Op.may_pad and op.may_pad(factor)
+    return op.may_pad(factor)
+
+
 class Window(NamedTuple):
     """The elements of an input that elements of the output depend on, along one dimension:
     for halos, shifts, crops, padding and strides.

@@ -78,6 +78,8 @@ class Mesh:
       optional_axes: axes that layouts may name although this mesh lacks them, such as
         "data;model", so that one layout serves smaller meshes as well.
       strict: whether warnings about the layout are errors.
+      uneven: whether axes may shard dimensions whose size they do not divide: the last
+        shards are then shorter than the others, or empty. Experimental.
       seed: the seed from which the initial values of variables are drawn.
       bucket_bytes: gradients and other partial sums are reduced together, in collectives
         of about so many bytes, while the backward pass continues; only on devices with
@@ -105,6 +107,7 @@ class Mesh:
         seed: int = 0,
         bucket_bytes: int = 25 * 2**20,
         optional_axes: str | Sequence[str] = (),
+        uneven: bool = False,
     ) -> None:
         self.axes = read_axes(axes)
         self.layout = Layout(layout)
@@ -122,6 +125,7 @@ class Mesh:
         self.stages = as_text("stages", stages, "the name of an axis")
         self.optional_axes = read_names(optional_axes)
         self.strict = as_bool("strict", strict)
+        self.uneven = as_bool("uneven", uneven)
         self.seed = as_int("seed", seed)
         self._check()
 
@@ -266,7 +270,7 @@ class Mesh:
             num_shards = math.prod(self.axes[axis] for axis in axes)
             for axis in axes:
                 state = states[axis]
-                if dim.size % num_shards:
+                if dim.size % num_shards and not self.uneven:
                     conflicts.append(Conflict("size", dim.name, axis))
                 elif isinstance(state, Sharded):
                     conflicts.append(Conflict("axis", dim.name, axis, other=state.dim))

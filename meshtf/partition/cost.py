@@ -26,26 +26,32 @@ import math
 
 from meshtf.graph import Spec, Window
 from meshtf.mesh import Mesh, Placement, Sharded
+from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 
 
 def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
-    """Returns the shape of one shard."""
-    num_shards: dict[str, int] = {}
+    """Returns the shape of one shard. If an axis does not divide a size, this is the shape of
+    the first shard: later ones have fewer elements, and are stored with padding.
+    """
+    sizes: dict[str, int] = {}
     for state, axis_size in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):
-            num_shards[state.dim] = num_shards.get(state.dim, 1) * axis_size
-    if not num_shards:
+            size = sizes.get(state.dim)
+            sizes[state.dim] = shard_size(
+                shape[state.dim] if size is None else size, axis_size
+            )
+    if not sizes:
         return shape
-    return Shape(
-        Dimension(dim.name, dim.size // num_shards.get(dim.name, 1)) for dim in shape
-    )
+    return Shape(Dimension(dim.name, sizes.get(dim.name, dim.size)) for dim in shape)
 
 
 def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
-    """Returns the number of elements of one shard. It is a float, since the planner adds
-    it to costs.
+    """Returns the number of elements of one shard, with padding. It is a float, since the
+    planner adds it to costs.
     """
+    if mesh.uneven:
+        return float(local_shape(shape, placement, mesh).size)
     num_shards = 1
     for state, axis_size in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):

@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from meshtf.graph import Op, ReshardOp, Role, Spec, factor_of
+from meshtf.graph import Op, ReshardOp, Role, Spec, can_pad, factor_of
 from meshtf.mesh import (
     Layout,
     Mesh,
@@ -272,7 +272,10 @@ class _Planner:
         ):
             return False
         num_shards = self.mesh.group_size(*axes)
-        return not any(size % num_shards for size in self._sizes_of(factor))
+        sizes = self._sizes_of(factor)
+        if not any(size % num_shards for size in sizes):
+            return True
+        return self.mesh.uneven and len(set(sizes)) == 1 and can_pad(self.op, factor)
 
     def _axes_together(self, factor: str) -> list[set[str]]:
         """Returns sets of axes that may shard a factor together: those of the layout, and

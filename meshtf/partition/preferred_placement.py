@@ -116,7 +116,8 @@ class PreferredPlacement:
                 return Replicated
             axes = zip(self.mesh.axes, placement)
             shards = [axis for axis, state in axes if state == primal_state]
-            if y.shape[primal_state.dim] % self.mesh.group_size(*shards):
+            num_shards = self.mesh.group_size(*shards)
+            if y.shape[primal_state.dim] % num_shards and not self.mesh.uneven:
                 return Replicated
             return primal_state
 

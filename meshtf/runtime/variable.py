@@ -39,6 +39,7 @@ from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
 from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
+from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.initial_values import (
     Initializer,
@@ -55,7 +56,11 @@ from meshtf.runtime.module_paths import (
 )
 from meshtf.runtime.spmd.initial_values import compute_pending, defer, move_pending
 from meshtf.runtime.storage.asarray import asarray
-from meshtf.runtime.storage.sharding import shards_on_source
+from meshtf.runtime.storage.sharding import (
+    shards_on_source,
+    with_padding,
+    without_padding,
+)
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.variable_slots import Region, regions_of, slots_with
 from meshtf.runtime.storage.write_times import WriteTime, record_write
@@ -243,7 +248,7 @@ class Variable(Operators[Tensor], Untracked):
         """Returns the global value as a numpy array."""
         array = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
         for region, slot in self.regions():
-            array[region] = slot.read()
+            array[region] = without_padding(slot.read(), region)
         return array
 
     def regions(self) -> list[tuple[Region, Slot]]:
@@ -297,9 +302,10 @@ class Variable(Operators[Tensor], Untracked):
         """
         as_callable("read_region", read_region)
         record_write(self)
+        sizes = local_shape(self.spec.shape, self.placement, self.mesh).sizes
         for region, slots in self.slots_by_region():
             for slot in slots:
-                slot.assign(read_region(region))
+                slot.assign(with_padding(read_region(region), sizes))
 
     def move_to_stage(self, stage: int | None) -> None:
         """Moves the variable to a stage of a pipeline; None: to all stages.

@@ -14,6 +14,7 @@ sharded, devices reduce their results by maximum or by sum.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,16 @@ class SegmentExtreme(Op):
         if factor in self.output_shape:
             return Role.MAP
         return Role(self.kind)
+
+    def may_pad(self, factor: str) -> bool:
+        return True
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        if input_index == 1:
+            return 0.0  # ids must be valid
+        if factor in self.output_shape:
+            return None
+        return -math.inf if self.kind == "max" else math.inf
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
         y = reduce_segments(

@@ -88,6 +88,9 @@ class Einsum(Op):
             return Role.MAP
         return Role.SUM
 
+    def may_pad(self, factor: str) -> bool:
+        return True
+
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         input_names = [shape.names for shape in context.inputs]
         if len(xs) == 2 and self._is_contraction(*input_names):

@@ -21,6 +21,7 @@ If the dimension is not sharded, the method `local` of the op computes its outpu
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -98,6 +99,15 @@ class CrossEntropy(OpWithStatistics):
         _check_logits_and_labels(logits, labels, self.dim)
         loss, lse = self.statistics_specs(logits, labels)
         return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
+
+    def may_pad(self, factor: str) -> bool:
+        # With smoothing, no value of padding leaves both the largest and the mean logit alone.
+        return factor != self.dim or not self.smoothing
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        if factor == self.dim:
+            return -math.inf
+        return 0.0 if input_index == 1 else None  # labels must be valid
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)

@@ -14,6 +14,7 @@ For float16 and bfloat16, the result is computed in float32 and rounded once, at
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -67,11 +68,18 @@ class _SoftmaxBase(OpWithStatistics):
 
     dim: str
     num_statistics: ClassVar[int] = 1
+    padding: ClassVar[float] = 0.0  # the value of the padding of the inputs along `dim`
 
     def output_specs(self, *xs: Spec) -> Specs:
         require_dim(xs[0].shape, self.dim)
         require_floating(xs[0], function=self.display_name)
         return (xs[0],)
+
+    def may_pad(self, factor: str) -> bool:
+        return True
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        return self.padding if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -90,6 +98,7 @@ class Softmax(_SoftmaxBase):
 
     conformance_samples = _SAMPLES
     num_statistics = 2
+    padding = -math.inf
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of input 0
@@ -157,6 +166,7 @@ class LogSoftmax(_SoftmaxBase):
 
     conformance_samples = _SAMPLES
     num_statistics = 2
+    padding = -math.inf
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)

@@ -9,6 +9,7 @@ each element of the result, and `local_sharded` combines them.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -71,6 +72,12 @@ class LogSumExp(OpWithStatistics):
         if factor in self.dims:
             return Role.SAME  # each shard computes the same result, after the exchange
         return Role.MAP  # the result is sharded too
+
+    def may_pad(self, factor: str) -> bool:
+        return True
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        return -math.inf if factor in self.dims else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return self.dims

@@ -56,6 +56,13 @@ _ROLES = {
     "min": Role.MIN,
     "all": Role.MIN,
 }
+# The value that changes no result, for padding; None: elements do not meet.
+_IDENTITIES = {
+    Role.MAP: None,
+    Role.SUM: 0.0,
+    Role.MAX: -math.inf,
+    Role.MIN: math.inf,
+}
 _LOGICAL = ("any", "all")
 # The TensorFlow function of each kind, with the arguments (x, axes).
 _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
@@ -130,6 +137,12 @@ class Reduce(Op):
             return _ROLES[self.kind]
         return Role.MAP  # the output is sharded too
 
+    def may_pad(self, factor: str) -> bool:
+        return True
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        return _IDENTITIES[self.role(factor)]
+
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axes = [context.axis(0, dim) for dim in self.dims]  # in the shape of input 0
         if self.kind == "sum":
@@ -140,8 +153,10 @@ class Reduce(Op):
             y = tf.cast(y, tf.int32)
         num_shards = math.prod(context.num_shards(dim) for dim in self.dims)
         if self.kind == "mean" and num_shards > 1:
-            # The global mean is the sum of each shard's mean divided by num_shards.
-            y = y * (1 / num_shards)
+            # The sum of these over shards is the global mean. A shard counts with its padding,
+            # which is 0.
+            local_size = math.prod(map(context.local_size, self.dims))
+            y = y * (local_size / math.prod(map(context.global_size, self.dims)))
         return (y,)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:

@@ -84,6 +84,12 @@ class Cumsum(OpWithStatistics):
             )
         return (x,)
 
+    def may_pad(self, factor: str) -> bool:
+        return True
+
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        return 0.0 if factor == self.dim else None
+
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 

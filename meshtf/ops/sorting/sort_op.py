@@ -113,6 +113,9 @@ class Reorder(Op):
             return Role.UNSHARDED
         return Role.MAP
 
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        return 0.0 if input_index == 1 else None  # the order has valid indices
+
     def local(self, context: LocalContext, x: Any, order: Any) -> LocalTensors:
         names = context.inputs[0].names
         dim_last = _move_last(names, self.dim)

@@ -23,6 +23,11 @@ from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.ops.control.slicewise import Slicewise
 from meshtf.partition import Compute, Segment, Value
+from meshtf.runtime.lowering import filled_padding
+from meshtf.runtime.lowering.filled_padding import (
+    with_filled_padding,
+    with_poisoned_padding,
+)
 from meshtf.runtime.lowering.local_context import (
     CheckRecorder,
     DeviceContext,
@@ -124,6 +129,10 @@ def run_compute(
             on_any_device=on_any_device,
             checks=checks,
         )
+        if filled_padding.poison is not None:
+            inputs = with_poisoned_padding(compute.node, context, inputs)
+        if mesh.uneven:
+            inputs = with_filled_padding(compute.node, context, inputs)
         outputs = _local_outputs(
             compute, context, inputs, shard_of=shard_of, outline=outline
         )

@@ -26,6 +26,7 @@ from meshtf.graph import (
     window_of,
 )
 from meshtf.mesh import Mesh
+from meshtf.mesh.shard_sizes import is_padded, sizes_by_axis, start_of_shard
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
@@ -156,8 +157,32 @@ class DeviceContext:
         return self._mesh.group_size(*self._plan.axes_of(factor))
 
     def local_size(self, factor: str) -> int:
-        """Returns the size of this shard along a factor, in elements."""
-        return self.global_size(factor) // self.num_shards(factor)
+        """Returns the size of this shard along a factor, in elements, with padding."""
+        size = self.global_size(factor)
+        sizes = sizes_by_axis(size, self._axis_sizes(factor))
+        return sizes[-1] if sizes else size
+
+    def is_padded(self, factor: str) -> bool:
+        """Returns whether a shard of a factor ends with padding."""
+        return is_padded(self.global_size(factor), self._axis_sizes(factor))
+
+    def num_elements(self, factor: str) -> Any:
+        """Returns the size of this shard along a factor without padding: a scalar int32
+        tensor; a Python int if no shard is padded.
+        """
+        size: Any = self.global_size(factor)
+        axes = self._plan.axes_of(factor)
+        if not self.is_padded(factor):
+            return self.local_size(factor)
+        sizes = sizes_by_axis(size, self._axis_sizes(factor))
+        for axis, shard in zip(axes, sizes):
+            remaining = size - self.coordinates[axis] * shard
+            size = tf.clip_by_value(remaining, 0, shard)
+        return size
+
+    def _axis_sizes(self, factor: str) -> list[int]:
+        """Returns the sizes of the axes that shard a factor."""
+        return [self._mesh.axes[axis] for axis in self._plan.axes_of(factor)]
 
     def shard_index(self, factor: str) -> Any:
         """Returns the index of this shard along a factor; 0 if the factor is not sharded."""
@@ -168,10 +193,15 @@ class DeviceContext:
         """Returns the global index of the shard's first element; 0 if the factor is not
         sharded.
         """
-        index = self.shard_index(factor)
-        if isinstance(index, int):
+        axes = self._plan.axes_of(factor)
+        if not axes:
             return 0
-        return index * self.local_size(factor)
+        size = self.global_size(factor)
+        axis_sizes = self._axis_sizes(factor)
+        if not is_padded(size, axis_sizes):
+            return self.shard_index(factor) * self.local_size(factor)
+        coordinates = [self.coordinates[axis] for axis in axes]
+        return start_of_shard(size, axis_sizes, coordinates)
 
     def axis(self, i: int, dim: str) -> int:
         """Returns the axis of a dimension of input i."""

@@ -31,6 +31,7 @@ from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import ReadStep, ReshardStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
+from meshtf.runtime.lowering.shard_blocks import ReshardBlocks
 from meshtf.runtime.lowering.variable_writes import ShardVariable
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.nested_sections import in_section
@@ -131,6 +132,8 @@ class BatchedVariables:
         if len(steps) < 2 or self._runs_now() or devices_are_shared:
             return None
         if any(x is None for step in steps for x in values[step.src]):
+            return None
+        if any(ReshardBlocks(step, self.mesh).any_padded for step in steps):
             return None
         axes = list(dict.fromkeys(a for step in steps for a in step.reshard.axes))
         shards_of_outputs: list[Shards] = [[] for _ in steps]

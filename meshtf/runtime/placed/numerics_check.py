@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from meshtf.errors import NumericsError, PlanError, explain_error
 from meshtf.graph import Graph, Node, Source, Spec, context, current_executor
-from meshtf.mesh import Mesh, Partial
+from meshtf.mesh import Mesh, Partial, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import (
     Bucket,
@@ -43,6 +43,7 @@ from meshtf.runtime.placed.variables.read_write_phases import (
     phases_of,
     touches_variables,
 )
+from meshtf.runtime.storage.sharding import region, shard_keys, without_padding
 
 
 @contextlib.contextmanager
@@ -168,17 +169,34 @@ class CheckingExecutor(PlacedExecutor):
 
     def _checked_tensors(self, values: Sequence[Value]) -> list[CheckedTensor]:
         """Returns the tensors of values; statistics and residuals are not checked."""
+        tensors = []
+        for value in values:
+            if value.spec is not None:
+                shards = self._without_padding(
+                    value.spec, value.placement, self.values[value]
+                )
+                tensors.append(CheckedTensor(value.spec, shards))
+        return tensors
+
+    def _without_padding(
+        self, spec: Spec, placement: Placement, shards: Shards
+    ) -> Shards:
+        """Returns the shards of all positions without their padding."""
+        if not self.mesh.uneven:
+            return shards
         return [
-            CheckedTensor(value.spec, self.values[value])
-            for value in values
-            if value.spec is not None
+            None
+            if x is None
+            else without_padding(x, region(spec.shape, placement, key, self.mesh))
+            for key, x in zip(shard_keys(placement, self.mesh), shards)
         ]
 
     def _check_read(self, read: ReadStep) -> None:
         """Raises NumericsError if a variable has NaN."""
         if not touches_variables(read):
             return
-        count = _count_of_first(self.values[read.out], np.isnan)
+        (read_tensor,) = self._checked_tensors([read.out])
+        count = _count_of_first(read_tensor.shards, np.isnan)
         if count:
             raise NumericsError(
                 explain_error(
@@ -202,7 +220,14 @@ class CheckingExecutor(PlacedExecutor):
                 name=f"{write.op.display_name} of variable {store.name!r}",
                 node=write.node,
                 ins=self._checked_tensors(write.values),
-                outs=[CheckedTensor(store.spec, store.read())],
+                outs=[
+                    CheckedTensor(
+                        store.spec,
+                        self._without_padding(
+                            store.spec, store.placement, store.read()
+                        ),
+                    )
+                ],
             )
 
 

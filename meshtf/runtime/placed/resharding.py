@@ -23,14 +23,45 @@ import tensorflow as tf
 from meshtf.mesh import Mesh, OnStage, Partial, Sharded, State
 from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, simulates_separate_memory
+from meshtf.runtime.lowering.shard_blocks import ReshardBlocks
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
 from meshtf.runtime.placed.collectives.primitives import send, shard
 from meshtf.runtime.placed.collectives.window_exchange import elements_of_shards
 from meshtf.runtime.placed.program.symbolic_tensor import runs_now
-from meshtf.runtime.placed.program.tensor_ops import identity, split
+from meshtf.runtime.placed.program.tensor_ops import (
+    identity,
+    pad,
+    reshape,
+    slice_of,
+    split,
+)
 
 Shards = list[Any]  # the shard of each position
+
+
+class DeviceOps:
+    """The ops of `shard_blocks` on one device.
+
+    Args:
+      device: the name of the device.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def pad_end(self, x: Any, axis: int, size: int) -> Any:
+        pads = [[0, 0] for _ in x.shape]
+        pads[axis][1] = size - int(x.shape[axis])
+        return pad(x, pads, 0.0, self.device)
+
+    def first(self, x: Any, axis: int, size: int) -> Any:
+        sizes = list(x.shape)
+        sizes[axis] = size
+        return slice_of(x, [0] * len(sizes), sizes, self.device)
+
+    def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        return reshape(x, shape, self.device)
 
 
 class ReshardExecutor(StepExecutor):
@@ -84,9 +115,27 @@ class ReshardExecutor(StepExecutor):
                 )
             return list(outputs)
 
-        return self._in_groups(
-            self._delayed_shards(step), step.reshard.axes, collective
-        )
+        blocks = ReshardBlocks(step, self.mesh)
+        shards = self._on_each(blocks.before, self._delayed_shards(step))
+        outputs = self._in_groups(shards, step.reshard.axes, collective)
+        return self._on_each(blocks.after, outputs)
+
+    def _on_each(
+        self, function: Callable[[Any, DeviceOps], Any], shards: Shards
+    ) -> Shards:
+        """Returns function(shard, ops) for the shard of each position, once for positions of
+        one device with the same shard.
+        """
+        if not self.mesh.uneven:
+            return shards
+        results: dict[Any, Any] = {}
+        outputs: Shards = []
+        for x, device in zip(shards, self.devices):
+            key = id(x), device
+            if x is not None and key not in results:
+                results[key] = function(x, DeviceOps(device))
+            outputs.append(None if x is None else results[key])
+        return outputs
 
     def _bucket(self, step: Bucket) -> list[Shards]:
         """Returns the shards of each output of several reductions, which one collective
@@ -96,7 +145,12 @@ class ReshardExecutor(StepExecutor):
         assert isinstance(reshard.before, Partial)
         reduction_kind = reshard.before.kind
         split_axes = [_split_axis(reduction) for reduction in step.reductions]
-        shards_of_inputs = [self.values[reduction.src] for reduction in step.reductions]
+        shards_of_inputs = [
+            self._on_each(
+                ReshardBlocks(reduction, self.mesh).before, self.values[reduction.src]
+            )
+            for reduction in step.reductions
+        ]
         # For each position its shards of all inputs; None: it is on another stage.
         bundles = [
             None if bundle[0] is None else bundle for bundle in zip(*shards_of_inputs)
@@ -198,7 +252,8 @@ class ReshardExecutor(StepExecutor):
         for group in self.mesh.groups(*mesh_axes):
             for index, position in enumerate(group):
                 indices[position] = index
-        tensors = self.values[step.src]
+        blocks = ReshardBlocks(step, self.mesh)
+        tensors = self._on_each(blocks.before, self.values[step.src])
         keys = [(id(x), device) for x, device in zip(tensors, self.devices)]
         # For each tensor on a device: the indices of the slices that positions need.
         indices_of: dict[Any, set[int]] = {}

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Placement, Sharded
+from meshtf.mesh.shard_sizes import num_elements, shard_size, start_of_shard
 from meshtf.names import Shape
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.devices.resolve import devices_of, one_memory
@@ -60,15 +62,21 @@ def region(
     mesh: Mesh,
 ) -> tuple[slice, ...]:
     """Returns the region of the global array that a shard covers, a slice for each
-    dimension.
+    dimension, without the padding of the shard.
     """
-    starts = {d.name: 0 for d in shape}
-    sizes = {d.name: d.size for d in shape}
+    axis_sizes: dict[str, list[int]] = {dim.name: [] for dim in shape}
+    coordinates: dict[str, list[int]] = {dim.name: [] for dim in shape}
     for state, coordinate, num_shards in zip(placement, key, mesh.axes.values()):
         if isinstance(state, Sharded):
-            sizes[state.dim] //= num_shards
-            starts[state.dim] += coordinate * sizes[state.dim]
-    return tuple(slice(starts[dim], starts[dim] + sizes[dim]) for dim in sizes)
+            axis_sizes[state.dim].append(num_shards)
+            coordinates[state.dim].append(coordinate)
+    slices = []
+    for dim in shape:
+        position = axis_sizes[dim.name], coordinates[dim.name]
+        # The region of an empty shard is empty, at the end of the dimension.
+        start = min(start_of_shard(dim.size, *position), dim.size)
+        slices.append(slice(start, start + num_elements(dim.size, *position)))
+    return tuple(slices)
 
 
 def shards_of(
@@ -132,9 +140,36 @@ def _distinct_shards(
             slices = [x]
             if isinstance(state, Sharded):
                 axis = spec.shape.index(state.dim)
-                slices = tf.split(x, num_shards, axis)
+                slices = tf.split(_padded(x, axis, num_shards), num_shards, axis)
             for coordinate, smaller_shard in enumerate(slices):
                 smaller_key = (*key, coordinate)
                 smaller_shards[smaller_key] = smaller_shard
         shards = smaller_shards
     return shards
+
+
+def _padded(x: Any, axis: int, num_shards: int) -> Any:
+    """Returns x with zeros at the end of an axis, such that shards are equal."""
+    size = int(x.shape[axis])
+    num_added = shard_size(size, num_shards) * num_shards - size
+    if num_added == 0:
+        return x
+    pads = [[0, 0] for _ in x.shape]
+    pads[axis][1] = num_added
+    return tf.pad(x, pads)
+
+
+def without_padding(shard: Any, region: tuple[slice, ...]) -> Any:
+    """Returns the elements of a shard, an array, that are in its region."""
+    sizes = tuple(part.stop - part.start for part in region)
+    if tuple(shard.shape) == sizes:
+        return shard
+    return shard[tuple(map(slice, sizes))]
+
+
+def with_padding(array: Any, sizes: Sequence[int]) -> Any:
+    """Returns an array with zeros at the end of its axes, which then have these sizes."""
+    if tuple(array.shape) == tuple(sizes):
+        return array
+    pads = [(0, size - n) for size, n in zip(sizes, array.shape)]
+    return np.pad(array, pads)

@@ -6,6 +6,7 @@ wrong copy on one of several replicas is noticed.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,12 @@ def difference(
             )
     grid = _reduce_partial(x.mesh, x.sharded_value, shards)
     for coord in x.mesh.coords:
-        expected_shard = _expected_shard(
-            x.mesh, x.sharded_value, coord=coord, shape=shape, expected=expected
+        expected_shard, is_element = (
+            _shard(x.mesh, x.sharded_value, coord=coord, shape=shape, array=array)
+            for array in (expected, np.ones(expected.shape, bool))
         )
-        if not is_close(grid[coord], expected_shard, tolerance):
+        value = grid[coord][is_element]  # without padding, which may have any value
+        if not is_close(value, expected_shard[is_element], tolerance):
             return (
                 f"values at {coord} of {x.sharded_value.placement}:\n"
                 f"      have {_short_text(grid[coord])}\n"
@@ -98,7 +101,8 @@ def _local_sizes(
     local_sizes = list(sizes)
     for state, axis_size in zip(sharded.placement, mesh.axes.values(), strict=True):
         if isinstance(state, Sharded):
-            local_sizes[shape.index(state.dim)] //= axis_size
+            dim = shape.index(state.dim)
+            local_sizes[dim] = math.ceil(local_sizes[dim] / axis_size)
     return tuple(local_sizes)
 
 
@@ -114,32 +118,33 @@ def _reduce_partial(mesh: Mesh, sharded: ShardedValue, shards: list[Any]) -> Any
     return np.broadcast_to(grid, grid_shape)
 
 
-def _expected_shard(
+def _shard(
     mesh: Mesh,
     sharded: ShardedValue,
     coord: tuple[int, ...],
     shape: Shape,
-    expected: Any,
+    array: Any,
 ) -> Any:
-    """Returns the shard of the array `expected` at one position.
+    """Returns the shard of an array at one position, with zeros as padding.
 
     Args:
       mesh: the mesh of the tensor.
       sharded: the tensor's value, of which only the placement is read.
       coord: the coordinate of the position along each mesh axis.
       shape: the named shape of the array.
-      expected: the array.
+      array: the array.
     """
-    shard = expected
+    shard = array
     axis_sizes = mesh.axes.values()
     for axis_coord, state, axis_size in zip(
         coord, sharded.placement, axis_sizes, strict=True
     ):
         if isinstance(state, Sharded):
             dim = shape.index(state.dim)
-            local_size = shard.shape[dim] // axis_size
-            start = axis_coord * local_size
-            shard = shard.take(range(start, start + local_size), axis=dim)
+            local_size = math.ceil(shard.shape[dim] / axis_size)
+            pads = [(0, 0)] * shard.ndim
+            pads[dim] = (0, local_size * axis_size - shard.shape[dim])
+            shard = np.split(np.pad(shard, pads), axis_size, dim)[axis_coord]
     return shard
 
 

@@ -23,6 +23,7 @@ from meshtf.graph import Spec
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.lowering.shard_blocks import NumpyOps, to_blocks
 from meshtf.runtime.spmd.live.host_copy import HostCopy
 from meshtf.runtime.spmd.live.jax_host import is_local, jax_mesh, live_devices
 from meshtf.runtime.spmd.live.jax_module import load_jax
@@ -75,9 +76,24 @@ class ArrayLayout:
 
     @property
     def global_sizes(self) -> tuple[int, ...]:
-        """The sizes of the array: those of the value after the partial axes."""
+        """The sizes of the array: those of the value, with the padding of all shards, after
+        the partial axes.
+        """
         partial_sizes = (self.mesh.axes[axis] for axis in self.partial_axes)
-        return (*partial_sizes, *self.spec.shape.sizes)
+        sizes = (
+            local_size * self.mesh.group_size(*self._axes_of[name])
+            for name, local_size in zip(self.spec.shape.names, self.local_sizes)
+        )
+        return (*partial_sizes, *sizes)
+
+    @functools.cached_property
+    def _axes_of(self) -> dict[str, tuple[str, ...]]:
+        """The mesh axes that shard each dimension."""
+        axes_of: dict[str, tuple[str, ...]] = dict.fromkeys(self.spec.shape.names, ())
+        for axis, state in zip(self.mesh.axes, self.placement):
+            if isinstance(state, Sharded):
+                axes_of[state.dim] = (*axes_of[state.dim], axis)
+        return axes_of
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
@@ -87,11 +103,7 @@ class ArrayLayout:
     @property
     def partition_spec(self) -> Any:
         """The `PartitionSpec` of the array."""
-        axes_of: dict[str, list[str]] = {name: [] for name in self.spec.shape.names}
-        for axis, state in zip(self.mesh.axes, self.placement):
-            if isinstance(state, Sharded):
-                axes_of[state.dim].append(axis)
-        entries = [tuple(axes) or None for axes in axes_of.values()]
+        entries = [axes or None for axes in self._axes_of.values()]
         return load_jax().sharding.PartitionSpec(*self.partial_axes, *entries)
 
     @functools.cached_property
@@ -127,13 +139,20 @@ class ArrayLayout:
         have. The value must not be a partial result.
         """
         assert not self.partial_axes
-        array = _as_numpy(value)
+        array = self._with_padding(_as_numpy(value))
         jax = load_jax()
         if processes().count == 1:
             return jax.device_put(array, self.sharding)
         return jax.make_array_from_callback(
             array.shape, self.sharding, lambda region: array[region]
         )
+
+    def _with_padding(self, array: np.ndarray) -> np.ndarray:
+        """Returns a global array with the padding of all shards."""
+        for axis, axes in enumerate(self._axes_of.values()):
+            axis_sizes = [self.mesh.axes[name] for name in axes]
+            array = to_blocks(array, axis, axis_sizes, NumpyOps())
+        return array
 
     def array_of_section(self, section: Any, start: int) -> Any:
         """Returns the array of which each process has a section of the first dimension.

@@ -19,8 +19,14 @@ import numpy as np
 from meshtf.errors import PlanError
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Partial, Placement
+from meshtf.partition.cost import local_shape
 from meshtf.runtime.storage.atomic_folder import atomic_folder
-from meshtf.runtime.storage.sharding import region, shard_keys
+from meshtf.runtime.storage.sharding import (
+    region,
+    shard_keys,
+    with_padding,
+    without_padding,
+)
 
 # The files of a folder that `Export.save` writes.
 _MANIFEST = "manifest.json"
@@ -73,8 +79,11 @@ class Port:
         array = np.asarray(array)
         # One key for each replica; replicas with equal shards have equal keys.
         keys = shard_keys(self.placement, mesh)
+        sizes = local_shape(self.spec.shape, self.placement, mesh).sizes
         shards = {
-            key: np.require(array[self._region(key, mesh)], requirements="C")
+            key: np.require(
+                with_padding(array[self._region(key, mesh)], sizes), requirements="C"
+            )
             for key in dict.fromkeys(keys)
         }
         return [shards[key] for key in keys]
@@ -84,7 +93,8 @@ class Port:
         array = np.empty(self.spec.shape.sizes, shards[0].dtype)
         shards_by_key = dict(zip(shard_keys(self.placement, mesh), shards))
         for key, shard in shards_by_key.items():
-            array[self._region(key, mesh)] = shard
+            region_of_shard = self._region(key, mesh)
+            array[region_of_shard] = without_padding(shard, region_of_shard)
         return array
 
     def _region(

@@ -23,6 +23,7 @@ from meshtf.partition import (
     WriteStep,
 )
 from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
+from meshtf.runtime.lowering.shard_blocks import ReshardBlocks, TensorFlowOps
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
@@ -102,6 +103,9 @@ class Replica(SingleReplica):
             # These copy arrays between pipeline stages. Within a module, which is the program
             # of one stage, all devices already have x.
             return x
+        blocks = ReshardBlocks(step, self.mesh)
+        ops = TensorFlowOps()
+        x = blocks.before(x, ops)
         if reshard.kind == "slice":
             return self._slice(x, reshard.axes, split_axis)
         if reshard.kind == "all_reduce":
@@ -111,9 +115,11 @@ class Replica(SingleReplica):
                 x, groups, reduction, split_axis
             )
         if reshard.kind == "all_gather":
-            return stablehlo_collectives.all_gather(x, groups, concat_axis)
+            y = stablehlo_collectives.all_gather(x, groups, concat_axis)
+            return blocks.after(y, ops)
         if reshard.kind == "all_to_all":
-            return stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
+            y = stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
+            return blocks.after(y, ops)
         # A collective_permute: replicas swap shards, since two mesh axes swap their states.
         pairs = self.mesh.exchanges(reshard.axes[0], reshard.other_axis)
         return stablehlo_collectives.permute(x, pairs)

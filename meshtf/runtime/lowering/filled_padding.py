@@ -1,0 +1,79 @@
+"""The padding of shards: elements of undefined value beyond the end of a dimension that the
+axes of a mesh do not divide (see `mesh/shard_sizes.py`).
+
+    inputs = with_filled_padding(node, context, inputs)     # before the op of a node runs
+
+Where elements along a dimension meet, as in a sum, the padding gets a value that changes
+nothing, such as 0. The op tells it: see `Op.padding_value`. Padding is part of no result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import Node, factor_of
+from meshtf.runtime.lowering.local_context import DeviceContext
+
+# Tests set this, so that whatever the padding of an input reaches shows: floats in padding are
+# NaN, and integers this number, unless the op tells a value. None: nothing is changed.
+poison: int | None = None
+
+
+def with_filled_padding(
+    node: Node, context: DeviceContext, inputs: Sequence[Any]
+) -> list[Any]:
+    """Returns the inputs of a node's op on one device, with the values in their padding that
+    the op needs.
+    """
+    filled = []
+    for i, (x, shard) in enumerate(zip(node.inputs, inputs)):
+        for axis, name in enumerate(x.shape.names):
+            factor = factor_of(node.op, name)
+            if not context.is_padded(factor):
+                continue
+            value = node.op.padding_value(i, factor)
+            if value is not None:
+                shard = _filled(shard, axis, context.num_elements(factor), value)
+        filled.append(shard)
+    return filled
+
+
+def with_poisoned_padding(
+    node: Node, context: DeviceContext, inputs: Sequence[Any]
+) -> list[Any]:
+    """Returns the inputs of a node's op on one device with `poison` in their padding."""
+    assert poison is not None
+    poisoned = []
+    for x, shard in zip(node.inputs, inputs):
+        for axis, name in enumerate(x.shape.names):
+            factor = factor_of(node.op, name)
+            if context.is_padded(factor):
+                value = poison if shard.dtype.is_integer else math.nan
+                shard = _filled(shard, axis, context.num_elements(factor), value)
+        poisoned.append(shard)
+    return poisoned
+
+
+def _filled(x: Any, axis: int, num_elements: Any, value: float) -> Any:
+    """Returns x with a value in place of the elements of an axis from `num_elements` on.
+
+    Args:
+      x: the tensor.
+      axis: the axis.
+      num_elements: the number of elements that stay, a scalar int32 tensor.
+      value: the value; infinity stands for the largest value of the data type.
+    """
+    if x.dtype.is_bool:
+        fill = tf.constant(value > 0)
+    elif value in (float("inf"), float("-inf")) and not x.dtype.is_complex:
+        fill = tf.constant(x.dtype.max if value > 0 else x.dtype.min, x.dtype)
+    else:
+        fill = tf.cast(value, x.dtype)
+    shape = [1] * len(x.shape)
+    shape[axis] = int(x.shape[axis])
+    stays = tf.reshape(tf.range(shape[axis]) < num_elements, shape)
+    return tf.where(stays, x, fill)
