@@ -92,8 +92,8 @@ def _conflict_message(
     source: object,
     kind: str,
 ) -> str:
-    """Returns the message of the error for two dimensions on one axis, or for a dimension
-    whose size is no multiple of the number of shards.
+    """Returns the message of the error for two dimensions on one axis, or, on a strict mesh,
+    for a dimension whose size is no multiple of the number of shards.
 
     Args:
       conflict: the dimension and the axis.
@@ -131,7 +131,8 @@ def _conflict_message(
         mesh=str(mesh),
         layout=underlined,
         way_out=f"Make its size a multiple of {num_shards} (next: {next_multiple}), take "
-        f"the rule away, or rename the dimension: {example}.",
+        f"the rule away, rename the dimension: {example}, or allow padding: "
+        "Mesh(strict=False).",
     )
 
 

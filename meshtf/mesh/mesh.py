@@ -30,9 +30,11 @@ from meshtf.mesh.axes import (
 )
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh_text import (
+    device_count_error,
     devices_text,
     mesh_repr,
     mesh_text,
+    missing_axis_error,
     missing_axis_note,
     missing_axis_notes,
 )
@@ -77,9 +79,8 @@ class Mesh:
       stages: the axis of the pipeline stages (`mtf.stage`); it shards no dimension.
       optional_axes: axes that layouts may name although this mesh lacks them, such as
         "data;model", so that one layout serves smaller meshes as well.
-      strict: whether warnings about the layout are errors.
-      uneven: whether axes may shard dimensions whose size they do not divide: the last
-        shards are then shorter than the others, or empty. Experimental.
+      strict: whether warnings about the layout are errors, and so is a dimension whose size
+        its axes do not divide. Otherwise its last shards end with padding.
       seed: the seed from which the initial values of variables are drawn.
       bucket_bytes: gradients and other partial sums are reduced together, in collectives
         of about so many bytes, while the backward pass continues; only on devices with
@@ -107,7 +108,6 @@ class Mesh:
         seed: int = 0,
         bucket_bytes: int = 25 * 2**20,
         optional_axes: str | Sequence[str] = (),
-        uneven: bool = False,
     ) -> None:
         self.axes = read_axes(axes)
         self.layout = Layout(layout)
@@ -125,7 +125,6 @@ class Mesh:
         self.stages = as_text("stages", stages, "the name of an axis")
         self.optional_axes = read_names(optional_axes)
         self.strict = as_bool("strict", strict)
-        self.uneven = as_bool("uneven", uneven)
         self.seed = as_int("seed", seed)
         self._check()
 
@@ -196,6 +195,11 @@ class Mesh:
     def optimizer_layout(self) -> Layout:
         """The rules for optimizer slots."""
         return self.layout_in(kind="slot")
+
+    @property
+    def pads(self) -> bool:
+        """Whether axes may shard dimensions whose size they do not divide."""
+        return not self.strict
 
     @property
     def abstract(self) -> bool:
@@ -270,7 +274,7 @@ class Mesh:
             num_shards = math.prod(self.axes[axis] for axis in axes)
             for axis in axes:
                 state = states[axis]
-                if dim.size % num_shards and not self.uneven:
+                if dim.size % num_shards and self.strict:
                     conflicts.append(Conflict("size", dim.name, axis))
                 elif isinstance(state, Sharded):
                     conflicts.append(Conflict("axis", dim.name, axis, other=state.dim))
@@ -326,17 +330,7 @@ class Mesh:
         if devices is None or isinstance(devices, str):
             return
         if len(devices) != self.size:
-            raise MeshError(
-                explain_error(
-                    f"the mesh has {self.size} positions, but {len(devices)} devices "
-                    "were given.",
-                    mesh=self,
-                    devices=", ".join(devices),
-                    way_out="Give one device for each position (the last axis runs "
-                    "fastest), or devices=None to map all positions to the available "
-                    "hardware.",
-                )
-            )
+            raise MeshError(device_count_error(self.axes, devices))
 
     def _check_rules(self, layout: Layout) -> None:
         """Raises an error for a rule that no mesh allows, and reports missing axes."""
@@ -367,14 +361,7 @@ class Mesh:
         log_once(self, missing_axis_note(self.axes, axis, named_by))
         if self.size == 1 or axis in self.optional_axes:
             return
-        similar = near_misses(axis, self.axes)
-        question = f"Did you mean {similar}?" if similar else ""
-        text = explain_error(
-            f"{named_by}: the mesh has no axis {axis!r}, which counts as size 1.",
-            mesh=str(self),
-            way_out=f"{question} If it may be absent, say so: Mesh(..., "
-            f'optional_axes="{axis}").'.lstrip(),
-        )
+        text = missing_axis_error(self.axes, axis, named_by)
         if self.strict:
             raise LayoutError(text)
         warn_once(self, f"lacking axis {axis}", text)

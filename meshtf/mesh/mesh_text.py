@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from meshtf.errors import near_misses
+from meshtf.errors import explain_error, near_misses
 
 
 def axes_text(axes: Mapping[str, int]) -> str:
@@ -60,6 +61,24 @@ def missing_axis_notes(
     ]
 
 
+def missing_axis_error(axes: Mapping[str, int], axis: str, named_by: str) -> str:
+    """Returns the message about an axis that the mesh lacks and that is not optional.
+
+    Args:
+      axes: the axes of the mesh.
+      axis: the axis that it lacks.
+      named_by: what names the axis, such as "layout rule batch:data".
+    """
+    similar = near_misses(axis, axes)
+    question = f"Did you mean {similar}?" if similar else ""
+    return explain_error(
+        f"{named_by}: the mesh has no axis {axis!r}, which counts as size 1.",
+        mesh=mesh_text(axes),
+        way_out=f"{question} If it may be absent, say so: Mesh(..., "
+        f'optional_axes="{axis}").'.lstrip(),
+    )
+
+
 def missing_axis_note(axes: Mapping[str, int], axis: str, named_by: str) -> str:
     """Returns the note about an axis that the mesh, which has `axes`, lacks; `named_by` says
     what names the axis.
@@ -68,3 +87,15 @@ def missing_axis_note(axes: Mapping[str, int], axis: str, named_by: str) -> str:
     question = f" Did you mean {similar}?" if similar else ""
     note = f"the mesh {mesh_text(axes)} has no axis {axis!r}, which counts as size 1."
     return f"{named_by}: {note}{question}"
+
+
+def device_count_error(axes: Mapping[str, int], devices: Sequence[str]) -> str:
+    """Returns the message about a list of devices that has not one for each position."""
+    return explain_error(
+        f"the mesh has {math.prod(axes.values())} positions, but {len(devices)} devices "
+        "were given.",
+        mesh=mesh_text(axes),
+        devices=", ".join(devices),
+        way_out="Give one device for each position (the last axis runs fastest), or "
+        "devices=None to map all positions to the available hardware.",
+    )

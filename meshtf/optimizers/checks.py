@@ -193,7 +193,8 @@ def _explain_conflict(conflict: Conflict, variable: Variable) -> tuple[str, str]
             f'optimizer_layout="{conflict.other}:"',
         )
     size = variable.shape[dim]
-    num_shards = variable.mesh.axes[conflict.axis]
+    axes = variable.slot_layout.axes(dim)
+    num_shards = variable.mesh.group_size(*(a for a in axes if a in variable.mesh.axes))
     shard_size = -(-size // num_shards)  # rounded up
     next_multiple = shard_size * num_shards
     return (

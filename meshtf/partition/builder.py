@@ -34,8 +34,8 @@ from meshtf.graph.recorder import EagerStore
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
 from meshtf.mesh.state import reduced_placement
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
-from meshtf.partition.cost import reads_local_only
-from meshtf.partition.planner import NodePlan, plan_node, received_elements
+from meshtf.partition.cost import reads_local_only, received_elements
+from meshtf.partition.planner import NodePlan, plan_node
 from meshtf.partition.preferred_placement import PreferredPlacement
 from meshtf.partition.reshard_table import creates_partial, placement_after, reshards
 from meshtf.partition.steps import (
@@ -378,10 +378,9 @@ class Builder:
             factor_size = dict(plan.sizes)[factor]
             axes = plan.axes_of(factor)
             num_shards = self.mesh.group_size(*axes)
-            local_size = shape[dim] // num_shards
-            if not axes or reads_local_only(
-                window, factor_size, local_size, num_shards
-            ):
+            local_size = shape[dim] // num_shards  # windows have no padding
+            is_local = reads_local_only(window, factor_size, local_size, num_shards)
+            if not axes or is_local:
                 continue
             out = Value(value.spec, value.placement)
             self.steps.append(

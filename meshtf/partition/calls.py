@@ -29,7 +29,8 @@ from meshtf.partition.loops_and_branches import (
     plan_body,
     set_outputs,
 )
-from meshtf.partition.planner import final_placement, plan_node
+from meshtf.partition.planner import plan_node
+from meshtf.partition.preferred_placement import final_placement
 from meshtf.partition.steps import CallStep, Compute, Program, Value
 
 

@@ -28,6 +28,7 @@ from meshtf.graph import Spec, Window
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
+from meshtf.partition.reshard_table import reshards
 
 
 def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
@@ -50,18 +51,28 @@ def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
     """Returns the number of elements of one shard, with padding. It is a float, since the
     planner adds it to costs.
     """
-    if mesh.uneven:
-        return float(local_shape(shape, placement, mesh).size)
-    num_shards = 1
+    size = shape.size
+    local_sizes: dict[str, int] = {}
     for state, axis_size in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):
-            num_shards *= axis_size
-    return shape.size / num_shards
+            previous = local_sizes.get(state.dim) or shape[state.dim]
+            local_sizes[state.dim] = shard_size(previous, axis_size)
+            size = size // previous * local_sizes[state.dim]
+    return float(size)
 
 
 def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
     """Returns the size of one shard in bytes."""
     return local_size(spec.shape, placement, mesh) * dtype_bytes(spec.dtype)
+
+
+def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) -> float:
+    """Returns the elements that one device receives in a reshard from `old` to `new`."""
+    size = local_size(spec.shape, old, mesh)
+    return sum(
+        bytes_received(reshard.kind, size, mesh.group_size(*reshard.axes))
+        for reshard in reshards(mesh.axes, old, new)
+    )
 
 
 def spans(

@@ -41,8 +41,8 @@ from meshtf.mesh import (
     Sharded,
     State,
 )
-from meshtf.partition.cost import bytes_received, local_size
-from meshtf.partition.reshard_table import reshards
+from meshtf.partition.cost import received_elements
+from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
 # Mesh -> {arguments of `plan_node`: plan}.
@@ -255,7 +255,8 @@ class _Planner:
                     sharded.add(factor_of(self.op, state.dim))
         choices: list[str | None] = []
         for factor in self.sizes:
-            if factor not in sharded and self._can_shard(factor, axis):
+            is_even = not self.sizes[factor] % self.mesh.axes[axis]
+            if factor not in sharded and is_even and self._can_shard(factor, axis):
                 choices.append(factor)
         choices.append(None)
         return min(choices, key=lambda factor: self._num_received(factor, axis))
@@ -275,7 +276,7 @@ class _Planner:
         sizes = self._sizes_of(factor)
         if not any(size % num_shards for size in sizes):
             return True
-        return self.mesh.uneven and len(set(sizes)) == 1 and can_pad(self.op, factor)
+        return self.mesh.pads and len(set(sizes)) == 1 and can_pad(self.op, factor)
 
     def _axes_together(self, factor: str) -> list[set[str]]:
         """Returns sets of axes that may shard a factor together: those of the layout, and
@@ -395,29 +396,3 @@ def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str
         for dim in y.shape:
             sizes[dim.name] = dim.size
     return sizes
-
-
-def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) -> float:
-    """Returns the elements that one device receives in a reshard from `old` to `new`."""
-    size = local_size(spec.shape, old, mesh)
-    return sum(
-        bytes_received(reshard.kind, size, mesh.group_size(*reshard.axes))
-        for reshard in reshards(mesh.axes, old, new)
-    )
-
-
-def final_placement(result: Placement, preferred: Placement) -> Placement:
-    """Returns the placement that an output keeps until an op needs another one.
-
-    It is the preferred placement. But along an axis where the preferred state is
-    Replicated, the output keeps its state `result`, sharded or partial, unless the
-    preferred placement shards the same dimension along another axis.
-    """
-
-    def final_state(state: State, preferred_state: State) -> State:
-        is_sharded_elsewhere = isinstance(state, Sharded) and state in preferred
-        if preferred_state == Replicated and not is_sharded_elsewhere:
-            return state
-        return preferred_state
-
-    return tuple(map(final_state, result, preferred))

@@ -10,12 +10,16 @@ where it was recorded or, outside of such blocks, on the stage of its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from meshtf.graph import Node, ReshardOp, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded, State
 from meshtf.mesh.mesh import Conflict
+from meshtf.names import Shape
+from meshtf.partition.cost import local_shape
+
+_MIN_PADDING = 0.1  # of a dimension, from which on the user is told
 
 
 class PlacedTensors(Protocol):
@@ -46,6 +50,8 @@ class PreferredPlacement:
         self.mesh = mesh
         self.tensors = tensors
         self.notes = notes
+        # Shapes and placements whose padding has been looked at.
+        self._seen: set[tuple[Shape, Placement]] = set()
 
     def placement(self, node: Node, y: Tensor) -> Placement:
         """Returns the placement that an output `y` of a node should have.
@@ -64,6 +70,11 @@ class PreferredPlacement:
         placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None
+        if (y.shape, placement) not in self._seen:
+            self._seen.add((y.shape, placement))
+            self.notes.update(
+                dict.fromkeys(padding_notes(y.shape, placement, self.mesh))
+            )
         return placement
 
     def stage(self, node: Node) -> int | None:
@@ -117,11 +128,48 @@ class PreferredPlacement:
             axes = zip(self.mesh.axes, placement)
             shards = [axis for axis, state in axes if state == primal_state]
             num_shards = self.mesh.group_size(*shards)
-            if y.shape[primal_state.dim] % num_shards and not self.mesh.uneven:
+            if y.shape[primal_state.dim] % num_shards and not self.mesh.pads:
                 return Replicated
             return primal_state
 
         return tuple(map(state_of_y, placement))
+
+
+def final_placement(result: Placement, preferred: Placement) -> Placement:
+    """Returns the placement that an output keeps until an op needs another one.
+
+    It is the preferred placement. But along an axis where the preferred state is
+    Replicated, the output keeps its state `result`, sharded or partial, unless the
+    preferred placement shards the same dimension along another axis.
+    """
+
+    def final_state(state: State, preferred_state: State) -> State:
+        is_sharded_elsewhere = isinstance(state, Sharded) and state in preferred
+        if preferred_state == Replicated and not is_sharded_elsewhere:
+            return state
+        return preferred_state
+
+    return tuple(map(final_state, result, preferred))
+
+
+def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[str]:
+    """Yields a remark on each dimension of which at least a tenth more is stored than it has
+    elements, since its shards end with padding.
+    """
+    local = local_shape(shape, placement, mesh)
+    for dim in shape:
+        axes = [a for a, s in zip(mesh.axes, placement) if s == Sharded(dim.name)]
+        num_shards = mesh.group_size(*axes)
+        stored = local[dim.name] * num_shards
+        if not axes or stored < (1 + _MIN_PADDING) * dim.size:
+            continue
+        below = dim.size // num_shards * num_shards
+        sizes = f"{below} or {below + num_shards}" if below else f"{num_shards}"
+        yield (
+            f"{dim.name}:{dim.size} over {'+'.join(axes)} is stored as {stored}: "
+            f"{stored / dim.size - 1:.0%} more memory and work; sizes without padding: "
+            f"{sizes}."
+        )
 
 
 def _note(conflict: Conflict, node: Node, y: Tensor) -> str:

@@ -131,7 +131,7 @@ def run_compute(
         )
         if filled_padding.poison is not None:
             inputs = with_poisoned_padding(compute.node, context, inputs)
-        if mesh.uneven:
+        if mesh.pads:
             inputs = with_filled_padding(compute.node, context, inputs)
         outputs = _local_outputs(
             compute, context, inputs, shard_of=shard_of, outline=outline

@@ -131,7 +131,7 @@ class ReshardBlocks:
     @property
     def any_padded(self) -> bool:
         """Whether a block has padding."""
-        if not self._mesh.uneven:
+        if not self._mesh.pads:
             return False
         before = self._step.reshard.before
         after = self._step.reshard.after
@@ -142,14 +142,14 @@ class ReshardBlocks:
     def before(self, x: Any, ops: BlockOps) -> Any:
         """Returns the tensor that the collective takes, for the shard x."""
         state = self._step.reshard.after
-        if not isinstance(state, Sharded) or not self._mesh.uneven:
+        if not isinstance(state, Sharded) or not self._mesh.pads:
             return x
         return to_blocks(x, self._shape.index(state.dim), self._axis_sizes, ops)
 
     def after(self, x: Any, ops: BlockOps) -> Any:
         """Returns the shard for the result x of the collective."""
         state = self._step.reshard.before
-        if not isinstance(state, Sharded) or not self._mesh.uneven:
+        if not isinstance(state, Sharded) or not self._mesh.pads:
             return x
         size = local_shape(self._shape, self._step.out.placement, self._mesh)[state.dim]
         axis = self._shape.index(state.dim)

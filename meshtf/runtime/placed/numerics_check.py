@@ -182,7 +182,7 @@ class CheckingExecutor(PlacedExecutor):
         self, spec: Spec, placement: Placement, shards: Shards
     ) -> Shards:
         """Returns the shards of all positions without their padding."""
-        if not self.mesh.uneven:
+        if not self.mesh.pads:
             return shards
         return [
             None

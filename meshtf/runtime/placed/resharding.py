@@ -126,7 +126,7 @@ class ReshardExecutor(StepExecutor):
         """Returns function(shard, ops) for the shard of each position, once for positions of
         one device with the same shard.
         """
-        if not self.mesh.uneven:
+        if not self.mesh.pads:
             return shards
         results: dict[Any, Any] = {}
         outputs: Shards = []
