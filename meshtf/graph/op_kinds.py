@@ -180,9 +180,9 @@ def factor_of(op: Op, dim: str) -> str:
 
 
 def can_pad(op: Op, factor: str) -> bool:
-    """Returns whether shards of a factor may end with padding; see `Op.may_pad`."""
-    if isinstance(op, WindowedOp):
-        return False
+    """Returns whether shards of a factor along which no window slides may end with padding;
+    see `Op.may_pad`.
+    """
     if isinstance(op, OpWithStatistics) and factor in op.statistics_dims():
         return type(op).may_pad is not Op.may_pad and op.may_pad(factor)
     return op.may_pad(factor)

@@ -378,9 +378,8 @@ class Builder:
             factor_size = dict(plan.sizes)[factor]
             axes = plan.axes_of(factor)
             num_shards = self.mesh.group_size(*axes)
-            local_size = shape[dim] // num_shards  # windows have no padding
-            is_local = reads_local_only(window, factor_size, local_size, num_shards)
-            if not axes or is_local:
+            size = shape[dim] // num_shards  # of a shard, which has no padding
+            if not axes or reads_local_only(window, factor_size, size, num_shards):
                 continue
             out = Value(value.spec, value.placement)
             self.steps.append(

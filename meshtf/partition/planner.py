@@ -42,6 +42,7 @@ from meshtf.mesh import (
     State,
 )
 from meshtf.partition.cost import received_elements
+from meshtf.partition.factor_sizes import factor_sizes, has_window, sizes_of
 from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
@@ -146,7 +147,7 @@ class _Planner:
         self.preferred = preferred
         self.stage = stage
         self.axes = tuple(mesh.axes)
-        self.sizes = _factor_sizes(op, ins, outs)
+        self.sizes = factor_sizes(op, ins, outs)
         # Axis -> the factor that it shards, for the axes that were planned so far.
         self.sharded_factors: dict[str, str] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
@@ -273,10 +274,12 @@ class _Planner:
         ):
             return False
         num_shards = self.mesh.group_size(*axes)
-        sizes = self._sizes_of(factor)
+        sizes = sizes_of(factor, self.op, self.ins, self.outs)
         if not any(size % num_shards for size in sizes):
             return True
-        return self.mesh.pads and len(set(sizes)) == 1 and can_pad(self.op, factor)
+        if not self.mesh.pads or len(sizes) > 1:
+            return False
+        return can_pad(self.op, factor) and not has_window(factor, self.op, self.ins)
 
     def _axes_together(self, factor: str) -> list[set[str]]:
         """Returns sets of axes that may shard a factor together: those of the layout, and
@@ -296,18 +299,6 @@ class _Planner:
             states = zip(self.axes, placement)
             result.append({axis for axis, s in states if s == Sharded(factor)})
         return result
-
-    def _sizes_of(self, factor: str) -> list[int]:
-        """Returns the sizes of a factor in inputs and outputs, which may differ."""
-        sizes = [self.sizes[factor]]
-        for x in self.ins:
-            for dim in x.shape:
-                if factor_of(self.op, dim.name) == factor:
-                    sizes.append(dim.size)
-        for y in self.outs:
-            if factor in y.shape:
-                sizes.append(y.shape[factor])
-        return sizes
 
     def _num_received(self, factor: str | None, axis: str) -> float:
         """Returns the elements that one device receives if `axis` shards `factor` (None:
@@ -374,7 +365,7 @@ class _Planner:
         return Partial(role.value)
 
     def _is_stage_axis(self, axis: str) -> bool:
-        """Whether the stages of a pipeline are along an axis."""
+        """Whether pipeline stages are along an axis."""
         return axis == self.mesh.stages and self.mesh.axes[axis] > 1
 
     def _stage_state(self) -> State:
@@ -382,17 +373,3 @@ class _Planner:
         if self.stage is None:
             return Replicated
         return OnStage(self.stage)
-
-
-def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:
-    """Returns {factor: its global size}: the size in an output or, for a factor that no
-    output has, in the first input that has the factor.
-    """
-    sizes = {}
-    for x in reversed(ins):
-        for dim in x.shape:
-            sizes[factor_of(op, dim.name)] = dim.size
-    for y in outs:
-        for dim in y.shape:
-            sizes[dim.name] = dim.size
-    return sizes

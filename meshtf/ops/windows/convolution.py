@@ -81,6 +81,9 @@ class _ConvOp(WindowedOp):
             return Role.MAP  # sharded inputs give a sharded output
         return Role.SUM  # sharded inputs give partial sums
 
+    def may_pad(self, factor: str) -> bool:
+        return self.role(factor) is not Role.UNSHARDED
+
     def _spatial_sizes(self) -> dict[str, int]:
         """Returns the sizes of the spatial dimensions in this op's output, by name."""
         return {window.dim: window.num_windows for window in self.geometry.windows}
