@@ -19,7 +19,8 @@ HERE = r"test_errors\.py:\d+"
 
 @pytest.fixture
 def mesh():
-    return mtf.Mesh("data:2;model:2", "batch:data;heads:model;d_ff:model")
+    layout = "batch:data;heads:model;d_ff:model"
+    return mtf.Mesh("data:2;model:2", layout, strict=True)
 
 
 # Layouts

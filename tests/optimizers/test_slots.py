@@ -359,7 +359,8 @@ def test_slots_follow_the_region_of_their_variable():
 
 
 def test_slots_that_cannot_be_sharded_are_refused():
-    mesh = mtf.Mesh("data:4", "batch:data", optimizer_layout="d_model:data;vocab:data")
+    rules = "d_model:data;vocab:data"
+    mesh = mtf.Mesh("data:4", "batch:data", optimizer_layout=rules, strict=True)
     odd = mtf.Variable(mesh, "d_model:6;d_ff:16", initializers.ones, "odd")
     both = mtf.Variable(mesh, "vocab:16;d_model:8", initializers.ones, "table")
     with pytest.raises(

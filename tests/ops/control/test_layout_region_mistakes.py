@@ -63,8 +63,9 @@ def test_two_dimensions_on_one_axis(x):
             mtf.Variable(x.mesh, "batch:4;d:6", ones, "w")
 
 
-def test_sizes_that_do_not_divide(x):
-    x = mtf.slice(x, "d", 0, 5)
+def test_sizes_that_do_not_divide():
+    mesh = mtf.Mesh("a:2;b:2", "batch:a;h:b", strict=True)
+    x = mtf.slice(mtf.ones(mesh, "batch:4;d:6"), "d", 0, 5)
     with refuses(
         mtf.LayoutError,
         '"d" of size 5',
@@ -78,15 +79,12 @@ def test_sizes_that_do_not_divide(x):
     assert 'mtf.split(x, "d"' in line_of(str(error.value), __file__)
 
 
-def test_several_axes_for_one_dimension(x):
-    with refuses(
-        mtf.ParseError, "'d'", "over 2 axes", r"d:a\+b", HERE, "name one axis"
-    ):
-        mtf.layout("d:a+b")
-    with refuses(
-        mtf.ParseError, "'d'", "over 2 axes", r"\[", "mtf.shard", HERE, "name one axis"
-    ):
-        mtf.shard(x, {"d": "a+b"})
+def test_axes_in_another_order_than_the_mesh(x):
+    words = "'d'", "not in the order of the mesh", r"d:b\+a", r'write "d:a\+b"'
+    with mtf.layout("d:b+a; batch:"), refuses(mtf.ParseError, *words):
+        mtf.exp(x)
+    with refuses(mtf.ParseError, *words, r"\[", "mtf.shard", HERE):
+        mtf.shard(x, {"d": "b+a"})
 
 
 def test_rules_that_cannot_be_read(x):

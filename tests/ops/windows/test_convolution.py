@@ -88,15 +88,20 @@ def test_odd_sizes(rng, rows, taps, stride):
     )
 
 
-def test_windows_that_cannot_be_cut_are_an_error_and_a_rename_helps(rng):
-    mesh = mtf.Mesh("x:2", "h:x")
+@pytest.mark.parametrize("strict", [False, True])
+def test_windows_of_which_an_axis_does_not_divide_the_count(rng, strict):
+    """They are padded, or, on a strict mesh, refused: then a rename helps."""
+    mesh = mtf.Mesh("x:2", "h:x", strict=strict)
     x, kernel = rng.normal(size=(2, 8, 4)), rng.normal(size=(3, 4, 3))
     xs = named(mesh, x, "b;h;c"), named(mesh, kernel, "i;c;o")
-    with refuses(mtf.LayoutError, '"h" of size 3 cannot be split', "mtf.rename"):
-        mtf.conv(*xs, "h:i", stride=2, padding="valid")
-    y = mtf.conv(
-        mtf.rename(xs[0], "h", "h_whole"), xs[1], "h_whole:i", stride=2, padding="valid"
-    )
+    dim = "h"
+    image = xs[0]
+    if strict:
+        with refuses(mtf.LayoutError, '"h" of size 3 cannot be split', "mtf.rename"):
+            mtf.conv(*xs, "h:i", stride=2, padding="valid")
+        dim = "h_whole"
+        image = mtf.rename(xs[0], "h", dim)
+    y = mtf.conv(image, xs[1], f"{dim}:i", stride=2, padding="valid")
     gradients_are_equal(
         y, xs, lambda x, k: tf.nn.conv1d(x, k, 2, "VALID"), [x, kernel], rng
     )
