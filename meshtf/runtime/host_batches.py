@@ -18,7 +18,8 @@ TensorFlow puts all int32 results of functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,9 +28,11 @@ from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import ShardedValue, Spec, Tensor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Mesh, Placement, Sharded
+from meshtf.mesh.shard_sizes import is_padded
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.names.arguments import as_callable, as_mapping
+from meshtf.partition.cost import local_shape
 from meshtf.runtime.dataset_options import without_autotuning
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.processes import is_of_other_process
@@ -190,13 +193,20 @@ class HostReader:
         """
         spec = Spec(Shape([self._examples_dim]), "int32")
         placement, conflicts = self._mesh.place(spec.shape)
-        if conflicts:
+        axis_sizes = [
+            size
+            for size, state in zip(self._mesh.axes.values(), placement)
+            if isinstance(state, Sharded)
+        ]
+        if conflicts or is_padded(spec.shape.size, axis_sizes):
             raise LayoutError(
                 explain_error(
-                    "the layout cannot shard the examples of a batch.",
+                    "the layout cannot divide the examples of a batch into equal shards.",
                     examples=spec.shape,
                     mesh=self._mesh,
                     layout=self._mesh.layout,
+                    way_out="Make their number a multiple of "
+                    f"{math.prod(axis_sizes)}, or pass whole batches to the function.",
                 )
             )
         ranges: dict[str, list[tuple[int, int]]] = {}
@@ -259,12 +269,13 @@ class HostReader:
         # shard keys share a tensor.
         keys = list(zip(self._devices, shard_keys(placement, self._mesh)))
         shard_of: dict[Any, Any] = {}
+        sizes = local_shape(spec.shape, placement, self._mesh).sizes
         for device, shard_key in keys:
             if (device, shard_key) not in shard_of:
                 host = host_cpu(device)
                 shard_region = region(spec.shape, placement, shard_key, self._mesh)
                 shard_of[device, shard_key] = _shard(
-                    examples[host], self._sections[host], shard_region, device
+                    examples[host], self._sections[host], shard_region, sizes, device
                 )
         return [shard_of[key] for key in keys]
 
@@ -273,6 +284,7 @@ def _shard(
     x: Any,
     section: _Section,
     shard_region: tuple[slice, ...],
+    sizes: Sequence[int],
     device: str,
 ) -> Any:
     """Returns a shard of a tensor on a device.
@@ -281,6 +293,7 @@ def _shard(
       x: the examples that the device's host has read.
       section: the section of the batch that the host reads.
       shard_region: the region of the batch that the shard has, in global indices.
+      sizes: the sizes of the shard, with padding.
       device: the device.
     """
     examples, *other_slices = shard_region
@@ -293,8 +306,16 @@ def _shard(
         (bounds.start, bounds.stop) == (0, size)
         for bounds, size in zip(local_region, x.shape)
     )
-    if not covers_x:
-        with tf.device(section.host):
+    pads = [[0, size - n] for size, n in zip(sizes, _sizes_of(local_region))]
+    with tf.device(section.host):
+        if not covers_x:
             x = x[local_region]
+        if any(map(any, pads)):
+            x = tf.pad(x, pads)
     with tf.device(device):
         return tf.identity(x)
+
+
+def _sizes_of(region: tuple[slice, ...]) -> list[int]:
+    """Returns the size of a region along each axis."""
+    return [part.stop - part.start for part in region]

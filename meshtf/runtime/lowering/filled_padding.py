@@ -9,8 +9,9 @@ nothing, such as 0. The op tells it: see `Op.padding_value`. Padding is part of 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,9 +19,33 @@ import tensorflow as tf
 from meshtf.graph import Node, factor_of
 from meshtf.runtime.lowering.local_context import DeviceContext
 
-# Tests set this, so that whatever the padding of an input reaches shows: floats in padding are
-# NaN, and integers this number, unless the op tells a value. None: nothing is changed.
-poison: int | None = None
+
+class Poison:
+    """What tests write into padding, so that whatever it reaches shows: NaN, and integers.
+
+    Attributes:
+      integer: the value of integers; None: nothing is written.
+    """
+
+    integer: int | None = None
+
+
+POISON = Poison()
+
+
+@contextlib.contextmanager
+def poisoned_padding(seed: int) -> Iterator[None]:
+    """Poisons the padding in programs that are made in the context.
+
+    Args:
+      seed: chooses the value of integers among some that are likely to do harm.
+    """
+    before = POISON.integer
+    POISON.integer = (0, 1, -(2**31))[seed % 3]
+    try:
+        yield
+    finally:
+        POISON.integer = before
 
 
 def with_filled_padding(
@@ -45,14 +70,15 @@ def with_filled_padding(
 def with_poisoned_padding(
     node: Node, context: DeviceContext, inputs: Sequence[Any]
 ) -> list[Any]:
-    """Returns the inputs of a node's op on one device with `poison` in their padding."""
-    assert poison is not None
+    """Returns the inputs of a node's op on one device with `POISON` in their padding."""
+    integer = POISON.integer
+    assert integer is not None
     poisoned = []
     for x, shard in zip(node.inputs, inputs):
         for axis, name in enumerate(x.shape.names):
             factor = factor_of(node.op, name)
             if context.is_padded(factor):
-                value = poison if shard.dtype.is_integer else math.nan
+                value = integer if shard.dtype.is_integer else math.nan
                 shard = _filled(shard, axis, context.num_elements(factor), value)
         poisoned.append(shard)
     return poisoned

@@ -23,8 +23,8 @@ from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.ops.control.slicewise import Slicewise
 from meshtf.partition import Compute, Segment, Value
-from meshtf.runtime.lowering import filled_padding
 from meshtf.runtime.lowering.filled_padding import (
+    POISON,
     with_filled_padding,
     with_poisoned_padding,
 )
@@ -129,7 +129,7 @@ def run_compute(
             on_any_device=on_any_device,
             checks=checks,
         )
-        if filled_padding.poison is not None:
+        if POISON.integer is not None:
             inputs = with_poisoned_padding(compute.node, context, inputs)
         if mesh.pads:
             inputs = with_filled_padding(compute.node, context, inputs)

@@ -23,6 +23,7 @@ from meshtf.function.function import function
 from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
+from meshtf.runtime.lowering.filled_padding import poisoned_padding
 from meshtf.testing.conformance.compare import difference
 from meshtf.testing.conformance.layouts import (
     Rules,
@@ -101,7 +102,7 @@ def check_program(
         `reference_case`.
     """
     report = report_for(label(op_class), len(op_class.conformance_samples), seed)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), poisoned_padding(seed):
         warnings.simplefilter("ignore", LayoutWarning)
         cases = [
             reference(op_class, sample, seed, devices)
@@ -137,13 +138,13 @@ def _covering_layouts(
     report.left_out += num_layouts - len(candidates)
     # {index of a candidate: the layouts of samples that it covers}.
     covers = {
-        i: _sample_layouts(cases, axes, rules=candidate)
+        i: _sample_layouts(cases, rules=candidate)
         for i, candidate in enumerate(candidates)
     }
     uncovered = set().union(*covers.values())
     # The empty layout is always checked.
     layouts: list[Rules] = [{}]
-    uncovered -= _sample_layouts(cases, axes, rules={})
+    uncovered -= _sample_layouts(cases, rules={})
     while uncovered:
         covers = _remaining_covers(covers, uncovered)
         best = max(covers, key=lambda i: len(covers[i]))
@@ -183,15 +184,13 @@ def _candidates(
     return layouts
 
 
-def _sample_layouts(
-    cases: Sequence[ReferenceCase], axes: dict[str, int], rules: Rules
-) -> set[_SampleLayout]:
+def _sample_layouts(cases: Sequence[ReferenceCase], rules: Rules) -> set[_SampleLayout]:
     """Returns the layout of each sample's dimensions under a layout of the mesh, for the
     samples for which it is legal.
     """
     sample_layouts = set()
     for i, case in enumerate(cases):
-        if is_legal(case.shapes, axes, rules):
+        if is_legal(case.shapes, rules):
             pairs = frozenset((dim, rules[dim]) for dim in case.dims if dim in rules)
             sample_layouts.add(_SampleLayout(i, pairs))
     return sample_layouts
@@ -214,7 +213,7 @@ def _check_layout(
       report: the report that cases and failures are added to.
       run: runs the program.
     """
-    legal_cases = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
+    legal_cases = [case for case in cases if is_legal(case.shapes, rules)]
     context = f"mtf.function on {mesh}, layout {mesh.layout}"
     rng = random_generator(report.seed, "variants", context)
     report.cases += len(legal_cases)

@@ -27,6 +27,7 @@ from meshtf.runtime.lowering.shard_blocks import NumpyOps, to_blocks
 from meshtf.runtime.spmd.live.host_copy import HostCopy
 from meshtf.runtime.spmd.live.jax_host import is_local, jax_mesh, live_devices
 from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.storage.sharding import with_padding
 
 
 class ArrayLayout:
@@ -169,7 +170,7 @@ class ArrayLayout:
             first, *other_slices = region
             low, high, _step = first.indices(self.global_sizes[0])
             local_region = (slice(low - start, high - start), *other_slices)
-            return np.asarray(elements[local_region])
+            return with_padding(np.asarray(elements[local_region]), self.shard_sizes)
 
         return load_jax().make_array_from_callback(
             self.global_sizes, self.sharding, shard

@@ -105,7 +105,7 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
     legal = [
         layout_text(rules)
         for rules in all_layouts(shape.names, list(mesh.axes))
-        if is_legal([shape], mesh.axes, rules)
+        if is_legal([shape], rules)
     ]
     for dtype in dtypes:
         array = tf.cast(
