@@ -108,6 +108,11 @@ def gradient(op, lie, only=None):
     return mutant(op, only, gradient=lambda self, *args: lie(op.gradient(self, *args)))
 
 
+def unfilled(op, only=None):
+    """Returns an op that takes any value in padding."""
+    return mutant(op, only, padding_value=lambda self, i, factor: None)
+
+
 def fn(*names):
     """Returns whether a sample is of one of these functions."""
     return lambda sample: sample.attributes[0] in names
@@ -234,6 +239,19 @@ MUTANTS = {
             if context.num_shards(self.dim) == 1
             else Pad.local(self, context, x)
         ),
+    ),
+    "padding: summed by einsum": unfilled(Einsum),
+    "padding: summed": unfilled(Reduce, fn("sum")),
+    "padding: averaged": unfilled(Reduce, fn("mean")),
+    "padding: a maximum": unfilled(Reduce, fn("max")),
+    "padding: a minimum": unfilled(Reduce, fn("min")),
+    "padding: summed by segment": unfilled(SegmentSum),
+    "padding: in a softmax": unfilled(Softmax),
+    "padding: in a log-sum-exp": unfilled(LogSumExp),
+    "padding: in a cross entropy": unfilled(CrossEntropy),
+    "padding: in a running sum": unfilled(Cumsum),
+    "padding: zeros in a maximum": mutant(
+        Reduce, fn("max"), padding_value=lambda self, i, factor: 0.0
     ),
     "window: slice short by one": mutant(Slice, window=_windows_end_early(Slice)),
     "window: slice late by one": mutant(

@@ -96,11 +96,16 @@ def test_windows(name, num_shards, rng):
 
 
 @pytest.mark.parametrize(
-    "axes, dtypes",
-    [("a:2;b:2", ["float32", "bool"]), ("a:2;b:2;c:2", ["bfloat16", "int32"])],
+    "axes, dtypes, sizes",
+    [
+        ("a:2;b:2", ["float32", "bool"], "n:8;h:8;k:4"),
+        ("a:2;b:2;c:2", ["bfloat16", "int32"], "n:8;h:8;k:4"),
+        ("a:2;b:2", ["float32"], "n:5;h:7;k:1"),
+        ("a:3;b:2", ["int32", "bool"], "n:4;h:11;k:3"),
+    ],
 )
-def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
-    shape = Shape("n:8;h:8;k:4")
+def test_every_move_from_one_layout_to_all_others(axes, dtypes, sizes, rng):
+    shape = Shape(sizes)
     mesh = mtf.Mesh(axes)
     legal = [
         layout_text(rules)
