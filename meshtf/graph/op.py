@@ -131,7 +131,15 @@ class LocalContext(Protocol):
         """
 
     def local_size(self, factor: str) -> int:
-        """Returns the size of this device's shard along a factor, in elements."""
+        """Returns the size of this device's shard along a factor, in elements, with padding."""
+
+    def is_padded(self, factor: str) -> bool:
+        """Returns whether a shard of a factor ends with padding; see `Op.may_pad`."""
+
+    def num_elements(self, factor: str) -> Any:
+        """Returns the size of this device's shard along a factor, without padding; a Python
+        int if no shard has any.
+        """
 
     def global_size(self, factor: str) -> int:
         """Returns the size of a factor over all shards, in elements."""

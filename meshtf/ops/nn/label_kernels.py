@@ -35,9 +35,13 @@ def to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
     """Returns labels relative to the start of the local shard of `dim`, which are negative or
     too large for labels of other shards.
     """
-    if context.num_shards(dim) > 1:
-        return labels - context.shard_offset(dim)
-    return labels
+    if context.num_shards(dim) == 1:
+        return labels
+    local_labels = labels - context.shard_offset(dim)
+    if not context.is_padded(dim):
+        return local_labels
+    # The padding of a shard may have the indices of the next shard's elements.
+    return tf.where(local_labels < context.num_elements(dim), local_labels, -1)
 
 
 def logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
