@@ -36,8 +36,8 @@ from meshtf.testing.conformance.report import Report, report_for
 from meshtf.testing.conformance.samples import MESHES, label, random_generator
 
 # The maximum counts of layouts of one sample on one mesh.
-MAX_LEGAL = 30
-MAX_ILLEGAL = 10
+MAX_LEGAL = 8
+MAX_ILLEGAL = 4
 
 
 def check_op(

@@ -40,6 +40,8 @@ from meshtf.testing.conformance.samples import MESHES, label, random_generator
 
 # The maximum count of layouts of one op on one mesh; of more, random ones are chosen from.
 MAX_CANDIDATES = 20_000
+# The maximum count of programs of one op on one mesh.
+MAX_PROGRAMS = 10
 Program: TypeAlias = Callable[..., list[Tensor]]
 # Runs a program on eager tensors.
 Run: TypeAlias = Callable[[Program, Sequence[Tensor]], Sequence[Tensor]]
@@ -133,6 +135,7 @@ def _covering_layouts(
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
     rng = random_generator(report.seed, "programs", report.op)
     candidates = _candidates(dims, list(axes), rng)
+    rng.shuffle(candidates)  # the first of those that cover equally many is taken
     # Each dimension is sharded along some of the axes, or along none.
     num_layouts = (len(axis_choices(list(axes))) + 1) ** len(dims)
     report.left_out += num_layouts - len(candidates)
@@ -145,11 +148,12 @@ def _covering_layouts(
     # The empty layout is always checked.
     layouts: list[Rules] = [{}]
     uncovered -= _sample_layouts(cases, rules={})
-    while uncovered:
+    while uncovered and len(layouts) < MAX_PROGRAMS:
         covers = _remaining_covers(covers, uncovered)
         best = max(covers, key=lambda i: len(covers[i]))
         uncovered -= covers[best]
         layouts.append(candidates[best])
+    report.left_out += len(uncovered)
     return layouts
 
 
