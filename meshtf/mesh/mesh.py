@@ -114,7 +114,7 @@ class Mesh:
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
         self.keep_gathered = as_bool("keep_gathered", keep_gathered)
         self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
-        self.devices = read_devices(devices)
+        self.devices = read_devices(devices, self.axes)
         self.within_host = read_strings(
             "within_host", within_host, "an axis, or several"
         )
@@ -312,21 +312,6 @@ class Mesh:
             raise MeshError(
                 f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
                 "partial sum by a collective."
-            )
-        devices = self.devices
-        if devices is None or isinstance(devices, str):
-            return
-        if len(devices) != self.size:
-            raise MeshError(
-                explain_error(
-                    f"the mesh has {self.size} positions, but {len(devices)} devices "
-                    "were given.",
-                    mesh=self,
-                    devices=", ".join(devices),
-                    way_out="Give one device for each position (the last axis runs "
-                    "fastest), or devices=None to map all positions to the available "
-                    "hardware.",
-                )
             )
 
     def _check_rules(self, layout: Layout) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ COORDINATOR = "MESHTF_COORDINATOR"
 PROCESS = "MESHTF_PROCESS"
 TIMEOUT = "MESHTF_PROCESS_TIMEOUT"  # seconds without a sign of life of a process
 WAIT = "MESHTF_PROCESS_WAIT"  # seconds in which all processes must have started
+# Called once this process has met the others.
+after_joining: list[Callable[[], None]] = []
 _DEFAULT_TIMEOUT = 60
 _DEFAULT_WAIT = 300
 
@@ -52,7 +54,7 @@ def join_by_environment() -> None:
         initialization_timeout=max(wait, 1),
         heartbeat_timeout_seconds=max(timeout, 2),
     )
-    set_processes(Processes(index, count))
+    _joined(Processes(index, count))
 
 
 def join_detected() -> None:
@@ -67,7 +69,15 @@ def join_detected() -> None:
     _join()
     # This starts jax's devices, so their count cannot change any more.
     jax = load_jax()
-    set_processes(Processes(jax.process_index(), jax.process_count()))
+    _joined(Processes(jax.process_index(), jax.process_count()))
+
+
+def _joined(group: Processes) -> None:
+    """Notes the processes that have met, and calls the functions of `after_joining`."""
+    set_processes(group)
+    if group.count > 1:
+        for function in after_joining:
+            function()
 
 
 def any_process(flag: bool) -> bool:

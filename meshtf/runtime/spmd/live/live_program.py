@@ -11,13 +11,11 @@ while Python goes on.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshtf.errors import DeviceMemoryError
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.ops.variables.read_write import ScalarStore
@@ -27,6 +25,7 @@ from meshtf.runtime.lowering.program_summary import (
     memory_of,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_host import jax_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray, variable_array
@@ -84,15 +83,11 @@ class LiveProgram:
         for store in self.stores:
             store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
-        variables = {store: variable_array(store) for store in self._lowered.variables}
-        try:
+        with memory_errors(self._name):
+            variables = {
+                store: variable_array(store) for store in self._lowered.variables
+            }
             outputs = self._start(variables)
-        except Exception as error:
-            # All that jax's classes of errors say; older versions have no code for it.
-            if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
-                raise
-            reason = str(error).splitlines()[0]
-            raise DeviceMemoryError(self._name, reason) from None
         run = self._run_checks(outputs)
         written = self._lowered.written
         for store, array in zip(written, outputs[len(outputs) - len(written) :]):

@@ -300,3 +300,18 @@ def test_an_export_with_stages_is_refused():
 
     with pytest.raises(mtf.PlanError, match="(?s)stage 0 only.*test_staged_program"):
         mtf.export(mtf.function(f, mesh=mesh, x="batch;d"), X)
+
+
+def test_too_little_memory_is_an_error_with_the_forecast():
+    mesh = live_mesh("stage:2;data:2")
+
+    @mtf.function(mesh=mesh, x="batch")
+    def products(x):
+        with mtf.stage(1):
+            y = mtf.outer(x, mtf.rename(x, "batch", "columns"), mtf.multiply)
+            return mtf.reduce_sum(y), y
+
+    with pytest.raises(mtf.DeviceMemoryError, match="(?s)products needs.*TiB on a dev"):
+        products(np.ones(1 << 22, "float32"))
+    total, _ = products(np.ones(8, "float32"))
+    assert float(total) == 64.0
