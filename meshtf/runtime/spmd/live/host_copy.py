@@ -17,6 +17,7 @@ import numpy as np
 
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
 
 
 class HostCopy:
@@ -61,8 +62,9 @@ class HostCopy:
         replicated = jax.sharding.NamedSharding(
             self._array.sharding.mesh, jax.sharding.PartitionSpec()
         )
-        gathered_array = jax.jit(_identity, out_shardings=replicated)(self._array)
-        return numpy_array(gathered_array.addressable_data(0))
+        with native_output_to_stderr():
+            gathered_array = jax.jit(_identity, out_shardings=replicated)(self._array)
+            return numpy_array(gathered_array.addressable_data(0))
 
 
 def numpy_array(array: Any) -> np.ndarray:

@@ -12,10 +12,13 @@ Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,8 @@ TIMEOUT = "MESHTF_PROCESS_TIMEOUT"  # seconds without a sign of life of a proces
 WAIT = "MESHTF_PROCESS_WAIT"  # seconds in which all processes must have started
 # Called once this process has met the others.
 after_joining: list[Callable[[], None]] = []
+_STDOUT = 1  # file descriptors of C
+_STDERR = 2
 _DEFAULT_TIMEOUT = 60
 _DEFAULT_WAIT = 300
 
@@ -88,7 +93,31 @@ def any_process(flag: bool) -> bool:
         return flag
     from jax.experimental import multihost_utils
 
-    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+    with native_output_to_stderr():
+        return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+@contextlib.contextmanager
+def native_output_to_stderr() -> Iterator[None]:
+    """A context in which what libraries in C++ print goes to stderr, if there are several
+    processes: gloo prints a line for each new group of CPU devices, which is nothing that
+    a program like `python -m transformer.decode > texts` should write.
+    """
+    if processes().count == 1:
+        yield
+        return
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    stdout = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(stdout, _STDOUT)
+        os.close(stdout)
 
 
 def _index_and_count(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -161,5 +190,6 @@ def share_token() -> None:
     from jax.experimental import multihost_utils
 
     drawn = np.array(secrets.randbelow(10**9) + 1)
-    token = int(multihost_utils.broadcast_one_to_all(drawn))
+    with native_output_to_stderr():
+        token = int(multihost_utils.broadcast_one_to_all(drawn))
     set_processes(dataclasses.replace(group, token=token))
