@@ -91,10 +91,7 @@ def any_process(flag: bool) -> bool:
     """
     if processes().count == 1:
         return flag
-    from jax.experimental import multihost_utils
-
-    with native_output_to_stderr():
-        return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+    return _sum_over_processes(int(flag)) > 0
 
 
 @contextlib.contextmanager
@@ -187,9 +184,32 @@ def share_token() -> None:
     group = processes()
     if group.count == 1 or group.token:
         return
-    from jax.experimental import multihost_utils
-
-    drawn = np.array(secrets.randbelow(10**9) + 1)
-    with native_output_to_stderr():
-        token = int(multihost_utils.broadcast_one_to_all(drawn))
+    drawn = secrets.randbelow(10**9) + 1 if group.is_first else 0
+    token = _sum_over_processes(drawn)
     set_processes(dataclasses.replace(group, token=token))
+
+
+def _sum_over_processes(value: int) -> int:
+    """Returns the sum of the values of all processes, which all call this.
+
+    Unlike the functions of `jax.experimental.multihost_utils`, it waits for all devices: gloo
+    prints its lines before it returns.
+    """
+    jax = load_jax()
+    mesh = jax.sharding.Mesh(np.array(jax.devices(), dtype=object), ("device",))
+    by_device = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    local_devices = jax.local_devices()
+    shards = [
+        jax.device_put(np.array([value if device == local_devices[0] else 0]), device)
+        for device in local_devices
+    ]
+    values = jax.make_array_from_single_device_arrays((mesh.size,), by_device, shards)
+    with native_output_to_stderr():
+        total = jax.jit(_sum, out_shardings=replicated)(values).block_until_ready()
+    return int(np.asarray(total.addressable_data(0)))
+
+
+def _sum(values: Any) -> Any:
+    """Returns the sum. It is a named function, so that jax compiles it only once."""
+    return values.sum()
