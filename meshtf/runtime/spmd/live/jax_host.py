@@ -112,7 +112,8 @@ def devices_of_platform(mesh: Mesh) -> list[Any]:
     platform = _platform(mesh)
     try:
         return list(jax.devices(platform) if platform else jax.devices())
-    except RuntimeError as error:
+    # jax asserts that there is a platform: JAX_PLATFORMS may name one without a plugin.
+    except (RuntimeError, AssertionError) as error:
         raise _no_devices(mesh, platform, error) from None
 
 
@@ -129,7 +130,7 @@ def _no_devices(mesh: Mesh, platform: str, error: Exception) -> MeshError:
     )
     if platform in _PLUGINS:
         way_out += ' devices="spmd:cpu" runs on CPU devices.'
-    facts = {"jax": str(error).splitlines()[0]}
+    facts = {"jax": str(error).partition("\n")[0]} if str(error) else {}
     allowed = os.environ.get(_PLATFORMS, "")
     if allowed and platform not in allowed.split(","):
         facts["environment"] = f"{_PLATFORMS}={allowed}"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.runtime.spmd.live import jax_module
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh, devices_of_platform
 
 
@@ -35,6 +36,19 @@ def test_a_platform_that_the_environment_leaves_out(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     with pytest.raises(mtf.MeshError, match="JAX_PLATFORMS=cpu\n.*Unset JAX_PLATFORMS"):
         devices_of_platform(mtf.Mesh("data:2", devices="spmd:cuda"))
+
+
+def test_only_a_platform_without_plugin(monkeypatch):
+    def no_platform(platform=None):
+        raise AssertionError
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(jax_module.load_jax(), "devices", no_platform)
+    with pytest.raises(
+        mtf.MeshError, match="(?s)jax cannot use any devices.*Unset JAX_PLATFORMS"
+    ) as caught:
+        devices_of_platform(mtf.Mesh("data:2", devices="spmd"))
+    assert caught.value.__suppress_context__
 
 
 def test_too_few_cpu_devices(monkeypatch):
