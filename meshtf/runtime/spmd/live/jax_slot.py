@@ -192,6 +192,8 @@ def variable_array(variable: Any) -> VariableArray:
         return slots[0].value
     layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
     shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in slots}
-    value = VariableArray(layout, layout.array([shards[id(slot)] for slot in slots]))
+    with memory_errors(f"the variable {variable.name}"):
+        array = layout.array([shards[id(slot)] for slot in slots])
+    value = VariableArray(layout, array)
     variable.use_slots([JaxSlot(value, position) for position in range(len(slots))])
     return value
