@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from typing import IO, TextIO
 
 # A program that replaces itself by a command after setting PR_SET_PDEATHSIG (1) to SIGKILL
 # (9). If the parent ended before this, the program exits.
@@ -39,8 +40,8 @@ class Child:
 
     Args:
       command: the program and its arguments.
-      label: a text that is printed before each line of the child's output; None: the
-        child has the input and output of this process.
+      label: a text that is printed before each line of the child's output and errors;
+        None: the child has the input and output of this process.
       environment: environment variables in addition to those of this process.
     """
 
@@ -61,11 +62,17 @@ class Child:
             start_new_session=True,
             stdin=subprocess.DEVNULL if has_label else None,
             stdout=subprocess.PIPE if has_label else None,
-            stderr=subprocess.STDOUT if has_label else None,
+            stderr=subprocess.PIPE if has_label else None,
         )
-        self._printer = threading.Thread(target=self._print, args=(label,), daemon=True)
-        if has_label:
-            self._printer.start()
+        # Its output goes to the output of this process, its errors and logs to the errors.
+        pipes = [(self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)]
+        self._printers = [
+            threading.Thread(target=_print_lines, args=(pipe, label, out), daemon=True)
+            for pipe, out in pipes
+            if pipe is not None
+        ]
+        for printer in self._printers:
+            printer.start()
 
     @property
     def pid(self) -> int:
@@ -80,7 +87,7 @@ class Child:
     @property
     def printing(self) -> bool:
         """Whether there may be output that is not printed yet."""
-        return self._printer.is_alive()
+        return any(printer.is_alive() for printer in self._printers)
 
     def wait(self, seconds: float) -> int | None:
         """Waits until the child ends, for at most `seconds`. Returns the exit code, or None
@@ -101,11 +108,11 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
-    def _print(self, label: str) -> None:
-        """Prints the lines of the child's output with the label, until the child ends."""
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
-            for line in output:
-                text = line.decode(errors="replace").rstrip()
-                with _print_lock:
-                    print(f"[{label}] {text}", flush=True)
+
+def _print_lines(pipe: IO[bytes], label: str, out: TextIO) -> None:
+    """Prints the lines of a pipe with a label, until the child ends that writes them."""
+    with pipe:
+        for line in pipe:
+            text = line.decode(errors="replace").rstrip()
+            with _print_lock:
+                print(f"[{label}] {text}", file=out, flush=True)

@@ -52,10 +52,6 @@ def join_processes(detect: bool = False) -> Processes:
         live_processes.join_detected()
     else:
         live_processes.join_by_environment()
-    if processes().count > 1:
-        with contextlib.suppress(AttributeError, ValueError):  # not on all systems
-            faulthandler.register(signal.SIGUSR1)  # a supervisor sends it
-        sys.excepthook = functools.partial(_exit_if_lost, sys.excepthook)
     return processes()
 
 
@@ -64,6 +60,19 @@ def any_process(flag: bool) -> bool:
     wait for each other.
     """
     return live_processes.any_process(as_bool("flag", flag))
+
+
+def _prepare_for_faults() -> None:
+    """Ends the process with exit code `LOST` at an uncaught error due to a lost process, and
+    prints the stack of each thread at SIGUSR1, which a supervisor sends.
+    """
+    with contextlib.suppress(AttributeError, ValueError):  # not on all systems
+        faulthandler.register(signal.SIGUSR1)
+    sys.excepthook = functools.partial(_exit_if_lost, sys.excepthook)
+
+
+# A program may leave out `join_processes`: then its first live mesh meets the others.
+live_processes.after_joining.append(_prepare_for_faults)
 
 
 def _exit_if_lost(

@@ -5,7 +5,8 @@ machine.
     python -m meshtf selfcheck --quick              # a minute or less
     python -m meshtf selfcheck --ops=einsum,softmax
     python -m meshtf selfcheck --logical=8          # the CPU as eight devices
-    python -m meshtf selfcheck --live=spmd          # the devices that jax has
+    python -m meshtf selfcheck --live=spmd          # the devices that jax has; on two cores,
+                                                    # some twenty minutes
 
 For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
 that kind round-robin. Every op runs under the layouts of these meshes, and its results are
@@ -17,6 +18,7 @@ Exit code: 0: all checks passed; 1: a check failed; 2: wrong flags; 130: interru
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -78,11 +80,11 @@ def main(argv: Sequence[str]) -> int:
         ops = choose(_OPS.value)
         if _LOGICAL.value:
             logical_devices(_LOGICAL.value)
-        if _LIVE.value.startswith("spmd:cpu"):
+        if _LIVE.value and not re.fullmatch(r"spmd(:[a-zA-Z]+)?", _LIVE.value):
+            raise ValueError('--live is "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".')
+        if _LIVE.value == "spmd:cpu":
             # Before jax starts, which by default has one CPU device.
             ask_for_cpu_devices(4)
-        elif _LIVE.value and not _LIVE.value.startswith("spmd"):
-            raise ValueError('--live is "spmd", "spmd:cpu", "spmd:cuda" or "spmd:tpu".')
     except (ValueError, MeshError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -241,6 +241,8 @@ class Function(Generic[P, R]):
         try:
             results = iter(trace.call(call.flat_values, call.tensors))
         except DeviceMemoryError as error:
+            if error.program != self.name:  # that of the initial values of variables
+                raise
             raise self._with_forecast(error, args, kwargs) from None
         beat(f"ran {self.name}")
         return tf.nest.map_structure(

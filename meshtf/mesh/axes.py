@@ -7,14 +7,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from meshtf.errors import ParseError
+from meshtf.errors import MeshError, ParseError, explain_error
+from meshtf.mesh.mesh_text import mesh_text
 from meshtf.names import parse_pairs
 from meshtf.names.arguments import as_sequence, as_text, refuse
 
+_KINDS_OF_DEVICES = ("logical", "separate", "spmd", "abstract")
 AxesLike: TypeAlias = str | Mapping[str, int] | Iterable[tuple[str, int]]
 
 
@@ -119,11 +122,25 @@ def read_strings(name: str, value: str | Sequence[str], takes: str) -> tuple[str
     return tuple(as_text(name, text, takes) for text in as_sequence(name, value, takes))
 
 
-def read_devices(devices: str | Sequence[str] | None) -> str | Sequence[str] | None:
+def read_devices(
+    devices: str | Sequence[str] | None, axes: Mapping[str, int]
+) -> str | Sequence[str] | None:
     """Returns the argument `devices` of a mesh unchanged, except that names in any iterable
-    become a sequence. Raises ArgumentError for a value that a mesh does not take.
+    become a sequence.
+
+    Args:
+      devices: the argument.
+      axes: the axes of the mesh.
+
+    Raises:
+      ArgumentError: the argument is neither a string nor a list of strings.
+      MeshError: the string is no setting, or the number of devices is not that of
+        the positions.
     """
-    if devices is None or isinstance(devices, str):
+    if devices is None:
+        return devices
+    if isinstance(devices, str):
+        _check_setting(devices, axes)
         return devices
     takes = (
         'None, "logical:8", "separate:8", "spmd", "abstract", or a list of names of '
@@ -132,4 +149,46 @@ def read_devices(devices: str | Sequence[str] | None) -> str | Sequence[str] | N
     names = as_sequence("devices", devices, takes)
     for name in names:
         as_text("devices", name, takes)
+    size = math.prod(axes.values())
+    if len(names) != size:
+        raise MeshError(
+            explain_error(
+                f"the mesh has {size} positions, but {len(names)} devices were given.",
+                mesh=mesh_text(axes),
+                devices=", ".join(names),
+                way_out="Give one device for each position (the last axis runs fastest), "
+                "or devices=None to map all positions to the available hardware.",
+            )
+        )
     return names
+
+
+def _check_setting(devices: str, axes: Mapping[str, int]) -> None:
+    """Raises MeshError if a string is no setting of devices, such as "spmd:cpu:8", or has
+    another count of devices than the mesh has positions.
+    """
+    size = math.prod(axes.values())
+    kind, *fields = devices.split(":")
+    if kind not in _KINDS_OF_DEVICES:
+        raise MeshError(
+            explain_error(
+                f"devices={devices!r} is no setting of devices.",
+                way_out='Write "spmd", "spmd:cuda", "spmd:tpu" or "spmd:cpu" for the devices '
+                f'of jax; "logical:{size}" for devices of one CPU; None for the GPUs of '
+                "TensorFlow or else the CPU; or a list of names of TensorFlow's devices.",
+            )
+        )
+    if kind != "spmd" or not fields:
+        return
+    platform, *counts = fields
+    if platform.isalpha() and counts in ([], [str(size)]):
+        return
+    platform = platform if platform.isalpha() else "cpu"
+    raise MeshError(
+        explain_error(
+            f"devices={devices!r} does not fit a mesh of {size} positions.",
+            mesh=mesh_text(axes),
+            way_out=f'Write devices="spmd:{platform}:{size}", or leave the count out: '
+            f'"spmd:{platform}".',
+        )
+    )

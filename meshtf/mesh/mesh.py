@@ -30,7 +30,6 @@ from meshtf.mesh.axes import (
 )
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh_text import (
-    device_count_error,
     devices_text,
     mesh_repr,
     mesh_text,
@@ -118,7 +117,7 @@ class Mesh:
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
         self.keep_gathered = as_bool("keep_gathered", keep_gathered)
         self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
-        self.devices = read_devices(devices)
+        self.devices = read_devices(devices, self.axes)
         self.within_host = read_strings(
             "within_host", within_host, "an axis, or several"
         )
@@ -326,11 +325,6 @@ class Mesh:
                 f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
                 "partial sum by a collective."
             )
-        devices = self.devices
-        if devices is None or isinstance(devices, str):
-            return
-        if len(devices) != self.size:
-            raise MeshError(device_count_error(self.axes, devices))
 
     def _check_rules(self, layout: Layout) -> None:
         """Raises an error for a rule that no mesh allows, and reports missing axes."""

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from meshtf.errors import explain_error, near_misses
@@ -87,15 +86,3 @@ def missing_axis_note(axes: Mapping[str, int], axis: str, named_by: str) -> str:
     question = f" Did you mean {similar}?" if similar else ""
     note = f"the mesh {mesh_text(axes)} has no axis {axis!r}, which counts as size 1."
     return f"{named_by}: {note}{question}"
-
-
-def device_count_error(axes: Mapping[str, int], devices: Sequence[str]) -> str:
-    """Returns the message about a list of devices that has not one for each position."""
-    return explain_error(
-        f"the mesh has {math.prod(axes.values())} positions, but {len(devices)} devices "
-        "were given.",
-        mesh=mesh_text(axes),
-        devices=", ".join(devices),
-        way_out="Give one device for each position (the last axis runs fastest), or "
-        "devices=None to map all positions to the available hardware.",
-    )

@@ -38,6 +38,7 @@ from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.processes import is_of_other_process
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_host import hosts_of
 from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct, region, shard_keys
@@ -157,7 +158,8 @@ class HostReader:
             spec = self._spec(examples, name)
             placement, _conflicts = self._mesh.place(spec.shape)
             layout = ArrayLayout(spec, placement, self._mesh)
-            array = layout.array_of_section(examples, section.start)
+            with memory_errors(f"the tensor {name!r} of a batch"):
+                array = layout.array_of_section(examples, section.start)
             value = ShardedValue(placement, DeviceShards(array, layout))
             batch[name] = tensor_of_value(spec, value, self._mesh)
         return batch

@@ -23,6 +23,7 @@ import tensorflow as tf
 from meshtf.mesh import Mesh
 from meshtf.ops.linear.einsum import einsum
 from meshtf.runtime.spmd.live.jax_host import devices_of_platform
+from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
@@ -62,7 +63,8 @@ def describe(kind: str, devices: Sequence[str]) -> str:
 
 
 def describe_live(devices: str) -> tuple[int, str]:
-    """Returns how many devices live meshes have, and the names of their models.
+    """Returns how many devices live meshes have, and the names of their models, with the
+    version of jax.
 
     Args:
       devices: the devices of a live mesh, such as "spmd:cuda".
@@ -72,7 +74,8 @@ def describe_live(devices: str) -> tuple[int, str]:
     """
     live_devices = devices_of_platform(Mesh("", devices=devices))
     models = {str(device.device_kind) for device in live_devices}
-    return len(live_devices), ", ".join(sorted(models))
+    version = load_jax().__version__
+    return len(live_devices), f"{', '.join(sorted(models))}; jax {version}"
 
 
 def check_placement(devices: Sequence[str]) -> Report:

@@ -47,6 +47,8 @@ QUICK_EAGER_MESHES = ("x:2",)
 LIVE_MESHES = ("", "x:2", "x:2;y:2")
 _MAX_SHOWN = 5  # the count of failures that are printed for one row
 _COLUMNS = ("eager", "refused", "recorded", "left out", "failures")
+_LIVE_COLUMNS = ("recorded", "left out", "failures")
+_NAME_WIDTH = 32  # of the longest label of an op
 # Training takes about as long as this many samples of ops.
 _TRAINING_SAMPLES = 30
 
@@ -77,17 +79,17 @@ class Row(NamedTuple):
         """The count of comparisons."""
         return self.eager.cases + self.recorded.cases
 
-    def __str__(self) -> str:
-        """Returns the name, and a count for each of `_COLUMNS`."""
-        counts = (
-            self.eager.cases,
-            self.eager.refused,
-            self.recorded.cases,
-            self.eager.left_out + self.recorded.left_out,
-            len(self.failures),
-        )
-        aligned = "".join(f"{count:>10,}" for count in counts)
-        return f"{self.name:<24}{aligned}"
+    def text(self, columns: Sequence[str] = _COLUMNS) -> str:
+        """Returns the name, and a count for each column."""
+        counts = {
+            "eager": self.eager.cases,
+            "refused": self.eager.refused,
+            "recorded": self.recorded.cases,
+            "left out": self.eager.left_out + self.recorded.left_out,
+            "failures": len(self.failures),
+        }
+        aligned = "".join(f"{counts[column]:>10,}" for column in columns)
+        return f"{self.name:<{_NAME_WIDTH}}{aligned}"
 
 
 def choose(names: Sequence[str]) -> list[type[Op]]:
@@ -221,7 +223,7 @@ def check_kind(
         progress.begin(f"{len(rows)}/{num_checks} done, {name}")
         row = Row(name, _run_check(name, check_eager), _run_check(name, check_recorded))
         progress.clear()
-        print(row, flush=True)
+        print(row.text(), flush=True)
         rows.append(row)
 
     check("placement", partial(check_placement, devices), check_recorded=None)
@@ -267,7 +269,7 @@ def check_live_devices(
         f"\n{devices}: {len(ops)} ops in programs on the mesh {largest_axes or 'of one'}; "
         f"training under {len(layouts)} layouts\n"
     )
-    _print_titles()
+    _print_titles(_LIVE_COLUMNS)
     checks: dict[str, Check] = {}
     for op in ops:
         checks[label(op)] = partial(
@@ -281,16 +283,16 @@ def check_live_devices(
         no_eager_calls = Report(name, seed)
         row = Row(name, eager=no_eager_calls, recorded=_run_check(name, check))
         progress.clear()
-        print(row, flush=True)
+        print(row.text(_LIVE_COLUMNS), flush=True)
         rows.append(row)
         progress.done(1)
     return rows
 
 
-def _print_titles() -> None:
-    """Prints the titles of the columns of `Row`."""
-    titles = "".join(f"{column:>10}" for column in _COLUMNS)
-    print(f"{'':<24}{titles}")
+def _print_titles(columns: Sequence[str] = _COLUMNS) -> None:
+    """Prints the titles of the columns of `Row.text`."""
+    titles = "".join(f"{column:>10}" for column in columns)
+    print(f"{'':<{_NAME_WIDTH}}{titles}")
 
 
 def _run_check(name: str, check: Check | None) -> Report:

@@ -70,7 +70,7 @@ def test_lines_have_labels(capfd):
     assert child.wait(20.0) == 0
     assert within(5.0, lambda: not child.printing)
     out, err = capfd.readouterr()
-    assert sorted(out.splitlines()) == ["[worker 3] one", "[worker 3] two"] and not err
+    assert (out, err) == ("[worker 3] one\n", "[worker 3] two\n")
 
 
 def test_exit_codes_signals_and_the_group(tmp_path):

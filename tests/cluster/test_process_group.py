@@ -189,6 +189,7 @@ def test_the_processes_of_slurm_are_detected():
     outputs = [process.communicate(timeout=120)[0] for process in running]
     for index, output in enumerate(outputs):
         assert f"process {index} of 2: 6.0" in output
+        assert "Gloo" not in output  # such lines go to stderr
 
 
 class JaxRuntimeError(RuntimeError):

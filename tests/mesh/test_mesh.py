@@ -188,3 +188,21 @@ def test_devices_are_counted():
     ):
         Mesh("data:2;model:2", devices=["/CPU:0", "/CPU:1"])
     assert Mesh("data:2", devices=["/CPU:0", "/CPU:0"]).devices == ["/CPU:0", "/CPU:0"]
+
+
+@pytest.mark.parametrize(
+    "devices, message",
+    [
+        ("cuda", 'no setting of devices.*"spmd:cuda".*"logical:4"'),
+        ("spmd:cpu:8", '4 positions.*mesh  *data:2;model:2.*"spmd:cpu:4"'),
+        ("spmd:cuda:x", '4 positions.*"spmd:cuda:4", or leave the count out'),
+        ("spmd:8", '4 positions.*"spmd:cpu:4"'),
+        ("spmd:cpu:", '4 positions.*"spmd:cpu:4"'),
+        ("spmd:cpu:4:4", '4 positions.*"spmd:cpu:4"'),
+    ],
+)
+def test_a_setting_of_devices_is_read_at_once(devices, message):
+    with pytest.raises(MeshError, match=f"(?s){message}"):
+        Mesh("data:2;model:2", devices=devices)
+    for devices in ("spmd", "spmd:cuda", "spmd:cpu:4", "logical:4", "abstract"):
+        assert Mesh("data:2;model:2", devices=devices).devices == devices

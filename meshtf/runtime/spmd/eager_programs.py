@@ -23,6 +23,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import dtype_bytes
 from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.spmd.live.device_arrays import DeviceShards
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import variable_array
 from meshtf.runtime.spmd.live.live_program import LiveProgram
@@ -112,7 +113,8 @@ def _read_variable(store: Any) -> list[ShardedValue] | None:
     if store.kind not in ("parameter", "state") or _num_bytes(store.spec) < _MIN_BYTES:
         return None
     value = variable_array(store)
-    copy = load_jax().numpy.copy(value.array)
+    with memory_errors("a copy of a variable"):
+        copy = load_jax().numpy.copy(value.array)
     check = functools.partial(raise_all, store.mesh)
     shards = DeviceShards(copy, value.layout, check)
     return [ShardedValue(store.placement, shards)]

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+from meshtf.errors import DeviceMemoryError
 from meshtf.graph import Node, ShardedValue, Store, Tensor
 from meshtf.graph.op_kinds import ReadOp
 from meshtf.graph.recorder import Recorded
@@ -34,6 +35,7 @@ from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 # A program takes about a fifth of a second to compile, and a random variable in a larger
 # program a tenth; so programs of their own pay for this many equal variables.
 _MIN_EQUAL = 3
+_MAX_NAMES = 3  # variables that an error names
 
 
 class _Pending(NamedTuple):
@@ -89,6 +91,9 @@ def compute_pending(mesh: Mesh) -> None:
 
     After an error, the variables without a value are still pending: the next use computes
     them, or raises the error again.
+
+    Raises:
+      DeviceMemoryError: the memory of a device does not suffice.
     """
     pending = [x for x in _pending.pop(mesh, []) if x.variable() is not None]
     equal_groups, remaining = _groups(pending)
@@ -97,9 +102,24 @@ def compute_pending(mesh: Mesh) -> None:
             _compute_each(group)
         if remaining:
             _compute_together(remaining, mesh)
-    except BaseException:
-        _pending[mesh] = [x for group in [*equal_groups, remaining] for x in group]
+    except BaseException as error:
+        left = [x for group in [*equal_groups, remaining] for x in group]
+        _pending[mesh] = left
+        if isinstance(error, DeviceMemoryError):
+            raise DeviceMemoryError(_names(left), error.reason) from None
         raise
+
+
+def _names(pending: Sequence[_Pending]) -> str:
+    """Returns which initial values these are, in words, the largest variables first."""
+    variables = [x.variable() for x in pending]
+    specs = sorted(
+        ((v.spec.shape.size, v.name) for v in variables if v is not None), reverse=True
+    )
+    names = [name for _, name in specs[:_MAX_NAMES]]
+    if len(specs) > _MAX_NAMES:
+        names.append(f"{len(specs) - _MAX_NAMES} more")
+    return f"the initial value of {', '.join(names)}"
 
 
 def _groups(

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
 
 
 class HostCopy:
@@ -29,11 +31,15 @@ class HostCopy:
         self._array = array
 
     def shard(self, device: Any) -> np.ndarray:
-        """Returns the shard of a device, which another process may have."""
+        """Returns the shard of a device, which another process may have.
+
+        Raises:
+          DeviceMemoryError: the program that computed the array ran out of memory.
+        """
         if self._array.is_fully_replicated:
-            return np.asarray(self._array.addressable_data(0))
+            return numpy_array(self._array.addressable_data(0))
         if self._array.is_fully_addressable:
-            return np.asarray(self._local_shards[device])
+            return numpy_array(self._local_shards[device])
         return self._gathered[self._regions[device]]
 
     @functools.cached_property
@@ -56,8 +62,23 @@ class HostCopy:
         replicated = jax.sharding.NamedSharding(
             self._array.sharding.mesh, jax.sharding.PartitionSpec()
         )
-        gathered_array = jax.jit(_identity, out_shardings=replicated)(self._array)
-        return np.asarray(gathered_array.addressable_data(0))
+        with native_output_to_stderr():
+            gathered_array = jax.jit(_identity, out_shardings=replicated)(self._array)
+            return numpy_array(gathered_array.addressable_data(0))
+
+
+def numpy_array(array: Any) -> np.ndarray:
+    """Returns a `jax.Array` of one device as a NumPy array, which may be a view of its memory.
+
+    Calls of programs do not wait for the devices, so this is where their errors come.
+
+    Raises:
+      DeviceMemoryError: the program that computed the array ran out of memory.
+    """
+    with memory_errors("the program that computed this value"):
+        # NumPy alone would wait for ever if the program failed on a CPU.
+        array.block_until_ready()
+        return np.asarray(array)
 
 
 def _identity(x: Any) -> Any:

@@ -31,6 +31,17 @@ from meshtf.runtime.devices.processes import process_host, processes
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.join_processes import join_by_environment, share_token
 
+_PLATFORMS = "JAX_PLATFORMS"
+_CUDA_PLUGIN = (
+    'pip install "meshtf[cuda]" brings jax\'s plugin, for Linux with a driver of NVIDIA '
+    "(nvidia-smi lists the GPUs)."
+)
+# How to get the devices of a platform.
+_PLUGINS = {
+    "cuda": _CUDA_PLUGIN,
+    "gpu": _CUDA_PLUGIN,
+    "tpu": 'pip install "meshtf[tpu]" brings jax\'s plugin, for hosts with TPUs.',
+}
 _DEVICES_FLAG = "xla_force_host_platform_device_count"
 
 _devices: weakref.WeakKeyDictionary[Mesh, tuple[Any, ...]] = weakref.WeakKeyDictionary()
@@ -101,33 +112,37 @@ def devices_of_platform(mesh: Mesh) -> list[Any]:
     platform = _platform(mesh)
     try:
         return list(jax.devices(platform) if platform else jax.devices())
-    except RuntimeError as error:
-        raise MeshError(
-            explain_error(
-                f"jax has no devices of the platform {platform!r}.",
-                mesh=mesh,
-                jax=str(error).splitlines()[0],
-                way_out='Install the plugin: "meshtf[cuda]" or "meshtf[tpu]"; '
-                'devices="spmd:cpu" runs on CPU devices.',
-            )
-        ) from None
+    # jax asserts that there is a platform: JAX_PLATFORMS may name one without a plugin.
+    except (RuntimeError, AssertionError) as error:
+        raise _no_devices(mesh, platform, error) from None
 
 
 def _platform(mesh: Mesh) -> str:
-    """Returns the platform of `mesh.devices`, "" for any. Raises MeshError."""
-    _, _, spec = str(mesh.devices).partition(":")
-    platform, _, count = spec.partition(":")
-    if count and count != str(mesh.size):
-        raise MeshError(
-            explain_error(
-                f"devices={mesh.devices!r} does not fit a mesh of {mesh.size} "
-                "positions.",
-                mesh=mesh,
-                way_out=f'Write devices="spmd:{platform}:{mesh.size}", or leave the '
-                "count out.",
-            )
-        )
+    """Returns the platform of `mesh.devices`, "" for any."""
+    _, platform, *_ = f"{mesh.devices}:".split(":")
     return platform
+
+
+def _no_devices(mesh: Mesh, platform: str, error: Exception) -> MeshError:
+    """Returns the error for a platform of which jax has no devices, "" for any."""
+    way_out = _PLUGINS.get(
+        platform, 'Platforms are "spmd:cpu", "spmd:cuda", "spmd:tpu"; "spmd" is any.'
+    )
+    if platform in _PLUGINS:
+        way_out += ' devices="spmd:cpu" runs on CPU devices.'
+    facts = {"jax": str(error).partition("\n")[0]} if str(error) else {}
+    allowed = os.environ.get(_PLATFORMS, "")
+    if allowed and platform not in allowed.split(","):
+        facts["environment"] = f"{_PLATFORMS}={allowed}"
+        way_out = f"Unset {_PLATFORMS}, which says what jax may use. {way_out}"
+    problem = f"jax has no devices of the platform {platform!r}."
+    if not platform:
+        problem = "jax cannot use any devices."
+    return MeshError(
+        explain_error(
+            problem, mesh=mesh, devices=mesh.devices, **facts, way_out=way_out
+        )
+    )
 
 
 def ask_for_cpu_devices(count: int) -> None:
@@ -147,22 +162,39 @@ def ask_for_cpu_devices(count: int) -> None:
 def _too_few_devices(mesh: object, size: int, devices: list[Any]) -> MeshError:
     """Returns the error for a mesh with more positions than jax has devices."""
     platform = devices[0].platform
-    way_out = f"Make a mesh of at most {len(devices)} positions."
+    facts = {}
+    way_out = f"Make a mesh of at most {_counted(len(devices), 'position')}."
     if platform == "cpu":
+        needed = -(-size // processes().count)  # of each process, rounded up
         way_out = (
             "jax has started already, and the number of its CPU devices cannot change: "
             "make the largest mesh first, or call "
-            f'jax.config.update("jax_num_cpu_devices", {size}) at the top of the '
+            f'jax.config.update("jax_num_cpu_devices", {needed}) at the top of the '
             "program."
         )
+        flags = os.environ.get("XLA_FLAGS", "")
+        if _DEVICES_FLAG in flags:
+            facts["environment"] = f"XLA_FLAGS={flags}"
+            way_out = (
+                f"Set --{_DEVICES_FLAG}={needed} in XLA_FLAGS, or leave it out: then "
+                "jax gets as many devices as its first mesh has positions."
+            )
+    else:
+        way_out += ' devices="spmd:cpu" has as many as the mesh needs.'
     return MeshError(
         explain_error(
-            f"the mesh has {size} positions, but jax has {len(devices)} devices of "
-            f"the platform {platform!r}.",
+            f"the mesh has {_counted(size, 'position')}, but jax has "
+            f"{_counted(len(devices), 'device')} of the platform {platform!r}.",
             mesh=mesh,
+            **facts,
             way_out=way_out,
         )
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    """Returns "1 device", or "8 devices"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _unused_devices(mesh: Mesh, devices: list[Any]) -> MeshError:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +24,71 @@ def load_jax() -> Any:
     """Returns the module `jax`, with 64-bit types.
 
     Raises:
-      MeshError: jax is not installed, or too old.
+      MeshError: jax is not installed, too old, or cannot be imported.
     """
-    try:
-        import jax
-        import jax.export
-    except ImportError as error:
-        raise MeshError(
-            explain_error(
-                'devices="spmd" needs jax, which is not installed here.',
-                error=error,
-                way_out='pip install "meshtf[spmd]" for CPUs, "meshtf[cuda]" for GPUs, '
-                '"meshtf[tpu]" for TPUs.',
-            )
-        ) from None
-    version = tuple(int(text) for text in jax.__version__.split(".")[:3])
-    if version < OLDEST_JAX:
-        oldest = ".".join(map(str, OLDEST_JAX))
-        raise MeshError(
-            explain_error(
-                f'devices="spmd" needs jax {oldest} or later.',
-                jax=jax.__version__,
-                way_out='pip install --upgrade "meshtf[spmd]"',
-            )
-        )
+    jax = _import_jax()
     if not getattr(jax.config, "jax_compilation_cache_dir", None):
         jax.config.update("jax_compilation_cache_dir", str(_cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_S)
     # Without it jax turns float64 and int64 of variables and arguments into 32 bits.
     jax.config.update("jax_enable_x64", True)
     return jax
+
+
+def _import_jax() -> Any:
+    """Returns the module `jax`. Raises MeshError as `load_jax` does."""
+    try:
+        import jax
+
+        version = tuple(int(text) for text in re.findall(r"\d+", jax.__version__)[:3])
+        if version < OLDEST_JAX:
+            raise _too_old(jax.__version__)
+        import jax.export
+    except MeshError:
+        raise
+    except (
+        Exception
+    ) as error:  # jax raises RuntimeError for a jaxlib of another version
+        raise _import_failed(error) from None
+    return jax
+
+
+def _import_failed(error: Exception) -> MeshError:
+    """Returns the error for a jax that cannot be imported."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "jax":
+        return MeshError(
+            explain_error(
+                'devices="spmd" needs jax, which is not installed here.',
+                python=sys.executable,
+                way_out='pip install "meshtf[spmd]" for CPUs, "meshtf[cuda]" for GPUs, '
+                '"meshtf[tpu]" for TPUs.',
+            )
+        )
+    return MeshError(
+        explain_error(
+            'devices="spmd" needs jax, and the one that is installed here cannot be '
+            "imported.",
+            python=sys.executable,
+            error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+            way_out="jax and jaxlib must have one version: "
+            'pip install --upgrade --force-reinstall jax jaxlib, or "meshtf[cuda]", '
+            '"meshtf[tpu]" for their plugins.',
+        )
+    )
+
+
+def _too_old(version: str) -> MeshError:
+    """Returns the error for a version of jax that lacks what live meshes need."""
+    oldest = ".".join(map(str, OLDEST_JAX))
+    return MeshError(
+        explain_error(
+            f'devices="spmd" needs jax {oldest} or later.',
+            jax=version,
+            python=sys.executable,
+            way_out='pip install --upgrade "meshtf[spmd]" for CPUs, "meshtf[cuda]" for '
+            'GPUs, "meshtf[tpu]" for TPUs.',
+        )
+    )
 
 
 def _cache_folder() -> Path:

@@ -24,7 +24,8 @@ from meshtf.mesh import Mesh
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.devices.processes import process_host, processes
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.host_copy import HostCopy
+from meshtf.runtime.spmd.live.host_copy import HostCopy, numpy_array
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_host import is_local, live_devices
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.run_checks import raise_all
@@ -80,7 +81,7 @@ class VariableArray:
         `HostCopy`.
         """
         if processes().count == 1:
-            return np.asarray(self.local_shard(position))
+            return numpy_array(self.local_shard(position))
         if self._gathered is None:
             self._gathered = HostCopy(self.array)
         return self._gathered.shard(live_devices(self.layout.mesh)[position])
@@ -153,7 +154,8 @@ class JaxSlot:
             )
         on_device = None
         if is_local(self._device):
-            on_device = load_jax().device_put(array, self._device)
+            with memory_errors("the value of a variable"):
+                on_device = load_jax().device_put(array, self._device)
         self.value.set_shard(self.position, on_device)
 
     def snapshot(self) -> Callable[[], Any]:
@@ -164,7 +166,7 @@ class JaxSlot:
         variable does not reuse this memory. From other devices the value is copied.
         """
         raise_all(self.value.mesh)
-        value = np.asarray(self.value.local_shard(self.position))
+        value = numpy_array(self.value.local_shard(self.position))
         return functools.partial(_on_host, value)
 
     def free(self) -> None:
@@ -190,6 +192,8 @@ def variable_array(variable: Any) -> VariableArray:
         return slots[0].value
     layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
     shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in slots}
-    value = VariableArray(layout, layout.array([shards[id(slot)] for slot in slots]))
+    with memory_errors(f"the variable {variable.name}"):
+        array = layout.array([shards[id(slot)] for slot in slots])
+    value = VariableArray(layout, array)
     variable.use_slots([JaxSlot(value, position) for position in range(len(slots))])
     return value

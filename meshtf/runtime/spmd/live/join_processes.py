@@ -12,10 +12,13 @@ Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import os
 import secrets
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,10 @@ COORDINATOR = "MESHTF_COORDINATOR"
 PROCESS = "MESHTF_PROCESS"
 TIMEOUT = "MESHTF_PROCESS_TIMEOUT"  # seconds without a sign of life of a process
 WAIT = "MESHTF_PROCESS_WAIT"  # seconds in which all processes must have started
+# Called once this process has met the others.
+after_joining: list[Callable[[], None]] = []
+_STDOUT = 1  # file descriptors of C
+_STDERR = 2
 _DEFAULT_TIMEOUT = 60
 _DEFAULT_WAIT = 300
 
@@ -52,7 +59,7 @@ def join_by_environment() -> None:
         initialization_timeout=max(wait, 1),
         heartbeat_timeout_seconds=max(timeout, 2),
     )
-    set_processes(Processes(index, count))
+    _joined(Processes(index, count))
 
 
 def join_detected() -> None:
@@ -67,7 +74,15 @@ def join_detected() -> None:
     _join()
     # This starts jax's devices, so their count cannot change any more.
     jax = load_jax()
-    set_processes(Processes(jax.process_index(), jax.process_count()))
+    _joined(Processes(jax.process_index(), jax.process_count()))
+
+
+def _joined(group: Processes) -> None:
+    """Notes the processes that have met, and calls the functions of `after_joining`."""
+    set_processes(group)
+    if group.count > 1:
+        for function in after_joining:
+            function()
 
 
 def any_process(flag: bool) -> bool:
@@ -76,9 +91,30 @@ def any_process(flag: bool) -> bool:
     """
     if processes().count == 1:
         return flag
-    from jax.experimental import multihost_utils
+    return _sum_over_processes(int(flag)) > 0
 
-    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+@contextlib.contextmanager
+def native_output_to_stderr() -> Iterator[None]:
+    """A context in which what libraries in C++ print goes to stderr, if there are several
+    processes: gloo prints a line for each new group of CPU devices, which is nothing that
+    a program like `python -m transformer.decode > texts` should write.
+    """
+    if processes().count == 1:
+        yield
+        return
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stdout.flush()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    stdout = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        libc.fflush(None)
+        os.dup2(stdout, _STDOUT)
+        os.close(stdout)
 
 
 def _index_and_count(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -148,8 +184,32 @@ def share_token() -> None:
     group = processes()
     if group.count == 1 or group.token:
         return
-    from jax.experimental import multihost_utils
-
-    drawn = np.array(secrets.randbelow(10**9) + 1)
-    token = int(multihost_utils.broadcast_one_to_all(drawn))
+    drawn = secrets.randbelow(10**9) + 1 if group.is_first else 0
+    token = _sum_over_processes(drawn)
     set_processes(dataclasses.replace(group, token=token))
+
+
+def _sum_over_processes(value: int) -> int:
+    """Returns the sum of the values of all processes, which all call this.
+
+    Unlike the functions of `jax.experimental.multihost_utils`, it waits for all devices: gloo
+    prints its lines before it returns.
+    """
+    jax = load_jax()
+    mesh = jax.sharding.Mesh(np.array(jax.devices(), dtype=object), ("device",))
+    by_device = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
+    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    local_devices = jax.local_devices()
+    shards = [
+        jax.device_put(np.array([value if device == local_devices[0] else 0]), device)
+        for device in local_devices
+    ]
+    values = jax.make_array_from_single_device_arrays((mesh.size,), by_device, shards)
+    with native_output_to_stderr():
+        total = jax.jit(_sum, out_shardings=replicated)(values).block_until_ready()
+    return int(np.asarray(total.addressable_data(0)))
+
+
+def _sum(values: Any) -> Any:
+    """Returns the sum. It is a named function, so that jax compiles it only once."""
+    return values.sum()

@@ -25,10 +25,12 @@ from meshtf.runtime.lowering.program_summary import (
     memory_of,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_host import jax_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray, variable_array
-from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall, memory_errors
+from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
@@ -82,8 +84,10 @@ class LiveProgram:
         for store in self.stores:
             store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
-        variables = {store: variable_array(store) for store in self._lowered.variables}
         with memory_errors(self._name):
+            variables = {
+                store: variable_array(store) for store in self._lowered.variables
+            }
             outputs = self._start(variables)
         run = self._run_checks(outputs)
         written = self._lowered.written
@@ -103,10 +107,11 @@ class LiveProgram:
         if self._module_call is not None:
             return self._module_call(self._input_arrays(variables))
         module_call = self._compile()
-        outputs = module_call(self._input_arrays(variables))
-        # If memory does not suffice, it is this call that fails. If other processes still
-        # compile, this is where a supervisor allows more time than for reading a result.
-        load_jax().block_until_ready(outputs)
+        with native_output_to_stderr():
+            outputs = module_call(self._input_arrays(variables))
+            # If memory does not suffice, it is this call that fails. If other processes still
+            # compile, a supervisor allows more time here than for reading a result.
+            load_jax().block_until_ready(outputs)
         self._module_call = module_call
         return outputs
 

@@ -10,19 +10,17 @@ the shards of that device.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from absl import logging
 
-from meshtf.errors import DeviceMemoryError
 from meshtf.runtime.spmd.live.jax_module import load_jax
 
 # Options for modules on CPUs that run only once or twice: optimizing their kernels with LLVM and
@@ -32,23 +30,6 @@ QUICK = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
 }
-
-
-@contextlib.contextmanager
-def memory_errors(program: str) -> Iterator[None]:
-    """Raises what jax raises when a device has too little memory as a `DeviceMemoryError`.
-
-    Args:
-      program: the name of the program that runs in this context.
-    """
-    try:
-        yield
-    except Exception as error:
-        # All that jax's classes of errors say; older versions have no code for it.
-        if not re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
-            raise
-        reason = str(error).splitlines()[0]
-        raise DeviceMemoryError(program, reason) from None
 
 
 class ModuleLayout(Protocol):

@@ -14,10 +14,10 @@ import collections
 import weakref
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.mesh import Mesh
+from meshtf.runtime.spmd.live.host_copy import numpy_array
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
 
 
@@ -47,11 +47,12 @@ class RunChecks:
 
         Raises:
           InvalidArgumentError: an index is out of range.
+          DeviceMemoryError: the memory of a device did not suffice for the run.
         """
         if self._record is not None:
             # All devices have the same record.
             local = self._record.addressable_shards[0].data
-            self._error = self._checks.failure(np.asarray(local))
+            self._error = self._checks.failure(numpy_array(local))
             self._record = None
         if self._error is not None:
             self._was_raised = True

@@ -18,6 +18,7 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_slot import JaxSlot, VariableArray
 from meshtf.runtime.spmd.stages.stage_meshes import (
     num_stages,
@@ -107,7 +108,8 @@ def variable_arrays(variable: Any) -> dict[int, VariableArray]:
         layout = ArrayLayout(
             variable.spec, variable.placement, stage_meshes(mesh)[stage]
         )
-        arrays[stage] = layout.array([shards[id(slot)] for slot in stage_slots])
+        with memory_errors(f"the variable {variable.name}"):
+            arrays[stage] = layout.array([shards[id(slot)] for slot in stage_slots])
     return use_arrays(variable, arrays)
 
 

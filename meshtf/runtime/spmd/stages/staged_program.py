@@ -23,9 +23,9 @@ from meshtf.runtime.lowering.program_summary import (
     memory_of,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
+from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
-from meshtf.runtime.spmd.live.module_call import memory_errors
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
 from meshtf.runtime.spmd.stages.donated_inputs import with_donated_inputs
 from meshtf.runtime.spmd.stages.stage_arrays import (
@@ -64,6 +64,7 @@ class StagedProgram:
         self, recorded: Recorded, stores: Sequence[Any], runs_once: bool = False
     ) -> None:
         self._runs_once = runs_once
+        self._has_run = False
         self._name = recorded.name
         self.mesh = recorded.mesh
         self.stores = stores
@@ -95,32 +96,27 @@ class StagedProgram:
         for store in self.stores:
             store.fill(remaining_tensors)  # removes the tensors of its argument
         raise_ready(self.mesh)
-        variables = {store: variable_arrays(store) for store in self._variables}
         with memory_errors(self._name):
-            call = self._start(variables)
+            call = self._start()
         self._run_on_host(call)
         return [
             self._sharded_value(call, index, source)
             for index, source in enumerate(self._plan.results)
         ]
 
-    def _start(self, variables: dict[Store, dict[int, VariableArray]]) -> _Call:
-        """Starts the tasks. The first call compiles their modules, and waits for results and
-        variables: if memory does not suffice, it is this call that fails.
-
-        Args:
-          variables: {variable: {stage: its array}}.
+    def _start(self) -> _Call:
+        """Compiles the modules, unless they are, and starts all tasks. The first call waits
+        for them.
         """
         for module in self._modules.values():
             module.compile()
+        variables = {store: variable_arrays(store) for store in self._variables}
         call = _Call(self, variables)
         for planned in self._tasks:
             call.run(planned)
         if not self._has_run:
-            written = [
-                x.array for arrays in variables.values() for x in arrays.values()
-            ]
-            load_jax().block_until_ready([written, list(call.arrays.values())])
+            # If memory does not suffice, it is this call that fails.
+            call.wait()
             self._has_run = True
         return call
 
@@ -232,6 +228,15 @@ class _Call:
             self._compute(planned, planned.task.stage)
         for value in planned.freed:
             self.arrays.pop(value, None)
+
+    def wait(self) -> None:
+        """Waits for the arrays that the caller needs, and for the variables."""
+        arrays = list(self.arrays.values())
+        for stages in self._variables.values():
+            arrays += [variable.array for variable in stages.values()]
+        # The memory of the others was given to new values.
+        existing = [array for array in arrays if not array.is_deleted()]
+        load_jax().block_until_ready(existing)
 
     def _read(self, task: ReadTask) -> None:
         """Stores the arrays of a variable or argument under the output of the step."""
