@@ -74,15 +74,15 @@ def pipeline(mesh: mtf.Mesh, **options: Any) -> tuple[Model, BatchOfStep]:
 
 
 def experts(mesh: mtf.Mesh, count: int) -> tuple[Model, BatchOfStep]:
-    """Returns a language model with `count` experts in each block.
-
-    Tokens go through two experts. No random number has a say in which.
+    """Returns a language model with `count` experts in its second block. Tokens go through
+    two of them, and no random number has a say in which.
     """
     mixture = functools.partial(
         MixtureOfExperts, experts=count, gating=gating.top_k, balance_weight=0.1
     )
-    architecture = Architecture(**SIZES, moe_every=1, mixture=mixture)
-    return LanguageModel(mesh, architecture), functools.partial(texts, size=32)
+    architecture = Architecture(**SIZES, moe_every=2, mixture=mixture)
+    batch = functools.partial(texts, size=32, length=8)
+    return LanguageModel(mesh, architecture), batch
 
 
 MODELS: Mapping[str, Callable[..., tuple[Model, BatchOfStep]]] = {
@@ -111,9 +111,9 @@ def _sentences(
     return 4 + (starts + np.arange(length) + noise) % WORDS
 
 
-def texts(step: int, size: int = 16) -> Arrays:
+def texts(step: int, size: int = 16, length: int = LENGTH) -> Arrays:
     """Returns a batch of texts [size, length]."""
-    sentences = _sentences(np.random.default_rng(step), (size, LENGTH + 1))
+    sentences = _sentences(np.random.default_rng(step), (size, length + 1))
     return {
         "tokens": np.ascontiguousarray(sentences[:, :-1], "int32"),
         "targets": np.ascontiguousarray(sentences[:, 1:], "int32"),

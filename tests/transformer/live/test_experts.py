@@ -1,8 +1,9 @@
 """Fifty steps of a language model of experts on live meshes of 2, 8 and 32 devices: losses,
 norms, the experts' loads and variables are those of one device under the placed runtime.
 
-A token whose second and third expert are equally likely but for a rounding error could go
-to another expert on another mesh. With this seed none does: the loads are compared.
+A token whose likeliest experts are equally likely but for a rounding error could go to other
+experts on another mesh. With these data none is so close: the probabilities of a token's
+first, second and third expert differ by at least 2.5e-5, relative, in all steps.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ LAYOUTS = {  # the devices that share the experts of a mixture
         "axes": "data:16; model:2",
         "layout": "batch:data; experts:data; d_ff:model; heads:model; vocab:model",
     },
-    "32 with FSDP": {
-        "axes": "data:32",
+    "16 of 16 times 2 with FSDP": {
+        "axes": "data:16; model:2",
         "layout": "batch:data; experts:data",
-        "variable_layout": "d_ff:data",
+        "variable_layout": "d_model:data; d_model_expert:model",
     },
 }
 
@@ -54,8 +55,9 @@ def train_on_one_device() -> Training:
 def test_fifty_steps_equal_one_device(name, tmp_path):
     live = train_apart(tmp_path, "experts", options=EXPERTS, **LAYOUTS[name])
     placed = train_on_one_device()
-    for block in ("block_0", "block_1"):
-        loads = live.curves[f"{block} load"]
-        np.testing.assert_allclose(loads, placed.curves[f"{block} load"], atol=1e-6)
-        assert (placed.curves[f"{block} loss"] > 0.05).all()  # it counts
+    for statistic in ("load", "dropped"):  # no token goes to another expert
+        name = f"block_1 {statistic}"
+        np.testing.assert_allclose(live.curves[name], placed.curves[name], atol=1e-6)
+    assert placed.curves["block_1 loss"].min() > 0.1  # the routers' losses count
+    assert placed.curves["block_1 dropped"].max() > 0.0
     check_equal(live, placed)

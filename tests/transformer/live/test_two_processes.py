@@ -25,7 +25,7 @@ CASES = {
         {
             "axes": "data:8",
             "layout": "batch:data; experts:data",
-            "options": {"count": 8},
+            "options": {"count": 32},
         },
     ),
 }

@@ -47,7 +47,7 @@ def train(
     options: dict[str, Any] | None = None,
     devices: str | None = None,
     axes: str = "",
-    **layouts: str,
+    **settings: Any,
 ) -> Training:
     """Trains a model of `small_models`.
 
@@ -59,9 +59,9 @@ def train(
       options: further arguments of the model.
       devices: the devices of the mesh.
       axes: the axes of the mesh.
-      **layouts: further arguments of the mesh.
+      **settings: further arguments of the mesh.
     """
-    mesh = mtf.Mesh(axes, devices=devices, **layouts)
+    mesh = mtf.Mesh(axes, devices=devices, **settings)
     built, batch = MODELS[model](mesh, **options or {})
     trainer = Trainer(
         built,
