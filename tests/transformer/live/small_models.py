@@ -62,13 +62,15 @@ def encoder_decoder(mesh: mtf.Mesh) -> tuple[Model, BatchOfStep]:
     return EncoderDecoder(mesh, architecture, label_smoothing=0.1), continued_sentences
 
 
-def language_model(mesh: mtf.Mesh) -> tuple[Model, BatchOfStep]:
-    """Returns a language model of four blocks."""
-    return LanguageModel(mesh, Architecture(**{**SIZES, "blocks": 4})), texts
+def language_model(mesh: mtf.Mesh, blocks: int = 4) -> tuple[Model, BatchOfStep]:
+    """Returns a language model."""
+    return LanguageModel(mesh, Architecture(**{**SIZES, "blocks": blocks})), texts
 
 
 def pipeline(mesh: mtf.Mesh, **options: Any) -> tuple[Model, BatchOfStep]:
-    """Returns `language_model` as a pipeline, with options such as the schedule."""
+    """Returns `language_model` of four blocks as a pipeline, with options such as the
+    schedule.
+    """
     architecture = Architecture(**{**SIZES, "blocks": 4})
     return PipelinedLanguageModel(mesh, architecture, length=LENGTH, **options), texts
 

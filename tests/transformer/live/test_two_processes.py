@@ -11,13 +11,17 @@ from tests.transformer.live.training import check_equal, train
 
 TENSOR = "heads:model; d_ff:model; vocab:model"
 CASES = {
-    "data": ("language model", {"axes": "data:8", "layout": "batch:data"}),
+    "data": (
+        "language model",
+        {"axes": "data:8", "layout": "batch:data", "options": {"blocks": 2}},
+    ),
     "FSDP and tensor": (
         "language model",
         {
             "axes": "data:4; model:2",
             "layout": f"batch:data; {TENSOR}",
             "variable_layout": "d_model:data",
+            "options": {"blocks": 2},
         },
     ),
     "experts": (
