@@ -50,7 +50,8 @@ mutants: $(VENV)/.test
 test-spmd: $(VENV)/.test
 	$(VENV)/bin/python -m meshtf selfcheck --live=spmd:cpu
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal --all-cases \
-	  tests/runtime/spmd tests/transformer/models/test_spmd.py \
+	  tests/runtime/spmd tests/transformer/live tests/transformer/models/test_spmd.py \
+	  tests/transformer/models/test_live_training.py \
 	  tests/cluster/test_process_group.py $(TESTS)
 	$(VENV)/bin/python -m tests.fuzz --only=live --minutes=$(MINUTES)
 	$(VENV)/bin/python -m tests.faults.campaign --faults=22 --steps=300 --spmd

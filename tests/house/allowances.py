@@ -14,6 +14,7 @@ MIRRORS_NO_FILE = {
     "tests/house/": "the source as text",
     "tests/mutants/": "broken rules of many files",
     "tests/totality/": "wrong arguments of every public function",
+    "tests/transformer/live/": "small models on live meshes",
     "tests/checkpoints/test_checkpoint.py": "saving and restoring together",
     "tests/checkpoints/test_damage.py": "damaged files of every kind",
     "tests/checkpoints/test_matrix.py": "every layout to every other",
