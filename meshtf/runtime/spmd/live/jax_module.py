@@ -6,8 +6,11 @@ Compiled programs are kept in the user's folder for caches, unless jax has anoth
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +55,20 @@ def load_jax() -> Any:
     # Without it jax turns float64 and int64 of variables and arguments into 32 bits.
     jax.config.update("jax_enable_x64", True)
     return jax
+
+
+@contextlib.contextmanager
+def nothing_cached() -> Iterator[None]:
+    """A context in which compiled programs are not kept: those for devices that are not
+    here, which jax cannot read back without them.
+    """
+    config = load_jax().config
+    least = config.jax_persistent_cache_min_compile_time_secs
+    config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
+    try:
+        yield
+    finally:
+        config.update("jax_persistent_cache_min_compile_time_secs", least)
 
 
 def _cache_folder() -> Path:
