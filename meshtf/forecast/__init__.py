@@ -12,6 +12,7 @@ Contents:
     op_costs        what one device computes when it runs an op
     parameter_gradients  which values are gradients of parameters
     peak_memory     the peak of live bytes
+    xla_buffers     which tensors take memory under XLA
     live_tensors    the tensors that are live at the peak
     memory_advice   whether it fits into a device, and what would save memory
     step_phases     forward, backward, update
