@@ -44,6 +44,13 @@ def test_a_forecast_is_beside_what_xla_makes_of_it(cpus):
     assert "0% of their bytes move while a matrix product runs" in text
 
 
+def test_the_forecast_beside_it_is_of_the_memory_under_xla(cpus):
+    mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
+    f = mtf.function(lambda x: mtf.softmax(x * 2, "d") + 1, mesh=mesh, x="batch;d")
+    peak = mtf.compile_for(f, X, topology="four CPUs").forecast.memory.peak
+    assert f.explain(X).memory.peak < peak == f.explain_under_xla(X).memory.peak
+
+
 def test_no_program_for_other_devices_is_cached(cpus, tmp_path):
     config = load_jax().config
     before = config.jax_persistent_cache_min_compile_time_secs
