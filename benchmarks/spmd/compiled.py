@@ -1,7 +1,7 @@
 """Published models, compiled by XLA for accelerators that are not there: its peak of memory and
 its collectives beside the forecast.
 
-    python -m benchmarks.spmd.compiled                # all rows: 10 to 20 minutes
+    python -m benchmarks.spmd.compiled                # all rows: ten minutes
     python -m benchmarks.spmd.compiled --only=gpt2,llama2_7b
 
 It needs the compiler of the devices, which is in the extra "cuda", and none of the devices.
@@ -114,7 +114,6 @@ class Row(NamedTuple):
       planned_bytes: the forecast of the bytes received in a step.
       compiled_bytes: the bytes received in a step of XLA's program.
       overlapped: the fraction of these bytes that moves while a matrix product runs.
-      seconds: the time of the compiler.
     """
 
     case: Case
@@ -123,7 +122,6 @@ class Row(NamedTuple):
     planned_bytes: float
     compiled_bytes: float
     overlapped: float
-    seconds: float
 
 
 def selected(models: Sequence[str]) -> list[Case]:
@@ -157,7 +155,6 @@ def compile_case(case: Case) -> Row:
         planned_bytes=sum(comparison.planned_bytes.values()),
         compiled_bytes=sum(comparison.compiled_bytes.values()),
         overlapped=comparison.overlapped,
-        seconds=comparison.compiled.seconds,
     )
 
 
@@ -173,7 +170,6 @@ _COLUMNS = [
     "XLA",
     "ratio",
     "hidden",
-    "compiled in",
 ]
 HEADER = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
@@ -193,7 +189,6 @@ def line(row: Row) -> str:
         f"{row.compiled_bytes / _MIB:,.0f}",
         f"{row.planned_bytes / row.compiled_bytes:.2f}" if row.compiled_bytes else "-",
         f"{row.overlapped:.0%}",
-        f"{row.seconds:.0f} s",
     ]
     return f"| {' | '.join(cells)} |"
 
