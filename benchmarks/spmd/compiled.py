@@ -72,6 +72,14 @@ def _three_layouts(model: str, *settings: str) -> list[Case]:
 
 CASES = [
     *_three_layouts("gpt2"),
+    Case(
+        "gpt2_xl",
+        "FSDP",
+        topology="h100:8",
+        axes="data:8",
+        batch=64,
+        variable_layout="d_model:data",
+    ),
     *_three_layouts("bert_base"),
     # XLA of jax 0.10.2 finds no tiles for a product over 8 x 114 tokens, which the model has.
     *_three_layouts("t5_base", "EncoderDecoderFeatures.targets = 128"),
