@@ -17,11 +17,8 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.partition import (
     GatherStatisticsStep,
-    LoopStep,
     Program,
     ReshardStep,
-    Step,
-    Value,
     WindowStep,
     WriteStep,
 )
@@ -29,7 +26,6 @@ from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
-from meshtf.runtime.spmd.module.products_before_loops import products_before_loops
 from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
 from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
@@ -66,28 +62,6 @@ class Replica(SingleReplica):
         self.inputs = inputs
         # The inputs of ops that run on the host, in the order of these ops.
         self.host_inputs: list[Any] = []
-        # {loop: the products that are computed before it}
-        self._awaited: dict[LoopStep, list[Value]] = {}
-
-    def run_body(
-        self,
-        program: Program,
-        inputs: dict[Value, Any],
-        single_use: bool = False,
-    ) -> list[Any]:
-        """Returns the results of a program, as `SingleReplica.run_body` does."""
-        self._awaited.update(products_before_loops(program))
-        return super().run_body(program, inputs, single_use)
-
-    def execute(self, step: Step) -> None:
-        """Executes a step other than `Compute`; a loop starts after the products before it."""
-        if isinstance(step, LoopStep):
-            awaited = [self.values[x] for x in self._awaited[step] if x in self.values]
-            initial = [self.values[x] for x in step.initial_values]
-            if awaited and initial:
-                after_products = optimization_barrier([*initial, *awaited])
-                self.values.update(zip(step.initial_values, after_products))
-        super().execute(step)
 
     def _read(self, store: Store) -> Any:
         if store in self.variables:
