@@ -18,16 +18,16 @@ from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
-from meshtf.forecast.live_tensors import (
+from meshtf.forecast.memory.live_tensors import (
     LiveValue,
     describe_store,
     describe_value,
     group_equal,
     live_values,
 )
+from meshtf.forecast.memory.peak_memory import Peaks, Timelines, by_stage, num_stages
 from meshtf.forecast.op_costs import OpCosts, global_flops
 from meshtf.forecast.parameter_gradients import ParameterGradients
-from meshtf.forecast.peak_memory import Peaks, Timelines, by_stage, num_stages
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Computation,

@@ -11,11 +11,11 @@ for elementwise ops. Gradients stay live until their bucket is full (a bucket: t
 gradients that one all-reduce adds up), as on devices with separate memories.
 
 A program that XLA compiles (`under_xla`) needs other memory here and there:
-`meshtf.forecast.xla_buffers` has the rules.
+`meshtf.forecast.memory.xla_buffers` has the rules.
 
 The stages of a pipeline hold different values, so each stage has its own peak. Without a
 pipeline there is one stage, 0. A spec is a shape and a data type.
-`meshtf.forecast.live_tensors` lists what is live at the peak.
+`meshtf.forecast.memory.live_tensors` lists what is live at the peak.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from meshtf.forecast.xla_buffers import (
+from meshtf.forecast.memory.xla_buffers import (
     TransposedStack,
     is_elementwise,
     is_fused,

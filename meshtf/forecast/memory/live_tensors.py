@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from meshtf.forecast.peak_memory import (
+from meshtf.forecast.memory.peak_memory import (
     ALL_VALUES,
     Timeline,
     Timelines,
