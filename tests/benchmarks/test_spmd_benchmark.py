@@ -7,7 +7,14 @@ import pytest
 import meshtf as mtf
 from benchmarks.harness.report import Row, table
 from benchmarks.spmd import compiled
-from benchmarks.spmd.compiled import CASES, HEADER, compile_case, line, selected
+from benchmarks.spmd.compiled import (
+    CASES,
+    HEADER,
+    OTHERS,
+    compile_case,
+    line,
+    selected,
+)
 from benchmarks.spmd.ratios import live_ratios
 from meshtf.runtime.spmd import CompiledProgram
 from meshtf.runtime.spmd.compiled.hlo_collectives import HloCollective
@@ -40,13 +47,14 @@ def test_every_model_has_rows():
     models = {case.model for case in CASES}
     small = {"gpt2", "gpt2_xl", "bert_base", "t5_base"}
     assert models == {*small, "llama2_7b", "llama2_70b"}
-    for case in CASES:
+    for case in [*CASES, *OTHERS]:
         devices = int(case.topology.partition(":")[2])
         sizes = [int(axis.partition(":")[2]) for axis in case.axes.split(";")]
         assert devices == sizes[0] * sum(sizes[1:] or [1])
     names = ["llama2_7b", "gpt2"]
     assert selected(names) == [case for case in CASES if case.model in names]
     assert selected([]) == CASES
+    assert selected(["others"]) == OTHERS
     with pytest.raises(SystemExit, match="--only=gpt3: no row"):
         selected(["gpt3"])
 
