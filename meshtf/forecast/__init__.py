@@ -11,8 +11,7 @@ Contents:
     communication   the op that needs each collective, and the phase
     op_costs        what one device computes when it runs an op
     parameter_gradients  which values are gradients of parameters
-    peak_memory     the peak of live bytes
-    live_tensors    the tensors that are live at the peak
+    memory/         the peak of live bytes, and what is live at it
     memory_advice   whether it fits into a device, and what would save memory
     step_phases     forward, backward, update
     layout_notes    layout rules and mesh axes that match nothing

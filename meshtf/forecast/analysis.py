@@ -18,16 +18,16 @@ from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
-from meshtf.forecast.live_tensors import (
+from meshtf.forecast.memory.live_tensors import (
     LiveValue,
     describe_store,
     describe_value,
     group_equal,
     live_values,
 )
+from meshtf.forecast.memory.peak_memory import Peaks, Timelines, by_stage, num_stages
 from meshtf.forecast.op_costs import OpCosts, global_flops
 from meshtf.forecast.parameter_gradients import ParameterGradients
-from meshtf.forecast.peak_memory import Peaks, Timelines, by_stage, num_stages
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Computation,
@@ -65,6 +65,7 @@ def forecast(
     results: Sequence[Tensor] | None,
     mesh: Mesh,
     error: MeshtfError | None = None,
+    under_xla: bool = False,
 ) -> Forecast:
     """Returns the forecast of a recorded function.
 
@@ -75,13 +76,14 @@ def forecast(
         forecast shows all ops recorded before the error.
       mesh: the mesh that the function runs on.
       error: the error that recording raised; None: there was no error.
+      under_xla: whether XLA compiles the function: it then needs other memory.
     """
     # Without results there is nothing to prune by: all recorded ops stay in the program.
     program = build(nodes, results or [], mesh, prune=results is not None)
     analysis = _Analysis(program, phases(nodes, results or []))
     for step in program.steps:
         analysis.add(step, times=1)
-    timelines = analysis.timelines(program)
+    timelines = analysis.timelines(program, under_xla)
     memories = analysis.memory_by_stage(timelines)
     peaks = [memory.peak for memory in memories]
     fullest_stage = peaks.index(max(peaks))
@@ -178,9 +180,9 @@ class _Analysis:
             )
         ]
 
-    def timelines(self, program: Program) -> Timelines:
+    def timelines(self, program: Program, under_xla: bool) -> Timelines:
         """Returns the timelines of the program: when each of its values is live."""
-        return Timelines(program, self._gradients.not_activations())
+        return Timelines(program, self._gradients.not_activations(), under_xla)
 
     def live_tensors(self, timelines: Timelines, stage: int) -> tuple[LiveTensors, ...]:
         """Returns all tensors that are live at the peak of a stage: variables, arguments

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from meshtf.forecast.peak_memory import num_stages
+from meshtf.forecast.memory.peak_memory import num_stages
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Collective,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from meshtf.forecast.peak_memory import num_stages
+from meshtf.forecast.memory.peak_memory import num_stages
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Node

@@ -34,31 +34,24 @@ class CompiledForecast:
             f"{'':20}{'forecast':>14}{'XLA':>14}{'forecast / XLA':>16}",
             _row("peak MiB", self.forecast.memory.peak, compiled.peak),
         ]
-        planned_bytes = self._planned_bytes()
-        compiled_bytes = self._compiled_bytes()
+        planned_bytes = self.planned_bytes
+        compiled_bytes = self.compiled_bytes
         for kind in sorted({*planned_bytes, *compiled_bytes}):
             planned = planned_bytes.get(kind, 0)
             lines.append(_row(f"{kind} MiB", planned, compiled_bytes.get(kind, 0)))
-        total_bytes = 0.0
-        overlapped_bytes = 0.0
-        for collective in compiled.collectives:
-            num_bytes = collective.received * collective.times
-            total_bytes += num_bytes
-            if collective.overlapped:
-                overlapped_bytes += num_bytes
-        if total_bytes:
-            overlapped = overlapped_bytes / total_bytes
+        if compiled_bytes:
             lines.append(
                 f"{len(compiled.collectives)} collectives in the program; "
-                f"{overlapped:.0%} of their bytes move while a matrix product runs"
+                f"{self.overlapped:.0%} of their bytes move while a matrix product runs"
             )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return str(self)
 
-    def _planned_bytes(self) -> dict[str, float]:
-        """Returns the bytes that a device receives, by kind of collective, as planned."""
+    @property
+    def planned_bytes(self) -> dict[str, float]:
+        """The bytes that a device receives, by kind of collective, as planned."""
         received: dict[str, float] = {}
         for collective in self.forecast.collectives:
             kind = _PLANNED_KINDS.get(collective.kind, collective.kind)
@@ -66,14 +59,28 @@ class CompiledForecast:
                 received[kind] = received.get(kind, 0.0) + collective.total
         return received
 
-    def _compiled_bytes(self) -> dict[str, float]:
-        """Returns the bytes that a device receives, by kind of collective, as compiled."""
+    @property
+    def compiled_bytes(self) -> dict[str, float]:
+        """The bytes that a device receives, by kind of collective, as compiled."""
         received: dict[str, float] = {}
         for collective in self.compiled.collectives:
             kind = collective.kind
             num_bytes = collective.received * collective.times
             received[kind] = received.get(kind, 0.0) + num_bytes
         return received
+
+    @property
+    def overlapped(self) -> float:
+        """The fraction of the bytes of the compiled program that move while a matrix
+        product runs; 0 without collectives.
+        """
+        overlapped_bytes = sum(
+            collective.received * collective.times
+            for collective in self.compiled.collectives
+            if collective.overlapped
+        )
+        total_bytes = sum(self.compiled_bytes.values())
+        return overlapped_bytes / total_bytes if total_bytes else 0.0
 
 
 def _row(label: str, planned: float, compiled: float) -> str:

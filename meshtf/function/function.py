@@ -271,6 +271,18 @@ class Function(Generic[P, R]):
 
     def explain(self, *args: Any, **kwargs: Any) -> Forecast:
         """Returns a forecast of a call, without running it: see `mtf.explain`."""
+        return self._forecast(args, kwargs)
+
+    def explain_under_xla(self, *args: Any, **kwargs: Any) -> Forecast:
+        """Returns a forecast of a call with the memory that it needs if XLA compiles it, as
+        on a live mesh.
+        """
+        return self._forecast(args, kwargs, under_xla=True)
+
+    def _forecast(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], under_xla: bool = False
+    ) -> Forecast:
+        """Returns a forecast of a call; that of a live mesh is always under XLA."""
         call = self._python.bind(args, kwargs, runs=False)
         graph = Graph(call.mesh)
         results = None
@@ -282,7 +294,14 @@ class Function(Generic[P, R]):
                 raise  # there is nothing to forecast without a mesh
             error = raised
         assert graph.mesh is not None
-        return forecast(self.name, graph.nodes, results, mesh=graph.mesh, error=error)
+        return forecast(
+            self.name,
+            graph.nodes,
+            results,
+            mesh=graph.mesh,
+            error=error,
+            under_xla=under_xla or graph.mesh.live,
+        )
 
     def export(self, *args: Any, **kwargs: Any) -> Export:
         """Returns the program of a call as a StableHLO module: see `mtf.export`."""

@@ -89,7 +89,7 @@ def compile_for(
     function, args = as_function(fn, args)
     return CompiledForecast(
         compiled=function.compile_for(topology, *args, **kwargs),
-        forecast=function.explain(*args, **kwargs),
+        forecast=function.explain_under_xla(*args, **kwargs),
     )
 
 

@@ -7,12 +7,13 @@ compiled.peak, compiled.collectives, compiled.hlo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshtf.errors import MeshError, explain_error
+from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Spec, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Placement
@@ -23,6 +24,7 @@ from meshtf.runtime.spmd.compiled.hlo_collectives import (
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
 from meshtf.runtime.spmd.live.jax_host import mesh_of_devices
+from meshtf.runtime.spmd.live.jax_module import load_jax, nothing_cached
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 
@@ -63,7 +65,7 @@ def compile_for(
     Raises:
       MeshError: the topology is unknown, has another number of devices than the mesh, or
         its compiler is not installed.
-      PlanError: XLA cannot compile one of its ops, or it runs on pipeline stages.
+      PlanError: XLA cannot compile it or one of its ops, or it runs on pipeline stages.
     """
     mesh = recorded.mesh
     device_mesh = _device_mesh(mesh, topology)
@@ -82,14 +84,15 @@ def compile_for(
         if value.spec is not None
     ]
     outputs += [layout(store.spec, store.placement) for store in lowered.written]
-    call = ModuleCall(
-        name=recorded.name,
-        module=lowered.module,
-        inputs=[layout(store.spec, store.placement) for store in lowered.inputs],
-        outputs=outputs,
-        mesh=device_mesh,
-        donated=[lowered.variables.index(store) for store in lowered.written],
-    )
+    with _explained_errors(recorded.name, topology), nothing_cached():
+        call = ModuleCall(
+            name=recorded.name,
+            module=lowered.module,
+            inputs=[layout(store.spec, store.placement) for store in lowered.inputs],
+            outputs=outputs,
+            mesh=device_mesh,
+            donated=[lowered.variables.index(store) for store in lowered.written],
+        )
     memory = call.compiled.memory_analysis()
     return CompiledProgram(
         topology=topology,
@@ -100,6 +103,26 @@ def compile_for(
         seconds=time.perf_counter() - start,
         hlo=call.hlo,
     )
+
+
+@contextlib.contextmanager
+def _explained_errors(name: str, topology: str) -> Iterator[None]:
+    """A context in which an error of XLA is raised as a `PlanError` that names the program.
+
+    Args:
+      name: the name of the program.
+      topology: the devices for which XLA compiles it.
+    """
+    try:
+        yield
+    except load_jax().errors.JaxRuntimeError as error:
+        raise PlanError(
+            explain_error(
+                f"XLA does not compile {name} for {topology!r}.",
+                xla=str(error).splitlines()[0],
+                way_out="If it names a size, try another one, such as a multiple of 128.",
+            )
+        ) from None
 
 
 def _device_mesh(mesh: Mesh, topology: str) -> Any:

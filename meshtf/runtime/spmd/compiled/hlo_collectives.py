@@ -7,6 +7,10 @@ the order in which XLA scheduled them.
 Kinds have the names of the planner: "all_reduce" and so on. An instruction looks like this:
 
     %y = f32[4,8]{1,0} all-gather-start(%x), replica_groups={{0,1},{2,3}}, dimensions={0}
+
+On TPUs an asynchronous collective is a chain of fusions, the first of which is named
+`async-collective-start.3` and the last one `async-collective-done.3`: fusions between them
+compute something else beside it. Each of them contains the collective.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)")
 _ARRAY = re.compile(r"\b(pred|bf16|[a-z]\d+(?:e\dm\d\w*)?)\[([\d,]*)\]")
 _BODY = re.compile(r"\bbody=%?([\w.-]+)")
+_CONDITION = re.compile(r"\bcondition=%?([\w.-]+)")
 _CALLED = re.compile(r"\b(?:to_apply|calls)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
@@ -36,6 +41,8 @@ _GROUPS_BY_SHAPE = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
 # Instructions that take long enough to hide a collective. Matmuls are also in fusions, and in
 # custom calls of libraries, which these words recognize.
 _LONG = ("dot", "convolution", "while")
+_TPU_START = "async-collective-start"
+_TPU_DONE = "async-collective-done"
 _LIBRARY = re.compile(r"gemm|matmul|conv|cublas|cudnn|triton")
 
 
@@ -122,6 +129,13 @@ def _append_collectives(
     instructions = computations.get(name, ())
     indices = {instruction.name: i for i, instruction in enumerate(instructions)}
     for index, instruction in enumerate(instructions):
+        if instruction.name.startswith(_TPU_DONE):
+            start_name = instruction.name.replace(_TPU_DONE, _TPU_START)
+            between = instructions[indices[start_name] + 1 : index]
+            collectives.append(
+                _fused_collective(instruction, between, times, computations)
+            )
+            continue
         kind = instruction.opcode.removesuffix("-done")
         if kind in _KINDS:
             # An asynchronous collective is two instructions: all-gather-start, and
@@ -144,18 +158,56 @@ def _append_collectives(
                 )
             )
             continue
-        for called_name, runs in _called_computations(instruction):
+        for called_name, runs in _called_computations(instruction, computations):
             _append_collectives(called_name, times * runs, computations, collectives)
 
 
-def _called_computations(instruction: _Instruction) -> list[tuple[str, int]]:
+def _fused_collective(
+    done: _Instruction,
+    between: Sequence[_Instruction],
+    times: int,
+    computations: Mapping[str, Sequence[_Instruction]],
+) -> HloCollective:
+    """Returns an asynchronous collective of TPUs.
+
+    Args:
+      done: the last fusion of its chain.
+      between: the instructions after the first fusion, up to the last.
+      times: the number of its runs in a step.
+      computations: the instructions of each computation.
+    """
+    (collective,) = [
+        x for x in _fused_instructions(done, computations) if x.opcode in _KINDS
+    ]
+    return HloCollective(
+        kind=collective.opcode.replace("-", "_"),
+        received=_bytes_received(
+            collective.opcode,
+            result_type=collective.result_type,
+            group_size=_group_size(collective.operands),
+        ),
+        times=times,
+        overlapped=any(_is_long(x, computations) for x in between),
+    )
+
+
+def _fused_instructions(
+    fusion: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
+) -> Sequence[_Instruction]:
+    """Returns the instructions of a fusion."""
+    called = _CALLED.search(fusion.operands)
+    return computations.get(called[1], ()) if called is not None else ()
+
+
+def _called_computations(
+    instruction: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
+) -> list[tuple[str, int]]:
     """Returns (name, number of runs) of each computation that an instruction calls. All
     branches of a conditional count, and a loop of unknown length counts as one iteration.
     """
     if instruction.opcode == "while":
         body = _BODY.search(instruction.operands)
-        trip_count = _TRIP_COUNT.search(instruction.operands)
-        runs = int(trip_count[1]) if trip_count is not None else 1
+        runs = _trip_count(instruction, computations)
         return [(body[1], runs)] if body is not None else []
     if instruction.opcode == "conditional":
         branches = _BRANCHES.search(instruction.operands)
@@ -168,6 +220,29 @@ def _called_computations(instruction: _Instruction) -> list[tuple[str, int]]:
     return []
 
 
+def _trip_count(
+    loop: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
+) -> int:
+    """Returns the number of iterations of a loop; 1 if it is unknown.
+
+    XLA writes it beside the loop, but not for TPUs. There the condition compares the index of
+    the iteration, which starts at 0, with it.
+    """
+    known = _TRIP_COUNT.search(loop.operands)
+    if known is not None:
+        return int(known[1])
+    condition = _CONDITION.search(loop.operands)
+    tests = computations.get(condition[1], ()) if condition is not None else ()
+    constants = [x.operands for x in tests if x.opcode == "constant"]
+    is_less = [
+        x for x in tests if x.opcode == "compare" and "direction=LT" in x.operands
+    ]
+    if len(constants) == len(is_less) == 1:
+        number = re.match(r"\d+", constants[0])
+        return int(number[0]) if number is not None else 1
+    return 1
+
+
 def _is_long(
     instruction: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
 ) -> bool:
@@ -175,9 +250,8 @@ def _is_long(
     if instruction.opcode == "custom-call":
         return _LIBRARY.search(instruction.operands) is not None
     if instruction.opcode == "fusion":
-        called = _CALLED.search(instruction.operands)
-        body = computations.get(called[1], ()) if called is not None else ()
-        return any(x.opcode in _LONG for x in body)
+        body = _fused_instructions(instruction, computations)
+        return any(_is_long(x, computations) for x in body)
     return instruction.opcode in _LONG
 
 

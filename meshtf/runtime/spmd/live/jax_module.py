@@ -6,10 +6,13 @@ Compiled programs are kept in the user's folder for caches, unless jax has anoth
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,20 @@ def _too_old(version: str) -> MeshError:
             'GPUs, "meshtf[tpu]" for TPUs.',
         )
     )
+
+
+@contextlib.contextmanager
+def nothing_cached() -> Iterator[None]:
+    """A context in which compiled programs are not kept: those for devices that are not
+    here, which jax cannot read back without them.
+    """
+    config = load_jax().config
+    least = config.jax_persistent_cache_min_compile_time_secs
+    config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
+    try:
+        yield
+    finally:
+        config.update("jax_persistent_cache_min_compile_time_secs", least)
 
 
 def _cache_folder() -> Path:

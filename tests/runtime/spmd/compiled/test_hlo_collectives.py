@@ -52,6 +52,59 @@ def test_kinds_bytes_iterations_and_what_runs_beside():
     ]
 
 
+TPU_HLO = """HloModule step, is_scheduled=true, num_partitions=8
+
+%start (p0: bf16[2,8]) -> (bf16[16,8], u32[]) {
+  %p0 = bf16[2,8]{1,0} parameter(0)
+  ROOT %gather.0 = bf16[16,8]{1,0:T(8,128)} all-gather(%p0), replica_groups={{0,1,2,3,4,5,6,7}}
+}
+
+%product (p1: f32[8,8]) -> f32[8,8] {
+  ROOT %convolution.1 = f32[8,8]{1,0} convolution(%p1, %p1), dim_labels=bf_io->bf
+}
+
+%beside (p2: f32[8,8]) -> f32[8,8] {
+  %gather.1 = bf16[16,8]{1,0:T(8,128)} all-gather(%p0), replica_groups={{0,1,2,3,4,5,6,7}}
+  ROOT %fusion.1 = f32[8,8]{1,0} fusion(%p2), kind=kOutput, calls=%product
+}
+
+%done (p3: bf16[2,8]) -> bf16[16,8] {
+  %gather.2 = bf16[16,8]{1,0:T(8,128)} all-gather(%p3), replica_groups={{0,1,2,3,4,5,6,7}}
+  ROOT %custom-call.1 = bf16[16,8]{1,0} custom-call(%gather.2), custom_call_target="Done"
+}
+
+%body (state: (s32[], bf16[2,8])) -> (s32[], bf16[2,8]) {
+  %a = bf16[2,8]{1,0} get-tuple-element(%state), index=1
+  %async-collective-start.4 = (bf16[16,8], u32[]{:S(2)}) fusion(%a), kind=kCustom, calls=%start
+  %fusion.2 = f32[8,8]{1,0} fusion(%b), kind=kCustom, calls=%beside
+  %async-collective-done.4 = bf16[16,8]{1,0} fusion(%a), kind=kCustom, calls=%done
+  ROOT %out = (s32[], bf16[2,8]{1,0}) tuple(%i, %a)
+}
+
+%condition (tested: (s32[], bf16[2,8])) -> pred[] {
+  %constant.3 = s32[]{:T(128)} constant(12), metadata={op_name="loop"}
+  %i.1 = s32[]{:T(128)} get-tuple-element(%tested), index=0
+  ROOT %less = pred[]{:T(512)} compare(%i.1, %constant.3), direction=LT
+}
+
+ENTRY %main (b: (s32[], bf16[2,8])) -> (s32[], bf16[2,8]) {
+  %b = (s32[], bf16[2,8]{1,0}) parameter(0)
+  ROOT %loop = (s32[], bf16[2,8]) while(%b), condition=%condition, body=%body
+}
+"""
+
+
+def test_collectives_of_tpus_are_chains_of_fusions():
+    gather = HloCollective("all_gather", received=2 * 14 * 8, times=12, overlapped=True)
+    assert collectives_of_hlo(TPU_HLO) == [gather]
+    alone = TPU_HLO.replace(
+        "%fusion.2 = f32[8,8]{1,0} fusion", "%copy.2 = f32[8,8] copy"
+    )
+    assert collectives_of_hlo(alone) == [gather._replace(overlapped=False)]
+    unknown = TPU_HLO.replace("direction=LT", "direction=NE")
+    assert collectives_of_hlo(unknown) == [gather._replace(times=1)]
+
+
 def test_a_compiled_program_receives_what_was_planned():
     mesh = mtf.Mesh(
         "data:4", "batch:data", variable_layout="d:data", devices="spmd:cpu"

@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from meshtf.forecast.peak_memory import (
+from meshtf.forecast.memory.peak_memory import (
     ALL_VALUES,
     Timeline,
     Timelines,
@@ -26,7 +26,6 @@ from meshtf.forecast.peak_memory import (
     is_on_stage,
     packed_sizes,
     values_freed_by,
-    workspace_specs,
 )
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
@@ -36,7 +35,7 @@ from meshtf.forecast.report_data import (
     without_indices,
 )
 from meshtf.graph import ControlFlowOp, Node, Spec, Store, Tensor
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Placement
 from meshtf.partition import (
     BranchStep,
     Bucket,
@@ -136,7 +135,7 @@ def _live_at_peak(
         return
     peak_step = int(timeline.peak_steps[stage])
     step = timeline.steps[peak_step]
-    excluded_values = _reused_value(timeline, peak_step, stage)
+    excluded_values = _reused_value(timelines, timeline, peak_step, stage)
     if isinstance(step, CallStep) and _exceeds_results(timelines, step, stage):
         # `_scratch` counts them as results of the body.
         excluded_values.update(step.outs)
@@ -144,13 +143,16 @@ def _live_at_peak(
         is_live = created_at <= peak_step <= timeline.last_use[value]
         if is_live and value not in excluded_values and is_on_stage(value, stage):
             yield _live_value(timeline, value)
+    yield from _transposed_stacks(timelines, timeline, stage)
     yield from _scratch(timelines, step, stage)
 
 
-def _reused_value(timeline: Timeline, index: int, stage: int) -> set[Value]:
+def _reused_value(
+    timelines: Timelines, timeline: Timeline, index: int, stage: int
+) -> set[Value]:
     """Returns the input whose buffer an output of a step reuses: one value or none."""
     step = timeline.steps[index]
-    if not isinstance(step, Compute):
+    if not isinstance(step, Compute) or not timelines.can_overwrite_input(step):
         return set()
     output_sizes = {timeline.sizes[value] for value in step.outs}
     candidates = [
@@ -189,11 +191,13 @@ def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue
         bodies = map(timelines.of, bodies_of(step))
         largest = max(bodies, key=lambda body: float(body.peak[ALL_VALUES, stage]))
         yield from _live_at_peak(timelines, largest, stage)
+        if isinstance(step, LoopStep):
+            yield from _waiting_values(timelines, step, stage)
     elif isinstance(step, Bucket):
         yield from _packed_buffer(timelines, step, stage)
     elif isinstance(step, Compute) and not step.makes_statistics:
         if step.plan.stage in (None, stage):
-            yield from _workspaces(step, timelines.mesh)
+            yield from _workspaces(timelines, step)
 
 
 def _packed_buffer(
@@ -224,9 +228,10 @@ def _packed_buffer(
         )
 
 
-def _workspaces(step: Compute, mesh: Mesh) -> Iterator[LiveValue]:
+def _workspaces(timelines: Timelines, step: Compute) -> Iterator[LiveValue]:
     """Yields the temporary tensors of an op."""
-    for spec in workspace_specs(step, mesh):
+    mesh = timelines.mesh
+    for spec in timelines.workspace_specs(step):
         yield LiveValue(
             spec=spec,
             placement=mesh.replicated,
@@ -234,6 +239,37 @@ def _workspaces(step: Compute, mesh: Mesh) -> Iterator[LiveValue]:
             title=f"workspace of {step.node.op.display_name}",
             node=step.node,
         )
+
+
+def _waiting_values(
+    timelines: Timelines, loop: LoopStep, stage: int
+) -> Iterator[LiveValue]:
+    """Yields what reductions of the last iteration read that run during the next one."""
+    for value in timelines.waiting_values(loop):
+        if is_on_stage(value, stage):
+            yield LiveValue(
+                spec=value.spec,
+                placement=value.placement,
+                bytes=_local_bytes(timelines, value),
+                title="waits for the next iteration",
+                node=loop.node,
+            )
+
+
+def _transposed_stacks(
+    timelines: Timelines, timeline: Timeline, stage: int
+) -> Iterator[LiveValue]:
+    """Yields the transposed copies of stacks that are live at the peak of a timeline."""
+    peak_step = int(timeline.peak_steps[stage])
+    for stack, first, last in timeline.transposed:
+        if first <= peak_step <= last and is_on_stage(stack, stage):
+            yield LiveValue(
+                spec=stack.spec,
+                placement=stack.placement,
+                bytes=_local_bytes(timelines, stack),
+                title="transposed stack",
+                node=getattr(timeline.steps[first], "node", None),
+            )
 
 
 def _live_value(timeline: Timeline, value: Value) -> LiveValue:

@@ -6,13 +6,16 @@ program, in the order of its schedule.
 
 A value is live from the step that computes it to the last step that reads it. Variables and
 arguments are always live, so reading them allocates nothing. An op whose output is as
-large as an input that no later step reads reuses the input's buffer, as TensorFlow and
-XLA do for elementwise ops. Gradients stay live until their bucket is full (a bucket: the
+large as an input that no later step reads reuses the input's buffer, as TensorFlow does
+for elementwise ops. Gradients stay live until their bucket is full (a bucket: the
 gradients that one all-reduce adds up), as on devices with separate memories.
+
+A program that XLA compiles (`under_xla`) needs other memory here and there:
+`meshtf.forecast.memory.xla_buffers` has the rules.
 
 The stages of a pipeline hold different values, so each stage has its own peak. Without a
 pipeline there is one stage, 0. A spec is a shape and a data type.
-`meshtf.forecast.live_tensors` lists what is live at the peak.
+`meshtf.forecast.memory.live_tensors` lists what is live at the peak.
 """
 
 from __future__ import annotations
@@ -24,6 +27,13 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from meshtf.forecast.memory.xla_buffers import (
+    TransposedStack,
+    is_elementwise,
+    is_fused,
+    transposed_stacks,
+    waiting_values,
+)
 from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh, OnStage, Placement
 from meshtf.partition import (
@@ -81,6 +91,7 @@ class Timeline:
       created_at: for each value that a step reads, the index of the step that computes it.
       last_use: for each value, the index of the last step that reads it; `len(steps)` for
         results.
+      transposed: the transposed copies of stacks that XLA makes for loops.
       peak: the peak of live bytes, `[2, stages]`; see `Bytes`.
       peak_steps: for each stage, the index of the step at which the bytes of all values
         peak: `[stages]`.
@@ -90,6 +101,7 @@ class Timeline:
     sizes: Mapping[Value, float]
     created_at: Mapping[Value, int]
     last_use: Mapping[Value, int]
+    transposed: Sequence[TransposedStack]
     peak: Bytes
     peak_steps: np.ndarray
 
@@ -102,11 +114,15 @@ class Timelines:
     Args:
       program: the planned program.
       gradients: the gradients of parameters, which do not count as activations.
+      under_xla: whether XLA compiles the program.
     """
 
-    def __init__(self, program: Program, gradients: Set[Value]) -> None:
+    def __init__(
+        self, program: Program, gradients: Set[Value], under_xla: bool = False
+    ) -> None:
         self.program = program
         self.gradients = gradients
+        self.under_xla = under_xla
         self.mesh = program.mesh
         self._cache: dict[Program, Timeline] = {}
 
@@ -125,7 +141,7 @@ class Timelines:
 
     def _timeline(self, program: Program) -> Timeline:
         """Returns the timeline of a program, by simulating the steps of its schedule."""
-        sizes = _sizes(program)
+        sizes = _sizes(program, self.under_xla)
         steps = _scheduled_steps(program)
         last_use = _last_uses(steps, program.results)
         created_at: dict[Value, int] = {}
@@ -141,15 +157,22 @@ class Timelines:
             self._add_bytes(changes[i + 1], freed, sizes, sign=-1)
             if isinstance(step, Compute):
                 self._add_workspace(temporary[i], step)
-                _subtract_reused(temporary[i], step, freed, sizes)
+                if self.can_overwrite_input(step):
+                    _subtract_reused(temporary[i], step, freed, sizes)
             elif isinstance(step, (BranchStep, LoopStep, CallStep, Bucket)):
                 temporary[i] = self._scratch(step, outputs, sizes)
+        transposed = transposed_stacks(steps, self.mesh) if self.under_xla else ()
+        for stack, first, last in transposed:
+            bytes_of_stack = {stack: _size(stack, self.mesh)}
+            self._add_bytes(changes[first], [stack], bytes_of_stack)
+            self._add_bytes(changes[last + 1], [stack], bytes_of_stack, sign=-1)
         live = np.cumsum(changes, axis=0) + temporary
         return Timeline(
             steps=steps,
             sizes=sizes,
             created_at=created_at,
             last_use=last_use,
+            transposed=transposed,
             peak=live.max(axis=0),
             # At each stage, the first step with the highest sum.
             peak_steps=live[:, ALL_VALUES].argmax(axis=0),
@@ -160,8 +183,34 @@ class Timelines:
         if step.makes_statistics:
             return
         stage = _stage_slice(step.plan.stage)
-        for spec in workspace_specs(step, self.mesh):
+        for spec in self.workspace_specs(step):
             total[:, stage] += local_bytes(spec, self.mesh.replicated, self.mesh)
+
+    def workspace_specs(self, step: Compute) -> Sequence[Spec]:
+        """Returns the specs of the temporary tensors of an op, on one device."""
+        op = step.node.op
+        if type(op).workspace_specs is Op.workspace_specs:
+            return ()  # as most ops, it has none
+        local_specs = [
+            Spec(
+                local_shape(value.spec.shape, value.placement, self.mesh),
+                value.spec.dtype,
+            )
+            for value in step.ins
+            if value.spec is not None
+        ]
+        specs = op.workspace_specs(*local_specs)
+        if self.under_xla:
+            return [spec for spec in specs if not is_fused(spec, local_specs)]
+        return specs
+
+    def can_overwrite_input(self, step: Compute) -> bool:
+        """Returns whether an output of a step may take the buffer of an input."""
+        return not self.under_xla or is_elementwise(step)
+
+    def waiting_values(self, step: LoopStep) -> Sequence[Value]:
+        """Returns the values of an iteration that wait for the next iteration of a loop."""
+        return waiting_values(step) if self.under_xla else ()
 
     def _scratch(
         self,
@@ -178,7 +227,11 @@ class Timelines:
           sizes: the bytes of each value.
         """
         if isinstance(step, (BranchStep, LoopStep)):
-            return self._peak_of_bodies(bodies_of(step))
+            peak = self._peak_of_bodies(bodies_of(step))
+            if isinstance(step, LoopStep):
+                waiting = {x: _size(x, self.mesh) for x in self.waiting_values(step)}
+                self._add_bytes(peak, waiting, waiting)
+            return peak
         if isinstance(step, CallStep):
             # The peak of the body includes the results of the call: count them once.
             scratch = self._peak_of_bodies([step.body])
@@ -298,23 +351,11 @@ def _subtract_reused(
     total -= reused  # [stages], from both rows
 
 
-def workspace_specs(step: Compute, mesh: Mesh) -> Sequence[Spec]:
-    """Returns the specs of the temporary tensors of an op, on one device."""
-    op = step.node.op
-    if type(op).workspace_specs is Op.workspace_specs:
-        return ()  # as most ops, it has none
-    local_specs = [
-        Spec(local_shape(value.spec.shape, value.placement, mesh), value.spec.dtype)
-        for value in step.ins
-        if value.spec is not None
-    ]
-    return op.workspace_specs(*local_specs)
-
-
-def _sizes(program: Program) -> dict[Value, float]:
+def _sizes(program: Program, under_xla: bool) -> dict[Value, float]:
     """Returns the bytes of one shard of every value that the program computes.
 
-    Variables and arguments that a `ReadStep` reads count as 0: they are always live.
+    Variables and arguments that a `ReadStep` reads count as 0: they are always live. Under
+    XLA, so do the residuals of ops: they are computed anew from the inputs.
     """
     mesh = program.mesh
     sizes: dict[Value, float] = collections.defaultdict(float)
@@ -327,7 +368,7 @@ def _sizes(program: Program) -> dict[Value, float]:
             )
             sizes[step.src] = local_size
             sizes[step.out] = local_size * step.num_shards(mesh)
-        elif isinstance(step, Compute) and step.makes_statistics:
+        elif isinstance(step, Compute) and step.makes_statistics and not under_xla:
             # The step before the shards of an op exchange statistics. Residuals are the
             # tensors that the op needs again afterwards: their shapes are unknown, and the
             # largest input is the estimate.

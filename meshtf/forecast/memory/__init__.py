@@ -1,0 +1,8 @@
+"""The peak of a device's memory.
+
+Contents:
+
+    peak_memory     the peak of live bytes
+    xla_buffers     which tensors take memory if XLA compiles the program
+    live_tensors    the tensors that are live at the peak
+"""

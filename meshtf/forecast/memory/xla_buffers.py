@@ -1,0 +1,134 @@
+"""Which tensors take memory when XLA compiles a program, where TensorFlow would need more or
+less.
+
+The rules below were read from XLA's buffer assignment for GPUs (jax 0.10.2,
+`XLA_FLAGS=--xla_dump_to=FOLDER`); `python -m benchmarks.spmd.compiled` compares what they make
+of a forecast with XLA's peaks.
+
+1. *Fused.* XLA computes chains of elementwise functions in one kernel, so a converted copy of
+   an input or the exponentials of a softmax, which `Op.local` makes before it sums, stay in
+   registers. A kernel that needs them later computes them anew. See `is_fused`.
+2. *Overwritten inputs.* An output takes the buffer of an input only if the op is elementwise.
+   A kernel that reads whole rows or columns of an input, such as the gradient of a softmax,
+   writes to another buffer. See `is_elementwise`.
+3. *Transposed stacks.* XLA gathers along the outermost dimension. Where a loop gathers another
+   dimension of its entries, XLA transposes the whole stack before the loop, and keeps this
+   copy until the last loop that reads it. See `transposed_stacks`.
+4. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
+   during the next iteration, behind its matrix products. What it reads waits there. See
+   `waiting_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from meshtf.graph import OpWithStatistics, Role, Spec, WindowedOp
+from meshtf.mesh import Mesh, Sharded
+from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
+from meshtf.partition.cost import local_shape
+from meshtf.partition.steps import inputs_of
+
+
+def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
+    """Returns whether a temporary tensor of an op stays in registers: one with the shape of
+    an input, as a converted copy has.
+
+    Args:
+      workspace: the tensor.
+      inputs: the inputs of the op, with local shapes, as `workspace`.
+    """
+    return any(workspace.shape == x.shape for x in inputs)
+
+
+def is_elementwise(step: Compute) -> bool:
+    """Returns whether each element of the outputs needs only one element of each input."""
+    op = step.node.op
+    if isinstance(op, (OpWithStatistics, WindowedOp)):
+        return False
+    return all(op.role(factor) is Role.MAP for factor, _ in step.plan.sizes)
+
+
+class TransposedStack(NamedTuple):
+    """A copy of a stack that loops scan, laid out for the gathers of its entries.
+
+    Attributes:
+      stack: the stack.
+      first: the index of the first loop that gathers its entries.
+      last: the index of the last one.
+    """
+
+    stack: Value
+    first: int
+    last: int
+
+
+def transposed_stacks(steps: Sequence[Step], mesh: Mesh) -> list[TransposedStack]:
+    """Returns the transposed copies of stacks that the loops among these steps need."""
+    loops: dict[Value, list[int]] = {}
+    for index, step in enumerate(steps):
+        if not isinstance(step, LoopStep):
+            continue
+        for stack, entry in zip(step.scanned_inputs, step.entries):
+            if any(_is_transposed(x, mesh) for x in _gathers_of(entry, step.body)):
+                loops.setdefault(stack, []).append(index)
+    return [
+        TransposedStack(stack, first=indices[0], last=indices[-1])
+        for stack, indices in loops.items()
+    ]
+
+
+def waiting_values(loop: LoopStep) -> list[Value]:
+    """Returns what the reductions of an iteration read that run during the next iteration."""
+    body = loop.body
+    stacked_outputs = body.results[loop.op.num_carries + loop.op.num_sums :]
+    needed_at_once = _needed_at_once(body, stacked_outputs)
+    return [
+        step.src
+        for step in body.steps
+        if isinstance(step, ReshardStep)
+        and step.reshard.kind in ("all_reduce", "reduce_scatter")
+        and step.out not in needed_at_once
+    ]
+
+
+def _needed_at_once(body: Program, stacked_outputs: Sequence[Value]) -> set[Value]:
+    """Returns the values that an iteration reads for more than its stacked outputs.
+
+    Elementwise functions of a value that is not needed at once, such as conversions of a
+    gradient, run with it.
+    """
+    needed = set(body.results).difference(stacked_outputs)
+    for step in reversed(body.steps):
+        can_wait = (
+            isinstance(step, Compute)
+            and is_elementwise(step)
+            and needed.isdisjoint(step.outs)
+        )
+        if not can_wait:
+            needed.update(inputs_of(step))
+    return needed
+
+
+def _gathers_of(entry: Value, body: Program) -> Iterator[ReshardStep]:
+    """Yields the all_gathers of an entry, or of an elementwise function of it alone."""
+    reached = {entry}
+    for step in body.steps:
+        if isinstance(step, Compute):
+            if len(step.ins) == 1 and step.ins[0] in reached and is_elementwise(step):
+                reached.update(step.outs)
+        elif isinstance(step, ReshardStep) and step.src in reached:
+            if step.reshard.kind == "all_gather":
+                yield step
+
+
+def _is_transposed(gather: ReshardStep, mesh: Mesh) -> bool:
+    """Returns whether a gather is along another dimension than the outermost."""
+    spec, placement = gather.src.spec, gather.src.placement
+    state = gather.reshard.before
+    if spec is None or not isinstance(state, Sharded):
+        return False
+    outer_dims = spec.shape.names[: spec.shape.names.index(state.dim)]
+    local = local_shape(spec.shape, placement, mesh)
+    return any(local[dim] > 1 for dim in outer_dims)

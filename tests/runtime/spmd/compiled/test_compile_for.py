@@ -1,0 +1,75 @@
+"""Programs compiled for devices that are not there; CPU devices stand in for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh
+from meshtf.runtime.spmd.live.jax_module import load_jax
+
+MODULE = "meshtf.runtime.spmd.compiled.compile_for"
+X = np.ones([8, 8], "float32")
+
+
+@pytest.fixture
+def cpus(monkeypatch):
+    devices = list(cpu_mesh(4, "data").devices.flat)
+    monkeypatch.setattr(f"{MODULE}.absent_devices", lambda _topology: devices)
+
+
+def function():
+    mesh = mtf.Mesh(
+        "data:4", "batch:data", variable_layout="d:data", devices="abstract"
+    )
+    w = mtf.Variable(mesh, "d:8;e:16", "normal", "w")
+
+    @mtf.function(x="batch;d")
+    def f(x):
+        loss = mtf.reduce_mean(mtf.einsum([x, w], "batch;e"))
+        w.assign(w - mtf.gradients([loss], [w])[0])
+        return loss
+
+    return f
+
+
+def test_a_forecast_is_beside_what_xla_makes_of_it(cpus):
+    comparison = mtf.compile_for(function(), X, topology="four CPUs")
+    assert comparison.planned_bytes["all_gather"] == 2 * 8 * 16 * 4 * 3 / 4 / 2
+    assert comparison.compiled_bytes["all_gather"] > 0
+    assert comparison.overlapped == 0
+    text = str(comparison)
+    assert text.startswith("compiled for four CPUs, data:4, in ")
+    assert "0% of their bytes move while a matrix product runs" in text
+
+
+def test_the_forecast_beside_it_is_of_the_memory_under_xla(cpus):
+    mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
+    f = mtf.function(lambda x: mtf.softmax(x * 2, "d") + 1, mesh=mesh, x="batch;d")
+    peak = mtf.compile_for(f, X, topology="four CPUs").forecast.memory.peak
+    assert f.explain(X).memory.peak < peak == f.explain_under_xla(X).memory.peak
+
+
+def test_no_program_for_other_devices_is_cached(cpus, tmp_path):
+    config = load_jax().config
+    before = config.jax_persistent_cache_min_compile_time_secs
+    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    seconds = []
+
+    def compiled(*_args, **_settings):
+        seconds.append(config.jax_persistent_cache_min_compile_time_secs)
+        raise load_jax().errors.JaxRuntimeError("INTERNAL: no tiles for %dot.1\nmore")
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"{MODULE}.ModuleCall", compiled)
+            with pytest.raises(
+                mtf.PlanError,
+                match=r"(?s)XLA does not compile f for 'h100:4'.*no tiles",
+            ):
+                mtf.compile_for(function(), X, topology="h100:4")
+        assert config.jax_persistent_cache_min_compile_time_secs == 0.0
+    finally:
+        config.update("jax_persistent_cache_min_compile_time_secs", before)
+    assert seconds == [float("inf")]
