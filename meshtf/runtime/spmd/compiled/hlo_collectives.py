@@ -238,8 +238,8 @@ def _trip_count(
         x for x in tests if x.opcode == "compare" and "direction=LT" in x.operands
     ]
     if len(constants) == len(is_less) == 1:
-        number = re.match(r"\d+", constants[0])
-        return int(number[0]) if number is not None else 1
+        count = re.match(r"\d+", constants[0])
+        return int(count[0]) if count is not None else 1
     return 1
 
 
