@@ -13,7 +13,7 @@ TENSOR = "heads:model; d_ff:model; vocab:model"
 CASES = {
     "data": (
         "language model",
-        {"axes": "data:8", "layout": "batch:data", "options": {"blocks": 2}},
+        {"axes": "data:8", "layout": "batch:data", "options": {"blocks": 1}},
     ),
     "FSDP and tensor": (
         "language model",
@@ -21,7 +21,7 @@ CASES = {
             "axes": "data:4; model:2",
             "layout": f"batch:data; {TENSOR}",
             "variable_layout": "d_model:data",
-            "options": {"blocks": 2},
+            "options": {"blocks": 1},
         },
     ),
     "experts": (
