@@ -19,7 +19,7 @@ from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 from meshtf.cluster.supervisor import Limits
 from meshtf.runtime.spmd.live import join_processes
 from tests.cluster.processes import spmd_steps
-from tests.cluster.processes.launched import ROOT, Launched
+from tests.cluster.processes.launched import PYTHONPATH, Launched
 
 
 def launched(module, *args, flags=()):
@@ -208,7 +208,7 @@ def test_the_processes_of_slurm_are_detected():
         running.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.cluster.processes.spmd_detected"],
-                env=os.environ | slurm | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)},
+                env=os.environ | slurm | {"XLA_FLAGS": "", "PYTHONPATH": PYTHONPATH},
                 stdout=subprocess.PIPE,
                 text=True,
             )
