@@ -19,7 +19,7 @@ from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 from meshtf.cluster.supervisor import Limits
 from meshtf.runtime.spmd.live import join_processes
 from tests.cluster.processes import spmd_steps
-from tests.cluster.processes.launched import ROOT, Launched
+from tests.cluster.processes.launched import PYTHONPATH, Launched
 
 
 def launched(module, *args, flags=()):
@@ -166,6 +166,33 @@ def test_a_malformed_environment_is_refused(monkeypatch, process):
         mtf.cluster.join_processes()
 
 
+def test_an_older_jax_has_its_own_timeout(monkeypatch):
+    """As jax before 0.7."""
+    calls = []
+
+    def initialize(
+        coordinator_address=None,
+        num_processes=None,
+        process_id=None,
+        initialization_timeout=300,
+        coordinator_bind_address=None,
+    ):
+        calls.append((coordinator_address, num_processes, process_id))
+
+    jax = join_processes.load_jax()
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(join_processes, "set_processes", lambda group: None)
+    monkeypatch.setattr(join_processes, "after_joining", [])
+    monkeypatch.setenv(join_processes.COORDINATOR, "127.0.0.1:4000")
+    monkeypatch.setenv(join_processes.PROCESS, "1/2")
+    before = jax.config.jax_cpu_collectives_implementation
+    try:
+        join_processes.join_by_environment()
+    finally:
+        jax.config.update("jax_cpu_collectives_implementation", before)
+    assert calls == [("127.0.0.1:4000", 2, 1)]
+
+
 @pytest.mark.slow
 def test_the_processes_of_slurm_are_detected():
     running = []
@@ -181,7 +208,7 @@ def test_the_processes_of_slurm_are_detected():
         running.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.cluster.processes.spmd_detected"],
-                env=os.environ | slurm | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)},
+                env=os.environ | slurm | {"XLA_FLAGS": "", "PYTHONPATH": PYTHONPATH},
                 stdout=subprocess.PIPE,
                 text=True,
             )

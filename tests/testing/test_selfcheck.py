@@ -10,6 +10,7 @@ import re
 import pytest
 
 from meshtf.graph import Op
+from meshtf.ops.control.stop_gradient import StopGradient
 from meshtf.ops.linear.einsum import Einsum
 from meshtf.ops.nn.softmax import Softmax
 from meshtf.testing import hardware, selfcheck, small_training
@@ -57,6 +58,20 @@ def test_right_ops_pass(capsys, one_layout):
         out,
         re.MULTILINE,
     )
+
+
+def test_live_meshes_have_a_report_of_their_own(capsys, monkeypatch):
+    monkeypatch.setattr(small_training, "LAYOUTS", small_training.LAYOUTS[:1])
+    assert selfcheck.selfcheck([StopGradient], live="spmd:cpu") == 0
+    out = capsys.readouterr().out
+    for line in (
+        r"spmd:cpu  16 \(cpu; jax [\d.]+\)",
+        " +recorded +left out +failures",
+        r"stop_gradient.StopGradient +\d+ +0 +0",
+        "training +1 +0 +0",
+        r"Passed on spmd:cpu: \d+ cases, 0 illegal .*",
+    ):
+        assert re.search(f"^{line}$", out, re.MULTILINE), out
 
 
 @pytest.mark.parametrize(

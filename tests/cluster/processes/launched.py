@@ -21,6 +21,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+# Of programs that tests start: they may come with another version of jax.
+PYTHONPATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(
+    os.pathsep
+)
 
 
 class Launched:
@@ -43,7 +47,7 @@ class Launched:
         env: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": PYTHONPATH,
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "TF_NUM_INTRAOP_THREADS": "1",
             "PYTHONUNBUFFERED": "1",

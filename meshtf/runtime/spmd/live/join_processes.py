@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import inspect
 import os
 import secrets
 import sys
@@ -33,6 +34,7 @@ TIMEOUT = "MESHTF_PROCESS_TIMEOUT"  # seconds without a sign of life of a proces
 WAIT = "MESHTF_PROCESS_WAIT"  # seconds in which all processes must have started
 # Called once this process has met the others.
 after_joining: list[Callable[[], None]] = []
+_HEARTBEAT_TIMEOUT = "heartbeat_timeout_seconds"
 _STDOUT = 1  # file descriptors of C
 _STDERR = 2
 _DEFAULT_TIMEOUT = 60
@@ -57,7 +59,7 @@ def join_by_environment() -> None:
         num_processes=count,
         process_id=index,
         initialization_timeout=max(wait, 1),
-        heartbeat_timeout_seconds=max(timeout, 2),
+        **{_HEARTBEAT_TIMEOUT: max(timeout, 2)},
     )
     _joined(Processes(index, count))
 
@@ -148,6 +150,10 @@ def _join(**arguments: Any) -> None:
     jax = load_jax()
     # Without it CPU devices of several processes have no collectives.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    taken = inspect.signature(jax.distributed.initialize).parameters
+    if _HEARTBEAT_TIMEOUT not in taken:
+        # jax before 0.7 has 100 seconds; `supervise` and `launch` monitor processes as well.
+        arguments.pop(_HEARTBEAT_TIMEOUT, None)
     try:
         jax.distributed.initialize(**arguments)
     except (RuntimeError, ValueError) as error:
