@@ -248,8 +248,6 @@ def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
     """Returns this process's slots, first by host and then by the box of their shard."""
     by_host: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
     for slices, slots in variable.slots_by_region():  # slices: those of one shard
-        if num_elements(box_of(slices)) == 0:
-            continue  # nothing but padding
         for slot in slots:
             if not is_of_other_process(slot.host):
                 by_host[slot.host][box_of(slices)].append(slot)

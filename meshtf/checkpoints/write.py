@@ -203,8 +203,6 @@ def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list
         for slices, slots in variable.slots_by_region():
             slot = min(slots, key=lambda slot: bytes_by_host[slot.host])
             box = box_of(slices)
-            if num_elements(box) == 0:
-                continue  # a shard with nothing but padding
             bytes_by_host[slot.host] += _num_bytes(variable, box)
             chunks.extend(_chunks_of_shard(name, variable, box, slot, snapshot))
     return chunks
@@ -234,10 +232,8 @@ def _chunks_of_shard(
         max_elements = max(MAX_CHUNK_BYTES // item_bytes, min_chunk_elements)
     for chunk_box in split(box, max_elements):
         read_chunk = read_shard
-        sizes = tuple(size for _start, size in chunk_box)
-        if sizes != slot.shape:  # a part of the shard, or the shard without its padding
-            slices = slices_in(chunk_box, outer=box)
-            read_chunk = partial(_read_slice, read_shard, slices)
+        if tuple(size for _start, size in chunk_box) != slot.shape:  # some elements
+            read_chunk = partial(_read_slice, read_shard, slices_in(chunk_box, box))
         yield Chunk(
             name=name,
             sizes=variable.shape.sizes,

@@ -102,6 +102,10 @@ class MatmulKernels(NamedTuple):
 RecordCheck: TypeAlias = Callable[[Any, Any, str], None]
 
 
+# What `Op.padding_value` returns.
+PaddingValue: TypeAlias = float | Literal["gather"] | None
+
+
 class LocalContext(Protocol):
     """The sizes and offsets of one device's shards, passed to `Op.local`.
 
@@ -134,7 +138,7 @@ class LocalContext(Protocol):
         """Returns the size of this device's shard along a factor, in elements, with padding."""
 
     def is_padded(self, factor: str) -> bool:
-        """Returns whether a shard of a factor ends with padding; see `Op.may_pad`."""
+        """Returns whether a shard of a factor ends with padding; see `Op.padding_value`."""
 
     def num_elements(self, factor: str) -> Any:
         """Returns the size of this device's shard along a factor, without padding; a Python
@@ -238,19 +242,14 @@ class Op(Frozen):
         """
         raise _missing_method(self, "gradient")
 
-    def may_pad(self, factor: str) -> bool:
-        """Returns whether shards of a factor may end with padding, elements of undefined
-        value beyond the end of a dimension that the mesh does not divide. By default that
-        is so where elements do not meet (`Role.MAP`).
-        """
-        return self.role(factor) is Role.MAP
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         """Returns the value that the padding of an input gets, along a factor, before `local`
-        runs; None: the padding may have any value. By default 0 where elements meet: what
-        adds nothing to a sum.
+        runs. Padding are the elements at the end of a shard, of undefined value, where the
+        mesh does not divide the dimension. None: any value will do, as where elements do not
+        meet (`Role.MAP`). "gather": the op does not take padding along this factor, so that
+        the dimension is gathered first; the default for other roles.
         """
-        return None if self.role(factor) is Role.MAP else 0.0
+        return None if self.role(factor) is Role.MAP else "gather"
 
     def workspace_specs(self, *xs: Spec) -> Specs:
         """Returns the specs of temporary tensors of `local`, which need memory in addition

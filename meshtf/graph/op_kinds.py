@@ -16,7 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import LocalContext, LocalTensors, Op, Spec, Specs
+from meshtf.graph.op import (
+    LocalContext,
+    LocalTensors,
+    Op,
+    PaddingValue,
+    Spec,
+    Specs,
+)
 from meshtf.mesh import Mesh, Placement
 
 
@@ -179,15 +186,6 @@ def factor_of(op: Op, dim: str) -> str:
     return dim
 
 
-def can_pad(op: Op, factor: str) -> bool:
-    """Returns whether shards of a factor along which no window slides may end with padding;
-    see `Op.may_pad`.
-    """
-    if isinstance(op, OpWithStatistics) and factor in op.statistics_dims():
-        return type(op).may_pad is not Op.may_pad and op.may_pad(factor)
-    return op.may_pad(factor)
-
-
 class Window(NamedTuple):
     """The elements of an input that elements of the output depend on, along one dimension:
     for halos, shifts, crops, padding and strides.
@@ -260,6 +258,12 @@ class OpWithStatistics(Op):
     def statistics_dims(self) -> tuple[str, ...]:
         """Returns the factors whose shards exchange statistics."""
         raise NotImplementedError
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        """Returns the value of padding; by default none is taken where statistics meet."""
+        if factor in self.statistics_dims():
+            return "gather"
+        return super().padding_value(input_index, factor)
 
     def statistics(self, context: LocalContext, *xs: Any) -> Statistics:
         """Returns the statistics of one shard, and its residuals.

@@ -94,29 +94,6 @@ class Layout:
         """Returns a layout with these rules: dimension name -> axes."""
         return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
 
-    def check_axes(self, mesh_axes: Iterable[str], **details: object) -> None:
-        """Raises ParseError if the axes of a rule are not in the order of the mesh's axes.
-
-        Args:
-          mesh_axes: the axes of the mesh; others are not looked at.
-          **details: lines of the error, such as mesh=mesh.
-        """
-        mesh_axes = tuple(mesh_axes)
-        for name, axes in self.items():
-            ordered_axes = [axis for axis in mesh_axes if axis in axes]
-            if [axis for axis in axes if axis in mesh_axes] == ordered_axes:
-                continue
-            raise ParseError(
-                explain_error(
-                    f"the axes of dimension {name!r} are not in the order of the mesh.",
-                    rule=f"{name}:{'+'.join(axes)}",
-                    **details,
-                    way_out="The first axis of a rule is the major one, as in the mesh: "
-                    f'write "{name}:{"+".join(ordered_axes)}", or give the mesh its axes '
-                    "in another order.",
-                )
-            )
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._rules == other._rules
 
@@ -126,6 +103,31 @@ class Layout:
     def __repr__(self) -> str:
         return "; ".join(
             f"{name}:{'+'.join(axes)}" for name, axes in self._rules.items()
+        )
+
+
+def check_order(layout: Layout, mesh_axes: Iterable[str], **details: object) -> None:
+    """Raises ParseError if the axes of a rule are not in the order of the mesh's axes.
+
+    Args:
+      layout: the rules.
+      mesh_axes: the axes of the mesh; others are not looked at.
+      **details: lines of the error, such as mesh=mesh.
+    """
+    mesh_axes = tuple(mesh_axes)
+    for name, axes in layout.items():
+        ordered_axes = [axis for axis in mesh_axes if axis in axes]
+        if [axis for axis in axes if axis in mesh_axes] == ordered_axes:
+            continue
+        raise ParseError(
+            explain_error(
+                f"the axes of dimension {name!r} are not in the order of the mesh.",
+                rule=f"{name}:{'+'.join(axes)}",
+                **details,
+                way_out="The first axis of a rule is the major one, as in the mesh: "
+                f'write "{name}:{"+".join(ordered_axes)}", or give the mesh its axes in '
+                "another order.",
+            )
         )
 
 

@@ -28,7 +28,7 @@ from meshtf.mesh.axes import (
     read_names,
     read_strings,
 )
-from meshtf.mesh.layout import Layout, LayoutLike
+from meshtf.mesh.layout import Layout, LayoutLike, check_order
 from meshtf.mesh.mesh_text import (
     devices_text,
     mesh_repr,
@@ -328,7 +328,7 @@ class Mesh:
 
     def _check_rules(self, layout: Layout) -> None:
         """Raises an error for a rule that no mesh allows, and reports missing axes."""
-        layout.check_axes(self.axes, mesh=self)
+        check_order(layout, self.axes, mesh=self)
         for name, axes in layout.items():
             for axis in axes:
                 if axis == self.stages and axis in self.axes:

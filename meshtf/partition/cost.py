@@ -1,4 +1,4 @@
-"""Sizes of shards, and the bytes that reshards communicate.
+"""Sizes of factors and shards, and the bytes that reshards communicate.
 
 `bytes_received` returns the mean number of bytes that one of p devices receives if each
 device has a shard of n bytes before the reshard. The formulas are those of ring algorithms:
@@ -23,8 +23,9 @@ device has a shard of n bytes before the reshard. The formulas are those of ring
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from meshtf.graph import Spec, Window
+from meshtf.graph import Op, Spec, Window, factor_of, window_of
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
@@ -72,6 +73,47 @@ def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) ->
     return sum(
         bytes_received(reshard.kind, size, mesh.group_size(*reshard.axes))
         for reshard in reshards(mesh.axes, old, new)
+    )
+
+
+def factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:
+    """Returns {factor: its global size}: the size in an output or, for a factor that no
+    output has, in the first input that has the factor.
+    """
+    sizes = {}
+    for x in reversed(ins):
+        for dim in x.shape:
+            sizes[factor_of(op, dim.name)] = dim.size
+    for y in outs:
+        for dim in y.shape:
+            sizes[dim.name] = dim.size
+    return sizes
+
+
+def sizes_of(
+    factor: str, op: Op, ins: Sequence[Spec], outs: Sequence[Spec]
+) -> set[int]:
+    """Returns the sizes of a factor in inputs and outputs, which may differ."""
+    sizes = set()
+    for x in ins:
+        for dim in x.shape:
+            if factor_of(op, dim.name) == factor:
+                sizes.add(dim.size)
+    for y in outs:
+        if factor in y.shape:
+            sizes.add(y.shape[factor])
+    return sizes
+
+
+def can_pad(factor: str, op: Op, ins: Sequence[Spec]) -> bool:
+    """Returns whether shards of a factor may end with padding: no input has a window along it,
+    and none is to be gathered (see `Op.padding_value`).
+    """
+    return all(
+        window_of(op, i, name) is None and op.padding_value(i, factor) != "gather"
+        for i, x in enumerate(ins)
+        for name in x.shape.names
+        if factor_of(op, name) == factor
     )
 
 

@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from meshtf.graph import Op, ReshardOp, Role, Spec, can_pad, factor_of
+from meshtf.graph import Op, ReshardOp, Role, Spec, factor_of
 from meshtf.mesh import (
     Layout,
     Mesh,
@@ -41,8 +41,12 @@ from meshtf.mesh import (
     Sharded,
     State,
 )
-from meshtf.partition.cost import received_elements
-from meshtf.partition.factor_sizes import factor_sizes, has_window, sizes_of
+from meshtf.partition.cost import (
+    can_pad,
+    factor_sizes,
+    received_elements,
+    sizes_of,
+)
 from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
@@ -279,7 +283,7 @@ class _Planner:
             return True
         if not self.mesh.pads or len(sizes) > 1:
             return False
-        return can_pad(self.op, factor) and not has_window(factor, self.op, self.ins)
+        return can_pad(factor, self.op, self.ins)
 
     def _axes_together(self, factor: str) -> list[set[str]]:
         """Returns sets of axes that may shard a factor together: those of the layout, and

@@ -320,4 +320,4 @@ def _shard(
 
 def _sizes_of(region: tuple[slice, ...]) -> list[int]:
     """Returns the size of a region along each axis."""
-    return [part.stop - part.start for part in region]
+    return [bounds.stop - bounds.start for bounds in region]

@@ -106,7 +106,7 @@ def test_an_argument_that_the_layout_cannot_hold(mesh, dims, sizes, words, mesh_
 
 
 def test_an_argument_that_the_layout_cannot_hold_and_nobody_uses():
-    mesh = mtf.Mesh("data:2", "batch:data")
+    mesh = mtf.Mesh("data:2", "batch:data", strict=True)
 
     @mtf.function(mesh=mesh, x="batch")
     def f(x):

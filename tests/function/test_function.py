@@ -168,9 +168,11 @@ def test_a_later_argument_may_tell_the_mesh(mesh):
     add = mtf.function(lambda x, bias: x + bias, x="batch;d")
     bias = mtf.asarray(mesh, array(2), "d")
     assert add(array(4, 2), bias).numpy().tolist() == [[0, 2], [2, 4], [4, 6], [6, 8]]
+    assert add(array(3, 2), bias).numpy().tolist() == [[0, 2], [2, 4], [4, 6]]
     if mesh.size > 1:
+        strict_mesh = mtf.Mesh(mesh.axes, mesh.layout, strict=True)
         with pytest.raises(mtf.LayoutError, match="argument 'x'"):
-            add(array(3, 2), bias)
+            add(array(3, 2), mtf.asarray(strict_mesh, array(2), "d"))
 
 
 def test_functions_without_arguments_or_without_tensors(mesh):

@@ -127,10 +127,9 @@ class Loop:
         unread: list[_StepResult] = []
         with saver, interrupts_between_steps() as requested_stop:
             for batch in self._batches(trainer.examples_done, num_remaining):
-                step_index = trainer.steps_done  # before the step: from 0
                 with self._profiling(folder, log):
                     loss, norm = trainer.step(batch)
-                step = trainer.steps_done  # after the step: from 1
+                step = trainer.steps_done  # from 1
                 trainer.examples_done += self.batch_size
                 stop = _agreed_stop(requested_stop(), step)
                 is_first = step == start_step + 1
@@ -140,7 +139,7 @@ class Loop:
                 reports_now = is_first or saves_now or evaluates_now
                 is_reported = is_first or saves_now or step % self.report_every == 0
                 unread.append(
-                    _StepResult(step_index, loss, norm, trainer.reports, is_reported)
+                    _StepResult(step - 1, loss, norm, trainer.reports, is_reported)
                 )
                 steps_ahead = 0 if reports_now else self._steps_ahead
                 for result in list(unread):

@@ -34,6 +34,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Layout, LayoutLike
+from meshtf.mesh.layout import check_order
 from meshtf.names.arguments import as_dim, as_int
 
 
@@ -117,7 +118,8 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
     rules = Layout.changes(layout)
     _check_names(x, [name for name, _ in rules.items()])
     if x.mesh is not None:
-        rules.check_axes(x.mesh.axes, tensor=repr(x.shape), source=Source.of_caller())
+        source = Source.of_caller()
+        check_order(rules, x.mesh.axes, tensor=repr(x.shape), source=source)
     for name, axes in rules.items():
         _check_axes_exist(x, name, axes)
     return _reshard(x, Layout.changes("*:").then(rules))

@@ -24,6 +24,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -96,10 +97,7 @@ class Gather(Op):
         # `dim` give partial sums; with others sharded, the output is sharded too.
         return Role.SUM if factor == self.dim else Role.MAP
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         # Ids must be valid. The table's padding is read by ids that are out of range.
         return 0.0 if input_index == 1 or factor == self.dim else None
 
@@ -187,10 +185,7 @@ class SegmentSum(Op):
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self.output_shape else Role.SUM
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         # Ids must be valid. Elements of x that would be added to a segment must be 0.
         return 0.0 if input_index == 1 or self.role(factor) is Role.SUM else None
 

@@ -26,6 +26,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -96,10 +97,7 @@ class SegmentExtreme(Op):
             return Role.MAP
         return Role(self.kind)
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         if input_index == 1:
             return 0.0  # ids must be valid
         if factor in self.output_shape:

@@ -18,6 +18,7 @@ from meshtf.graph import (
     Cotangents,
     LocalTensors,
     Op,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -88,8 +89,8 @@ class Einsum(Op):
             return Role.MAP
         return Role.SUM
 
-    def may_pad(self, factor: str) -> bool:
-        return True
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return None if factor in self.names else 0.0
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         input_names = [shape.names for shape in context.inputs]

@@ -33,6 +33,7 @@ from meshtf.graph import (
     LocalTensors,
     Op,
     OpWithStatistics,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -100,13 +101,10 @@ class CrossEntropy(OpWithStatistics):
         loss, lse = self.statistics_specs(logits, labels)
         return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
 
-    def may_pad(self, factor: str) -> bool:
-        # With smoothing, no value of padding leaves both the largest and the mean logit alone.
-        return factor != self.dim or not self.smoothing
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         if factor == self.dim:
-            return -math.inf
+            # With smoothing, no value leaves both the largest and the mean logit alone.
+            return "gather" if self.smoothing else -math.inf
         return 0.0 if input_index == 1 else None  # labels must be valid
 
     def statistics_dims(self) -> tuple[str, ...]:

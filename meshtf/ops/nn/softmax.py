@@ -24,6 +24,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -75,10 +76,7 @@ class _SoftmaxBase(OpWithStatistics):
         require_floating(xs[0], function=self.display_name)
         return (xs[0],)
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return self.padding if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:

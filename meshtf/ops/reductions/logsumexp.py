@@ -20,6 +20,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -73,10 +74,7 @@ class LogSumExp(OpWithStatistics):
             return Role.SAME  # each shard computes the same result, after the exchange
         return Role.MAP  # the result is sharded too
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return -math.inf if factor in self.dims else None
 
     def statistics_dims(self) -> tuple[str, ...]:

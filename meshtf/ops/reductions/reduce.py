@@ -22,6 +22,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -137,10 +138,7 @@ class Reduce(Op):
             return _ROLES[self.kind]
         return Role.MAP  # the output is sharded too
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return _IDENTITIES[self.role(factor)]
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:

@@ -24,6 +24,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -84,10 +85,7 @@ class Cumsum(OpWithStatistics):
             )
         return (x,)
 
-    def may_pad(self, factor: str) -> bool:
-        return True
-
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return 0.0 if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -113,7 +114,7 @@ class Reorder(Op):
             return Role.UNSHARDED
         return Role.MAP
 
-    def padding_value(self, input_index: int, factor: str) -> float | None:
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return 0.0 if input_index == 1 else None  # the order has valid indices
 
     def local(self, context: LocalContext, x: Any, order: Any) -> LocalTensors:

@@ -29,6 +29,7 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -77,20 +78,17 @@ class _ConvOp(WindowedOp):
         # `factor` is the name of a dimension of an input or of the output.
         if factor in self.geometry.taps:
             return Role.UNSHARDED
-        if factor in self.names:
-            return Role.MAP  # sharded inputs give a sharded output
-        return Role.SUM  # sharded inputs give partial sums
+        return Role.MAP if factor in self.names else Role.SUM
 
-    def may_pad(self, factor: str) -> bool:
-        return self.role(factor) is not Role.UNSHARDED
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return None if factor in self.names else 0.0
 
     def _spatial_sizes(self) -> dict[str, int]:
         """Returns the sizes of the spatial dimensions in this op's output, by name."""
         return {window.dim: window.num_windows for window in self.geometry.windows}
 
     def output_specs(self, *xs: Spec) -> Specs:
-        sizes = self.geometry.sizes(*xs)
-        sizes |= self._spatial_sizes()
+        sizes = self.geometry.sizes(*xs) | self._spatial_sizes()
         shape = resized(Shape(), sizes, self.names)
         return (Spec(shape, xs[0].dtype),)
 

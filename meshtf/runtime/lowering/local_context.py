@@ -33,7 +33,7 @@ from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.padding import take_elements
+from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 

@@ -31,7 +31,7 @@ from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import ReadStep, ReshardStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
-from meshtf.runtime.lowering.shard_blocks import ReshardBlocks
+from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks
 from meshtf.runtime.lowering.variable_writes import ShardVariable
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.nested_sections import in_section

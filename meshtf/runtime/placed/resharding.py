@@ -23,7 +23,7 @@ import tensorflow as tf
 from meshtf.mesh import Mesh, OnStage, Partial, Sharded, State
 from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, simulates_separate_memory
-from meshtf.runtime.lowering.shard_blocks import ReshardBlocks
+from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
 from meshtf.runtime.placed.collectives.primitives import send, shard
@@ -51,16 +51,19 @@ class DeviceOps:
         self.device = device
 
     def pad_end(self, x: Any, axis: int, size: int) -> Any:
+        """Returns x with zeros at the end of an axis, which then has `size` elements."""
         pads = [[0, 0] for _ in x.shape]
         pads[axis][1] = size - int(x.shape[axis])
         return pad(x, pads, 0.0, self.device)
 
     def first(self, x: Any, axis: int, size: int) -> Any:
+        """Returns the first `size` elements of an axis."""
         sizes = list(x.shape)
         sizes[axis] = size
         return slice_of(x, [0] * len(sizes), sizes, self.device)
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        """Returns x in another shape."""
         return reshape(x, shape, self.device)
 
 

@@ -161,7 +161,7 @@ def _padded(x: Any, axis: int, num_shards: int) -> Any:
 
 def without_padding(shard: Any, region: tuple[slice, ...]) -> Any:
     """Returns the elements of a shard, an array, that are in its region."""
-    sizes = tuple(part.stop - part.start for part in region)
+    sizes = tuple(bounds.stop - bounds.start for bounds in region)
     if tuple(shard.shape) == sizes:
         return shard
     return shard[tuple(map(slice, sizes))]

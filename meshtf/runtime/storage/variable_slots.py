@@ -113,7 +113,9 @@ def regions_of(
     for key, slot in zip(shard_keys(placement, mesh), slots):
         if slot is not None:
             slots_of_shards.setdefault(key, {})[id(slot)] = slot
-    return [
-        (region(shape, placement, key, mesh), list(slots_of_shard.values()))
-        for key, slots_of_shard in slots_of_shards.items()
-    ]
+    regions = []
+    for key, slots_of_shard in slots_of_shards.items():
+        bounds = region(shape, placement, key, mesh)
+        if all(dim.start < dim.stop for dim in bounds):  # it is not all padding
+            regions.append((bounds, list(slots_of_shard.values())))
+    return regions

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshtf.graph import Window
 from meshtf.partition.cost import spans
-from meshtf.runtime.lowering.padding import element_range
+from meshtf.runtime.lowering.padding.element_ranges import element_range
 from meshtf.runtime.placed.collectives.primitives import send
 from meshtf.runtime.placed.program.tensor_ops import concat, pad, slice_of
 

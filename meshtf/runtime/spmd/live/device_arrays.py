@@ -23,7 +23,7 @@ from meshtf.graph import Spec
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.processes import processes
-from meshtf.runtime.lowering.shard_blocks import NumpyOps, to_blocks
+from meshtf.runtime.lowering.padding.shard_blocks import NumpyOps, to_blocks
 from meshtf.runtime.spmd.live.host_copy import HostCopy
 from meshtf.runtime.spmd.live.jax_host import is_local, jax_mesh, live_devices
 from meshtf.runtime.spmd.live.jax_module import load_jax

@@ -23,7 +23,7 @@ from meshtf.partition import (
     WriteStep,
 )
 from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
-from meshtf.runtime.lowering.shard_blocks import ReshardBlocks, TensorFlowOps
+from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks, TensorFlowOps
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives

@@ -12,7 +12,7 @@ import meshtf as mtf
 from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
 from meshtf.ops.random.random_ops import DropoutMask, Random
-from meshtf.runtime.lowering.padding import take_elements
+from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall

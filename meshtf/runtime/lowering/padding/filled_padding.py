@@ -61,7 +61,7 @@ def with_filled_padding(
             if not context.is_padded(factor):
                 continue
             value = node.op.padding_value(i, factor)
-            if value is not None:
+            if value is not None and value != "gather":
                 shard = _filled(shard, axis, context.num_elements(factor), value)
         filled.append(shard)
     return filled

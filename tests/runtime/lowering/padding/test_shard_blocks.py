@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from meshtf.mesh.shard_sizes import num_elements, sizes_by_axis, start_of_shard
-from meshtf.runtime.lowering.shard_blocks import (
+from meshtf.runtime.lowering.padding.shard_blocks import (
     NumpyOps,
     TensorFlowOps,
     from_blocks,

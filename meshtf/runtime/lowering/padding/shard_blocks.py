@@ -41,16 +41,19 @@ class TensorFlowOps:
     """`BlockOps` for TensorFlow tensors on the current device."""
 
     def pad_end(self, x: Any, axis: int, size: int) -> Any:
+        """Returns x with zeros at the end of an axis, which then has `size` elements."""
         pads = [[0, 0] for _ in x.shape]
         pads[axis][1] = size - int(x.shape[axis])
         return tf.pad(x, pads)
 
     def first(self, x: Any, axis: int, size: int) -> Any:
+        """Returns the first `size` elements of an axis."""
         sizes = x.shape.as_list()
         sizes[axis] = size
         return tf.slice(x, [0] * len(sizes), sizes)
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        """Returns x in another shape."""
         return tf.reshape(x, list(shape))
 
 
@@ -58,14 +61,17 @@ class NumpyOps:
     """`BlockOps` for NumPy arrays."""
 
     def pad_end(self, x: Any, axis: int, size: int) -> Any:
+        """Returns x with zeros at the end of an axis, which then has `size` elements."""
         pads = [(0, 0)] * x.ndim
         pads[axis] = (0, size - x.shape[axis])
         return np.pad(x, pads)
 
     def first(self, x: Any, axis: int, size: int) -> Any:
+        """Returns the first `size` elements of an axis."""
         return x[(slice(None),) * axis + (slice(size),)]
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Any:
+        """Returns x in another shape."""
         return x.reshape(shape)
 
 
