@@ -150,8 +150,8 @@ def _join(**arguments: Any) -> None:
     jax = load_jax()
     # Without it CPU devices of several processes have no collectives.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    taken = inspect.signature(jax.distributed.initialize).parameters
-    if _HEARTBEAT_TIMEOUT not in taken:
+    parameters = inspect.signature(jax.distributed.initialize).parameters
+    if _HEARTBEAT_TIMEOUT not in parameters:
         # jax before 0.7 has 100 seconds; `supervise` and `launch` monitor processes as well.
         arguments.pop(_HEARTBEAT_TIMEOUT, None)
     try:
