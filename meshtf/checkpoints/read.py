@@ -238,9 +238,9 @@ def _load(
         for host, slots_by_shard in _slots_by_host(variable).items():
             reads = _plan_reads(name, manifest.tensors[name], slots_by_shard)
             reads_by_host[host].extend(reads)
+    load = partial(_load_host, prefix)
     with ThreadPoolExecutor(len(reads_by_host) or 1) as readers:
-        load = partial(_load_host, prefix)
-        # `list` waits for all hosts, and raises the first error of one.
+        # `list` waits for all, and raises the first error.
         list(readers.map(load, reads_by_host.keys(), reads_by_host.values()))
 
 
@@ -361,9 +361,7 @@ def _assign(slots: Sequence[Slot], value: Any) -> None:
 
 @contextlib.contextmanager
 def _free_large_slots(read: _TensorRead) -> Iterator[None]:
-    """Frees the memory of the slots that the context fills, if the tensor is large. If the
-    context raises, the slots become zeros.
-    """
+    """Frees the slots that the context fills, if they are large; zeros if it raises."""
     boxes = [*read.slots_by_shard, full_box(read.saved.sizes)]
     if all(_num_bytes(read.saved, box) <= MAX_CHUNK_BYTES for box in boxes):
         yield

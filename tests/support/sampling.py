@@ -5,6 +5,8 @@
     @pytest.mark.parametrize("program", PROGRAMS)
     def test_other_modes_agree(program, mode): ...
 
+    @pytest.mark.sampled(1, together="live training")    # one case of all tests with this name
+
 The seed is another one each day, and is printed: `--sample=N` draws the sample of N
 again. All cases run with `--all-cases`, and where the command line names one case.
 """
@@ -58,7 +60,7 @@ def pytest_collection_modifyitems(
     cases: dict[str, list[pytest.Function]] = {}
     for item in items:
         if item.get_closest_marker("sampled") and isinstance(item, pytest.Function):
-            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+            cases.setdefault(_sample_name(item), []).append(item)
     sample = config.getoption("--sample")
     left_out = {
         item
@@ -70,6 +72,14 @@ def pytest_collection_modifyitems(
             items=[item for item in items if item in left_out]
         )
         items[:] = [item for item in items if item not in left_out]
+
+
+def _sample_name(item: pytest.Function) -> str:
+    """Returns what the cases have in common of which a sample is drawn: the test, or the
+    argument `together` of the mark.
+    """
+    mark = item.get_closest_marker("sampled")
+    return mark.kwargs.get("together") or item.nodeid.split("[")[0]
 
 
 def _everything(config: pytest.Config) -> bool:
