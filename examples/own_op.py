@@ -43,6 +43,12 @@ class Distance(mtf.graph.Op):
         """
         return mtf.graph.Role.SUM if factor == self.dim else mtf.graph.Role.MAP
 
+    def padding_value(self, input_index: int, factor: str) -> float | None:
+        """Returns the value of elements beyond the end of a dimension that the mesh does not
+        divide; None: any. Where d is 0 in both inputs, it adds nothing to the sum.
+        """
+        return 0.0 if factor == self.dim else None
+
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         """Returns one device's shard of the output, given its shards of the inputs."""
         x, c = xs

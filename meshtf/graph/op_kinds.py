@@ -16,14 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import (
-    LocalContext,
-    LocalTensors,
-    Op,
-    PaddingValue,
-    Spec,
-    Specs,
-)
+from meshtf.graph.op import LocalContext, LocalTensors, Op, Spec, Specs
 from meshtf.mesh import Mesh, Placement
 
 
@@ -258,12 +251,6 @@ class OpWithStatistics(Op):
     def statistics_dims(self) -> tuple[str, ...]:
         """Returns the factors whose shards exchange statistics."""
         raise NotImplementedError
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        """Returns the value of padding; by default none is taken where statistics meet."""
-        if factor in self.statistics_dims():
-            return "gather"
-        return super().padding_value(input_index, factor)
 
     def statistics(self, context: LocalContext, *xs: Any) -> Statistics:
         """Returns the statistics of one shard, and its residuals.

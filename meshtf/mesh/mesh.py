@@ -227,7 +227,11 @@ class Mesh:
 
     def group_size(self, *axes: str) -> int:
         """Returns the number of positions that differ only along `axes`."""
-        return math.prod(self.axes[axis] for axis in axes)
+        try:
+            return math.prod(self.axes[axis] for axis in axes)
+        except (KeyError, TypeError):
+            self.groups(*axes)  # raises an error for an unknown axis
+            raise
 
     @property
     def replicated(self) -> Placement:

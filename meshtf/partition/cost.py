@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from meshtf.graph import Op, Spec, Window, factor_of, window_of
+from meshtf.graph import Op, OpWithStatistics, Spec, Window, factor_of, window_of
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
@@ -109,6 +109,10 @@ def can_pad(factor: str, op: Op, ins: Sequence[Spec]) -> bool:
     """Returns whether shards of a factor may end with padding: no input has a window along it,
     and none is to be gathered (see `Op.padding_value`).
     """
+    if isinstance(op, OpWithStatistics) and factor in op.statistics_dims():
+        # Statistics meet, whatever the role of the factor is.
+        if type(op).padding_value is Op.padding_value:
+            return False
     return all(
         window_of(op, i, name) is None and op.padding_value(i, factor) != "gather"
         for i, x in enumerate(ins)

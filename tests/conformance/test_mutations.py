@@ -242,7 +242,6 @@ MUTANTS = {
     ),
     "padding: summed by einsum": unfilled(Einsum),
     "padding: summed": unfilled(Reduce, fn("sum")),
-    "padding: averaged": unfilled(Reduce, fn("mean")),
     "padding: a maximum": unfilled(Reduce, fn("max")),
     "padding: a minimum": unfilled(Reduce, fn("min")),
     "padding: summed by segment": unfilled(SegmentSum),
@@ -250,9 +249,6 @@ MUTANTS = {
     "padding: in a log-sum-exp": unfilled(LogSumExp),
     "padding: in a cross entropy": unfilled(CrossEntropy),
     "padding: in a running sum": unfilled(Cumsum),
-    "padding: zeros in a maximum": mutant(
-        Reduce, fn("max"), padding_value=lambda self, i, factor: 0.0
-    ),
     "window: slice short by one": mutant(Slice, window=_windows_end_early(Slice)),
     "window: slice late by one": mutant(
         Slice,

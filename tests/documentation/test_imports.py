@@ -62,6 +62,7 @@ FOLDERS = {
         "tf_internals",
         "devices",
         "storage",
+        "lowering/padding",
         "lowering",
         "placed/program",
         "placed/collectives",

@@ -85,9 +85,7 @@ class Einsum(Op):
     def role(self, factor: str) -> Role:
         # What sharding `factor`, a dimension of the inputs, does: the output is sharded too,
         # or each shard has a partial sum.
-        if factor in self.names:
-            return Role.MAP
-        return Role.SUM
+        return Role.MAP if factor in self.names else Role.SUM
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return None if factor in self.names else 0.0

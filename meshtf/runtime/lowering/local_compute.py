@@ -23,17 +23,17 @@ from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.ops.control.slicewise import Slicewise
 from meshtf.partition import Compute, Segment, Value
+from meshtf.runtime.lowering.filled_padding import (
+    POISON,
+    with_filled_padding,
+    with_poisoned_padding,
+)
 from meshtf.runtime.lowering.local_context import (
     CheckRecorder,
     DeviceContext,
     MeshCoordinates,
 )
 from meshtf.runtime.lowering.op_names import shared_scope_of
-from meshtf.runtime.lowering.padding.filled_padding import (
-    POISON,
-    with_filled_padding,
-    with_poisoned_padding,
-)
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 TensorList = list[Any]  # tensors of one device, in order

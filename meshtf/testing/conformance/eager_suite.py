@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from meshtf.errors import LayoutError, LayoutWarning
 from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
-from meshtf.runtime.lowering.padding.filled_padding import poisoned_padding
+from meshtf.runtime.lowering.filled_padding import poisoned_padding
 from meshtf.testing.conformance.compare import difference
 from meshtf.testing.conformance.layouts import (
     Rules,

@@ -23,7 +23,7 @@ from meshtf.function.function import function
 from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
-from meshtf.runtime.lowering.padding.filled_padding import poisoned_padding
+from meshtf.runtime.lowering.filled_padding import poisoned_padding
 from meshtf.testing.conformance.compare import difference
 from meshtf.testing.conformance.layouts import (
     Rules,
