@@ -17,7 +17,8 @@ from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Node
 from meshtf.mesh import Mesh, Replicated
-from meshtf.partition import Compute, Program, walk
+from meshtf.mesh.shard_sizes import is_padded, sizes_by_axis
+from meshtf.partition import Compute, NodePlan, Program, walk
 
 
 class OpCost(NamedTuple):
@@ -61,6 +62,7 @@ class OpCosts:
         # A factor is a dimension of the op's iteration space.
         num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
         local_flops = _global_node_flops(step.node) / num_shards
+        local_flops *= self._padding(step.plan)
         mean_flops = local_flops
         stages = range(num_stages(self._mesh))
         stage = step.plan.stage
@@ -74,6 +76,18 @@ class OpCosts:
             repeated=math.prod(axes[axis] for axis in self._redundant_axes(step)),
             outputs=self._tensors.of_values(step.outs),
         )
+
+    def _padding(self, plan: NodePlan) -> float:
+        """Returns the elements that an op computes, with the padding of shards, divided by
+        those without.
+        """
+        result = 1.0
+        for factor, size in plan.sizes:
+            axis_sizes = [self._mesh.axes[axis] for axis in plan.axes_of(factor)]
+            if is_padded(size, axis_sizes):
+                stored = sizes_by_axis(size, axis_sizes)[-1] * math.prod(axis_sizes)
+                result *= stored / size
+        return result
 
     def _redundant_axes(self, step: Compute) -> list[str]:
         """Returns the mesh axes along which all devices compute the same: no input and no

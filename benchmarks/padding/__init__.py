@@ -1,0 +1,1 @@
+"""What sizes cost that an axis does not divide: `python -m benchmarks.padding`."""
