@@ -2,8 +2,8 @@
 its collectives beside the forecast.
 
     python -m benchmarks.spmd.compiled                # all rows: ten minutes
-    python -m benchmarks.spmd.compiled --only=gpt2,llama2_7b
-    python -m benchmarks.spmd.compiled --only=others       # further models
+    python -m benchmarks.spmd.compiled --models=gpt2,llama2_7b
+    python -m benchmarks.spmd.compiled --models=others       # further models
 
 It needs the compiler of the devices, which is in the extra "cuda", and none of the devices.
 Models are those of `configs/models/`. The table is that of docs/explain/spmd.md: it has the
@@ -26,7 +26,7 @@ from transformer.cli.program import run_main
 from transformer.training.training_run import Run
 
 _ONLY = flags.DEFINE_list(
-    "only",
+    "models",
     [],
     'The models to compile, names of files in configs/models/; "others": those of the '
     "second table; none: those of the first.",
@@ -193,7 +193,7 @@ def selected(models: Sequence[str]) -> list[Case]:
         chosen.remove("others")
         chosen.update(case.model for case in OTHERS)
     for model in sorted(chosen - known):
-        sys.exit(f"--only={model}: no row is of this model, but of {sorted(known)}.")
+        sys.exit(f"--models={model}: no row is of this model, but of {sorted(known)}.")
     return [case for case in cases if case.model in chosen]
 
 

@@ -58,7 +58,7 @@ def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
         if isinstance(state, Sharded):
             previous = local_sizes.get(state.dim) or shape[state.dim]
             local_sizes[state.dim] = shard_size(previous, axis_size)
-            size = size // previous * local_sizes[state.dim]
+            size = size // max(previous, 1) * local_sizes[state.dim]
     return float(size)
 
 

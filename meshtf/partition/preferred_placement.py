@@ -161,7 +161,7 @@ def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[st
         axes = [a for a, s in zip(mesh.axes, placement) if s == Sharded(dim.name)]
         num_shards = mesh.group_size(*axes)
         stored = local[dim.name] * num_shards
-        if not axes or stored < (1 + _MIN_PADDING) * dim.size:
+        if not axes or not dim.size or stored < (1 + _MIN_PADDING) * dim.size:
             continue
         below = dim.size // num_shards * num_shards
         sizes = f"{below} or {below + num_shards}" if below else f"{num_shards}"

@@ -55,7 +55,7 @@ def test_every_model_has_rows():
     assert selected(names) == [case for case in CASES if case.model in names]
     assert selected([]) == CASES
     assert selected(["others"]) == OTHERS
-    with pytest.raises(SystemExit, match="--only=gpt3: no row"):
+    with pytest.raises(SystemExit, match="--models=gpt3: no row"):
         selected(["gpt3"])
 
 

@@ -107,7 +107,7 @@ def test_a_peer_that_fails_is_reported_and_our_own_fails():
     rows, refused = measure(group, rounds=1, starts=1, losses=1)
     assert [row.name for row in rows] == [case.name for case in group[:2]]
     assert not agreement(rows, 1e-5) and "Error: " in refused["DTensor 1x8"]
-    with pytest.raises(WorkerError, match="LayoutError"):
+    with pytest.raises(WorkerError, match="ShapeError: rotary"):
         measure([Case(broken, "1x8", devices="logical:8")], 1, 1, 1)
 
 

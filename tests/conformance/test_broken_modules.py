@@ -20,8 +20,10 @@ from meshtf.testing.conformance.exported_suite import run_exported
 
 
 def wrong_groups(groups):
-    """Returns groups along the other axis of a 2x2 mesh."""
-    return tuple(zip(*groups))
+    """Returns groups along the other axis of a 2x2 mesh; of a group along both axes, the
+    wrong order.
+    """
+    return tuple(zip(*groups)) if len(groups) > 1 else tuple(backwards(groups))
 
 
 def backwards(groups):

@@ -111,18 +111,19 @@ PLANNING = (
         TEST_PLAN,
     ),
     Mutant(
-        "sizes need not divide",
+        "all meshes pad, and all ops",
         PLAN,
         "_Planner._can_shard",
-        "not any(size % num_shards for size in self._sizes_of(factor))",
-        "True",
+        "not self.mesh.pads or len(sizes) > 1",
+        "False",
         TEST_PLAN,
     ),
     Mutant(
         "two axes shard one dimension",
         PLAN,
         "_Planner._can_shard",
-        "is_sharded and not set(axes) <= set(self.layout.axes(factor))",
+        "is_sharded and not any(set(axes) <= allowed_axes for allowed_axes in "
+        "self._axes_together(factor))",
         "False",
         TEST_PLAN,
     ),
@@ -160,7 +161,7 @@ PLANNING = (
     ),
     Mutant(
         "an output stays sharded though another axis shards it",
-        PLAN,
+        "meshtf.partition.preferred_placement",
         "final_placement",
         "preferred_state == Replicated and not is_sharded_elsewhere",
         "preferred_state == Replicated",

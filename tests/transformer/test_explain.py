@@ -148,7 +148,10 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
             ['Mesh.layout = "batch:data;length:data"'],
             "LayoutError: two dimensions of one",
         ),
-        (["train.batch_size = 10"], 'LayoutError: dimension "batch" of size 10'),
+        (
+            ["train.batch_size = 10", "Mesh.strict = True"],
+            'LayoutError: dimension "batch" of size 10',
+        ),
         (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'"),
     ],
 )

@@ -134,7 +134,10 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
             ['Mesh.layout = "length:model; heads:model"'],
             "LayoutError: two dimensions of one tensor",
         ),
-        (["train.batch_size = 10"], 'LayoutError: dimension "batch" of size 10'),
+        (
+            ["train.batch_size = 10", "Mesh.strict = True"],
+            'LayoutError: dimension "batch" of size 10',
+        ),
     ],
 )
 def test_errors_have_no_traceback_and_nothing_is_written(

@@ -76,6 +76,7 @@ def check_sample(
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
     devices: Sequence[str] = (),
+    max_layouts: int = MAX_LEGAL,
 ) -> Report:
     """Runs one sample of an op eagerly and returns a report.
 
@@ -86,6 +87,7 @@ def check_sample(
       meshes: the axes of each mesh, such as "x:2;y:2".
       fail_fast: whether to stop at the first failure.
       devices: names of devices, as in `check_op`.
+      max_layouts: the number of legal layouts that are drawn for each mesh.
     """
     report = Report(label(op_class), seed)
     sample = op_class.conformance_samples[index]
@@ -103,7 +105,7 @@ def check_sample(
             report.failures.append(
                 f"{case.op} {sample.inputs} on one device: {problem}"
             )
-        for axes, rules in _layouts(case, report, meshes):
+        for axes, rules in _layouts(case, report, meshes, max_layouts):
             if fail_fast and report.failures:
                 break
             _check_layout(case, mesh_on(axes, layout_text(rules), devices), report)
@@ -111,7 +113,7 @@ def check_sample(
 
 
 def _layouts(
-    case: ReferenceCase, report: Report, meshes: Sequence[str]
+    case: ReferenceCase, report: Report, meshes: Sequence[str], max_layouts: int
 ) -> Iterator[tuple[str, Rules]]:
     """Yields the axes of each mesh with each layout to check, first the legal ones.
 
@@ -119,6 +121,7 @@ def _layouts(
       case: the sample.
       report: the report, in which layouts that are not drawn are counted.
       meshes: the axes of each mesh.
+      max_layouts: the number of legal layouts that are drawn for each mesh.
     """
     rng = random_generator(report.seed, "layouts", report.op)
     for axes in meshes:
@@ -130,9 +133,9 @@ def _layouts(
                 legal.append(rules)
             else:
                 illegal.append(rules)
-        report.left_out += max(0, len(legal) - MAX_LEGAL)
+        report.left_out += max(0, len(legal) - max_layouts)
         report.left_out += max(0, len(illegal) - MAX_ILLEGAL)
-        layouts = sample_layouts(legal, MAX_LEGAL, rng)
+        layouts = sample_layouts(legal, max_layouts, rng)
         layouts += sample_layouts(illegal, MAX_ILLEGAL, rng)
         for rules in layouts:
             yield axes, rules

@@ -89,6 +89,7 @@ def check_program(
     devices: str | Sequence[str] = (),
     run: Run = run_function,
     reference: Callable[..., ReferenceCase] = reference_case,
+    max_programs: int = MAX_PROGRAMS,
 ) -> Report:
     """Runs all samples of an op in one program for each layout, and returns a report.
 
@@ -102,6 +103,7 @@ def check_program(
       run: runs a program on tensors, by default as a mtf.function.
       reference: returns the expected results of a sample; arguments as of
         `reference_case`.
+      max_programs: the maximum count of programs, each with a layout, on one mesh.
     """
     report = report_for(label(op_class), len(op_class.conformance_samples), seed)
     with warnings.catch_warnings(), poisoned_padding(seed):
@@ -113,7 +115,9 @@ def check_program(
         if not cases:
             return report
         for axes in meshes:
-            for rules in _covering_layouts(cases, Mesh(axes).axes, report):
+            for rules in _covering_layouts(
+                cases, Mesh(axes).axes, report, max_programs
+            ):
                 if fail_fast and report.failures:
                     return report
                 mesh = mesh_on(axes, layout_text(rules), devices)
@@ -122,15 +126,19 @@ def check_program(
 
 
 def _covering_layouts(
-    cases: Sequence[ReferenceCase], axes: dict[str, int], report: Report
+    cases: Sequence[ReferenceCase],
+    axes: dict[str, int],
+    report: Report,
+    max_programs: int,
 ) -> list[Rules]:
     """Returns layouts of the mesh under which each sample has every legal layout of its
-    dimensions, as far as random candidates have it.
+    dimensions, as far as random candidates and the maximum count allow it.
 
     Args:
       cases: the samples.
       axes: the size of each mesh axis.
-      report: the report, in which the layouts that are not candidates are counted.
+      report: the report, in which the layouts that are left out are counted.
+      max_programs: the maximum count of layouts.
     """
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
     rng = random_generator(report.seed, "programs", report.op)
@@ -148,7 +156,7 @@ def _covering_layouts(
     # The empty layout is always checked.
     layouts: list[Rules] = [{}]
     uncovered -= _sample_layouts(cases, rules={})
-    while uncovered and len(layouts) < MAX_PROGRAMS:
+    while uncovered and len(layouts) < max_programs:
         covers = _remaining_covers(covers, uncovered)
         best = max(covers, key=lambda i: len(covers[i]))
         uncovered -= covers[best]

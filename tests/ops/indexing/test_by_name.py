@@ -137,6 +137,6 @@ def test_tensors_of_other_types_are_no_index():
 
 
 def test_a_slice_must_fit_the_layout():
-    x = mtf.asarray(mtf.Mesh("x:2", "n:x"), X, "b;n;d")
+    x = mtf.asarray(mtf.Mesh("x:2", "n:x", strict=True), X, "b;n;d")
     with pytest.raises(mtf.LayoutError, match="n:3"):
         x["n", 0:3]

@@ -134,7 +134,7 @@ def test_what_is_refused(mesh):
 
 
 def test_sizes_that_the_layout_cannot_shard_are_refused():
-    x = mtf.ones(mtf.Mesh("x:2", "a:x"), "a:8")
+    x = mtf.ones(mtf.Mesh("x:2", "a:x", strict=True), "a:8")
     with pytest.raises(
         mtf.LayoutError, match=r'(?s)"a" of size 5.*mtf\.math\.rfft.*mtf\.rename'
     ):

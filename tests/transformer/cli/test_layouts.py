@@ -63,6 +63,7 @@ def test_the_layouts_are_these():
         "data_and_tensor",
         "zero1",
         "fsdp",
+        "hybrid_fsdp",
         "sequence",
     }
 
