@@ -7,6 +7,8 @@ from __future__ import annotations
 from meshtf.graph import Op, Role, Spec
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.names import Shape
+from meshtf.ops.linear.einsum import Einsum
+from meshtf.ops.shapes.reshape import Reshape
 from meshtf.partition import plan_node
 
 SUM = Partial("sum")
@@ -223,3 +225,29 @@ def test_equal_nodes_are_planned_once():
     states = [(Replicated, Replicated)] * 2
     cached = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
     assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is cached
+
+
+def test_a_factor_that_does_not_divide_is_padded_where_the_op_allows_it():
+    """Shards are equal on a strict mesh, and where elements meet, unless the op says what
+    padding is. Here they meet along k.
+    """
+    shapes = ("batch:5;k:6", "k:6;d:4")
+    states = [(Sharded("batch"),), (Replicated,)]
+    for strict, sharded in ((False, {"data": "batch"}), (True, {})):
+        mesh = Mesh("data:4", "batch:data", strict=strict)
+        node_plan = plan(Product(), mesh, shapes, states)
+        assert dict(node_plan.sharded_factors) == sharded
+    mesh = Mesh("data:4", "k:data")
+    states = [(Sharded("k"),), (Sharded("k"),)]
+    assert (
+        "k" not in dict(plan(Product(), mesh, shapes, states).sharded_factors).values()
+    )
+    product = Einsum(("batch", "d"))
+    assert dict(plan(product, mesh, shapes, states).sharded_factors) == {"data": "k"}
+
+
+def test_a_factor_of_several_sizes_is_not_padded():
+    mesh = Mesh("data:2", "a:data")
+    merge = Reshape(old=Shape("a:3;b:2"), new=Shape("a:6"))
+    node_plan = plan(merge, mesh, ("a:3;b:2",), [(Sharded("a"),)])
+    assert not node_plan.sharded_factors
