@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gin
 import pytest
 
 import meshtf as mtf
@@ -18,6 +19,12 @@ from benchmarks.spmd.compiled import (
 from benchmarks.spmd.ratios import live_ratios
 from meshtf.runtime.spmd import CompiledProgram
 from meshtf.runtime.spmd.compiled.hlo_collectives import HloCollective
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+    yield
+    gin.clear_config()
 
 
 def row(name, seconds, **start):
