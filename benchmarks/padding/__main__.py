@@ -2,10 +2,10 @@
 with 30,524, which it divides.
 
     python -m benchmarks.padding                          # the placed runtime
-    python -m benchmarks.padding --devices=spmd:cpu       # a live mesh
+    python -m benchmarks.padding --mesh_devices=spmd:cpu       # a live mesh
 
 Both models train in one process, a step each in turn, so that a slow moment of the machine
-meets both. Sizes are those of BERT-base with fewer blocks (--blocks), in batches of 8 texts of
+meets both. Sizes are those of BERT-base with fewer blocks (--bert_blocks), in batches of 8 texts of
 128 tokens.
 """
 
@@ -27,7 +27,9 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "devices", "", 'The devices, such as "spmd:cpu"; "": those of TensorFlow.'
 )
-flags.DEFINE_integer("blocks", 2, "The number of transformer blocks.", lower_bound=1)
+flags.DEFINE_integer(
+    "bert_blocks", 2, "The number of transformer blocks.", lower_bound=1
+)
 flags.DEFINE_integer(
     "steps", 12, "The number of timed steps of each model.", lower_bound=1
 )
@@ -40,7 +42,9 @@ def main(argv: list[str]) -> None:
     """Prints the time of a step with both sizes, and their ratio."""
     del argv
     mtf.configure_process()
-    pairs = measure(_SIZES, FLAGS.steps, FLAGS.devices or None, blocks=FLAGS.blocks)
+    pairs = measure(
+        _SIZES, FLAGS.timed_steps, FLAGS.mesh_devices or None, blocks=FLAGS.bert_blocks
+    )
     uneven, even = (statistics.median(seconds) for seconds in zip(*pairs))
     ratio = statistics.median(a / b for a, b in pairs)
     print(

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.harness.report import Row, agreement, memory_table, table
 from benchmarks.harness.rounds import WorkerError, measure
+from benchmarks.padding import __main__ as padding
 from benchmarks.step.cases.cases import PEERS, Case, cases, make_config
 from benchmarks.step.cases.feeds import batches, fixed_values
 from benchmarks.step.cases.sizes import MODELS, Config
@@ -140,3 +141,11 @@ def test_a_table_tells_ratios_to_the_first_row():
         for name, step in (("plain", 0.5), ("mesh", 0.75))
     ]
     assert "  1.50  1.50" in table(rows).splitlines()[2]
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+def test_sizes_that_divide_and_that_do_not_are_timed_in_pairs(devices):
+    sizes = {"d_model": 8, "d_ff": 10, "heads": 2, "d_kv": 4, "blocks": 1}
+    seconds = padding.measure((30, 32), 2, devices, **sizes)
+    assert len(seconds) == 2
+    assert all(len(pair) == 2 and min(pair) > 0 for pair in seconds)
