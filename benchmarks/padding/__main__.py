@@ -25,13 +25,13 @@ from transformer.training.trainer import Trainer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "devices", "", 'The devices, such as "spmd:cpu"; "": those of TensorFlow.'
+    "mesh_devices", "", 'The devices, such as "spmd:cpu"; "": those of TensorFlow.'
 )
 flags.DEFINE_integer(
     "bert_blocks", 2, "The number of transformer blocks.", lower_bound=1
 )
 flags.DEFINE_integer(
-    "steps", 12, "The number of timed steps of each model.", lower_bound=1
+    "timed_steps", 12, "The number of timed steps of each model.", lower_bound=1
 )
 
 _SIZES = 30_522, 30_524  # word pieces: not a multiple of 4, and one
