@@ -4,6 +4,8 @@ TensorFlow's tape.
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from meshtf.graph import EffectOp
@@ -22,6 +24,10 @@ SAMPLES = [
     for op in OPS
     for i in range(len(op.conformance_samples))
 ]
+
+
+# So many of the layouts are drawn for each mesh.
+CHECK_PROGRAM = functools.partial(check_program, max_programs=5)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def test_eager(op, index, seed, record):
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record, outside_of_cases):
-    record("mtf.function", outside_of_cases(check_program, op, seed, max_programs=5))
+    record("mtf.function", outside_of_cases(CHECK_PROGRAM, op, seed))
 
 
 @pytest.mark.sampled(14)
