@@ -49,7 +49,7 @@ def test_every_op_has_samples():
 @pytest.mark.slow
 @pytest.mark.parametrize("op, index", SAMPLES)
 def test_eager(op, index, seed, record):
-    record("eager", check_sample(op, index, seed, max_layouts=4))
+    record("eager", check_sample(op, index, seed, max_layouts=3))
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_function(op, seed, record, outside_of_cases):
     record("mtf.function", outside_of_cases(CHECK_PROGRAM, op, seed))
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_export(op, seed, record, outside_of_cases):
