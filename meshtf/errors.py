@@ -41,7 +41,7 @@ class ArgumentError(MeshtfError, TypeError):
 
 class LayoutError(MeshtfError, ValueError):
     """A layout cannot shard a tensor: two of its dimensions have the same mesh axis, or
-    the size of a dimension is no multiple of the number of shards.
+    on a strict mesh, the size of a dimension is no multiple of the number of shards.
     """
 
 

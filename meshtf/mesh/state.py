@@ -1,7 +1,7 @@
 """The state of a tensor along one axis of a mesh.
 
     Replicated      each device along the axis holds the entire tensor
-    Sharded(dim)    device i holds elements [i * c, (i + 1) * c) of dim, c = size / devices
+    Sharded(dim)    device i holds elements [i * c, (i + 1) * c) of dim, c = ceil(size / devices)
     Partial(kind)   each device holds a partial sum, maximum or minimum, not yet reduced
     OnStage(k)      the devices at coordinate k hold the entire tensor, the others nothing
 
@@ -25,7 +25,9 @@ Kind: TypeAlias = Literal["sum", "max", "min"]
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """The tensor is divided along a dimension into equal shards."""
+    """The tensor is divided along a dimension into shards of equal size, the last of which may
+    end with padding (see `shard_sizes`).
+    """
 
     dim: str
 
@@ -61,8 +63,8 @@ class Conflict(NamedTuple):
     """Why a dimension of a tensor is not sharded along the axis that the layout names.
 
     Attributes:
-      kind: "axis": the axis shards dimension `other`; "size": the axis does not divide
-        the size of the dimension.
+      kind: "axis": the axis shards dimension `other`; "size": the mesh is strict, and the
+        axis does not divide the size of the dimension.
       dim: the name of the dimension.
       axis: the name of the axis.
       other: the name of the dimension that the axis shards already; "" for kind "size".

@@ -19,7 +19,7 @@ from meshtf.mesh.mesh import Conflict
 from meshtf.names import Shape
 from meshtf.partition.cost import local_shape
 
-_MIN_PADDING = 0.1  # of a dimension, from which on the user is told
+_MIN_PADDING = 0.1  # of a dimension, from which on a note says so
 
 
 class PlacedTensors(Protocol):

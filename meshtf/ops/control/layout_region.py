@@ -110,9 +110,9 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
       ParseError: `layout` cannot be read, or the axes of a rule are not in the order of
         the mesh's.
       ShapeError: x lacks a dimension of `layout`.
-      LayoutError: two dimensions go to one axis, the axis does not divide a size, or the
-        mesh lacks the axis and it is not one of the mesh's `optional_axes`. On a mesh of
-        size 1 all axes may be absent.
+      LayoutError: two dimensions go to one axis, the mesh is strict and the axis does not
+        divide a size, or the mesh lacks the axis and it is not one of the mesh's
+        `optional_axes`. On a mesh of size 1 all axes may be absent.
     """
     x = as_tensor("x", x)
     rules = Layout.changes(layout)
@@ -143,9 +143,9 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 
     Raises:
       ShapeError: x has no such dimension.
-      LayoutError: `axis` is no name, it does not divide the size, or the mesh lacks the
-        axis and it is not one of the mesh's `optional_axes`. On a mesh of size 1
-        all axes may be absent.
+      LayoutError: `axis` is no name, the mesh is strict and it does not divide the size, or
+        the mesh lacks the axis and it is not one of the mesh's `optional_axes`. On a mesh
+        of size 1 all axes may be absent.
     """
     x = as_tensor("x", x)
     dim = as_dim("dim", dim, x.shape)

@@ -4,7 +4,7 @@ axes of a mesh do not divide (see `mesh/shard_sizes.py`).
     inputs = with_filled_padding(node, context, inputs)     # before the op of a node runs
 
 Where elements along a dimension meet, as in a sum, the padding gets a value that changes
-nothing, such as 0. The op tells it: see `Op.padding_value`. Padding is part of no result.
+nothing, such as 0. The op says which: see `Op.padding_value`. Padding is part of no result.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _filled(x: Any, axis: int, num_elements: Any, value: float) -> Any:
       x: the tensor.
       axis: the axis.
       num_elements: the number of elements that stay, a scalar int32 tensor.
-      value: the value; infinity stands for the largest value of the data type.
+      value: the value; infinity is the largest value of the data type.
     """
     if x.dtype.is_bool:
         fill = tf.constant(value > 0)

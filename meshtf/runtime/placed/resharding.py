@@ -56,7 +56,7 @@ class DeviceOps:
         pads[axis][1] = size - int(x.shape[axis])
         return pad(x, pads, 0.0, self.device)
 
-    def first(self, x: Any, axis: int, size: int) -> Any:
+    def crop_end(self, x: Any, axis: int, size: int) -> Any:
         """Returns the first `size` elements of an axis."""
         sizes = list(x.shape)
         sizes[axis] = size

@@ -30,7 +30,7 @@ class BlockOps(Protocol):
         elements.
         """
 
-    def first(self, x: Any, axis: int, size: int) -> Any:
+    def crop_end(self, x: Any, axis: int, size: int) -> Any:
         """Returns the first `size` elements of an axis."""
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Any:
@@ -46,7 +46,7 @@ class TensorFlowOps:
         pads[axis][1] = size - int(x.shape[axis])
         return tf.pad(x, pads)
 
-    def first(self, x: Any, axis: int, size: int) -> Any:
+    def crop_end(self, x: Any, axis: int, size: int) -> Any:
         """Returns the first `size` elements of an axis."""
         sizes = x.shape.as_list()
         sizes[axis] = size
@@ -66,7 +66,7 @@ class NumpyOps:
         pads[axis] = (0, size - x.shape[axis])
         return np.pad(x, pads)
 
-    def first(self, x: Any, axis: int, size: int) -> Any:
+    def crop_end(self, x: Any, axis: int, size: int) -> Any:
         """Returns the first `size` elements of an axis."""
         return x[(slice(None),) * axis + (slice(size),)]
 
@@ -115,7 +115,7 @@ def from_blocks(
         x = ops.reshape(x, [*sizes[:axis], merged, *sizes[axis + 1 :]])
     if shard * num_shards == size:
         return x
-    return ops.first(x, axis, size)
+    return ops.crop_end(x, axis, size)
 
 
 class ReshardBlocks:
