@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from meshtf.layers import initializers
 from meshtf.layers.attention.blockwise import BlockwiseAttention, blockwise_attention
+from meshtf.layers.attention.context_parallel.all_to_all import all_to_all_attention
+from meshtf.layers.attention.context_parallel.layer import ContextParallelAttention
+from meshtf.layers.attention.context_parallel.ring import ring_attention
+from meshtf.layers.attention.context_parallel.zigzag import ZigzagOrder
 from meshtf.layers.attention.dot_product import compress_mean, dot_product_attention
 from meshtf.layers.attention.heads import Cache, DecodeStep
 from meshtf.layers.attention.local_attention import LocalAttention, local_attention
@@ -56,6 +60,7 @@ __all__ = [
     "BatchNorm",
     "BlockwiseAttention",
     "Cache",
+    "ContextParallelAttention",
     "Conv",
     "ConvTranspose",
     "DecodeStep",
@@ -74,7 +79,9 @@ __all__ = [
     "Reversible",
     "RotaryEmbedding",
     "SeparableConv",
+    "ZigzagOrder",
     "add_noise",
+    "all_to_all_attention",
     "apply_rope",
     "blockwise_attention",
     "causal_bias",
@@ -90,6 +97,7 @@ __all__ = [
     "mean_squared_error",
     "multiplicative_jitter",
     "padding_mask",
+    "ring_attention",
     "rms",
     "rope",
     "segment_mask",

@@ -18,9 +18,9 @@ import numpy as np
 
 import meshtf as mtf
 from transformer.data import DataError, Vocabulary
-from transformer.models.attention_mask import LENGTH
 from transformer.models.base import Batch, Model
 from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.token_info import LENGTH
 
 Text = str | tuple[str, str]  # a text, or the input and target of an encoder-decoder
 

@@ -25,7 +25,14 @@ _KINDS = {
     "norm": ("rms", "layer"),
     "norm_place": ("before", "after"),
     "positions": ("rotary", "learned", "sinusoidal", "relative", "sloped", "none"),
-    "attention": ("full", "blockwise", "local"),
+    "attention": (
+        "full",
+        "blockwise",
+        "local",
+        "ring",
+        "all_to_all",
+        "context_parallel",
+    ),
     "dtype": ("float32", "bfloat16"),
 }
 # Integer settings -> the minimum of their value.
@@ -89,9 +96,13 @@ class Architecture:
         kernel.
       scaled_logits: whether tied logits are divided by sqrt(d_model).
       scaled_attention: whether scores are divided by sqrt(d_kv).
-      attention: "full", "blockwise" (the same results in linear memory), or "local".
-      block_length: the count of queries in a block of blockwise attention; the radius
-        of local attention.
+      attention: "full"; "blockwise": the same results in linear memory; "local"; or one for
+        long texts, whose `length` a layout shards, with the same results as "full": "ring",
+        where keys and values go around, "all_to_all", where heads are sharded instead, and
+        "context_parallel", the one of these two in which a device receives fewer bytes.
+      block_length: the count of queries in a block of blockwise attention and of
+        "all_to_all"; the count of tokens in a chunk of ring attention; the radius of local
+        attention.
       scanned: whether the block is traced once and run in a loop, with the variables of
         all blocks stacked along `layers` (as `jax.lax.scan`).
       recompute: whether the backward pass recomputes the activations of each block from
@@ -168,6 +179,11 @@ class Architecture:
                 f"local attention has no {self.positions} positions.\n  Take "
                 'Architecture.positions = "rotary", or blockwise attention.'
             )
+        if self.may_use_ring and self.block_length % 2:
+            raise mtf.ParseError(
+                f"Architecture.block_length is {self.block_length}: chunks of ring "
+                "attention have two halves.\n  Take an even one."
+            )
         if self.scanned and self.moe_every > 1:
             raise mtf.ParseError(
                 "scanned blocks are identical: all have a mixture of experts, or none "
@@ -225,6 +241,11 @@ class Architecture:
             num_padding = -size % self.vocab_multiple
             size += num_padding
         return mtf.Dimension(name, size)
+
+    @property
+    def may_use_ring(self) -> bool:
+        """Whether attention goes around a ring, or may, as its layout says."""
+        return self.attention in ("ring", "context_parallel")
 
     @property
     def head_dims(self) -> mtf.Shape:

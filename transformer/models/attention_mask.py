@@ -13,71 +13,11 @@ example may be a packed sequence of several texts: each text is a *segment*, cou
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import meshtf as mtf
 from transformer.models.architecture import Architecture
-
-LENGTH = "length"
-KV_LENGTH = "kv_length"
-
-
-class TokenInfo(NamedTuple):
-    """Positions, segments and prefixes of tokens.
-
-    Attributes:
-      positions: the position of each token in its segment, integers [length] or [batch,
-        length].
-      segments: the segment of each token, integers [batch, length]; 0 is padding. Tokens
-        attend within their segment. None: one segment without padding.
-      prefix: bool [batch, length], True for tokens that earlier tokens attend to, too;
-        None: there are no such tokens.
-    """
-
-    positions: mtf.Tensor
-    segments: mtf.Tensor | None = None
-    prefix: mtf.Tensor | None = None
-
-    @classmethod
-    def of(
-        cls,
-        tokens: mtf.Tensor,
-        positions: mtf.Tensor | None = None,
-        segments: mtf.Tensor | None = None,
-        prefix: mtf.Tensor | None = None,
-    ) -> TokenInfo:
-        """Returns the information about tokens.
-
-        Args:
-          tokens: the token ids, integers [batch, length].
-          positions: the attribute `positions`; None: from 0 on in each example.
-          segments: the attribute `segments`; None: each example is one segment without
-            padding.
-          prefix: the attribute `prefix`, as integers or bool.
-        """
-        if positions is None:
-            positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
-        if prefix is not None:
-            prefix = mtf.cast(prefix, "bool")
-        return cls(positions=positions, segments=segments, prefix=prefix)
-
-    def as_context(self) -> TokenInfo:
-        """Returns the same tensors with `length` renamed to `kv_length`."""
-
-        def rename(x: mtf.Tensor | None) -> mtf.Tensor | None:
-            """Returns x with the dimension renamed; None for an absent attribute."""
-            return None if x is None else mtf.rename(x, LENGTH, KV_LENGTH)
-
-        return TokenInfo(
-            positions=mtf.rename(self.positions, LENGTH, KV_LENGTH),
-            segments=rename(self.segments),
-            prefix=rename(self.prefix),
-        )
-
-    @property
-    def nonpadding(self) -> mtf.Tensor | None:
-        """Bool [batch, length], False at padding; None: no token is padding."""
-        return None if self.segments is None else self.segments > 0
+from transformer.models.token_info import LENGTH, TokenInfo
 
 
 def visible(
@@ -186,12 +126,57 @@ class AttentionMask:
 
         Blockwise attention calls this for one block of queries at a time.
         """
+        return self._bias(queries, self.context, table=None)
+
+    def distance_bias(self) -> mtf.Tensor | None:
+        """Returns the bias by the distance between query and context, [..., length,
+        kv_length, *heads]; None: the architecture has none.
+        """
+        return self._distance_bias(
+            self.queries.positions, self.context.positions, table=None
+        )
+
+    @property
+    def pair_inputs(self) -> dict[str, Any]:
+        """The arguments of context-parallel attention whose bias `pair_bias_of` computes."""
+        table = None
+        if self.relative is not None and self.is_self_attention:
+            table = self.relative.table.tensor()
+        # Without the order: inputs are tensors.
+        queries = self.queries._replace(zigzag=None)
+        return {
+            "bias_of": self.pair_bias_of,
+            "query_inputs": (queries, table),
+            "kv_inputs": self.context,
+            "zigzag": self.queries.zigzag is not None and self.is_self_attention,
+        }
+
+    def pair_bias_of(
+        self,
+        queries_and_table: tuple[TokenInfo, mtf.Tensor | None],
+        context: TokenInfo,
+    ) -> mtf.Tensor | None:
+        """Returns `bias` for a subset of the queries and a subset of the context.
+
+        Ring attention calls this for a chunk of queries and one of keys.
+
+        Args:
+          queries_and_table: the queries, and the table of the bias by relative position.
+          context: the tokens that are attended to.
+        """
+        queries, table = queries_and_table
+        return self._bias(queries, context, table)
+
+    def _bias(
+        self, queries: TokenInfo, context: TokenInfo, table: mtf.Tensor | None
+    ) -> mtf.Tensor | None:
+        """Returns the bias of the scores of queries and a context; None: no bias."""
         distance_bias = None
         if self.is_self_attention:
-            distance_bias = self.distance_bias(queries)
-        is_visible = visible(
-            queries, self.context, causal=self.causal, window=self.window
-        )
+            distance_bias = self._distance_bias(
+                queries.positions, context.positions, table
+            )
+        is_visible = visible(queries, context, causal=self.causal, window=self.window)
         if is_visible is None:
             return distance_bias
         mask_bias = mtf.layers.mask_bias(is_visible)
@@ -199,16 +184,26 @@ class AttentionMask:
             return mask_bias
         return mtf.outer(distance_bias, mask_bias, mtf.add)
 
-    def distance_bias(self, queries: TokenInfo) -> mtf.Tensor | None:
-        """Returns the bias by the distance between query and context, [..., length,
-        kv_length, *heads]: T5's relative positions or ALiBi; None: the architecture has
-        neither.
+    def _distance_bias(
+        self,
+        positions: mtf.Tensor,
+        kv_positions: mtf.Tensor,
+        table: mtf.Tensor | None,
+    ) -> mtf.Tensor | None:
+        """Returns the bias of `distance_bias`: T5's relative positions or ALiBi.
+
+        Args:
+          positions: the positions of queries.
+          kv_positions: the positions of the context.
+          table: the table of the relative positions; None: the layer's variable.
         """
         if self.relative is not None:
-            return self.relative(queries.positions, self.context.positions)
+            if table is not None:
+                return self.relative.from_table(table, positions, kv_positions)
+            return self.relative(positions, kv_positions)
         if self.architecture.positions == "sloped":
             return mtf.layers.distance_slopes(
-                queries.positions, self.context.positions, self.architecture.head_dims
+                positions, kv_positions, self.architecture.head_dims
             )
         return None
 
@@ -250,6 +245,11 @@ def make_attention(
     block = mtf.Dimension(LENGTH, architecture.block_length)
     if architecture.attention == "blockwise":
         return mtf.layers.BlockwiseAttention(mesh, *dims, block=block, **settings)
+    if architecture.attention in ("ring", "all_to_all", "context_parallel"):
+        method = architecture.attention.replace("context_parallel", "fewest_bytes")
+        return mtf.layers.ContextParallelAttention(
+            mesh, *dims, block=block, method=method, **settings
+        )
     if architecture.attention == "local" and not is_cross_attention:
         # A token attends to positions at a distance of at most the length of a block.
         return mtf.layers.LocalAttention(
@@ -289,12 +289,16 @@ def attend(
             rope=rope,
             training=training,
         )
+    if isinstance(attention, mtf.layers.ContextParallelAttention):
+        return attention(
+            x, context, rope=rope, training=training, **attention_mask.pair_inputs
+        )
     return attention(x, context, bias=attention_mask.bias, rope=rope, training=training)
 
 
 def pad_to_blocks(x: mtf.Tensor, architecture: Architecture) -> mtf.Tensor:
     """Returns x with `length` padded at the end to a multiple of `block_length`, if
-    attention needs that: blockwise and local attention of more than one block.
+    attention needs that: all but full attention, with more than one block.
 
     Args:
       x: a tensor with the dimension `length`.

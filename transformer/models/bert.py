@@ -25,10 +25,10 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch, Model, add_auxiliary_losses, metric_sums
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.stack import Stack
+from transformer.models.token_info import LENGTH, TokenInfo
 
 _TOKENS = "batch; length"
 _MASKED = "batch; masked"

@@ -19,12 +19,12 @@ import meshtf as mtf
 from transformer.experts.moe_layer import MixtureOfExperts, Report
 from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import (
-    LENGTH,
     AttentionMask,
     attend,
     make_attention,
     residual_initializer,
 )
+from transformer.models.token_info import LENGTH
 
 
 class Context(NamedTuple):

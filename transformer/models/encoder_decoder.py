@@ -17,7 +17,6 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import (
     Batch,
     Model,
@@ -28,6 +27,7 @@ from transformer.models.base import (
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
+from transformer.models.token_info import LENGTH, TokenInfo
 
 _TOKENS = "batch; length"
 _INPUTS = "batch; inputs_length"

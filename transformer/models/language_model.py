@@ -15,7 +15,6 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import (
     Batch,
     Model,
@@ -26,6 +25,7 @@ from transformer.models.base import (
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
+from transformer.models.token_info import LENGTH, TokenInfo, zigzag_order
 
 _TOKENS = "batch; length"
 
@@ -105,8 +105,14 @@ class LanguageModel(Model):
         token_info = TokenInfo.of(
             tokens, positions=positions, segments=segments, prefix=prefix
         )
-        logits, _ = self.logits_and_reports(tokens, token_info, training)
-        return logits
+        order = zigzag_order(self.architecture, token_info, tokens)
+        if order is None:
+            logits, _ = self.logits_and_reports(tokens, token_info, training)
+            return logits
+        logits, _ = self.logits_and_reports(
+            order.apply(tokens), token_info.in_order(order), training
+        )
+        return order.undo(logits)
 
     def logits_and_reports(
         self, tokens: mtf.Tensor, token_info: TokenInfo, training: bool = False
@@ -141,9 +147,8 @@ class LanguageModel(Model):
             `positions` and `prefix`, as in `__call__`.
           training: whether dropout is applied, and auxiliary losses are added.
         """
-        logits, reports = self.logits_and_reports(
-            batch["tokens"], _token_info(batch), training
-        )
+        batch, token_info = self._ordered(batch)
+        logits, reports = self.logits_and_reports(batch["tokens"], token_info, training)
         loss = mtf.layers.softmax_cross_entropy(
             logits,
             batch["targets"],
@@ -158,8 +163,23 @@ class LanguageModel(Model):
         entropy; "correct", the count of correct predictions; "tokens", the count of
         targets.
         """
-        logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
+        batch, token_info = self._ordered(batch)
+        logits, _ = self.logits_and_reports(batch["tokens"], token_info)
         return metric_sums(logits, batch["targets"], target_weights(batch))
+
+    def _ordered(self, batch: Batch) -> tuple[Batch, TokenInfo]:
+        """Returns a batch and its token information, in zigzag order if causal ring
+        attention needs it: sums over tokens are the same in every order.
+        """
+        token_info = _token_info(batch)
+        order = zigzag_order(self.architecture, token_info, batch["tokens"])
+        if order is None:
+            return batch, token_info
+        ordered_batch = {
+            name: order.apply(x) if LENGTH in x.shape else x
+            for name, x in batch.items()
+        }
+        return ordered_batch, token_info.in_order(order)
 
     def init_cache(
         self, batch_dims: mtf.Shape, num_positions: int, window: int | None = None

@@ -21,9 +21,9 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch
 from transformer.models.language_model import LanguageModel
+from transformer.models.token_info import LENGTH, TokenInfo
 
 # What a layer passes to the next one: the residual stream [batch, length, d_model], followed
 # by the auxiliary loss of each mixture of experts so far.

@@ -21,15 +21,10 @@ from typing import Any, TypeAlias, cast
 import meshtf as mtf
 from transformer.experts.moe_layer import Report, reduce_report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import (
-    KV_LENGTH,
-    LENGTH,
-    AttentionMask,
-    TokenInfo,
-    pad_to_blocks,
-)
+from transformer.models.attention_mask import AttentionMask, pad_to_blocks
 from transformer.models.block import Block, BlockCache, Context
 from transformer.models.key_value_cache import KeyValueCache
+from transformer.models.token_info import KV_LENGTH, LENGTH, TokenInfo
 
 # Runs one block on a cache: (block, x, cache) -> (x, updated cache).
 BlockStep: TypeAlias = Callable[
@@ -178,9 +173,9 @@ class Stack(mtf.Module):
 
     def _prepare_bias(self, attention_mask: AttentionMask) -> None:
         """Computes the bias of a mask once, before the loop over blocks that uses it."""
-        # Blockwise attention never holds the entire bias: it computes one for each block
-        # of queries. Elsewhere, reading the cached property computes and stores it.
-        if self.architecture.attention != "blockwise":
+        # Attention in blocks or chunks never holds the entire bias: it computes one for each
+        # of them. Elsewhere, reading the cached property computes and stores it.
+        if self.architecture.attention in ("full", "local"):
             _ = attention_mask.bias
 
     def _run_scanned(
@@ -397,4 +392,4 @@ class Stack(mtf.Module):
             relative=self.relative,
             context=slot_positions,
         )
-        return attention_mask.distance_bias(attention_mask.queries)
+        return attention_mask.distance_bias()

@@ -25,7 +25,7 @@ of the queries of one iteration, from their entries of `query_inputs`, here thei
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -115,20 +115,34 @@ def blockwise_attention(
         return attend(q, query_inputs)
     iterations = _iterations_dim(q, block_dim)
 
-    def split_blocks(x: Tensor | None) -> Tensor | None:
+    inputs = tf.nest.flatten(query_inputs)
+    is_split = [isinstance(x, Tensor) and block_dim.name in x.shape for x in inputs]
+
+    def split_blocks(x: Tensor) -> Tensor:
         """Returns x [..., length, ...] as [..., block, iterations, ...]."""
-        if x is None or block_dim.name not in x.shape:
-            return x
         return unflatten(x, block_dim.name, [block_dim, iterations])
 
     attend_recomputed = recompute(attend)
 
-    def iteration(carry: None, inputs: tuple[Tensor, Any]) -> tuple[None, Tensor]:
-        return carry, attend_recomputed(*inputs)
+    def iteration(carry: None, blocks: Sequence[Tensor]) -> tuple[None, Tensor]:
+        """Attends with the queries of one block, and their entries of the inputs."""
+        q_block, *input_blocks = blocks
+        remaining = iter(input_blocks)
+        block_inputs = [
+            next(remaining) if split else x for x, split in zip(inputs, is_split)
+        ]
+        return carry, attend_recomputed(
+            q_block, tf.nest.pack_sequence_as(query_inputs, block_inputs)
+        )
 
-    blocks = (split_blocks(q), tf.nest.map_structure(split_blocks, query_inputs))
+    to_split = [q, *(x for x, split in zip(inputs, is_split) if split)]
     # Iterations share no state: the carry of the scan is None.
-    _, y = scan(iteration, init=None, xs=blocks, dim=iterations.name)
+    _, y = scan(
+        iteration,
+        init=None,
+        xs=[split_blocks(x) for x in to_split],
+        dim=iterations.name,
+    )
     return _merge_iterations(y, block_dim, iterations)
 
 

@@ -89,9 +89,17 @@ class RelativeBias(Module):
         """Returns the bias [..., length, kv_length, heads] of positions of queries
         [..., length] and keys [..., kv_length].
         """
-        check_tensors(positions=positions, kv_positions=kv_positions)
+        return self.from_table(self.table.tensor(), positions, kv_positions)
+
+    def from_table(
+        self, table: Tensor, positions: Tensor, kv_positions: Tensor
+    ) -> Tensor:
+        """Returns the bias of `__call__` for a table [buckets, heads] in place of the
+        layer's: for functions that need every tensor with a gradient as an argument.
+        """
+        check_tensors(table=table, positions=positions, kv_positions=kv_positions)
         behind = outer(positions, kv_positions, subtract)
-        return gather(self.table, self.buckets(behind), dim=_BUCKETS)
+        return gather(table, self.buckets(behind), dim=_BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
         """Returns the bucket of each distance, int32 with the shape of `behind`.

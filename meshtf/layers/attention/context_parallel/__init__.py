@@ -1,0 +1,1 @@
+"""Attention to sequences whose positions are sharded: around a ring, or over the heads."""

@@ -1,0 +1,143 @@
+"""One step of ring attention: queries attend to the keys that have come to their chunk.
+
+step = RingStep(settings, operands, index=3)
+maxima = step.maxima()                          # [chunks, length]
+sums, values = step.sums(shift=maxima)          # [chunks, length], [chunks, length, value]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import Context, Tensor, context
+from meshtf.layers.attention.context_parallel.zigzag import ZigzagPairs
+from meshtf.layers.mixed_precision import cast_like
+from meshtf.names import Dimension
+from meshtf.ops.elementwise.unary import exp
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
+
+# A function of the entries of `query_inputs` for a chunk of queries, and of `kv_inputs` for
+# one of keys; it returns the bias of the scores of these.
+PairBiasOf = Callable[[Any, Any], Tensor | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class RingSettings:
+    """What all steps around a ring share.
+
+    Attributes:
+      chunks: the dimension of the chunks.
+      length_dim: the name of the positions of queries, also of those in a chunk.
+      kv_length_dim: the name of the positions of keys, also of those in a chunk.
+      key_names: the names of the elements of a head.
+      zigzag, bias_of, dropout: as in `ring_attention`.
+      inputs: `query_inputs` and `kv_inputs` of `ring_attention`.
+      caller: the context of the call, for the seeds of the dropout.
+    """
+
+    chunks: Dimension
+    length_dim: str
+    kv_length_dim: str
+    key_names: tuple[str, ...]
+    zigzag: bool
+    bias_of: PairBiasOf | None
+    dropout: Callable[[Tensor], Tensor] | None
+    inputs: Any
+    caller: Context
+
+
+class RingStep:
+    """The scores of one step.
+
+    Args:
+      settings: the settings of the ring.
+      operands: q, k, v, and the tensors among the inputs of `bias_of`, in chunks.
+      index: the index of the step, which counts how many chunks the keys have moved on: an
+        int, or int32 [].
+    """
+
+    def __init__(
+        self, settings: RingSettings, operands: Sequence[Tensor], index: Tensor | int
+    ) -> None:
+        self.settings = settings
+        self.index = index
+        self.pairs: ZigzagPairs | None = None
+        # In the first step, keys and queries are of one chunk: all pairs of halves but one
+        # are needed.
+        if settings.zigzag and not (isinstance(index, int) and index == 0):
+            self.pairs = ZigzagPairs(
+                settings.chunks,
+                index,
+                settings.length_dim,
+                settings.kv_length_dim,
+                operands[0].mesh,
+            )
+            operands = [self.pairs.keys(self.pairs.queries(x)) for x in operands]
+        q, k, self.values, *inputs = operands
+        self.query_dims = q.shape.without(*settings.key_names)
+        self.scores = self._scores(q, k, inputs)
+
+    def maxima(self) -> Tensor:
+        """Returns the maximum of each query's scores, float32 [..., chunks, length, ...];
+        -infinity for queries that no key of the step is for.
+        """
+        maxima = reduce_max(self.scores, self.settings.kv_length_dim)
+        if self.pairs is None:
+            return maxima
+        return self.pairs.maxima(maxima, absent=-float("inf"))
+
+    def sums(self, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns two sums over the keys of the step, float32: of exp(score - shift), and of
+        exp(score - shift) * value with dropout.
+
+        Args:
+          shift: a number for each query, float32 [..., chunks, length, ...].
+        """
+        if self.pairs is not None:
+            shift = self.pairs.queries(shift)
+        weights = exp(self.scores - shift)
+        sums = reduce_sum(weights, self.settings.kv_length_dim)
+        weights = self._drop(cast(weights, self.values.dtype))
+        value_dims = self.values.shape.without(
+            self.settings.kv_length_dim, *self.query_dims.names
+        )
+        values = einsum([weights, self.values], self.query_dims + value_dims)
+        values = cast(values, "float32")
+        if self.pairs is None:
+            return sums, values
+        return self.pairs.sums(sums), self.pairs.sums(values)
+
+    def _scores(self, q: Tensor, k: Tensor, inputs: Sequence[Tensor]) -> Tensor:
+        """Returns the scores with the bias, float32 [..., chunks, length, kv_length, ...]."""
+        settings = self.settings
+        keys_dim = k.shape.only([settings.kv_length_dim])
+        scores = cast(einsum([q, k], self.query_dims + keys_dim), "float32")
+        if settings.bias_of is None:
+            return scores
+        remaining = iter(inputs)
+        query_inputs, kv_inputs = tf.nest.map_structure(
+            lambda x: next(remaining) if isinstance(x, Tensor) else x, settings.inputs
+        )
+        bias = settings.bias_of(query_inputs, kv_inputs)
+        return scores if bias is None else scores + cast_like(bias, scores)
+
+    def _drop(self, weights: Tensor) -> Tensor:
+        """Returns the attention weights with dropout: the same elements in the forward and
+        the backward pass, and others in each step.
+        """
+        settings = self.settings
+        if settings.dropout is None:
+            return weights
+        with context(
+            path=settings.caller.path,
+            seeds=settings.caller.seeds,
+            random_paths=set(),
+            iterations=(*settings.caller.iterations, self.index),
+        ):
+            return settings.dropout(weights)
