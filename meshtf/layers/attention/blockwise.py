@@ -41,6 +41,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, ShapeLike
 from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
+from meshtf.ops.control.layout_region import relayout
 from meshtf.ops.control.loops import scan
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
@@ -113,6 +114,9 @@ def blockwise_attention(
     # One block has all queries: no loop is needed.
     if q.shape[block_dim.name] <= block_dim.size:
         return attend(q, query_inputs)
+    # Once, before the loop: otherwise each iteration would reshard them, and reduce their
+    # gradients.
+    k, v = relayout(k), relayout(v)
     iterations = _iterations_dim(q, block_dim)
 
     inputs = tf.nest.flatten(query_inputs)

@@ -77,8 +77,13 @@ def stage(index: int) -> AbstractContextManager[Any]:
 
 
 class Relayout(ReshardOp):
-    """The inputs, resharded as the active layout rules say."""
+    """The inputs, resharded as the active layout rules say.
 
+    Attributes:
+      of_gradient: whether cotangents are resharded as well.
+    """
+
+    of_gradient: bool = True
     # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (
         Sample(inputs=("b:4;h:8",)),
@@ -95,7 +100,7 @@ class Relayout(ReshardOp):
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
-        return [apply(Relayout(), dy)]
+        return [apply(Relayout(), dy) if self.of_gradient else dy]
 
 
 def shard(x: Any, layout: LayoutLike) -> Tensor:
@@ -128,6 +133,13 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
 def replicate(x: Any) -> Tensor:
     """Returns x [...], replicated on all devices of its mesh."""
     return _reshard(x, Layout.changes("*:"))
+
+
+def relayout(x: Tensor) -> Tensor:
+    """Returns x [...], sharded as the active rules say, whatever placements the ops before
+    and after prefer. The cotangent may have any placement.
+    """
+    return apply(Relayout(of_gradient=False), as_tensor("x", x))
 
 
 def split(x: Any, dim: str, axis: str) -> Tensor:

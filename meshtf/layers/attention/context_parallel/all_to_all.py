@@ -16,14 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Source, Tensor, current
 from meshtf.graph.arguments import as_tensor
-from meshtf.layers.attention.blockwise import BiasOf, blockwise_attention
+from meshtf.layers.attention.blockwise import blockwise_attention
 from meshtf.names import Names, ShapeLike, names_of
-from meshtf.names.arguments import as_dim
+from meshtf.names.arguments import as_dim, check_callables
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
-from meshtf.ops.control.layout_region import layout
+from meshtf.ops.control.layout_region import layout, relayout
+
+# A function of the entries of `query_inputs` for some queries, and of those of `kv_inputs`
+# for some keys; it returns the bias of the scores of these.
+PairBiasOf = Callable[[Any, Any], Tensor | None]
 
 
 def all_to_all_attention(
@@ -32,8 +38,9 @@ def all_to_all_attention(
     v: Tensor,
     block: ShapeLike,
     heads: Names = "heads",
-    bias_of: BiasOf | None = None,
+    bias_of: PairBiasOf | None = None,
     query_inputs: Any = None,
+    kv_inputs: Any = None,
     kv_length_dim: str = "kv_length",
     key_dim: Names = "key",
     scale: float | None = None,
@@ -49,8 +56,13 @@ def all_to_all_attention(
       block: the name of the positions of queries, with the count of queries in a block,
         such as "length:128".
       heads: the name, or names, of the dimensions of heads.
-      bias_of, query_inputs, kv_length_dim, key_dim, scale, dropout: as in
-        `blockwise_attention`.
+      bias_of: a function of `kv_inputs` and of the entries of `query_inputs` for a block of
+        queries; it returns the bias of their scores, [..., length, kv_length_dim]. None: no
+        bias.
+      query_inputs: the first argument of `bias_of`: tensors in any nesting, such as the
+        positions of the queries.
+      kv_inputs: the second argument of `bias_of`, such as the positions of the keys.
+      kv_length_dim, key_dim, scale, dropout: as in `blockwise_attention`.
 
     Raises:
       ShapeError: a tensor lacks a dimension, or the size of a block does not divide it.
@@ -62,6 +74,7 @@ def all_to_all_attention(
     kv_length_dim = as_dim("kv_length_dim", kv_length_dim)
     heads_names = names_of(heads, q.shape, argument="heads")
     require_dim_of_caller(q.shape, length_dim, *heads_names)
+    check_callables(bias_of=bias_of)
     region = heads_region(q, k, (length_dim, kv_length_dim), heads_names)
     if region is None:
         axes = "+".join(positions_axes(q, (length_dim, kv_length_dim)))
@@ -76,18 +89,29 @@ def all_to_all_attention(
             )
         )
     with layout(region):
-        return blockwise_attention(
+        q, k, v = map(_relayout, (q, k, v))
+        # Otherwise the bias of all keys would be gathered, which is larger.
+        query_inputs, kv_inputs = tf.nest.map_structure(
+            _relayout, (query_inputs, kv_inputs)
+        )
+        y = blockwise_attention(
             q,
             k,
             v,
             block,
-            bias_of=bias_of,
+            bias_of=(lambda inputs: bias_of(inputs, kv_inputs)) if bias_of else None,
             query_inputs=query_inputs,
             kv_length_dim=kv_length_dim,
             key_dim=key_dim,
             scale=scale,
             dropout=dropout,
         )
+    return relayout(y)
+
+
+def _relayout(x: Any) -> Any:
+    """Returns a tensor, sharded as the active rules say; other values as they are."""
+    return relayout(x) if isinstance(x, Tensor) else x
 
 
 def positions_axes(q: Tensor, length_names: tuple[str, str]) -> tuple[str, ...]:

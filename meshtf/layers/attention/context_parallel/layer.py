@@ -13,18 +13,18 @@ from typing import Any
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention.context_parallel.all_to_all import (
+    PairBiasOf,
     all_to_all_attention,
     heads_region,
     positions_axes,
 )
 from meshtf.layers.attention.context_parallel.ring import ring_attention
-from meshtf.layers.attention.context_parallel.ring_step import PairBiasOf
 from meshtf.layers.attention.heads import Cache
 from meshtf.layers.attention.multi_head import MultiHeadAttention
 from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike
-from meshtf.names.arguments import as_choice, check_bools, check_callables
+from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.common.checks import single_dim
 
 METHODS = ("ring", "all_to_all", "fewest_bytes")
@@ -85,11 +85,12 @@ class ContextParallelAttention(MultiHeadAttention):
         """
         x = as_tensor("x", x)
         check_bools(training=training, zigzag=zigzag)
-        check_callables(bias_of=bias_of)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
         cache = self.context_keys_values(x, context, rope)
         settings: dict[str, Any] = {
+            "bias_of": bias_of,
             "query_inputs": query_inputs,
+            "kv_inputs": kv_inputs,
             "kv_length_dim": self.kv_length_dim,
             "key_dim": self.key_dim.names,
             "scale": self.scale,
@@ -98,25 +99,10 @@ class ContextParallelAttention(MultiHeadAttention):
             settings["dropout"] = lambda weights: self.dropout(weights, training)
         operands = (q, cache.keys, cache.values)
         if self.method_for(*operands) == "ring":
-            y = ring_attention(
-                *operands,
-                self.block,
-                bias_of=bias_of,
-                kv_inputs=kv_inputs,
-                zigzag=zigzag,
-                **settings,
-            )
+            y = ring_attention(*operands, self.block, zigzag=zigzag, **settings)
         else:
-            block_bias_of = None
-            if bias_of is not None:
-                block_bias_of = lambda queries: bias_of(queries, kv_inputs)  # noqa: E731
-            y = all_to_all_attention(
-                *operands,
-                self.block,
-                heads=self._heads_names(),
-                bias_of=block_bias_of,
-                **settings,
-            )
+            heads = self._heads_names()
+            y = all_to_all_attention(*operands, self.block, heads=heads, **settings)
         return self.output(y, x.shape.names)
 
     def method_for(self, q: Tensor, k: Tensor, v: Tensor) -> str:

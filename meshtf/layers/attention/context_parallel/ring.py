@@ -32,11 +32,14 @@ import tensorflow as tf
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_tensor
-from meshtf.layers.attention.context_parallel.all_to_all import positions_axes
-from meshtf.layers.attention.context_parallel.ring_step import (
+from meshtf.layers.attention.context_parallel.all_to_all import (
     PairBiasOf,
+    positions_axes,
+)
+from meshtf.layers.attention.context_parallel.ring_step import (
     RingSettings,
     RingStep,
+    chunks_dim,
 )
 from meshtf.names import (
     Dimension,
@@ -138,7 +141,7 @@ def ring_attention(
     else:
         check_floats(scale=scale)
     settings = RingSettings(
-        chunks=_chunks_dim(q, k, chunk_dim, kv_length_dim, zigzag=zigzag),
+        chunks=chunks_dim(q, k, chunk_dim, kv_length_dim, zigzag=zigzag),
         length_dim=chunk_dim.name,
         kv_length_dim=kv_length_dim,
         key_names=key_names,
@@ -149,30 +152,6 @@ def ring_attention(
         caller=current(),
     )
     return _Ring(settings).attend(q * scale if scale != 1 else q, k, v)
-
-
-def _chunks_dim(
-    q: Tensor, k: Tensor, chunk: Dimension, kv_length_dim: str, zigzag: bool
-) -> Dimension:
-    """Returns the dimension of the chunks.
-
-    Raises:
-      ShapeError: positions cannot be split into chunks, or chunks into halves.
-    """
-    dim = q.shape.dim(chunk.name)
-    count = max(1, dim.size // max(chunk.size, 1))
-    parts = 2 * count if zigzag and count > 1 else count
-    for x_dim in (dim, k.shape.dim(kv_length_dim)):
-        if dim.size % chunk.size and count > 1 or x_dim.size % parts:
-            raise ShapeError(
-                explain_error(
-                    f"{x_dim!r} cannot be split into {parts} parts: chunks of "
-                    f"{chunk.size} for ring attention"
-                    + (", and two halves of each." if zigzag else "."),
-                    way_out="Take a chunk that divides it, or mtf.pad the tensors.",
-                )
-            )
-    return Dimension(f"{chunk.name}_chunks", count)
 
 
 class _Ring:

@@ -13,7 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Context, Tensor, context
+from meshtf.layers.attention.context_parallel.all_to_all import PairBiasOf
 from meshtf.layers.attention.context_parallel.zigzag import ZigzagPairs
 from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Dimension
@@ -21,10 +23,6 @@ from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
-
-# A function of the entries of `query_inputs` for a chunk of queries, and of `kv_inputs` for
-# one of keys; it returns the bias of the scores of these.
-PairBiasOf = Callable[[Any, Any], Tensor | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,3 +139,35 @@ class RingStep:
             iterations=(*settings.caller.iterations, self.index),
         ):
             return settings.dropout(weights)
+
+
+def chunks_dim(
+    q: Tensor, k: Tensor, chunk: Dimension, kv_length_dim: str, zigzag: bool
+) -> Dimension:
+    """Returns the dimension of the chunks.
+
+    Args:
+      q, k: the queries and keys.
+      chunk: the name of the positions of queries, with their count in a chunk.
+      kv_length_dim: the name of the positions of keys.
+      zigzag: whether chunks have two halves.
+
+    Raises:
+      ShapeError: positions cannot be split into chunks, or chunks into halves.
+    """
+    dim = q.shape.dim(chunk.name)
+    if dim.size <= chunk.size:
+        return Dimension(f"{chunk.name}_chunks", 1)
+    count = dim.size // chunk.size
+    halves = "two halves of each of " if zigzag else ""
+    for x_dim in (dim, k.shape.dim(kv_length_dim)):
+        divisor = 2 * count if zigzag else count
+        if dim.size % chunk.size or x_dim.size % divisor:
+            raise ShapeError(
+                explain_error(
+                    f"{x_dim!r} cannot be split into {halves}the chunks of ring "
+                    f"attention: {dim!r} in chunks of {chunk.size}.",
+                    way_out="Take a chunk that divides it, or mtf.pad the tensors.",
+                )
+            )
+    return Dimension(f"{chunk.name}_chunks", count)

@@ -22,16 +22,18 @@ def step_of(mesh, block, heads="heads"):
         positions = mtf.range(mesh, "length:8")
         kv_positions = mtf.rename(positions, "length", "kv_length")
 
-        def bias_of(at):
-            visible = mtf.outer(at, kv_positions, mtf.greater_equal)
+        def bias_of(queries, keys):
+            visible = mtf.outer(queries, keys, mtf.greater_equal)
             return layers.mask_bias(visible)
 
         if block:
             y = layers.all_to_all_attention(
-                q, k, v, f"length:{block}", heads, bias_of, positions
+                q, k, v, f"length:{block}", heads, bias_of, positions, kv_positions
             )
         else:
-            y = layers.dot_product_attention(q, k, v, bias=bias_of(positions))
+            y = layers.dot_product_attention(
+                q, k, v, bias=bias_of(positions, kv_positions)
+            )
         return [y, *mtf.gradients([mtf.reduce_sum(mtf.sin(y))], [q, k, v])]
 
     return mtf.function(step, mesh=mesh)
@@ -72,15 +74,14 @@ def forward_collectives(axes, layout, q, k, heads):
     return sorted((c.kind, c.bytes) for c in forecast.collectives)
 
 
-def test_bytes_are_those_of_three_all_to_alls():
+def test_bytes_are_those_of_four_all_to_alls():
     q, k = "heads:4;length:8;key:4", "heads:4;kv_length:8;key:4"
     shard = 4 * 8 * 4 * 4 / 4  # bytes of a device's shard of queries
     collectives = forward_collectives(
         "seq:4", "length:seq;kv_length:seq", q, k, "heads"
     )
     assert {kind for kind, _ in collectives} == {"all_to_all"}
-    # The result stays sharded along the heads until an op needs its positions.
-    assert sum(size for _, size in collectives) == 3 * shard * 3 / 4
+    assert sum(size for _, size in collectives) == 4 * shard * 3 / 4
 
 
 def test_heads_of_keys_come_first():

@@ -138,9 +138,7 @@ CASES = [
 @pytest.mark.parametrize("axes, layout, feature, chunk, zigzag", CASES)
 def test_chunks_change_no_number(rng, axes, layout, feature, chunk, zigzag):
     inputs = inputs_of(rng)
-    expected = numbers(
-        step_of(mtf.Mesh("", devices="cpu:1"), feature, None, False), inputs
-    )
+    expected = numbers(step_of(mtf.Mesh(""), feature, None, False), inputs)
     mesh = mtf.Mesh(axes, layout)
     assert_equal(numbers(step_of(mesh, feature, chunk, zigzag), inputs), expected)
 
@@ -151,28 +149,24 @@ def test_chunks_change_no_number(rng, axes, layout, feature, chunk, zigzag):
 @pytest.mark.parametrize("axes, layout", MESHES[2:5])
 def test_on_a_live_mesh(rng, axes, layout, zigzag, feature):
     inputs = inputs_of(rng)
-    expected = numbers(
-        step_of(mtf.Mesh("", devices="cpu:1"), feature, None, False), inputs
-    )
+    expected = numbers(step_of(mtf.Mesh(""), feature, None, False), inputs)
     mesh = mtf.Mesh(axes, layout, devices="spmd:cpu")
     assert_equal(numbers(step_of(mesh, feature, 4, zigzag), inputs), expected)
 
 
 def test_every_layout_drops_the_same_weights(rng):
     inputs = inputs_of(rng)
-    expected = numbers(
-        step_of(mtf.Mesh("", devices="cpu:1"), "causal", 4, True, 0.4), inputs
-    )
+    expected = numbers(step_of(mtf.Mesh(""), "causal", 4, True, 0.4), inputs)
     step = step_of(mtf.Mesh("seq:4", "length:seq"), "causal", 4, True, 0.4)
     assert_equal(numbers(step, inputs), expected)
-    without = numbers(step_of(mtf.Mesh("", devices="cpu:1"), "causal", 4, True), inputs)
+    without = numbers(step_of(mtf.Mesh(""), "causal", 4, True), inputs)
     assert np.abs(expected[0] - without[0]).max() > 0.1
 
 
 def test_gradients_are_those_of_the_weights_that_were_dropped(rng):
     """The backward pass draws the dropout again: it must be that of the forward pass."""
     inputs = inputs_of(rng)
-    step = step_of(mtf.Mesh("", devices="cpu:1"), "causal", 4, True, 0.4)
+    step = step_of(mtf.Mesh(""), "causal", 4, True, 0.4)
     y, *_, d_v, _ = numbers(step, inputs)
     # The output is linear in the values, so its product with `dy` is that of gradients and
     # values.
@@ -216,13 +210,16 @@ def test_a_device_receives_each_chunk_of_keys_and_values_once(zigzag):
     forward = 7 * (2 * chunk + positions)
     # Keys and values once more, and their cotangents, which at the end go home.
     backward = 7 * (2 * chunk + positions) + 8 * 2 * chunk
-    received = sum(c.bytes for c in forecast.collectives)
+    received = sum(c.total for c in forecast.collectives)
     assert received == pytest.approx(forward + backward)
     assert {c.kind for c in forecast.collectives} == {"window"}
 
 
 def test_zigzag_order_halves_the_scores():
-    flops = [explained("seq:8", "length:seq", zigzag).flops for zigzag in (False, True)]
+    flops = [
+        explained("seq:8", "length:seq", zigzag, length=512, chunk=64).flops()
+        for zigzag in (False, True)
+    ]
     assert flops[1] < 0.6 * flops[0]
 
 
@@ -232,13 +229,13 @@ def test_memory_is_that_of_a_chunk():
         explained(
             f"seq:{size}", "length:seq;kv_length:seq", True, length=size * 64, chunk=64
         ).memory.peak
-        for size in (2, 4, 8)
+        for size in (4, 8, 16)
     ]
     assert peaks[2] < 1.05 * peaks[0]
 
 
 def test_a_gradient_of_the_gradient_is_refused(rng):
-    mesh = mtf.Mesh("", devices="cpu:1")
+    mesh = mtf.Mesh("")
     q, k, v = (
         mtf.ones(mesh, f"{name}:8;key:2") for name in ("length", *2 * ["kv_length"])
     )
@@ -249,7 +246,7 @@ def test_a_gradient_of_the_gradient_is_refused(rng):
 
 
 def test_sizes_that_have_no_chunks_are_refused():
-    mesh = mtf.Mesh("", devices="cpu:1")
+    mesh = mtf.Mesh("")
     q = mtf.zeros(mesh, "length:12;key:2")
     k = mtf.zeros(mesh, "kv_length:12;key:2")
     with pytest.raises(mtf.ShapeError, match=r"length:12.*chunks of 8"):
@@ -261,7 +258,7 @@ def test_sizes_that_have_no_chunks_are_refused():
 
 
 def test_a_bias_of_all_scores_is_refused():
-    mesh = mtf.Mesh("", devices="cpu:1")
+    mesh = mtf.Mesh("")
     q = mtf.zeros(mesh, "length:8;key:2")
     k = mtf.zeros(mesh, "kv_length:8;key:2")
     scores_bias = mtf.zeros(mesh, "length:8;kv_length:8")
