@@ -88,7 +88,7 @@ def test_what_is_tensorflows_is_compared_with_onednn_as_well():
     assert len({case.name for case in group}) == len(group)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_peers_agree_on_eight_devices(model):
@@ -143,6 +143,7 @@ def test_a_table_tells_ratios_to_the_first_row():
     assert "  1.50  1.50" in table(rows).splitlines()[2]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("devices", [None, "spmd:cpu"])
 def test_sizes_that_divide_and_that_do_not_are_timed_in_pairs(devices):
     sizes = {"d_model": 8, "d_ff": 10, "heads": 2, "d_kv": 4, "blocks": 1}

@@ -161,7 +161,7 @@ def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name, grid", PUBLISHED)
 def test_published_models_receive_what_is_forecast(name, grid, in_process):
     forecast, bytes_by_kind = in_process(published_bytes, name, grid)

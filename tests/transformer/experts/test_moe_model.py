@@ -128,6 +128,7 @@ def on_one_position():
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_train_alike(layout):
     curve, reports = train(trainer(**LAYOUTS[layout]))
@@ -303,6 +304,7 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", ["experts", "experts and tensor", "FSDP"])
 def test_exported_steps_are_the_same(layout):
     export = trainer(**LAYOUTS[layout]).export(text())

@@ -85,7 +85,7 @@ def both(kind, layout, tokens, **changes):
     return [x.numpy() for x in run(tokens)]
 
 
-@pytest.mark.sampled(14, each="kind layout")
+@pytest.mark.sampled(8, each="layout")
 @pytest.mark.parametrize(
     "kind, layout",
     [
@@ -122,7 +122,7 @@ def after(model, tokens, read, **settings):
     return run(tokens, np.array(read, "int32")).numpy()
 
 
-@pytest.mark.sampled(14, each="kind layout")
+@pytest.mark.sampled(8, each="layout")
 @pytest.mark.parametrize(
     "kind, layout",
     [
@@ -143,6 +143,7 @@ def test_prefill_equals_single_steps_for_each_kind(rng, kind, layout):
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["relative", "rotary", "scanned", "blockwise"])
 def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
     model, tokens, read = (
@@ -168,6 +169,7 @@ def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["rotary", "relative", "scanned", "mixture"])
 def test_ids_of_a_prefix_see_those_after_them(rng, kind):
     model, tokens, read = (
@@ -214,6 +216,7 @@ def test_steps_in_bfloat16_are_near(rng):
     )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "kind, layout",
     [

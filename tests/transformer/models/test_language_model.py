@@ -122,12 +122,14 @@ def test_training_lowers_the_loss():
     assert curve[:3, 0].mean() > curve[-3:, 0].mean()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=name_of)
 def test_ten_steps_of_adam_have_the_same_losses(pair):
     np.testing.assert_allclose(run(adam, **pair)[0], on_one_device(adam)[0], rtol=1e-4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS, ids=name_of)
 def test_ten_steps_of_descent_have_the_same_variables(pair):

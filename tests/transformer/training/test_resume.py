@@ -112,6 +112,7 @@ def dies_in(monkeypatch, owner, name, count):
     monkeypatch.setattr(owner, name, call)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "owner, name, count, beside",
     [
