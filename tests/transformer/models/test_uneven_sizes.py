@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from tests.transformer.live.small_models import pairs_of_sentences
 from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.models.architecture import Architecture
+from transformer.models.bert import Bert, bert_architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
 
@@ -56,8 +58,24 @@ def train(experts: int, **mesh):
         dropout=0.2,
         mixture=mixture,
     )
+    model = LanguageModel(mtf.Mesh(**mesh), architecture)
+    return curve_and_variables(model, lambda step: batch_of(step, VOCAB))
+
+
+def batch_of(step: int, vocab: int):
+    """Returns a batch of random ids."""
+    random = np.random.default_rng(step)
+    sequences = random.integers(0, vocab, (BATCH, LENGTH + 1)).astype("int32")
+    return {
+        "tokens": np.ascontiguousarray(sequences[:, :-1]),
+        "targets": np.ascontiguousarray(sequences[:, 1:]),
+    }
+
+
+def curve_and_variables(model, batch_of_step):
+    """Returns losses and norms [steps, 2] of a training, and all variables after it."""
     trainer = Trainer(
-        LanguageModel(mtf.Mesh(**mesh), architecture),
+        model,
         # With a smaller epsilon Adam would make a whole step of a rounding error, where a
         # gradient is 0.
         lambda variables: mtf.optimizers.AdamW(
@@ -65,15 +83,9 @@ def train(experts: int, **mesh):
         ),
         seed=7,
     )
-    curve = []
-    for step in range(STEPS):
-        random = np.random.default_rng(step)
-        sequences = random.integers(0, VOCAB, (BATCH, LENGTH + 1)).astype("int32")
-        batch = {
-            "tokens": np.ascontiguousarray(sequences[:, :-1]),
-            "targets": np.ascontiguousarray(sequences[:, 1:]),
-        }
-        curve.append([float(x) for x in trainer.step(batch)])
+    curve = [
+        [float(x) for x in trainer.step(batch_of_step(step))] for step in range(STEPS)
+    ]
     return np.array(curve), {name: v.numpy() for name, v in trainer.variables.items()}
 
 
@@ -91,10 +103,57 @@ def test_sizes_that_no_axis_divides(layout, devices):
     size = mtf.Mesh(mesh["axes"]).size
     if devices == "separate:8":
         devices = f"separate:{size}"
-    expected_curve, expected = train_on_one_device(experts)
-    curve, variables = train(experts, **mesh, devices=devices)
+    check_equal(train(experts, **mesh, devices=devices), train_on_one_device(experts))
+
+
+def check_equal(training, expected_training):
+    curve, variables = training
+    expected_curve, expected = expected_training
     np.testing.assert_allclose(curve, expected_curve, rtol=1e-5)
     for name, value in expected.items():
         np.testing.assert_allclose(
             variables[name], value, rtol=1e-4, atol=1e-5, err_msg=name
         )
+
+
+SMALL = {"d_ff": 24, "d_kv": 2, "blocks": 1, "max_length": 16}
+
+
+def train_bert(**mesh):
+    """Trains BERT with its 30,522 word pieces."""
+    architecture = bert_architecture(vocab=30_522, d_model=12, heads=6, **SMALL)
+
+    def batch(step):
+        arrays = pairs_of_sentences(step, size=BATCH)
+        # Words up to the last id of the vocabulary.
+        for name in ("tokens", "masked_ids"):
+            ids = arrays[name]
+            arrays[name] = np.where(ids < 4, ids, 30_522 - 64 + ids).astype("int32")
+        return arrays
+
+    return curve_and_variables(Bert(mtf.Mesh(**mesh), architecture), batch)
+
+
+def train_gpt2(**mesh):
+    """Trains a model with the 50,257 tokens and the 25 heads of GPT-2 XL."""
+    architecture = Architecture(
+        50_257,
+        d_model=50,
+        heads=25,
+        norm="layer",
+        positions="learned",
+        use_bias=True,
+        tied=True,
+        scaled_logits=False,
+        **SMALL,
+    )
+    model = LanguageModel(mtf.Mesh(**mesh), architecture)
+    return curve_and_variables(model, lambda step: batch_of(step, 50_257))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize("train_model, size", [(train_bert, 4), (train_gpt2, 8)])
+def test_vocabularies_and_heads_of_published_models(train_model, size, devices):
+    sharded = train_model(axes=f"model:{size}", layout=TENSOR, devices=devices)
+    check_equal(sharded, train_model(axes=""))
