@@ -178,6 +178,12 @@ class LocalContext(Protocol):
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x, and keeps XLA from fusing the ops before with the ops after."""
 
+    def stored(self, x: Any) -> Any:
+        """Returns x, and has XLA on CPUs compute it once and write it to memory. There XLA
+        drops optimization barriers before it fuses: it would compute x anew within each op
+        that reads it.
+        """
+
 
 class Op(Frozen):
     """Base class of every op.

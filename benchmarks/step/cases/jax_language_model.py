@@ -27,6 +27,9 @@ from benchmarks.step.cases.sizes import Config
 
 _MASK_VALUE = -1e9
 
+# A function x -> x with dropout.
+Drop = Callable[[Any], Any]
+
 
 class JaxLM:
     """Parameters and Adam's moments on the mesh of a case, and the training step.
@@ -138,7 +141,7 @@ def _train(
       labels: int32 [batch, length].
     """
     loss_and_gradients = jax.value_and_grad(functools.partial(_loss, config, mesh))
-    loss, gradients = loss_and_gradients(w, tokens, labels)
+    loss, gradients = loss_and_gradients(w, tokens, labels, _make_drop(config, step))
     # The bias-corrected learning rate.
     rate = (
         config.learning_rate
@@ -167,6 +170,7 @@ def _loss(
     w: dict[str, Any],
     tokens: Any,
     labels: Any,
+    drop: Drop,
 ) -> Any:
     """Returns the mean cross entropy over all tokens `[batch, length]`.
 
@@ -178,7 +182,7 @@ def _loss(
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
     # [batch, length, d_model], with the batch sharded along "data"
-    x = constrain(w["language_model/embedding/table"][tokens], "data")
+    x = constrain(drop(w["language_model/embedding/table"][tokens]), "data")
     for i in range(config.layers):
         prefix = f"language_model/decoder/block_{i}/"
         block = {
@@ -187,16 +191,31 @@ def _loss(
             if name.startswith(prefix)
         }
         h = _rms_norm(x, block["attention_norm/scale"])
-        x = constrain(x + _attention(config, block, h), "data")
+        x = constrain(x + drop(_attention(config, block, h, drop)), "data")
         h = _rms_norm(x, block["feed_forward_norm/scale"])
         h = jnp.einsum("bld,df->blf", h, block["feed_forward/wi/kernel"])
         h = jax.nn.gelu(constrain(h, "data", None, "model"))
         h = jnp.einsum("blf,fd->bld", h, block["feed_forward/wo/kernel"])
-        x = constrain(x + h, "data")
+        x = constrain(x + drop(h), "data")
     x = _rms_norm(x, w["language_model/decoder/norm/scale"])
     logits = jnp.einsum("bld,dv->blv", x, w["language_model/logits/kernel"])
     logits = constrain(logits, "data", None, "model")
     return jnp.mean(_cross_entropy(config, logits, labels))
+
+
+def _make_drop(config: Config, step: Any) -> Drop:
+    """Returns the dropout function of a step; each of its calls has a key of its own."""
+    if not config.dropout:
+        return lambda x: x
+    keep = 1 - config.dropout
+    step_key = jax.random.fold_in(jax.random.key(0), step.astype(jnp.int32))
+    keys = iter(jax.random.split(step_key, 1 + 3 * config.layers))
+
+    def drop(x: Any) -> Any:
+        is_kept = jax.random.bernoulli(next(keys), keep, x.shape)
+        return jnp.where(is_kept, x / keep, 0.0)
+
+    return drop
 
 
 def _rms_norm(x: Any, scale: Any) -> Any:
@@ -205,7 +224,7 @@ def _rms_norm(x: Any, scale: Any) -> Any:
     return x * jax.lax.rsqrt(mean_square + 1e-6) * scale
 
 
-def _attention(config: Config, w: dict[str, Any], x: Any) -> Any:
+def _attention(config: Config, w: dict[str, Any], x: Any, drop: Drop) -> Any:
     """Returns causal self-attention of x `[batch, length, d_model]`."""
     query = jnp.einsum("bld,dhk->blhk", x, w["attention/query/kernel"])
     key = jnp.einsum("bld,dhk->blhk", x, w["attention/key/kernel"])
@@ -214,7 +233,7 @@ def _attention(config: Config, w: dict[str, Any], x: Any) -> Any:
     scores = jnp.einsum("blhk,bmhk->bhlm", query, _rotate(key))
     is_visible = jnp.tril(jnp.ones([config.length, config.length], bool))
     weights = jax.nn.softmax(jnp.where(is_visible, scores, _MASK_VALUE), axis=-1)
-    y = jnp.einsum("bhlm,bmhk->blhk", weights, value)
+    y = jnp.einsum("bhlm,bmhk->blhk", drop(weights), value)
     return jnp.einsum("blhk,hkd->bld", y, w["attention/output/kernel"])
 
 

@@ -103,7 +103,7 @@ def index_words(
         indices = [_zero_index()]
     if isinstance(key, np.ndarray):
         return _array_words(indices, key, sizes)
-    return _tensor_words(indices, key, sizes)
+    return _tensor_words(context, indices, key, sizes)
 
 
 def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
@@ -124,8 +124,10 @@ def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
     return split_a, split_b
 
 
-def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
-    """Returns the result of `index_words` as tensors; the arguments are those of
+def _tensor_words(
+    context: LocalContext, indices: list[Any], key: Any, sizes: Sequence[int]
+) -> Words:
+    """Returns the result of `index_words` as tensors; the other arguments are those of
     `_array_words`.
     """
     if len(indices) > 1:
@@ -134,7 +136,8 @@ def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
         index = indices[0]
     hashes = _avalanche(index + key)
     words = _avalanche(hashes + tf.reverse(key, [0]) + _SALT)
-    words_a, words_b = tf.unstack(words)
+    # Otherwise XLA would hash the key and the indices anew for each element.
+    words_a, words_b = tf.unstack(context.stored(words))
     if len(sizes) == 1:
         return [words_a], [words_b]
     return tf.split(words_a, sizes), tf.split(words_b, sizes)

@@ -200,6 +200,8 @@ class DropoutMask(Op):
             # The upper 16 bits of `mix_high` are random enough for a comparison.
             return mix_high(a, b) >= threshold
 
+        # The mask is not stored, unlike the words: within the ops that read it, the last
+        # steps of the hash take less time than a mask in memory, a quarter of a small step.
         return (map_elements(is_kept, words, context.outputs[0].sizes),)
 
     def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:

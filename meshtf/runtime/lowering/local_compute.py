@@ -32,6 +32,7 @@ from meshtf.runtime.lowering.local_context import (
     CheckRecorder,
     DeviceContext,
     MeshCoordinates,
+    Stored,
 )
 from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
@@ -93,6 +94,7 @@ def run_compute(
     outline: Outline | None = None,
     on_any_device: bool = False,
     checks: CheckRecorder | None = None,
+    stored: Stored | None = None,
 ) -> None:
     """Runs one op on one device.
 
@@ -105,6 +107,7 @@ def run_compute(
       outline: see `Outline`; None: the op shares no function.
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
+      stored: see `LocalContext.stored`; None: XLA may compute a tensor several times.
     """
     inputs = [shard_of[v] for v in compute.ins]
     # `wait_for`: a value that must be computed before the op runs.
@@ -128,6 +131,7 @@ def run_compute(
             compiled=jit,
             on_any_device=on_any_device,
             checks=checks,
+            stored=stored,
         )
         if POISON.integer is not None:
             inputs = with_poisoned_padding(compute.node, context, inputs)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
@@ -35,6 +35,9 @@ from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
+
+# A function that returns its argument, a tensor, which XLA does not compute twice.
+Stored: TypeAlias = Callable[[Any], Any]
 
 
 class MeshCoordinates:
@@ -90,6 +93,7 @@ class DeviceContext:
       compiled: whether XLA compiles the op.
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
+      stored: the method `stored`; None: it returns its argument as it is.
 
     Attributes:
       inputs: the shape of each input on this device.
@@ -106,11 +110,13 @@ class DeviceContext:
         compiled: bool = False,
         on_any_device: bool = False,
         checks: CheckRecorder | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self.compiled = compiled
         self.coordinates = coordinates
         self._on_any_device = on_any_device
         self._checks = checks
+        self._stored = stored
         self._node = node
         self._plan = plan
         self._mesh = mesh
@@ -250,3 +256,7 @@ class DeviceContext:
             return x
         (behind_barrier,) = optimization_barrier([x])
         return behind_barrier
+
+    def stored(self, x: Any) -> Any:
+        """Returns x, which XLA on CPUs computes once."""
+        return x if self._stored is None else self._stored(x)

@@ -23,7 +23,11 @@ from meshtf.partition import (
     schedule,
 )
 from meshtf.runtime.lowering.local_compute import Outline, run_compute
-from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
+from meshtf.runtime.lowering.local_context import (
+    CheckRecorder,
+    MeshCoordinates,
+    Stored,
+)
 from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.lowering.unstacked_values import unstacked_values
@@ -38,6 +42,7 @@ class SingleReplica(StepExecutor):
       jit: whether XLA compiles the program.
       checks: the recorder of checks of indices; None: checks are not recorded.
       outline: see `local_compute.Outline`; None: ops share no functions.
+      stored: see `LocalContext.stored`; None: XLA may compute a tensor several times.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class SingleReplica(StepExecutor):
         jit: bool,
         checks: CheckRecorder | None = None,
         outline: Outline | None = None,
+        stored: Stored | None = None,
     ) -> None:
         super().__init__(program.mesh)
         self.program = program
@@ -54,6 +60,7 @@ class SingleReplica(StepExecutor):
         self.jit = jit
         self.checks = checks
         self.outline = outline
+        self.stored = stored
 
     def run(self) -> list[Any]:
         """Runs all steps and returns the results."""
@@ -105,6 +112,7 @@ class SingleReplica(StepExecutor):
                 outline=self.outline,
                 on_any_device=True,
                 checks=self.checks,
+                stored=self.stored,
             )
         else:
             self.execute(step)

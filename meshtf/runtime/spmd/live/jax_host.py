@@ -117,6 +117,14 @@ def devices_of_platform(mesh: Mesh) -> list[Any]:
         raise _no_devices(mesh, platform, error) from None
 
 
+def runs_on_cpus(mesh: Mesh) -> bool:
+    """Returns whether the devices of a live mesh are CPU devices. If their platform is in
+    `mesh.devices`, jax need not have them.
+    """
+    platform = _platform(mesh) or live_devices(mesh)[0].platform
+    return bool(platform == "cpu")
+
+
 def _platform(mesh: Mesh) -> str:
     """Returns the platform of `mesh.devices`, "" for any."""
     _, platform, *_ = f"{mesh.devices}:".split(":")

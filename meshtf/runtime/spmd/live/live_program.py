@@ -26,7 +26,7 @@ from meshtf.runtime.lowering.program_summary import (
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
-from meshtf.runtime.spmd.live.jax_host import jax_mesh
+from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray, variable_array
 from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
@@ -58,7 +58,9 @@ class LiveProgram:
         self.mesh = recorded.mesh
         self._name = recorded.name
         self.stores = stores
-        self._lowered = lower(recorded, stores, IndexChecks())
+        self._lowered = lower(
+            recorded, stores, IndexChecks(), on_cpus=runs_on_cpus(self.mesh)
+        )
         self.program = self._lowered.program
         self._inputs = [self._layout(store) for store in self._lowered.inputs]
         self._results = [

@@ -5,7 +5,8 @@
 TensorFlow writes StableHLO as MLIR text with some ops and attributes of the dialect mhlo,
 which only TensorFlow reads, and with the names of source files. This module
 
-    drops the attributes of mhlo         they say which outputs reuse inputs: the host decides
+    drops the attributes of mhlo         they say which outputs reuse inputs: the host decides;
+                                         only that of `stored_tensors` is kept
     replaces mhlo.copy by a reshape      it is TensorFlow's identity
     replaces mhlo.erf, mhlo.tan          by the custom calls that jax.export writes for them
     replaces replica_id by partition_id  XLA runs one partition at each mesh position
@@ -21,6 +22,7 @@ import re
 from collections.abc import Iterable
 
 from meshtf.errors import MeshtfError
+from meshtf.runtime.spmd.module.stored_tensors import NOT_INLINED
 from meshtf.runtime.tf_internals.stablehlo_artifact import serialize
 
 # The artifact can be read by this version of StableHLO and later ones; jax 0.6.2 has it.
@@ -103,12 +105,17 @@ def _portable_line(line: str, locations: _Locations) -> str:
         return "module @program {"
     body, location = _split_location(line)
     op_name = "" if location is None else locations.name_in(location)
-    if "mhlo." in body:
+    if "mhlo." in body and not _is_stored(body):
         body = _without_mhlo(body, op_name)
     body = body.replace("= stablehlo.replica_id ", "= stablehlo.partition_id ")
     if location is None:
         return body
     return f'{body} loc("{op_name}")' if op_name else f"{body} loc(unknown)"
+
+
+def _is_stored(line: str) -> bool:
+    """Returns whether a line is the call of `stored_tensors`, which XLA must not inline."""
+    return " = call @" in line and NOT_INLINED in line
 
 
 def _without_mhlo(line: str, op_name: str) -> str:

@@ -28,6 +28,7 @@ from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
 from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
+from meshtf.runtime.spmd.module.stored_tensors import stored
 from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
@@ -41,6 +42,7 @@ class Replica(SingleReplica):
       inputs: {other store, such as an argument: this replica's shard}.
       checks: an object to which checks of indices are added; None: no index is checked.
       shared_functions: takes the functions that equal ops share.
+      on_cpus: whether the devices are CPUs.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Replica(SingleReplica):
         inputs: Mapping[Store, Any],
         checks: CheckRecorder | None,
         shared_functions: SharedFunctions,
+        on_cpus: bool,
     ) -> None:
         coordinates = MeshCoordinates(_coordinates(program.mesh))
         super().__init__(
@@ -58,6 +61,7 @@ class Replica(SingleReplica):
             jit=True,
             checks=checks,
             outline=shared_functions.outline,
+            stored=stored if on_cpus else None,
         )
         self.variables = variables
         self.inputs = inputs

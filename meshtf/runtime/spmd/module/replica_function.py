@@ -38,6 +38,7 @@ class ReplicaFunction:
         tensors and arguments.
       checks: an empty object, to which tracing adds the checks of indices; None: the
         function checks no indices.
+      on_cpus: whether it is for CPU devices; False: for any devices.
 
     Attributes:
       written_stores: the variables that the program writes.
@@ -49,8 +50,10 @@ class ReplicaFunction:
         variables: Sequence[Store],
         inputs: Sequence[Store],
         checks: IndexChecks | None,
+        on_cpus: bool = False,
     ) -> None:
         self.checks = checks
+        self.on_cpus = on_cpus
         self.program = program
         self.variables = variables
         self.inputs = inputs
@@ -75,6 +78,7 @@ class ReplicaFunction:
             inputs=dict(zip(self.inputs, inputs)),
             checks=self.checks,
             shared_functions=self._shared_functions,
+            on_cpus=self.on_cpus,
         )
         with trace_cache():
             results = replica.run()

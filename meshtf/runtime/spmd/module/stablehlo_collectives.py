@@ -152,8 +152,8 @@ def _call(
     attributes = f"{attributes}, {_CHANNEL}"
     if op in _WITH_GLOBAL_IDS:
         attributes = f"{attributes}, use_global_device_ids"
-    x_type = _type(x, x.shape)
-    y_type = _type(x, sizes)
+    x_type = tensor_type(x, x.shape)
+    y_type = tensor_type(x, sizes)
     module = f"""module {{
   func.func @main(%x: {x_type}) -> {y_type} {{
     %y = "stablehlo.{op}"(%x) <{{{attributes}}}> {region} : ({x_type}) -> {y_type}
@@ -165,7 +165,7 @@ def _call(
 
 def _region(x: Any, kind: str) -> str:
     """Returns the MLIR region of a reduction, which combines two elements of x."""
-    element = _type(x, ())
+    element = tensor_type(x, ())
     combine_ops = _COMBINE_BOOL if x.dtype == tf.bool else _COMBINE
     combine = combine_ops[kind]
     return f"""({{
@@ -175,7 +175,7 @@ def _region(x: Any, kind: str) -> str:
     }})"""
 
 
-def _type(x: Any, shape: Sequence[int]) -> str:
+def tensor_type(x: Any, shape: Sequence[int]) -> str:
     """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
     sizes = map(str, shape)
     element_type = _TYPES[x.dtype.name]

@@ -106,7 +106,10 @@ class Lowered(NamedTuple):
 
 
 def lower(
-    recorded: Recorded, arguments: Sequence[Store], checks: IndexChecks | None = None
+    recorded: Recorded,
+    arguments: Sequence[Store],
+    checks: IndexChecks | None = None,
+    on_cpus: bool = False,
 ) -> Lowered:
     """Returns a recorded function as a module of one partition.
 
@@ -115,6 +118,7 @@ def lower(
       arguments: the stores of its arguments, in order.
       checks: an empty object, to which the checks of indices are added; None: the module
         checks no indices.
+      on_cpus: whether the module is for CPU devices; False: for any devices.
 
     Raises:
       PlanError: XLA cannot compile one of the ops, or one runs on a single pipeline stage.
@@ -124,7 +128,8 @@ def lower(
     _check_one_stage(nodes, mesh)
     program = build(nodes, recorded.results, mesh)
     variables, captured = _variables_and_captures(program, arguments)
-    body = ReplicaFunction(program, variables, [*captured, *arguments], checks)
+    inputs = [*captured, *arguments]
+    body = ReplicaFunction(program, variables, inputs, checks, on_cpus)
     written = [store for store in variables if store in body.written_stores]
     return Lowered(
         module=body.compile(),

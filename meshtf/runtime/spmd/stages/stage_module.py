@@ -14,7 +14,7 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.partition import Program, Value
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_host import jax_mesh
+from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
 from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
 from meshtf.runtime.spmd.live.run_checks import RunChecks
 from meshtf.runtime.spmd.module.index_checks import (
@@ -67,7 +67,9 @@ class StageModule:
         self._num_results = len(task_program.results)
         checks = IndexChecks()
         program = Program(mesh, task_program.steps, task_program.results)
-        function = ReplicaFunction(program, variables, stores, checks)
+        function = ReplicaFunction(
+            program, variables, stores, checks, on_cpus=runs_on_cpus(mesh)
+        )
         self._module = function.compile()
         self._checks = checks or None  # falsy: no step of the program checks indices
         self._argument_layouts = [self._layout(s) for s in (*variables, *stores)]
