@@ -82,9 +82,7 @@ def missing_rules(op_class: type[Op], seed: int = 0) -> list[MissingRule]:
             description = " ".join(f"[{text}]" for text in sample.inputs)
             for inputs, outputs, instead in (*_of_shards(cases), *_of_sums(cases)):
                 found.append(
-                    MissingRule(
-                        label(op_class), description, inputs, outputs, instead
-                    )
+                    MissingRule(label(op_class), description, inputs, outputs, instead)
                 )
     return found
 
@@ -121,9 +119,7 @@ def _local_ops(op: Op) -> Iterator[Op]:
                 yield dataclasses.replace(op, **{field.name: local_shape})  # type: ignore[type-var]
 
 
-def _placement_of_shards(
-    case: ReferenceCase, local_op: Op, name: str
-) -> str | None:
+def _placement_of_shards(case: ReferenceCase, local_op: Op, name: str) -> str | None:
     """Returns how the outputs are placed if an op computes them shard by shard; None: they
     are wrong, or the op does not take shards.
 
@@ -144,9 +140,12 @@ def _placement_of_shards(
             shape = shape.resize(name, shape[name] // _NUM_SHARDS)
         for inputs, part in zip(shards, parts):
             inputs.append(NamedArray(part, shape))
-    outputs_of_shards = [_outputs(local_op, inputs) for inputs in shards]
-    if None in outputs_of_shards:
-        return None
+    outputs_of_shards = []
+    for inputs in shards:
+        outputs = _outputs(local_op, inputs)
+        if outputs is None:
+            return None
+        outputs_of_shards.append(outputs)
     return _placement(case, outputs_of_shards)
 
 
@@ -226,13 +225,13 @@ def _of_sums(cases: Sequence[ReferenceCase]) -> Iterator[tuple[str, str, str]]:
     if len(floating) == 1:
         groups.pop("input 0")
     for description, indices in groups.items():
-        if all(_maps_sums_to_sums(case, indices, seed) for seed, case in enumerate(cases)):
+        if all(
+            _maps_sums_to_sums(case, indices, seed) for seed, case in enumerate(cases)
+        ):
             yield f"partial sums in {description}", "partial sums", "linearity = None"
 
 
-def _maps_sums_to_sums(
-    case: ReferenceCase, indices: Sequence[int], seed: int
-) -> bool:
+def _maps_sums_to_sums(case: ReferenceCase, indices: Sequence[int], seed: int) -> bool:
     """Returns whether outputs for addends of inputs are addends of the outputs.
 
     Args:
@@ -249,12 +248,13 @@ def _maps_sums_to_sums(
             parts = [addend, array - addend]
         for inputs, part in zip(addends, parts):
             inputs.append(NamedArray(part, shape))
-    outputs = [_outputs(case.op, inputs) for inputs in addends]
-    if outputs[0] is None or outputs[1] is None:
+    outputs = _outputs(case.op, addends[0])
+    other_outputs = _outputs(case.op, addends[1])
+    if outputs is None or other_outputs is None:
         return False
     tolerance = 4 * case.output_tolerance
     return all(
         (x.array.dtype.kind in "fc")
         and is_close(x.array + y.array, expected.array, tolerance)
-        for x, y, expected in zip(*outputs, case.outputs)
+        for x, y, expected in zip(outputs, other_outputs, case.outputs)
     )
