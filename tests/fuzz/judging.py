@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.runtime.lowering.filled_padding import poisoned_padding
 from tests.fuzz.judge import plain
 from tests.fuzz.judge.control import VOCABULARY
 from tests.fuzz.judge.optimizers import OPTIMIZERS
@@ -191,9 +193,14 @@ def drawn(program: Program) -> Draws:
 
 
 def meshtf_numbers(program: Program) -> Numbers:
-    """Returns what meshtf computes, as Tensors or None."""
-    results: Numbers = run(program.source(), mtf=mtf)["results"]
-    return results
+    """Returns what meshtf computes, as Tensors or None.
+
+    Padding is poisoned, by an integer that depends on the program.
+    """
+    source = program.source()
+    with poisoned_padding(zlib.crc32(source.encode())):
+        results: Numbers = run(source, mtf=mtf)["results"]
+        return results
 
 
 def check(program: Program) -> str:

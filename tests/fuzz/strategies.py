@@ -105,9 +105,11 @@ def _start(
     dtypes: tuple[str, ...] = ("float64", "float32", HALF),
 ) -> tuple[Writer, str]:
     axes = draw(st.sampled_from(meshes))
+    # Whether axes need not divide sizes: then padding is poisoned, see `judging.py`.
+    uneven = draw(st.booleans())
     sizes = {
         "batch": 4 if microbatches == 1 else 8,
-        **{d: draw(st.sampled_from([2, 4])) for d in "de"},
+        **{d: draw(st.sampled_from([3, 5, 4] if uneven else [2, 4])) for d in "de"},
         "t": draw(st.sampled_from([2, 3])),
     }
     w = Writer(
@@ -118,6 +120,7 @@ def _start(
         microbatches,
         OPS,
         CONSTRUCTS,
+        uneven=uneven,
     )
     split = [a.split(":") for a in axes.split(";") if a]
     w.axes = {name: int(n) for name, n in split if name != "stage"}

@@ -41,6 +41,7 @@ class Writer:
       microbatches: how many microbatches a batch has.
       ops: what writes one op; the first one always can.
       constructs: what writes a loop, a function or a region.
+      uneven: whether axes may shard dimensions whose size they do not divide.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Writer:
         microbatches: int = 1,
         ops: Sequence[Rule] = (),
         constructs: Sequence[Rule] = (),
+        uneven: bool = False,
     ) -> None:
+        self.uneven = uneven
         self.microbatches = microbatches
         self.ops = ops
         self.constructs = constructs
@@ -258,7 +261,7 @@ class Writer:
         choices = []
         for axes in axis_choices(list(self.axes)):
             shards = math.prod(self.axes[axis] for axis in axes.split("+"))
-            if not any(size % shards for size in sizes):
+            if self.uneven or not any(size % shards for size in sizes):
                 choices.append(axes)
         return choices
 
