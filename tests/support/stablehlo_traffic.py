@@ -27,6 +27,20 @@ BYTES = {
 }
 
 
+def text_of(module: bytes) -> str:
+    """Returns a module as MLIR text, without the names of ops."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import stablehlo
+
+    dialects = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(dialects)
+    with ir.Context() as context:
+        context.append_dialect_registry(dialects)
+        stablehlo.register_dialect(context)
+        return str(stablehlo.deserialize_portable_artifact(context, module))
+
+
 def received(module: bytes) -> Counter[str]:
     """Returns the bytes that a replica receives in one run, by kind of collective, as
     of a ring.

@@ -1,0 +1,45 @@
+"""Padding costs nothing where there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from tests.support.stablehlo_traffic import text_of
+
+LAYOUTS = {
+    "data and tensor": "batch:data;d:model",
+    "two axes": "batch:data+model",
+    "width": "d:data",
+}
+
+
+def step(x, w, ids):
+    """Ops of all roles: mapped, summed, statistics, windows, sorts, scans, gathers, numbers
+    that are drawn, merged and split dimensions.
+    """
+    h = mtf.einsum([x, w], "batch;t;d")
+    h = mtf.layer_norm(h, "d") + mtf.softmax(h, "t") + mtf.cumsum(h, "t")
+    h = h + mtf.roll(h, "t", 1) + mtf.shift(h, "batch", 2) + mtf.sort(h, "d")
+    h = mtf.dropout(h, 0.1, seed=1)
+    h = mtf.unflatten(mtf.flatten(h, "t;d", "td"), "td", "t:4;d:8")
+    total = mtf.reduce_logsumexp(h, "d") + mtf.reduce_max(h, "d")
+    picked = mtf.gather(h, ids, "t") * mtf.reduce_mean(h, "t")
+    loss = mtf.reduce_sum(total) + mtf.reduce_sum(picked)
+    return [loss, mtf.top_k(h, "d", "k:2")[0], *mtf.gradients([loss], [x, w])]
+
+
+def program_text(layout: str, strict: bool) -> str:
+    """Returns the StableHLO of the program of a device."""
+    mesh = mtf.Mesh("data:2;model:2", layout, strict=strict)
+    program = mtf.function(step, mesh=mesh, x="batch;t;c", w="c;d", ids="batch")
+    x = np.ones((8, 4, 4), "float32")
+    w = np.ones((4, 8), "float32")
+    return text_of(mtf.export(program, x, w, np.zeros(8, "int32")).module)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_programs_are_those_of_a_strict_mesh_where_axes_divide_sizes(layout):
+    assert program_text(layout, strict=False) == program_text(layout, strict=True)
