@@ -85,6 +85,13 @@ variables are gathered there, and only the sums of gradients cross hosts. The ru
 shards the batch over both axes, the first being the major one. Variables over both axes,
 `d_model:data+fsdp`, are FSDP again.""",
     ),
+    "uneven": Layout(
+        "Sizes that an axis does not divide",
+        """\
+Use it rather than leave devices idle. Shards are as large as the largest, and the ends of the last
+ones are padding, which is part of no result: here 18 examples are stored for 16, and 129
+elements of the width of the model for 128. `Mesh(strict=True)` refuses it.""",
+    ),
     "sequence": Layout(
         "Sequence parallel",
         """\
@@ -97,7 +104,7 @@ length and with the batch.""",
 HEAD = """\
 # Layouts
 
-One model on four positions, under the seven layouts of `configs/layouts/`. It is the model of
+One model on four positions, or three, under the eight layouts of `configs/layouts/`. It is the model of
 `configs/lm_stdlib.gin`: {size:,} parameters, {batch} windows of {length} bytes in a batch. All
 layouts compute the same losses. To train under one, or to see all ops and collectives:
 

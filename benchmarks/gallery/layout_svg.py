@@ -160,10 +160,16 @@ def _share(tensor: PlacedTensor, positions: int) -> str:
     equal shards, such as "1/2, 2 copies".
     """
     fraction = Fraction(1)
+    num_shards = 1
+    is_uneven = False
     for (_, size), local_size in zip(tensor.shape, tensor.local):
         fraction *= Fraction(local_size, size)
-    copies = fraction * positions
+        num_shards *= -(-size // local_size)
+        is_uneven |= size % local_size > 0
+    copies = positions // num_shards
     result = f"{fraction}" if fraction < 1 else "all of it"
+    if is_uneven:
+        result = f"up to {result}"
     if copies > 1:
         result += f", {copies} copies"
     return result
@@ -179,7 +185,8 @@ class _Box:
       dims: the dimensions along depth, height and width; "" for the depth of a plate.
       front: the width and the height of the front.
       depth: the vector from the front to the back.
-      num_shards: the number of shards along depth, height and width.
+      fractions: along depth, height and width, the part of the dimension that each shard
+        has. The last one is shorter where the axis does not divide the size.
     """
 
     def __init__(self, row: Row) -> None:
@@ -189,8 +196,9 @@ class _Box:
         self.depth = shape.depth
         global_sizes = dict(row.tensor.shape)
         local_sizes = dict(zip(global_sizes, row.tensor.local))
-        self.num_shards = [
-            global_sizes[dim] // local_sizes[dim] if dim else 1 for dim in self.dims
+        self.fractions = [
+            _fractions(global_sizes[dim], local_sizes[dim]) if dim else [1.0]
+            for dim in self.dims
         ]
 
     def global_box(self, x: float, y: float) -> Iterator[str]:
@@ -223,23 +231,23 @@ class _Box:
           colour: the CSS class of solid shards.
         """
         y = self._front_top(y)
-        num_deep, num_high, num_wide = self.num_shards
         full_width, full_height = self.front
         dx, dy = self.depth
-        width = (full_width - GAP * (num_wide - 1)) / num_wide
-        height = (full_height - GAP * (num_high - 1)) / num_high
-        depth = (1 - DEPTH_GAP * (num_deep - 1)) / num_deep  # as a fraction
+        depths = _intervals(self.fractions[0], 1.0, DEPTH_GAP)
+        heights = _intervals(self.fractions[1], full_height, GAP)
+        widths = _intervals(self.fractions[2], full_width, GAP)
         # From back to front, so that nearer shards hide those behind them.
         shard_indices = itertools.product(
-            reversed(range(num_deep)), reversed(range(num_high)), range(num_wide)
+            reversed(range(len(depths))),
+            reversed(range(len(heights))),
+            range(len(widths)),
         )
         for shard_index in shard_indices:
             deep, high, wide = shard_index
-            shift = deep * (depth + DEPTH_GAP)
-            corner = (
-                x + dx * shift + wide * (width + GAP),
-                y + dy * shift + high * (height + GAP),
-            )
+            shift, depth = depths[deep]
+            top, height = heights[high]
+            left, width = widths[wide]
+            corner = (x + dx * shift + left, y + dy * shift + top)
             # A dimension that is not sharded has one shard, which all positions have.
             is_present = all(
                 shard_of_dim.get(dim, index) == index
@@ -255,6 +263,31 @@ class _Box:
     def _front_top(self, y: float) -> float:
         """Returns the upper border of the front of a box in the row at y."""
         return y + (46 if self.dims[0] else 36)
+
+
+def _fractions(size: int, local_size: int) -> list[float]:
+    """Returns the part of a dimension that each of its shards has."""
+    starts = range(0, size, local_size)
+    return [min(local_size, size - start) / size for start in starts]
+
+
+def _intervals(
+    fractions: Sequence[float], length: float, gap: float
+) -> list[tuple[float, float]]:
+    """Returns the start and the length of each shard along an edge.
+
+    Args:
+      fractions: the part of the edge that each shard has.
+      length: the length of the edge.
+      gap: the length between two shards.
+    """
+    filled = length - gap * (len(fractions) - 1)
+    intervals = []
+    start = 0.0
+    for fraction in fractions:
+        intervals.append((start, fraction * filled))
+        start += fraction * filled + gap
+    return intervals
 
 
 def _faces(

@@ -65,6 +65,7 @@ def test_the_layouts_are_these():
         "fsdp",
         "hybrid_fsdp",
         "sequence",
+        "uneven",
     }
 
 
