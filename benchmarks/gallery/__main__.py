@@ -104,9 +104,9 @@ length and with the batch.""",
 HEAD = """\
 # Layouts
 
-One model on four positions, or three, under the eight layouts of `configs/layouts/`. It is the model of
-`configs/lm_stdlib.gin`: {size:,} parameters, {batch} windows of {length} bytes in a batch. All
-layouts compute the same losses. To train under one, or to see all ops and collectives:
+One model on four positions, or three, under the eight layouts of `configs/layouts/`. It is the
+model of `configs/lm_stdlib.gin`: {size:,} parameters, {batch} windows of {length} bytes in a batch.
+All layouts compute the same losses. To train under one, or to see all ops and collectives:
 
 ```sh
 .venv/bin/python -m transformer.train --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin

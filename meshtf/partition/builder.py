@@ -378,21 +378,20 @@ class Builder:
             factor_size = dict(plan.sizes)[factor]
             axes = plan.axes_of(factor)
             num_shards = self.mesh.group_size(*axes)
-            size = shape[dim] // num_shards  # of a shard, which has no padding
+            size = shape[dim]
             if not axes or reads_local_only(window, factor_size, size, num_shards):
                 continue
             out = Value(value.spec, value.placement)
-            self.steps.append(
-                WindowStep(
-                    axes=axes,
-                    dim=dim,
-                    window=window,
-                    factor_size=factor_size,
-                    src=value,
-                    out=out,
-                    node=node,
-                )
+            step = WindowStep(
+                axes=axes,
+                dim=dim,
+                window=window,
+                factor_size=factor_size,
+                src=value,
+                out=out,
+                node=node,
             )
+            self.steps.append(step)
             value = out
         return value
 

@@ -105,24 +105,40 @@ def sizes_of(
     return sizes
 
 
-def can_pad(factor: str, op: Op, ins: Sequence[Spec]) -> bool:
-    """Returns whether shards of a factor may end with padding: no input has a window along it,
-    and none is to be gathered (see `Op.padding_value`).
+def can_pad(factor: str, op: Op, ins: Sequence[Spec], num_axes: int = 1) -> bool:
+    """Returns whether shards of a factor may end with padding: no input is to be gathered (see
+    `Op.padding_value`). Windows end at the last element, not at the padding, unless they wrap
+    around, or the shards of several axes begin at irregular distances.
+
+    Args:
+      factor: the factor.
+      op: the op.
+      ins: the specs of its inputs.
+      num_axes: the number of axes that shard the factor.
     """
     if isinstance(op, OpWithStatistics) and factor in op.statistics_dims():
         # Statistics meet, whatever the role of the factor is.
         if type(op).padding_value is Op.padding_value:
             return False
-    return all(
-        window_of(op, i, name) is None and op.padding_value(i, factor) != "gather"
-        for i, x in enumerate(ins)
-        for name in x.shape.names
-        if factor_of(op, name) == factor
-    )
+    for i, x in enumerate(ins):
+        for name in x.shape.names:
+            if factor_of(op, name) != factor:
+                continue
+            window = window_of(op, i, name)
+            if window is not None and (window.wrap or num_axes > 1):
+                return False
+            if op.padding_value(i, factor) == "gather":
+                return False
+    return True
 
 
 def spans(
-    start: int, stop: int, shard_size: int, num_shards: int, wrap: bool = False
+    start: int,
+    stop: int,
+    shard_size: int,
+    num_shards: int,
+    wrap: bool = False,
+    size: int | None = None,
 ) -> list[tuple[int, int, int]]:
     """Returns the slices of shards that together are the elements [start, stop) of a
     sharded dimension, in order: (shard index, start in the shard, stop in the shard).
@@ -134,6 +150,7 @@ def spans(
       num_shards: the number of shards of the dimension.
       wrap: whether indices beyond one end continue at the other end; otherwise they are
         left out.
+      size: the size of the dimension without the padding of shards; None: there is none.
 
     >>> spans(2, 9, shard_size=4, num_shards=2)
     [(0, 2, 4), (1, 0, 4)]
@@ -142,7 +159,7 @@ def spans(
     """
     if not wrap:
         start = max(start, 0)
-        stop = min(stop, shard_size * num_shards)
+        stop = min(stop, shard_size * num_shards if size is None else size)
     if start >= stop:
         return []
     # Block k has the elements from k * shard_size to (k + 1) * shard_size. With `wrap`, k
@@ -192,12 +209,20 @@ def elements_received(
 def reads_local_only(
     window: Window, factor_size: int, input_size: int, num_shards: int
 ) -> bool:
-    """Returns whether each shard reads exactly its own elements.
+    """Returns whether each shard reads exactly its own elements, and none is padding, which
+    an exchange would replace by `window.fill`.
 
-    The arguments are those of `elements_received`.
+    Args:
+      window: the elements of the input that a shard of the output reads.
+      factor_size: the global size of the dimension in the output.
+      input_size: the global size of the dimension in the input.
+      num_shards: the number of shards of the dimension.
     """
+    if input_size % num_shards:
+        return False
+    local_size = input_size // num_shards
     windows = _windows(window, factor_size, num_shards)
-    shards = [(i * input_size, (i + 1) * input_size) for i in range(num_shards)]
+    shards = [(i * local_size, (i + 1) * local_size) for i in range(num_shards)]
     return windows == shards
 
 
@@ -205,9 +230,9 @@ def _windows(
     window: Window, factor_size: int, num_shards: int
 ) -> list[tuple[int, int]]:
     """Returns, for each shard of the output, the input elements [low, high) that it reads."""
-    shard_size = factor_size // num_shards
-    starts = [shard * shard_size for shard in range(num_shards)]
-    return [(window.low(start), window.high(start + shard_size)) for start in starts]
+    local_size = shard_size(factor_size, num_shards)
+    starts = [shard * local_size for shard in range(num_shards)]
+    return [(window.low(start), window.high(start + local_size)) for start in starts]
 
 
 def bytes_received(kind: str, size: float, num_devices: int) -> float:

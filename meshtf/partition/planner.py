@@ -283,7 +283,7 @@ class _Planner:
             return True
         if not self.mesh.pads or len(sizes) > 1:
             return False
-        return can_pad(factor, self.op, self.ins)
+        return can_pad(factor, self.op, self.ins, len(axes))
 
     def _axes_together(self, factor: str) -> list[set[str]]:
         """Returns sets of axes that may shard a factor together: those of the layout, and

@@ -226,10 +226,11 @@ def test_nothing_becomes_a_partial_sum(old, new):
 
 def test_a_window_that_is_local_for_one_shard_is_exchanged_for_the_others():
     before = Window(lambda a: max(a - 1, 0), lambda b: b)
-    assert not reads_local_only(before, factor_size=8, input_size=4, num_shards=2)
-    assert reads_local_only(
-        Window(lambda a: a, lambda b: b), factor_size=8, input_size=4, num_shards=2
-    )
+    assert not reads_local_only(before, factor_size=8, input_size=8, num_shards=2)
+    same = Window(lambda a: a, lambda b: b)
+    assert reads_local_only(same, factor_size=8, input_size=8, num_shards=2)
+    # The last shard ends with padding, which an exchange fills.
+    assert not reads_local_only(same, factor_size=7, input_size=7, num_shards=2)
     assert elements_received(before, factor_size=8, input_size=4, num_shards=2) == 1
 
 

@@ -25,6 +25,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -82,6 +83,10 @@ class MergeSplit(WindowedOp):
         if factor == self.elements:
             return Role.UNSHARDED
         return Role.MAP  # each shard of the inputs gives its shard of the outputs
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        # A block of padding would be the partner of one that stays as it is.
+        return "gather" if factor == self.blocks else None
 
     def window(self, input_index: int, dim: str) -> Window | None:
         """Returns the range of blocks that a shard of blocks [a, b) reads: this range,

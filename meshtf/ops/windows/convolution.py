@@ -163,10 +163,10 @@ class Conv(_ConvOp):
             stride={"h": 2},
             padding={"h": (0, 2)},
         ),
-        _sample("h:4;w:8", "i:2;j:3", "h:i;w:j", dilation={"w": 2}),
-        _sample("h:8;c:4", "k:3;c:4;m:2", "h:k", dilation=2, groups="c"),
+        _sample("h:5;w:7", "i:2;j:3", "h:i;w:j", dilation={"w": 2}),
+        _sample("h:7;c:4", "k:3;c:4;m:2", "h:k", dilation=2, groups="c"),
         _sample("h:4;w:8;c:2", "i:3;j:3;c:2", "h:i;w:j", stride={"w": 2}, groups="c"),
-        _sample("h:4;g:2;c:2", "c:2;k:3;g:2", "h:k", padding="causal", groups="g"),
+        _sample("h:5;g:2;c:2", "c:2;k:3;g:2", "h:k", padding="causal", groups="g"),
         _sample("d:4;h:2;w:3", "i:3;j:2;k:1", "d:i;h:j;w:k", dilation={"d": 2}),
     )
 

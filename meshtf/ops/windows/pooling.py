@@ -204,7 +204,7 @@ class MaxPool(_PoolOp):
     windows: tuple[SlidingWindow, ...]
     conformance_samples = (
         _sample("b:2;h:8;c:2", "h:2"),
-        _sample("h:8;c:2", "h:3", values="ties ", stride=1, padding="same"),
+        _sample("h:7;c:2", "h:3", values="ties ", stride=1, padding="same"),
         _sample("h:8;b:2", "h:3", values="ties ", stride=3, padding=(2, 2)),
         _sample("h:12;c:2", "h:2", stride=3, padding=(1, 1)),
         _sample("b:2;w:4;h:8", "h:3;w:2", values="ties ", stride=2, padding="same"),
@@ -295,7 +295,7 @@ class AvgPool(_PoolOp):
         _sample("b:2;h:8;c:2", "h:2"),
         _sample("h:8;c:2", "h:3", stride=3, padding=(2, 2)),
         _sample("b:2;w:4;h:8", "h:3;w:2", stride=2, padding="same"),
-        _sample("d:4;h:2;w:2", "d:3;h:2;w:1", stride=1, padding="same"),
+        _sample("d:5;h:2;w:2", "d:3;h:2;w:1", stride=1, padding="same"),
     )
 
     def output_specs(self, x: Spec) -> Specs:

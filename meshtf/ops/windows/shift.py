@@ -51,6 +51,8 @@ class Shift(WindowedOp):
         Sample(("b", 1), ("a:4;b:8",)),
         Sample(("b", -3, -1.5), ("b:8;a:3",)),
         Sample(("b", 9), ("b:4",)),
+        Sample(("b", 2, 1.5), ("b:7;a:3",)),
+        Sample(("b", -1, 1.5), ("a:2;b:5",)),
         Sample(("a", -1, 7), ("int a:4;b:2",)),
         Sample(("a", 2, True), ("bool a:4",), gradient=False),
     )

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Node, factor_of
+from meshtf.graph import Node, factor_of, window_of
 from meshtf.runtime.lowering.local_context import DeviceContext
 
 
@@ -58,7 +58,8 @@ def with_filled_padding(
     for i, (x, shard) in enumerate(zip(node.inputs, inputs)):
         for axis, name in enumerate(x.shape.names):
             factor = factor_of(node.op, name)
-            if not context.is_padded(factor):
+            # The exchange of windows has filled what they read.
+            if not context.is_padded(factor) or window_of(node.op, i, name):
                 continue
             value = node.op.padding_value(i, factor)
             if value is not None and value != "gather":
@@ -74,14 +75,24 @@ def with_poisoned_padding(
     integer = POISON.integer
     assert integer is not None
     poisoned = []
-    for x, shard in zip(node.inputs, inputs):
+    for i, (x, shard) in enumerate(zip(node.inputs, inputs)):
         for axis, name in enumerate(x.shape.names):
             factor = factor_of(node.op, name)
-            if context.is_padded(factor):
+            if context.is_padded(factor) and window_of(node.op, i, name) is None:
                 value = integer if shard.dtype.is_integer else math.nan
                 shard = _filled(shard, axis, context.num_elements(factor), value)
         poisoned.append(shard)
     return poisoned
+
+
+def with_poisoned_end(x: Any, axis: int, num_elements: Any) -> Any:
+    """Returns a shard with `POISON` in place of its elements from `num_elements` on, which
+    an exchange of windows must not read; unchanged outside of `poisoned_padding`.
+    """
+    if POISON.integer is None:
+        return x
+    value = POISON.integer if x.dtype.is_integer else math.nan
+    return _filled(x, axis, num_elements, value)
 
 
 def _filled(x: Any, axis: int, num_elements: Any, value: float) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.mesh import Mesh, OnStage, Partial, Sharded, State
+from meshtf.mesh.shard_sizes import shard_size
 from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, simulates_separate_memory
 from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks
@@ -329,7 +330,8 @@ class ReshardExecutor(StepExecutor):
         assert step.src.spec is not None
         axis = step.src.spec.shape.index(step.dim)
         num_shards = self.mesh.group_size(*step.axes)
-        local_size = step.factor_size // num_shards
+        size = step.src.spec.shape[step.dim]
+        local_size = shard_size(step.factor_size, num_shards)
         # The windows of shard j read the elements from starts[j] to stops[j].
         starts = [step.window.low(j * local_size) for j in range(num_shards)]
         stops = [step.window.high((j + 1) * local_size) for j in range(num_shards)]
@@ -346,6 +348,7 @@ class ReshardExecutor(StepExecutor):
                     start=start,
                     stop=start + length,
                     window=step.window,
+                    size=size,
                 )
                 for j, start in enumerate(starts)
             ]

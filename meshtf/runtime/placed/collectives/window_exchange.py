@@ -24,6 +24,7 @@ def elements_of_shards(
     start: int,
     stop: int,
     window: Window,
+    size: int,
 ) -> Any:
     """Returns the elements [start, stop) of a sharded axis, on one device.
 
@@ -38,6 +39,7 @@ def elements_of_shards(
       start: the global index of the first element; negative before the axis.
       stop: the global index after the last element.
       window: the window that reads the elements.
+      size: the size of the axis over all shards, without their padding.
     """
     device = devices[shard_index]
     length = stop - start
@@ -49,6 +51,7 @@ def elements_of_shards(
         shard_size=shards[0].shape[axis],
         num_shards=len(shards),
         wrap=window.wrap,
+        size=size,
     ):
         source_device = devices[source]
         elements = _padded_elements(

@@ -160,6 +160,7 @@ class Replica(SingleReplica):
             axis=step.src.spec.shape.index(step.dim),
             window=step.window,
             size=step.factor_size,
+            input_size=step.src.spec.shape[step.dim],
             fill=step.window.fill,
             shard_index=self.coordinates.index(step.axes, self.mesh),
             groups=self.mesh.groups(*step.axes),

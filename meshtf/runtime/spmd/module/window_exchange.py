@@ -19,6 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Window
+from meshtf.mesh.shard_sizes import shard_size
+from meshtf.runtime.lowering.filled_padding import with_poisoned_end
 from meshtf.runtime.spmd.module.stablehlo_collectives import Groups, permute
 
 
@@ -87,6 +89,7 @@ def exchange(
     axis: int,
     window: Window,
     size: int,
+    input_size: int,
     fill: float,
     shard_index: Any,
     groups: Groups,
@@ -98,12 +101,13 @@ def exchange(
       axis: the axis of x that is sharded.
       window: the elements that each element of the output reads.
       size: the global size of the output dimension.
+      input_size: the global size of the input dimension, without the padding of shards.
       fill: the value of elements beyond the ends of the dimension.
       shard_index: the index of this replica's shard, a scalar tensor.
       groups: the groups of replicas that have the shards of one tensor, in order.
     """
     num_shards = len(groups[0])
-    output_shard_size = size // num_shards
+    output_shard_size = shard_size(size, num_shards)
     lows = []
     highs = []
     for j in range(num_shards):
@@ -112,6 +116,8 @@ def exchange(
     # All replicas run one program, so all windows have the length of the longest.
     length = max(high - low for low, high in zip(lows, highs))
     local_size = int(x.shape[axis])
+    if input_size % num_shards:
+        x = with_poisoned_end(x, axis, input_size - shard_index * local_size)
     windows = _Windows(
         lows=lows, length=length, local_size=local_size, wrap=window.wrap
     )
@@ -127,7 +133,7 @@ def exchange(
     )
     if window.wrap:
         return y
-    return _fill_outside(y, axis, low, size=local_size * num_shards, fill=fill)
+    return _fill_outside(y, axis, low, size=input_size, fill=fill)
 
 
 def _receive_from(
