@@ -48,12 +48,12 @@ def test_a_position_holds_one_part_of_each_tensor(name):
     ]
     parts = [
         math.prod(
-            size // local
+            -(-size // local)
             for (_, size), local in zip(row.tensor.shape, row.tensor.local)
         )
         for row in rows
     ]
-    faces, positions = 3, 4
+    faces, positions = 3, forecast(name).positions
     for position in range(positions):
         assert kinds.count(f"held p{position}") == faces * len(rows)
     assert kinds.count("other") == faces * positions * sum(n - 1 for n in parts)

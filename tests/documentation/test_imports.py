@@ -75,7 +75,7 @@ FOLDERS = {
         "spmd",
         "",
     ),
-    "meshtf/layers": ("", "attention"),
+    "meshtf/layers": ("", "attention", "attention/context_parallel"),
 }
 SEPARATE = {("meshtf/runtime", "placed", "spmd"), ("meshtf/runtime", "spmd", "placed")}
 WITHOUT_TENSORFLOW = (

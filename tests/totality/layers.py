@@ -46,6 +46,8 @@ def constructors(t: SimpleNamespace) -> dict[str, Call]:
         "BatchNorm": call(t.mesh, d),
         "Dropout": call(0.5),
         "BlockwiseAttention": call(*heads, "length:4"),
+        "ContextParallelAttention": call(*heads, "length:4"),
+        "ZigzagOrder": call("length:4", 2),
         "MultiHeadAttention": call(*heads),
         "LocalAttention": call(*heads, "length:4"),
         "Conv": call(t.mesh, window, "c:2", "o:2"),
@@ -92,6 +94,9 @@ def called(t: SimpleNamespace) -> dict[str, Call]:
         "RMSNorm.__call__": call(t.x, on=_L.RMSNorm(t.mesh, "d:6")),
         "RelativeBias.__call__": call(positions, context, on=bias),
         "RelativeBias.buckets": call(positions, on=bias),
+        "RelativeBias.from_table": call(
+            bias.table.tensor(), positions, context, on=bias
+        ),
         "Repeat.__call__": call(t.x, on=repeat, own=("args",)),
         "Repeat.each": call(lambda layer, h, row: (layer(h), None), t.x, on=repeat),
         "Reversible.__call__": call(t.x, t.y, on=_L.Reversible([Double()])),
@@ -108,13 +113,14 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         _L.MultiHeadAttention(*heads),
         _L.LocalAttention(*heads, "length:4"),
         _L.BlockwiseAttention(*heads, "length:4"),
+        _L.ContextParallelAttention(*heads, "length:4"),
     ):
         cache = layer.init_cache(t.x, 4)
         own = type(layer).__name__
         read = layer.project_keys_values(x)
         several = own != "LocalAttention"
         methods = {
-            "__call__": call(x, takes={"query_inputs": "all"}),
+            "__call__": call(x, takes={"query_inputs": "all", "kv_inputs": "all"}),
             "init_cache": call(t.x, 4),
             "project_keys_values": call(x),
             "fill_cache": call(cache, read, position, 0),
@@ -133,8 +139,21 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
                 "attend_cached": call(x, read),
                 "context_keys_values": call(x, None, None),
             }
+        if own == "ContextParallelAttention":
+            q, k, v = layer.project(x, None)
+            methods["method_for"] = call(
+                q, *(mtf.rename(y, "length", "kv_length") for y in (k, v))
+            )
         calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in methods.items()}
-    return calls
+    return calls | zigzag(x)
+
+
+def zigzag(x: mtf.Tensor) -> dict[str, Call]:
+    """Returns calls of methods of `ZigzagOrder`."""
+    order = _L.ZigzagOrder("length:4", 2)
+    return {
+        f"ZigzagOrder.{name}": call(x)._replace(on=order) for name in ("apply", "undo")
+    }
 
 
 def functions(t: SimpleNamespace) -> dict[str, Call]:
@@ -149,6 +168,17 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         "add_noise": call(t.x, 0.1),
         "multiplicative_jitter": call(t.x, 0.1),
         "blockwise_attention": call(q, k, k, "length:4", takes={"query_inputs": "all"}),
+        "all_to_all_attention": call(
+            q,
+            k,
+            k,
+            "length:4",
+            "batch",
+            takes={"query_inputs": "all", "kv_inputs": "all"},
+        ),
+        "ring_attention": call(
+            q, k, k, "length:4", takes={"query_inputs": "all", "kv_inputs": "all"}
+        ),
         "dot_product_attention": call(q, k, k),
         "local_attention": call(q, own, own, "length:4"),
         "causal_bias": call(*lengths),

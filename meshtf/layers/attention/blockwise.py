@@ -117,14 +117,30 @@ def blockwise_attention(
     # Once, before the loop: otherwise each iteration would reshard them, and reduce their
     # gradients.
     k, v = relayout(k), relayout(v)
-    iterations = _iterations_dim(q, block_dim)
+    return _attend_in_loop(attend, q, query_inputs, block_dim)
 
+
+def _attend_in_loop(
+    attend: Callable[[Tensor, Any], Tensor],
+    q: Tensor,
+    query_inputs: Any,
+    block: Dimension,
+) -> Tensor:
+    """Returns the results of a function of the queries and inputs of one block, for all blocks.
+
+    Args:
+      attend: the function; its arguments are like q and `query_inputs`.
+      q: the queries of all blocks, [..., length, key].
+      query_inputs: tensors in any nesting; those with the dimension of `block` are split.
+      block: the name of the positions of queries, with their count in a block.
+    """
+    iterations = _iterations_dim(q, block)
     inputs = tf.nest.flatten(query_inputs)
-    is_split = [isinstance(x, Tensor) and block_dim.name in x.shape for x in inputs]
+    is_split = [isinstance(x, Tensor) and block.name in x.shape for x in inputs]
 
     def split_blocks(x: Tensor) -> Tensor:
         """Returns x [..., length, ...] as [..., block, iterations, ...]."""
-        return unflatten(x, block_dim.name, [block_dim, iterations])
+        return unflatten(x, block.name, [block, iterations])
 
     attend_recomputed = recompute(attend)
 
@@ -147,7 +163,7 @@ def blockwise_attention(
         xs=[split_blocks(x) for x in to_split],
         dim=iterations.name,
     )
-    return _merge_iterations(y, block_dim, iterations)
+    return _merge_iterations(y, block, iterations)
 
 
 def _iterations_dim(q: Tensor, block: Dimension) -> Dimension:

@@ -72,7 +72,7 @@ def missing_rules(op_class: type[Op], seed: int = 0) -> list[MissingRule]:
       op_class: the class of an op with samples.
       seed: the seed of the random values.
     """
-    found = []
+    rules = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LayoutWarning)
         for sample in op_class.conformance_samples:
@@ -81,10 +81,10 @@ def missing_rules(op_class: type[Op], seed: int = 0) -> list[MissingRule]:
             ]
             description = " ".join(f"[{text}]" for text in sample.inputs)
             for inputs, outputs, instead in (*_of_shards(cases), *_of_sums(cases)):
-                found.append(
+                rules.append(
                     MissingRule(label(op_class), description, inputs, outputs, instead)
                 )
-    return found
+    return rules
 
 
 def _of_shards(cases: Sequence[ReferenceCase]) -> Iterator[tuple[str, str, str]]:
@@ -131,15 +131,15 @@ def _placement_of_shards(case: ReferenceCase, local_op: Op, name: str) -> str | 
     shards: list[list[NamedArray]] = [[] for _ in range(_NUM_SHARDS)]
     for array, shape in case.inputs:
         if name not in shape:
-            parts = [array] * _NUM_SHARDS
+            arrays = [array] * _NUM_SHARDS
         elif shape[name] < _NUM_SHARDS or shape[name] % _NUM_SHARDS:
             return None
         else:
             axis = shape.names.index(name)
-            parts = np.split(array, _NUM_SHARDS, axis)
+            arrays = np.split(array, _NUM_SHARDS, axis)
             shape = shape.resize(name, shape[name] // _NUM_SHARDS)
-        for inputs, part in zip(shards, parts):
-            inputs.append(NamedArray(part, shape))
+        for inputs, array_of_shard in zip(shards, arrays):
+            inputs.append(NamedArray(array_of_shard, shape))
     outputs_of_shards = []
     for inputs in shards:
         outputs = _outputs(local_op, inputs)
@@ -165,8 +165,8 @@ def _placement(
 ) -> str | None:
     """Returns how the outputs of shards make the expected outputs; None: they do not."""
     placements = []
-    for expected, *parts in zip(case.outputs, *outputs_of_shards):
-        placement = _placement_of_output(expected, parts, case.output_tolerance)
+    for expected, *shards in zip(case.outputs, *outputs_of_shards):
+        placement = _placement_of_output(expected, shards, case.output_tolerance)
         if placement is None:
             return None
         placements.append(placement)
@@ -174,10 +174,10 @@ def _placement(
 
 
 def _placement_of_output(
-    expected: NamedArray, parts: Sequence[NamedArray], tolerance: float
+    expected: NamedArray, shards: Sequence[NamedArray], tolerance: float
 ) -> str | None:
     """Returns how one output of the shards makes the expected one; None: it does not."""
-    arrays = [array for array, _ in parts]
+    arrays = [array for array, _ in shards]
 
     def agrees(combined: Any) -> bool:
         """Returns whether an array is the expected output."""
@@ -242,12 +242,12 @@ def _maps_sums_to_sums(case: ReferenceCase, indices: Sequence[int], seed: int) -
     rng = np.random.default_rng(seed)
     addends: list[list[NamedArray]] = [[], []]
     for i, (array, shape) in enumerate(case.inputs):
-        parts = [array, array]
+        arrays = [array, array]
         if i in indices:
             addend = rng.normal(size=array.shape).astype(array.dtype)
-            parts = [addend, array - addend]
-        for inputs, part in zip(addends, parts):
-            inputs.append(NamedArray(part, shape))
+            arrays = [addend, array - addend]
+        for inputs, input_array in zip(addends, arrays):
+            inputs.append(NamedArray(input_array, shape))
     outputs = _outputs(case.op, addends[0])
     other_outputs = _outputs(case.op, addends[1])
     if outputs is None or other_outputs is None:

@@ -118,7 +118,7 @@ def positions_axes(q: Tensor, length_names: tuple[str, str]) -> tuple[str, ...]:
     """Returns the mesh axes along which the active layout rules shard the positions.
 
     Args:
-      q: the queries.
+      q: the queries, [..., length, key].
       length_names: the names of the positions of queries and of keys.
     """
     if q.mesh is None:
@@ -135,7 +135,8 @@ def heads_region(
     divide no dimension of heads.
 
     Args:
-      q, k: the queries and keys.
+      q: the queries, [..., heads, length, key].
+      k: the keys, [..., kv_length, key], with some of the dimensions of heads.
       length_names: the names of the positions of queries and of keys.
       heads_names: the names of the heads of queries.
     """

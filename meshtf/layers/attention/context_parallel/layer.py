@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.graph import Tensor
-from meshtf.graph.arguments import as_tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.context_parallel.all_to_all import (
     PairBiasOf,
     all_to_all_attention,
@@ -106,12 +106,14 @@ class ContextParallelAttention(MultiHeadAttention):
         return self.output(y, x.shape.names)
 
     def method_for(self, q: Tensor, k: Tensor, v: Tensor) -> str:
-        """Returns "ring" or "all_to_all": the method for queries, keys and values.
+        """Returns "ring" or "all_to_all": the method for queries [..., length, key], keys
+        [..., kv_length, key] and values [..., kv_length, value].
 
         In a forward pass over p devices, a device receives p - 1 parts of p of its share of
         keys and values around a ring; by all_to_all, of a p-th of queries, results, keys and
         values. Keys and values without a dimension that can be sharded are gathered.
         """
+        check_tensors(q=q, k=k, v=v)
         if self.method != "fewest_bytes":
             return self.method
         length_names = (self.block.name, self.kv_length_dim)

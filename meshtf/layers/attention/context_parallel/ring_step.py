@@ -147,7 +147,8 @@ def chunks_dim(
     """Returns the dimension of the chunks.
 
     Args:
-      q, k: the queries and keys.
+      q: the queries, [..., length, key].
+      k: the keys, [..., kv_length_dim, key].
       chunk: the name of the positions of queries, with their count in a chunk.
       kv_length_dim: the name of the positions of keys.
       zigzag: whether chunks have two halves.
@@ -159,13 +160,13 @@ def chunks_dim(
     if dim.size <= chunk.size:
         return Dimension(f"{chunk.name}_chunks", 1)
     count = dim.size // chunk.size
-    halves = "two halves of each of " if zigzag else ""
+    sections = "two halves of each of " if zigzag else ""
     for x_dim in (dim, k.shape.dim(kv_length_dim)):
         divisor = 2 * count if zigzag else count
         if dim.size % chunk.size or x_dim.size % divisor:
             raise ShapeError(
                 explain_error(
-                    f"{x_dim!r} cannot be split into {halves}the chunks of ring "
+                    f"{x_dim!r} cannot be split into {sections}the chunks of ring "
                     f"attention: {dim!r} in chunks of {chunk.size}.",
                     way_out="Take a chunk that divides it, or mtf.pad the tensors.",
                 )

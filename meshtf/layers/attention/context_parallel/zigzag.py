@@ -51,9 +51,12 @@ class ZigzagOrder:
             )
         name = self.dim.name
         self._chunks = Dimension(f"{name}_chunks", chunks)
-        self._half = Dimension(f"{name}_half", 2)
-        self._halves = Dimension(f"{name}_halves", 2 * chunks)
+        self._which_half = Dimension(f"{name}_half", 2)
+        self._half_chunks = Dimension(f"{name}_halves", 2 * chunks)
         self._in_half = Dimension(f"{name}_in_half", self.dim.size // (2 * chunks))
+
+    def __repr__(self) -> str:
+        return f"ZigzagOrder({self.dim!r}, chunks={self._chunks.size})"
 
     def apply(self, x: Tensor) -> Tensor:
         """Returns x [..., length, ...] with the positions in zigzag order.
@@ -62,14 +65,14 @@ class ZigzagOrder:
           ShapeError: x lacks the dimension.
         """
         x = as_tensor("x", x)
-        halves = self._split(x, [self._halves, self._in_half])
+        half_chunks = self._split(x, [self._half_chunks, self._in_half])
         chunk = index_range(x.mesh, self._chunks)
         sources = stack(
-            [chunk, (self._halves.size - 1) - chunk], self._half.name, axis=1
+            [chunk, (self._half_chunks.size - 1) - chunk], self._which_half.name, axis=1
         )
         return self._merge(
-            gather(halves, sources, self._halves.name),
-            [self._chunks, self._half, self._in_half],
+            gather(half_chunks, sources, self._half_chunks.name),
+            [self._chunks, self._which_half, self._in_half],
             x,
         )
 
@@ -81,15 +84,15 @@ class ZigzagOrder:
           ShapeError: x lacks the dimension.
         """
         x = as_tensor("x", x)
-        halves = self._split(x, [self._halves, self._in_half])
+        half_chunks = self._split(x, [self._half_chunks, self._in_half])
         chunk = index_range(x.mesh, self._chunks)
         # Where the halves are of the first half of the sequence, and of the second.
         sources = stack(
-            [2 * chunk, (self._halves.size - 1) - 2 * chunk], self._half.name
+            [2 * chunk, (self._half_chunks.size - 1) - 2 * chunk], self._which_half.name
         )
         return self._merge(
-            gather(halves, sources, self._halves.name),
-            [self._half, self._chunks, self._in_half],
+            gather(half_chunks, sources, self._half_chunks.name),
+            [self._which_half, self._chunks, self._in_half],
             x,
         )
 
@@ -145,7 +148,7 @@ class ZigzagPairs:
         """
         if self.length_dim not in x.shape:
             return x
-        half_0, half_1 = self._halves(x, self.length_dim)
+        half_0, half_1 = self._split_halves(x, self.length_dim)
         return stack(
             [half_1, where(self.keys_are_earlier, half_0, half_1)], self.pair_dim
         )
@@ -156,7 +159,7 @@ class ZigzagPairs:
         """
         if self.kv_length_dim not in x.shape:
             return x
-        half_0, half_1 = self._halves(x, self.kv_length_dim)
+        half_0, half_1 = self._split_halves(x, self.kv_length_dim)
         return stack(
             [half_0, where(self.keys_are_earlier, half_0, half_1)], self.pair_dim
         )
@@ -179,7 +182,7 @@ class ZigzagPairs:
         half_1 = maximum(pair_0, where(self.keys_are_earlier, absent, pair_1))
         return self._joined(half_0, half_1)
 
-    def _halves(self, x: Tensor, dim: str) -> tuple[Tensor, ...]:
+    def _split_halves(self, x: Tensor, dim: str) -> tuple[Tensor, ...]:
         """Returns the first and the second half of x along a dimension."""
         half_dim = f"{dim}_half"
         split = unflatten(x, dim, [(half_dim, 2), (dim, x.shape[dim] // 2)])
@@ -189,5 +192,5 @@ class ZigzagPairs:
         """Returns both halves of the queries as one tensor [..., length, ...]."""
         half_dim = f"{self.length_dim}_half"
         axis = half_0.shape.names.index(self.length_dim)
-        halves = stack([half_0, half_1], half_dim, axis=axis)
-        return flatten(halves, [half_dim, self.length_dim], self.length_dim)
+        half_chunks = stack([half_0, half_1], half_dim, axis=axis)
+        return flatten(half_chunks, [half_dim, self.length_dim], self.length_dim)

@@ -107,6 +107,10 @@ class Replica(SingleReplica):
             # These copy arrays between pipeline stages. Within a module, which is the program
             # of one stage, all devices already have x.
             return x
+        if reshard.kind == "collective_permute":
+            # Replicas swap shards, since two mesh axes swap their states.
+            pairs = self.mesh.exchanges(reshard.axes[0], reshard.other_axis)
+            return stablehlo_collectives.permute(x, pairs)
         blocks = ReshardBlocks(step, self.mesh)
         ops = TensorFlowOps()
         x = blocks.before(x, ops)
@@ -121,12 +125,9 @@ class Replica(SingleReplica):
         if reshard.kind == "all_gather":
             y = stablehlo_collectives.all_gather(x, groups, concat_axis)
             return blocks.after(y, ops)
-        if reshard.kind == "all_to_all":
-            y = stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
-            return blocks.after(y, ops)
-        # A collective_permute: replicas swap shards, since two mesh axes swap their states.
-        pairs = self.mesh.exchanges(reshard.axes[0], reshard.other_axis)
-        return stablehlo_collectives.permute(x, pairs)
+        assert reshard.kind == "all_to_all", reshard
+        y = stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
+        return blocks.after(y, ops)
 
     def _slice(
         self,
