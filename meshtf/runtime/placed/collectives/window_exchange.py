@@ -1,7 +1,9 @@
 """Window (halo) exchange: a device receives the elements of other shards that its windows
 read, such as those of a convolution along a sharded dimension.
 
-    elements_of_shards(shards, devices, shard_index=1, axis=0, start=3, stop=9, window=window)
+    elements_of_shards(
+        shards, devices, shard_index=1, axis=0, start=3, stop=9, window=window, size=8
+    )
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ def test_windows(name, num_shards, rng):
             0,
             Window(low, high),
             each * num_shards,
+            len(array),
             -np.inf,
             replica_id(),
             [range(num_shards)],
