@@ -13,10 +13,11 @@ In causal attention the queries of the last chunk attend to all keys, and those 
 to few. In *zigzag order* every chunk has as much to do: with c chunks, the sequence is cut
 into 2 c halves of chunks, and chunk i has the halves i and 2 c - 1 - i:
 
-    order = ZigzagOrder("length:4096")
-    q, k, v, positions = [order.apply(x) for x in (q, k, v, positions)]
-    y = ring_attention(q, k, v, "length:4096", bias_of=..., zigzag=True)
-    y = order.undo(y)
+    order = ZigzagOrder("length:32768", chunks=8)
+    tokens, positions = order.apply(tokens), order.apply(positions)
+    q, k, v = ...                                  # of tokens in this order
+    y = ring_attention(q, k, v, "length:4096", bias_of=causal_bias, query_inputs=positions,
+                       kv_inputs=kv_positions, zigzag=True)
 
 Then half of the scores are never computed: those of keys after all queries.
 """
