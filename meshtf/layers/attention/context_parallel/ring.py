@@ -201,8 +201,8 @@ class _Ring:
 
         def rule(dy: Tensor) -> list[Tensor | None]:
             """Returns the cotangents of the operands."""
-            # `primals` are for rules whose tensors have dimensions of the operands.
-            with layout(region), context(primals=()):
+            # Tensors of the backward steps are placed as those of the forward steps.
+            with layout(region), context(primals=(*in_chunks, y)):
                 dy_in_chunks = cast(self._split(dy), "float32")
                 value_names = y.shape.without(*log_sums.shape.names).names
                 # The weights of a query add up to 1: the cotangent of this sum.
