@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,9 +52,11 @@ def results(folder):
     with launched("spmd_steps", path) as run:
         assert run.wait() == 0, run.text
     print(run.text)
-    starts = [line.find('{"index"') for line in run.lines]
-    found = [json.loads(x[i:]) for x, i in zip(run.lines, starts) if i >= 0]
-    return sorted(found, key=lambda result: result["index"])
+    # The results of two processes may be on one line: each ends where its JSON ends.
+    decoder = json.JSONDecoder()
+    starts = [match.start() for match in re.finditer(r'\{"index"', run.text)]
+    decoded = [decoder.raw_decode(run.text, start)[0] for start in starts]
+    return sorted(decoded, key=lambda result: result["index"])
 
 
 @pytest.mark.slow
