@@ -32,6 +32,8 @@ KINDS = {
     "sloped": {"positions": "sloped", "embedding_size": 8},
     "none": {"positions": "none", "tied": True},
     "blockwise": {"attention": "blockwise", "block_length": 4, "positions": "relative"},
+    "ring": {"attention": "ring", "block_length": 4, "positions": "relative"},
+    "all-to-all": {"attention": "all_to_all", "block_length": 4},
     "local": {"attention": "local", "block_length": 2},
     "multi-query": {"kv_heads": 1, "activation": "swiglu"},
     "grouped": {"kv_heads": 2, "positions": "sloped"},

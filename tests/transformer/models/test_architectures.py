@@ -51,6 +51,7 @@ KINDS = {
     "grouped-query, gated": dataclasses.replace(BASE, kv_heads=2, activation="swiglu"),
     "factored embedding": dataclasses.replace(BASE, embedding_size=8, tied=True),
     "blockwise": dataclasses.replace(BASE, attention="blockwise", block_length=2),
+    "ring": dataclasses.replace(BASE, attention="ring", block_length=2),
     "local": dataclasses.replace(
         BASE, attention="local", block_length=4, positions="none"
     ),
@@ -66,6 +67,10 @@ MODELS = {
     "encoder-decoder, scanned, blockwise": (
         EncoderDecoder,
         dataclasses.replace(BASE, scanned=True, attention="blockwise", block_length=2),
+    ),
+    "encoder-decoder, ring": (
+        EncoderDecoder,
+        dataclasses.replace(BASE, attention="ring", block_length=2),
     ),
     "BERT": (Bert, BERT),
     "classifier": (functools.partial(Classifier, labels=3), BERT),
@@ -154,6 +159,7 @@ CASES += [
         "language model, blockwise",
         "language model, scanned",
         "encoder-decoder",
+        "encoder-decoder, ring",
         "BERT",
     )
 ]

@@ -146,23 +146,13 @@ class ZigzagPairs:
         """Returns the queries of both pairs, [pairs, ..., length / 2, ...], of x [...,
         length, ...].
         """
-        if self.length_dim not in x.shape:
-            return x
-        half_0, half_1 = self._split_halves(x, self.length_dim)
-        return stack(
-            [half_1, where(self.keys_are_earlier, half_0, half_1)], self.pair_dim
-        )
+        return self._stacked(x, self.length_dim, pair_0=1)
 
     def keys(self, x: Tensor) -> Tensor:
         """Returns the keys of both pairs, [pairs, ..., kv_length / 2, ...], of x [...,
         kv_length, ...].
         """
-        if self.kv_length_dim not in x.shape:
-            return x
-        half_0, half_1 = self._split_halves(x, self.kv_length_dim)
-        return stack(
-            [half_0, where(self.keys_are_earlier, half_0, half_1)], self.pair_dim
-        )
+        return self._stacked(x, self.kv_length_dim, pair_0=0)
 
     def sums(self, x: Tensor) -> Tensor:
         """Returns the sums of both pairs for each query, [..., length, ...], of x [pairs,
@@ -182,11 +172,21 @@ class ZigzagPairs:
         half_1 = maximum(pair_0, where(self.keys_are_earlier, absent, pair_1))
         return self._joined(half_0, half_1)
 
-    def _split_halves(self, x: Tensor, dim: str) -> tuple[Tensor, ...]:
-        """Returns the first and the second half of x along a dimension."""
+    def _stacked(self, x: Tensor, dim: str, pair_0: int) -> Tensor:
+        """Returns the halves of x along a dimension that both pairs have, [pairs, ..., dim /
+        2, ...]; x itself if it lacks the dimension.
+
+        Args:
+          x: a tensor [..., dim, ...].
+          dim: the name of the dimension.
+          pair_0: the index of the half that pair 0 has.
+        """
+        if dim not in x.shape:
+            return x
         half_dim = f"{dim}_half"
         split = unflatten(x, dim, [(half_dim, 2), (dim, x.shape[dim] // 2)])
-        return unstack(split, half_dim)
+        both = unstack(split, half_dim)
+        return stack([both[pair_0], where(self.keys_are_earlier, *both)], self.pair_dim)
 
     def _joined(self, half_0: Tensor, half_1: Tensor) -> Tensor:
         """Returns both halves of the queries as one tensor [..., length, ...]."""
