@@ -5,6 +5,7 @@
     python -m meshtf explain --gin_param='Mesh.axes = "data:256;model:8"' --html=plan.html
 
     python -m meshtf explain --device_memory=40GiB                # whether it fits, what helps
+    python -m meshtf explain --hardware=h100 --trace=step.json    # the time of a step
 
 It takes the gin files and settings of `python -m transformer.train`. It prints, for one
 device: FLOPs, bytes received, memory and its peak, sums by module, and every op with its
@@ -12,7 +13,7 @@ reshards. It needs no devices, reads no data and runs no step. --json and --html
 forecast. If the step has an error, the ops before it are shown, with the error.
 
 Exit code: 0; 1: an error of the configuration or the step; 2: an error of usage; 3: the
-step does not fit into --device_memory.
+step does not fit into the memory of a device.
 """
 
 from __future__ import annotations
@@ -39,6 +40,18 @@ _DEVICE_MEMORY = flags.DEFINE_string(
     'The memory of one device, such as "40GiB": the forecast says whether a step fits, '
     "and what would save memory.",
 )
+_HARDWARE = flags.DEFINE_string(
+    "hardware",
+    None,
+    'The devices, such as "h100", or a file that `meshtf calibrate` wrote: the forecast then '
+    "has the time of a step, and their memory.",
+)
+_TRACE = flags.DEFINE_string(
+    "trace",
+    None,
+    "A file to write the predicted step to, as a trace for Perfetto (ui.perfetto.dev); with "
+    "--hardware.",
+)
 _DEPTH = flags.DEFINE_integer(
     "depth",
     3,
@@ -56,6 +69,8 @@ def usage_error(argv: Sequence[str]) -> str:
 
     `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
     """
+    if _TRACE.value is not None and _HARDWARE.value is None:
+        return "--trace needs --hardware: without it, no times are known."
     return command_line.usage_error(argv)
 
 
@@ -71,12 +86,12 @@ def main(argv: Sequence[str]) -> None:
     from transformer.training import training_run
 
     with command_line.exit_on_user_errors():
-        for flag in (_JSON, _HTML):
+        for flag in (_JSON, _HTML, _TRACE):
             if flag.value is not None:
                 check_writable(flag.value, name=f"--{flag.name}")
         # An abstract mesh has shapes and a layout, but no devices.
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
-        forecast = training_run.Run().explain(_DEVICE_MEMORY.value)
+        forecast = training_run.Run().explain(_DEVICE_MEMORY.value, _HARDWARE.value)
     _save(forecast)
     try:
         print(forecast.text(_DEPTH.value), flush=True)
@@ -91,10 +106,11 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _save(forecast: mtf.Forecast) -> None:
-    """Writes the files of --json and --html."""
+    """Writes the files of --json, --html and --trace."""
     for path, save in (
         (_JSON.value, forecast.save_json),
         (_HTML.value, forecast.save_html),
+        (_TRACE.value, forecast.save_trace),
     ):
         if path is None:
             continue

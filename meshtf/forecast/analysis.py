@@ -38,10 +38,15 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     Stage,
     StoredTensor,
+    TimelineSpan,
     VariableRole,
 )
 from meshtf.forecast.step_phases import phases
+from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.forecast.time.step_time import step_time
 from meshtf.graph import Node, Store, Tensor
+from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.partition import (
     BranchStep,
@@ -66,6 +71,7 @@ def forecast(
     mesh: Mesh,
     error: MeshtfError | None = None,
     under_xla: bool = False,
+    hardware: Hardware | None = None,
 ) -> Forecast:
     """Returns the forecast of a recorded function.
 
@@ -77,16 +83,21 @@ def forecast(
       mesh: the mesh that the function runs on.
       error: the error that recording raised; None: there was no error.
       under_xla: whether XLA compiles the function: it then needs other memory.
+      hardware: the profile of the devices; None: the forecast has no times.
     """
     # Without results there is nothing to prune by: all recorded ops stay in the program.
     program = build(nodes, results or [], mesh, prune=results is not None)
-    analysis = _Analysis(program, phases(nodes, results or []))
+    analysis = _Analysis(program, phases(nodes, results or []), hardware)
     for step in program.steps:
         analysis.add(step, times=1)
     timelines = analysis.timelines(program, under_xla)
     memories = analysis.memory_by_stage(timelines)
     peaks = [memory.peak for memory in memories]
     fullest_stage = peaks.index(max(peaks))
+    time = None
+    timeline: tuple[TimelineSpan, ...] = ()
+    if hardware is not None:
+        time, timeline = step_time(program, hardware)
     return Forecast(
         name=name,
         axes=tuple(mesh.axes.items()),
@@ -102,6 +113,8 @@ def forecast(
         error=None if error is None else f"{type(error).__name__}: {error}",
         stages=tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),
         live=analysis.live_tensors(timelines, fullest_stage),
+        time=time,
+        timeline=timeline,
     )
 
 
@@ -111,6 +124,7 @@ class _Analysis:
     Args:
       program: the planned program.
       phases: the phase of each node.
+      hardware: the profile of the devices; None: times are 0.
 
     Attributes:
       ops: the ops visited so far, in order.
@@ -119,12 +133,26 @@ class _Analysis:
       notes: remarks for the user.
     """
 
-    def __init__(self, program: Program, phases: dict[Node, Phase]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        phases: dict[Node, Phase],
+        hardware: Hardware | None = None,
+    ) -> None:
         self.mesh = program.mesh
+        self._durations = None
+        if hardware is not None:
+            self._durations = Durations(hardware, program.mesh)
         self._tensors = PlacedTensors(program.mesh)
         self._op_costs = OpCosts(program.mesh, self._tensors)
         self.ops: list[Computation] = []
-        self.collectives = Communication(phases, self._tensors, program.mesh)
+        self.collectives = Communication(
+            phases,
+            self._tensors,
+            program.mesh,
+            times=self._durations and self._durations.collectives,
+        )
+        self._in_memory = self._values_in_memory(program)
         self.notes: list[str] = []
         self._gradients = ParameterGradients(self._tensors)
         self._flops_of_stages = [0.0] * num_stages(program.mesh)
@@ -136,6 +164,14 @@ class _Analysis:
         )
         # For the body of calls: the index in `ops` of the op with the costs of all calls.
         self._call_indices: dict[Program, int] = {}
+
+    def _values_in_memory(self, program: Program) -> set[Value] | None:
+        """Returns the values of a program, or of a body, that are written to memory; None:
+        all of them, or the hardware is unknown.
+        """
+        if self._durations is None:
+            return None
+        return values_in_memory(program, self._durations.hardware.fuses)
 
     def add(self, step: object, times: int) -> None:
         """Adds the costs of one step, which runs `times` times in a call of the program."""
@@ -297,10 +333,13 @@ class _Analysis:
           times: how often the step runs in one call of the program.
           iterations: how often each body runs in one run of the step.
         """
+        outer_values = self._in_memory
         with self.collectives.body_of(step.node):
             for body in bodies:
+                self._in_memory = self._values_in_memory(body)
                 for inner_step in body.steps:
                     self.add(inner_step, times * iterations)
+        self._in_memory = outer_values
         self.collectives.pass_origins(bodies[-1].results, step.outs)
         self._add_op(step.node, self._tensors.of_values(step.outs), times)
 
@@ -317,7 +356,12 @@ class _Analysis:
         is_update = self.collectives.phase_of(step.node) != "forward"
         if variable.kind == "state" and is_update:
             self._optimizer_state.add(variable)
-        self._add_op(step.node, (self._tensors.of_store(variable),), times)
+        self._add_op(
+            step.node,
+            (self._tensors.of_store(variable),),
+            times,
+            seconds=self._seconds_of(step),
+        )
 
     def _add_compute(self, step: Compute, times: int) -> None:
         """Adds an op with the FLOPs of one device, and how many devices compute the same."""
@@ -332,7 +376,16 @@ class _Analysis:
             times,
             flops=cost.mean_flops,
             repeated=cost.repeated,
+            seconds=self._seconds_of(step),
         )
+
+    def _seconds_of(self, step: Compute | WriteStep) -> float:
+        """Returns the seconds of an op, once; 0 if the hardware is unknown."""
+        if self._durations is None:
+            return 0.0
+        if isinstance(step, WriteStep):
+            return float(self._durations.write(step))
+        return float(self._durations.compute(step, self._in_memory))
 
     def _add_op(
         self,
@@ -341,6 +394,7 @@ class _Analysis:
         times: int,
         flops: float = 0.0,
         repeated: int = 1,
+        seconds: float = 0.0,
     ) -> None:
         """Adds an op, with the collectives of its inputs.
 
@@ -350,6 +404,7 @@ class _Analysis:
           times: how often the op runs in one call of the program.
           flops: the FLOPs of one device each time, as the mean over the stages.
           repeated: how many devices compute the same.
+          seconds: the predicted time of each run.
         """
         source = node.source
         op = Computation(
@@ -365,5 +420,6 @@ class _Analysis:
             repeated=repeated,
             times=times,
             path="/".join(node.path),
+            seconds=seconds,
         )
         self.ops.append(op)

@@ -23,6 +23,7 @@ from meshtf.forecast.report_data import (
     without_indices,
 )
 from meshtf.graph import Node
+from meshtf.hardware import CollectiveTimes
 from meshtf.mesh import Mesh, OnStage, Partial, Placement
 from meshtf.partition import (
     Compute,
@@ -41,14 +42,20 @@ class Communication:
       phases: the phase of each node.
       tensors: describes the tensors before and after a collective.
       mesh: the mesh of the program.
+      times: predicts the seconds of collectives; None: the hardware is unknown.
     """
 
     def __init__(
-        self, phases: Mapping[Node, Phase], tensors: PlacedTensors, mesh: Mesh
+        self,
+        phases: Mapping[Node, Phase],
+        tensors: PlacedTensors,
+        mesh: Mesh,
+        times: CollectiveTimes | None = None,
     ) -> None:
         self._phases = phases
         self._tensors = tensors
         self._mesh = mesh
+        self._times = times
         # The phase of the innermost loop, branch or call that contains the current step.
         self._enclosing_phase: Phase = "forward"
         self._origins: dict[Value, Node] = {}  # the op that computed a partial sum
@@ -215,6 +222,9 @@ class Communication:
         named_node = origin or node
         if named_node is not None:
             path = without_indices("/".join(named_node.path))
+        seconds = 0.0
+        if self._times is not None:
+            seconds = float(self._times.seconds(kind, axis.split("+"), received))
         collective = Collective(
             kind=kind,
             axis=axis,
@@ -224,6 +234,7 @@ class Communication:
             phase=self.phase_of(origin),
             times=times,
             path=path,
+            seconds=seconds,
         )
         self._pending.setdefault(node, []).append(collective)
 

@@ -6,6 +6,7 @@ Example:
     print(forecast)                         # a table
     print(forecast.text(module_depth=5))    # with sums for more submodules
     forecast.save_html("plan.html")
+    forecast.save_trace("step.json")        # with times: mtf.explain(..., hardware="h100")
     forecast.memory.peak, forecast.bytes_moved(kind="all_reduce", axis="data")
 """
 
@@ -19,7 +20,8 @@ from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.html_report import page
 from meshtf.forecast.reports.modules import DEFAULT_DEPTH, ModuleCosts, module_costs
 from meshtf.forecast.reports.text_report import as_json, table
-from meshtf.names.arguments import as_int, as_path
+from meshtf.forecast.time.trace import trace_json
+from meshtf.names.arguments import as_int, as_path, refuse
 
 MAX_REPR_LINES = 20
 
@@ -71,6 +73,22 @@ class Forecast(ForecastData):
     def save_html(self, path: str | Path) -> None:
         """Writes a self-contained HTML page."""
         _write(path, page(self))
+
+    def save_trace(self, path: str | Path) -> None:
+        """Writes the predicted step as a trace, which Perfetto (ui.perfetto.dev) draws.
+
+        Raises:
+          ArgumentError: the forecast has no times: `mtf.explain(..., hardware=...)` has.
+        """
+        if self.time is None:
+            refuse(
+                "hardware",
+                None,
+                'a profile, such as "h100"',
+                "Only a forecast with times has a trace: mtf.explain(step, x, "
+                'hardware="h100").',
+            )
+        _write(path, trace_json(self.name, self.timeline))
 
 
 def _write(path: str | Path, text: str) -> None:

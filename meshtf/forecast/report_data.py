@@ -68,6 +68,7 @@ class Collective:
     # The module that computed the partial sum, if the collective reduces one; otherwise
     # the module that needs the result. Indices of blocks are written as "_*".
     path: str = ""
+    seconds: float = 0.0  # of one run; 0 without a profile of hardware
 
     @property
     def total(self) -> float:
@@ -91,6 +92,9 @@ class Computation:
     repeated: int  # how many devices compute the same; 1: no redundant FLOPs
     times: int = 1  # the iterations of all enclosing loops, multiplied
     path: str = ""  # the enclosing modules: "stack/block_3/feed_forward"
+    # Of one run, without its collectives; 0 without a profile of hardware. A loop has no
+    # time of its own: the ops of its body have.
+    seconds: float = 0.0
 
     @property
     def total(self) -> float:
@@ -168,6 +172,63 @@ class Stage:
     peak: float
 
 
+# The error of a step's time, as a fraction, if no matmul of similar sizes was measured: a study
+# of 784 published steps (`benchmarks.regret --published`) found 13 to 22 % without any fit.
+_UNMEASURED_ERROR = 0.3
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """The predicted time of a step, in seconds of one device.
+
+    Attributes:
+      hardware: the name of the profile.
+      seconds: the time of the step.
+      matmuls: the time in which a device computes matmuls.
+      other_ops: the time in which it computes all other ops.
+      collectives: pairs (axes, time of collectives along them), hidden or not.
+      exposed: the time in which a device waits for collectives.
+      bubble: the fraction of the step in which stages of a pipeline are idle, waiting for
+        each other; 0 without a pipeline.
+      matmul_flops: the FLOPs of matmuls of one device.
+      peak_share: these, divided by what the device could compute in the step at its peak.
+      measured_share: the fraction of these FLOPs in matmuls of which similar ones were
+        measured.
+    """
+
+    hardware: str
+    seconds: float
+    matmuls: float
+    other_ops: float
+    collectives: tuple[tuple[str, float], ...]
+    exposed: float
+    bubble: float
+    matmul_flops: float
+    peak_share: float
+    measured_share: float
+
+    @property
+    def uncertainty(self) -> float:
+        """The expected error, as a fraction of the time, where it is known to be large: 0.3
+        if no matmul of similar sizes was measured, 0 if all were.
+        """
+        return _UNMEASURED_ERROR * (1 - self.measured_share)
+
+
+@dataclasses.dataclass(frozen=True)
+class TimelineSpan:
+    """What a pipeline stage does from `start` to `end`, in seconds from the start of the step."""
+
+    stage: int  # 0 without a pipeline
+    kind: str  # "matmul", "op", "update", "collective" or "loop"
+    title: str  # the op, or the kind and axes of the collective
+    path: str  # the module
+    line: str  # the user's line, as "file:line"
+    start: float
+    end: float
+    runs: int = 1  # of a loop: its iterations
+
+
 @dataclasses.dataclass(frozen=True)
 class ForecastData:
     """What a program computes, communicates and stores on a mesh."""
@@ -186,6 +247,8 @@ class ForecastData:
     stages: tuple[Stage, ...] = ()  # the stages of a pipeline; empty without one
     live: tuple[LiveTensors, ...] = ()  # what is live at the peak; the largest first
     device_memory: float | None = None  # the bytes of one device; None: unknown
+    time: StepTime | None = None  # None: no profile of hardware was given
+    timeline: tuple[TimelineSpan, ...] = ()  # empty without a profile of hardware
 
     @property
     def fits(self) -> bool | None:
@@ -253,8 +316,13 @@ class ForecastData:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all fields as plain data, as they are saved."""
-        return dataclasses.asdict(self)
+        """Returns all fields as plain data, as they are saved; the timeline is a file of its
+        own.
+        """
+        without_timeline = dataclasses.replace(self, timeline=())
+        fields = dataclasses.asdict(without_timeline)
+        del fields["timeline"]
+        return fields
 
 
 def _check_phase(phase: object) -> None:

@@ -47,6 +47,7 @@ from meshtf.graph.apply import set_eager_executor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import RESET_IN_TRACES, is_traceable
 from meshtf.graph.used_layouts import recorded_layout_use
+from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool
 from meshtf.runtime.eager import EAGER, InPlace
@@ -273,6 +274,10 @@ class Function(Generic[P, R]):
         """Returns a forecast of a call, without running it: see `mtf.explain`."""
         return self._forecast(args, kwargs)
 
+    def explain_on(self, hardware: Hardware, *args: Any, **kwargs: Any) -> Forecast:
+        """Returns a forecast of a call with its time on hardware."""
+        return self._forecast(args, kwargs, hardware=hardware)
+
     def explain_under_xla(self, *args: Any, **kwargs: Any) -> Forecast:
         """Returns a forecast of a call with the memory that it needs if XLA compiles it, as
         on a live mesh.
@@ -280,7 +285,11 @@ class Function(Generic[P, R]):
         return self._forecast(args, kwargs, under_xla=True)
 
     def _forecast(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], under_xla: bool = False
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        under_xla: bool = False,
+        hardware: Hardware | None = None,
     ) -> Forecast:
         """Returns a forecast of a call; that of a live mesh is always under XLA."""
         call = self._python.bind(args, kwargs, runs=False)
@@ -301,6 +310,7 @@ class Function(Generic[P, R]):
             mesh=graph.mesh,
             error=error,
             under_xla=under_xla or graph.mesh.live,
+            hardware=hardware,
         )
 
     def export(self, *args: Any, **kwargs: Any) -> Export:

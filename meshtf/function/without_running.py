@@ -16,6 +16,7 @@ from typing import Any
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.function import Function
+from meshtf.hardware import Hardware, as_hardware
 from meshtf.names.arguments import as_bytes
 from meshtf.runtime.spmd import Export
 
@@ -24,10 +25,11 @@ def explain(
     fn: Callable[..., Any],
     *args: Any,
     device_memory: float | str | None = None,
+    hardware: Hardware | str | None = None,
     **kwargs: Any,
 ) -> Forecast:
     """Returns a forecast of a call fn(*args, **kwargs): its ops, communication, FLOPs and
-    memory. Nothing runs.
+    memory, and its time on given hardware. Nothing runs.
 
     With `Mesh(..., devices="abstract")` neither devices nor memory for variables are
     needed, so a laptop can explain a large model on thousands of mesh positions.
@@ -38,7 +40,10 @@ def explain(
         `tf.TensorSpec` may replace it.
       device_memory: the bytes of one device, as a number or as text such as "40GiB": the
         forecast then says whether the program fits, and if not, what would save memory;
-        None: the memory is unknown.
+        None: that of `hardware`.
+      hardware: the profile of the devices, such as "h100", or the path of a file that
+        `python -m meshtf calibrate` wrote: the forecast then has the time of a step; None:
+        it has none.
       **kwargs: the keyword arguments of the call.
 
     Returns:
@@ -46,10 +51,15 @@ def explain(
       forecast has the ops before it, and `error` is its text.
     """
     function, args = as_function(fn, args)
-    result = function.explain(*args, **kwargs)
-    if device_memory is None:
-        return result
-    size = as_bytes("device_memory", device_memory)
+    if hardware is None:
+        result = function.explain(*args, **kwargs)
+        size = None
+    else:
+        profile = as_hardware(hardware)
+        result = function.explain_on(profile, *args, **kwargs)
+        size = profile.memory
+    if device_memory is not None:
+        size = as_bytes("device_memory", device_memory)
     return dataclasses.replace(result, device_memory=size)
 
 

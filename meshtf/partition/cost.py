@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from meshtf.graph import Op, OpWithStatistics, Spec, Window, factor_of, window_of
 from meshtf.mesh import Mesh, Placement, Sharded
@@ -244,9 +245,20 @@ def bytes_received(kind: str, size: float, num_devices: int) -> float:
         the result is a number of elements too.
       num_devices: the size of the axis.
     """
+    return size * float(bytes_per_byte(kind, num_devices))
+
+
+def bytes_per_byte(kind: str, num_devices: Any) -> Any:
+    """Returns the bytes that one device receives in a reshard, for each byte of its shard
+    before the reshard.
+
+    Args:
+      kind: the kind of reshard, such as "all_reduce".
+      num_devices: the size of the axis: a number, or an array of sizes.
+    """
     # The fraction (p - 1) / p of the table in the header.
     remote = (num_devices - 1) / num_devices
-    received_per_byte = {
+    received = {
         "slice": 0.0,
         "all_reduce": 2 * remote,
         "reduce_scatter": remote,
@@ -257,4 +269,4 @@ def bytes_received(kind: str, size: float, num_devices: int) -> float:
         "send": 1 / num_devices,
         "broadcast": remote,
     }
-    return size * received_per_byte[kind]
+    return received[kind]

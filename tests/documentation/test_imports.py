@@ -19,6 +19,7 @@ RANKS = {
     "unknown_name": 1,
     "names": 1,
     "mesh": 2,
+    "hardware": 2,
     "graph": 3,
     "ops": 4,
     "partition": 4,

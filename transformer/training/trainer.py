@@ -164,7 +164,10 @@ class Trainer:
             self._gradients(tensors, step_tensor)
 
     def explain(
-        self, batch: Mapping[str, Any], device_memory: float | str | None = None
+        self,
+        batch: Mapping[str, Any],
+        device_memory: float | str | None = None,
+        hardware: str | None = None,
     ) -> mtf.Forecast:
         """Returns the forecast of a step: its FLOPs, communication and memory. Nothing
         runs.
@@ -173,10 +176,16 @@ class Trainer:
           batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
           device_memory: the memory of one device in bytes, or as text such as "40GiB": the
             forecast then says whether the step fits. None: it does not say so.
+          hardware: the profile of the devices, such as "h100": the forecast then has the
+            time of a step. None: it has none.
         """
         step_index = np.int32(0)
         return mtf.explain(
-            self._step, dict(batch), step_index, device_memory=device_memory
+            self._step,
+            dict(batch),
+            step_index,
+            device_memory=device_memory,
+            hardware=hardware,
         )
 
     def export(self, batch: Mapping[str, Any]) -> mtf.Export:

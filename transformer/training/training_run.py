@@ -197,15 +197,21 @@ class Run:
         """Returns the shape and dtype of each feature of a batch, by name."""
         return self.data.features(self.batch_size)
 
-    def explain(self, device_memory: float | str | None = None) -> mtf.Forecast:
+    def explain(
+        self,
+        device_memory: float | str | None = None,
+        hardware: str | None = None,
+    ) -> mtf.Forecast:
         """Returns the forecast of a step: its FLOPs, communication and memory. No step
         runs.
 
         Args:
           device_memory: the memory of a device in bytes, or as text such as "40GiB": the
             forecast then says whether the step fits. None: it does not say so.
+          hardware: the profile of the devices, such as "h100": the forecast then has the
+            time of a step. None: it has none.
         """
-        return self.trainer.explain(self.features(), device_memory)
+        return self.trainer.explain(self.features(), device_memory, hardware)
 
     def export(self) -> mtf.Export:
         """Returns a step as a StableHLO module of one replica."""

@@ -142,7 +142,7 @@ class Timelines:
     def _timeline(self, program: Program) -> Timeline:
         """Returns the timeline of a program, by simulating the steps of its schedule."""
         sizes = _sizes(program, self.under_xla)
-        steps = _scheduled_steps(program)
+        steps = scheduled_steps(program)
         last_use = _last_uses(steps, program.results)
         created_at: dict[Value, int] = {}
         # [steps + 1, 2, stages]: the bytes that each step allocates, less those that the
@@ -305,7 +305,7 @@ def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, i
     return last_use
 
 
-def _scheduled_steps(program: Program) -> list[Step]:
+def scheduled_steps(program: Program) -> list[Step]:
     """Returns all steps of a program in the order in which they run."""
     steps: list[Step] = []
     # A segment: computations that run as one TensorFlow function, and the steps before.

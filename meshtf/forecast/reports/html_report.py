@@ -89,6 +89,8 @@ def _page_data(forecast: ForecastData, distinct: _Distinct) -> dict[str, Any]:
         ],
         "variables": variables,
         "memory": vars(forecast.memory),
+        "time": None if forecast.time is None else vars(forecast.time),
+        "timeline": (),
         "totals": totals(forecast),
         "paths": short_paths(forecast),
     }

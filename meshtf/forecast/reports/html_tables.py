@@ -28,6 +28,11 @@ from meshtf.forecast.reports.modules import (
 from meshtf.forecast.reports.op_rows import op_section
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.shape_html import ShapeHtml
+from meshtf.forecast.reports.time_table import (
+    slowest_lines,
+    time_headline,
+    time_rows,
+)
 from meshtf.forecast.reports.totals import received_by_phase, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
@@ -52,6 +57,7 @@ def static_page(
         _head(forecast),
         _error(forecast),
         _costs(forecast),
+        _time(forecast, paths),
         _memory(forecast),
         _live_tensors(forecast, shapes, paths),
         _modules(forecast, paths),
@@ -145,6 +151,20 @@ def _costs(forecast: ForecastData) -> str:
         "several devices."
     )
     return _section("Costs", lead, _html_table(("", *columns), rows))
+
+
+def _time(forecast: ForecastData, paths: Mapping[str, str]) -> str:
+    """Returns the predicted time of a step: by kind of work, and the slowest lines."""
+    if forecast.time is None:
+        return ""
+    rows = [(escape(label), text) for label, text in time_rows(forecast.time)]
+    slowest = [(text, escape(line)) for text, line in slowest_lines(forecast, paths)]
+    return _section(
+        f"Time of a step on {forecast.time.hardware}",
+        f"Predicted: {time_headline(forecast.time)}.",
+        _html_table(("", "one device"), rows),
+        _html_table(("of one device", "the slowest lines"), slowest),
+    )
 
 
 def _memory(forecast: ForecastData) -> str:

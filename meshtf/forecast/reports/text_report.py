@@ -28,6 +28,11 @@ from meshtf.forecast.reports.op_table import (
     shape_text,
     short_paths,
 )
+from meshtf.forecast.reports.time_table import (
+    slowest_lines,
+    time_headline,
+    time_rows,
+)
 from meshtf.forecast.reports.totals import received_by_phase, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
 
@@ -59,6 +64,7 @@ def table(forecast: ForecastData, module_depth: int = DEFAULT_DEPTH) -> str:
     blocks = [
         _head(forecast),
         _costs(sums),
+        _time(forecast),
         _memory(forecast),
         _live_tensors(forecast),
         _stages(forecast),
@@ -140,6 +146,21 @@ def _costs(sums: Mapping[str, Any]) -> list[str]:
     for collective in sums["collectives"]:
         label = f"  {collective['times']} x {collective['kind']} {collective['axis']}"
         lines.append(row(label, collective, bytes_text))
+    return lines
+
+
+def _time(forecast: ForecastData) -> list[str]:
+    """Returns the predicted time of a step: by kind of work, and the slowest lines."""
+    time = forecast.time
+    if time is None:
+        return []
+    title = f"time on {time.hardware}"
+    lines = [f"  {title:<{LABEL_WIDTH}}{time_headline(time)}"]
+    for label, seconds in time_rows(time):
+        lines.append(f"    {label:<{LABEL_WIDTH - 2}}{seconds:>10}")
+    lines.append("    the slowest lines")
+    for seconds, line in slowest_lines(forecast, short_paths(forecast)):
+        lines.append(f"      {seconds:>10}  {line}")
     return lines
 
 

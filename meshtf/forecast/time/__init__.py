@@ -1,0 +1,8 @@
+"""The time of a step: seconds of each op and collective, and what runs at the same time.
+
+durations       seconds of one step of a program, from a profile of hardware
+memory_traffic  which values a device writes to memory
+schedule        when each step runs, on each pipeline stage
+step_time       the sums that a forecast has
+trace           the schedule as a file for Perfetto
+"""

@@ -1,0 +1,255 @@
+"""Seconds of each step of a program on one device, from a profile of hardware.
+
+    durations = Durations(hardware, mesh)
+    durations.compute(step, in_memory), durations.reshard(step)
+
+Sizes of axes may be arrays, with an entry for each of many meshes that are compared: then
+seconds are arrays as well. The formulas: a matmul takes FLOPs / (a fraction of the peak), or
+its measured time; any other op the larger of bytes / bandwidth and FLOPs / the rate of vector
+units, and a time to start. A collective takes latencies, and bytes / bandwidth of the slowest
+link that it crosses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from meshtf.graph import Node, Role, Spec, factor_of
+from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
+from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded
+from meshtf.names import dtype_bytes
+from meshtf.partition import (
+    Compute,
+    GatherStatisticsStep,
+    LoopStep,
+    ReshardStep,
+    Value,
+    WindowStep,
+    WriteStep,
+)
+from meshtf.partition.cost import bytes_per_byte, elements_received, local_bytes
+from meshtf.partition.steps import Bucket
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The sizes for which a program is timed, in place of those that it was planned for.
+
+    Attributes:
+      axes: the size of each axis of the mesh; numbers, or arrays for many meshes.
+      dims: (dimension, planned global size) -> the global size, such as that of the batch
+        of one microbatch.
+      iterations: the node of a loop -> the number of its iterations.
+    """
+
+    axes: Mapping[str, Any]
+    dims: Mapping[tuple[str, int], Any] = dataclasses.field(default_factory=dict)
+    iterations: Mapping[Node, Any] = dataclasses.field(default_factory=dict)
+
+    def global_size(self, name: str, size: int) -> Any:
+        """Returns the global size of a dimension that was planned with `size`."""
+        return self.dims.get((name, size), size)
+
+    def num_iterations(self, step: LoopStep) -> Any:
+        """Returns the number of iterations of a loop; 1 if it is unknown."""
+        return self.iterations.get(step.node, step.op.num_iterations or 1)
+
+
+class Durations:
+    """Predicts the seconds of the steps of one program.
+
+    Args:
+      hardware: the profile.
+      mesh: the mesh that the program was planned for.
+      sizes: the sizes for which it is timed; None: those of the mesh.
+    """
+
+    def __init__(
+        self, hardware: Hardware, mesh: Mesh, sizes: Sizes | None = None
+    ) -> None:
+        self.hardware = hardware
+        self.mesh = mesh
+        self.sizes = Sizes(mesh.axes) if sizes is None else sizes
+        self.collectives = CollectiveTimes(
+            hardware, self.sizes.axes, within_host=mesh.within_host
+        )
+        self.matmuls = MatmulTimes(hardware)
+        self._bytes: dict[tuple[Spec, Placement], Any] = {}
+        self._shapes: dict[int, MatmulShape | None] = {}  # by the id of a plan
+
+    def local_bytes(self, value: Value) -> Any:
+        """Returns the bytes of one shard of a value; 0 for statistics of an op."""
+        if value.spec is None:
+            return 0.0
+        key = value.spec, value.placement
+        if key not in self._bytes:
+            self._bytes[key] = self._local_bytes(value.spec, value.placement)
+        return self._bytes[key]
+
+    def _local_bytes(self, spec: Spec, placement: Placement) -> Any:
+        result: Any = float(dtype_bytes(spec.dtype))
+        for dim in spec.shape:
+            size = self.sizes.global_size(dim.name, dim.size)
+            result = result * _ceil_divide(size, self._num_shards(placement, dim.name))
+        return result
+
+    def _num_shards(self, placement: Placement, dim: str) -> Any:
+        """Returns the number of shards of a dimension in a placement."""
+        axes = [a for a, s in zip(self.mesh.axes, placement) if s == Sharded(dim)]
+        return self.collectives.group_size(axes)
+
+    def compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
+        """Returns the seconds of an op on one device.
+
+        Args:
+          step: the op.
+          in_memory: the values that are written to memory; None: all.
+        """
+        num_bytes = self._traffic(step, in_memory)
+        shape = self.matmul_shape(step)
+        if shape is not None:
+            seconds = self.matmuls.seconds(shape, num_bytes) + self.hardware.op_seconds
+            return seconds / self._positions_that_share(step)
+        efficiency = self.hardware.memory_efficiency
+        bandwidth = self.hardware.memory_bandwidth * efficiency
+        flops = self.local_flops(step)
+        seconds = np.maximum(num_bytes / bandwidth, flops / self.hardware.vector_flops)
+        has_kernel = in_memory is None or any(out in in_memory for out in step.outs)
+        if has_kernel:
+            seconds = seconds + self.hardware.op_seconds
+        return seconds / self._positions_that_share(step)
+
+    def _positions_that_share(self, step: Compute) -> Any:
+        """Returns how many positions have one result computed for all of them."""
+        if not self.hardware.shares_equal_work:
+            return 1
+        sharded = {axis for axis, _ in step.plan.sharded_factors}
+        axes = []
+        for i, axis in enumerate(self.mesh.axes):
+            states = [value.placement[i] for value in step.ins]
+            if axis not in sharded and all(s == Replicated for s in states):
+                axes.append(axis)
+        return self.collectives.group_size(axes)
+
+    def _traffic(self, step: Compute, in_memory: Set[Value] | None) -> Any:
+        """Returns the bytes that an op reads from memory and writes to it."""
+        values = [*step.ins, *step.outs]
+        return sum(
+            self.local_bytes(value)
+            for value in values
+            if in_memory is None or value in in_memory
+        )
+
+    def local_flops(self, step: Compute) -> Any:
+        """Returns the FLOPs of an op on one device, with those of padding."""
+        flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
+        for factor, planned_size in step.plan.sizes:
+            size = self.sizes.global_size(factor, planned_size)
+            shards = self.collectives.group_size(step.plan.axes_of(factor))
+            flops = flops * _ceil_divide(size, shards) / max(planned_size, 1)
+        return flops
+
+    def matmul_shape(self, step: Compute) -> MatmulShape | None:
+        """Returns the local shape of a matmul; None: the op is none. An op multiplies matrices
+        if it sums over a factor that two of its inputs have.
+        """
+        key = id(step.plan)
+        if key not in self._shapes:
+            self._shapes[key] = self._matmul_shape(step)
+        return self._shapes[key]
+
+    def _matmul_shape(self, step: Compute) -> MatmulShape | None:
+        op = step.node.op
+        if len(step.node.inputs) < 2:
+            return None
+        factors_by_input = [
+            {factor_of(op, name) for name in x.shape.names} for x in step.node.inputs
+        ]
+        left, right, *_ = factors_by_input
+        sums = [factor for factor in left & right if op.role(factor) is Role.SUM]
+        if not sums or len(factors_by_input) > 2:
+            return None
+        sizes: dict[str, Any] = {"batch": 1, "m": 1, "n": 1, "k": 1}
+        for factor, planned_size in step.plan.sizes:
+            shards = self.collectives.group_size(step.plan.axes_of(factor))
+            size = self.sizes.global_size(factor, planned_size)
+            local_size = _ceil_divide(size, shards)
+            if factor in sums:
+                group = "k"
+            elif factor in left and factor in right:
+                group = "batch"
+            else:
+                group = "m" if factor in left else "n"
+            sizes[group] = sizes[group] * local_size
+        return MatmulShape(**sizes, dtype=step.node.inputs[0].dtype)
+
+    def write(self, step: WriteStep) -> Any:
+        """Returns the seconds of an update: it reads its inputs and its variables, and writes
+        these.
+        """
+        num_bytes: Any = sum(self.local_bytes(value) for value in step.values)
+        for store in step.variables:
+            num_bytes = num_bytes + 2 * self._local_bytes(store.spec, store.placement)
+        bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
+        return num_bytes / bandwidth + self.hardware.op_seconds
+
+    def reshard(self, step: ReshardStep) -> Any:
+        """Returns the seconds of a collective."""
+        axes = step.reshard.axes
+        group = self.collectives.group_size(axes)
+        received = self.local_bytes(step.src) * bytes_per_byte(step.reshard.kind, group)
+        if step.reshard.kind in ("send", "broadcast"):
+            # The stage that receives gets all bytes.
+            received = self.local_bytes(step.src)
+        return self.collectives.seconds(step.reshard.kind, axes, received)
+
+    def bucket(self, step: Bucket) -> Any:
+        """Returns the seconds of the reductions that run as one collective."""
+        first_reduction, *_ = step.reductions
+        reshard = first_reduction.reshard
+        group = self.collectives.group_size(reshard.axes)
+        num_bytes: Any = sum(self.local_bytes(r.src) for r in step.reductions)
+        received = num_bytes * bytes_per_byte(reshard.kind, group)
+        return self.collectives.seconds(reshard.kind, reshard.axes, received)
+
+    def window(self, step: WindowStep) -> Any:
+        """Returns the seconds of a halo exchange, at the sizes of the mesh."""
+        spec = step.src.spec
+        assert spec is not None
+        num_shards = self.mesh.group_size(*step.axes)
+        local_size = -(-spec.shape[step.dim] // num_shards)
+        received = elements_received(
+            step.window,
+            step.factor_size,
+            input_size=local_size,
+            num_shards=num_shards,
+        )
+        fraction = received / max(local_size, 1)
+        num_bytes = self.local_bytes(step.src) * fraction
+        return self.collectives.seconds("window", step.axes, num_bytes)
+
+    def statistics(self, step: GatherStatisticsStep) -> Any:
+        """Returns the seconds of an exchange of statistics."""
+        replicated = self.mesh.replicated
+        planned_bytes = sum(
+            local_bytes(spec, replicated, self.mesh) for spec in step.specs(self.mesh)
+        )
+        received = planned_bytes * (self.collectives.group_size(step.axes) - 1)
+        return self.collectives.seconds("gather_statistics", step.axes, received)
+
+
+def stage_of(placement: Placement) -> int | None:
+    """Returns the pipeline stage that holds a tensor; None: all stages do."""
+    for state in placement:
+        if isinstance(state, OnStage):
+            return state.coordinate
+    return None
+
+
+def _ceil_divide(size: Any, shards: Any) -> Any:
+    """Returns the number of elements of a shard, with padding."""
+    return -(-size // shards)

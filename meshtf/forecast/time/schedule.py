@@ -1,0 +1,351 @@
+"""When each step of a program runs: a simulation with the seconds of `Durations`.
+
+A device computes one op after another, in the order of the program. A collective starts when
+its input exists and the collective before it has ended. Where the hardware overlaps the two,
+ops that do not need the result run meanwhile: so gradients are reduced during the backward
+pass. Each pipeline stage has a clock of its own, and waits for what other stages send: idle
+time is the bubble of the pipeline.
+
+Seconds may be arrays, with an entry for each of many meshes that are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
+from meshtf.forecast.time.durations import Durations, stage_of
+from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.graph import Node
+from meshtf.partition import (
+    BranchStep,
+    CallStep,
+    Compute,
+    GatherStatisticsStep,
+    LoopStep,
+    Program,
+    ReadStep,
+    ReshardStep,
+    Value,
+    WindowStep,
+    WriteStep,
+)
+from meshtf.partition.steps import Bucket, Step, dependencies_of, outputs_of
+
+MAX_SPANS = 20_000  # of a trace
+
+
+class Span(NamedTuple):
+    """A step that a stage runs, from `start` to `end`, in seconds.
+
+    Attributes:
+      stage: the index of the pipeline stage; 0 without a pipeline.
+      kind: "matmul", "op", "update", "collective", or "loop" for the iterations after the
+        first.
+      title: the name of the op, or the kind and axes of the collective.
+      node: the node of the step; None: the results of the program.
+      start, end: the times.
+      runs: how many iterations a span of a loop stands for.
+    """
+
+    stage: int
+    kind: str
+    title: str
+    node: Node | None
+    start: Any
+    end: Any
+    runs: int = 1
+
+
+@dataclasses.dataclass
+class Totals:
+    """Seconds of one device by kind of work, as the mean over the stages.
+
+    Attributes:
+      matmuls: seconds of matmuls.
+      other_ops: seconds of all other ops.
+      collectives: axes -> seconds of collectives.
+      matmul_flops: FLOPs of matmuls.
+      covered_flops: FLOPs of those matmuls of which similar ones were measured.
+    """
+
+    matmuls: Any = 0.0
+    other_ops: Any = 0.0
+    collectives: dict[str, Any] = dataclasses.field(default_factory=dict)
+    matmul_flops: Any = 0.0
+    covered_flops: Any = 0.0
+
+    def add(self, other: Totals, times: Any) -> None:
+        """Adds the totals of a body that runs `times` times."""
+        self.matmuls = self.matmuls + other.matmuls * times
+        self.other_ops = self.other_ops + other.other_ops * times
+        self.matmul_flops = self.matmul_flops + other.matmul_flops * times
+        self.covered_flops = self.covered_flops + other.covered_flops * times
+        for axes, seconds in other.collectives.items():
+            self.add_collective(axes, seconds * times)
+
+    def add_collective(self, axes: str, seconds: Any) -> None:
+        """Adds the seconds of a collective along axes."""
+        self.collectives[axes] = self.collectives.get(axes, 0.0) + seconds
+
+
+class Schedule:
+    """The simulation of one program, from time 0.
+
+    Args:
+      program: the program.
+      durations: the seconds of its steps.
+      spans: the list to which the spans of all steps are added; None: none are recorded.
+
+    Attributes:
+      totals: the seconds by kind of work.
+      end: the time at which the last step ends.
+      busy: for each stage, the seconds in which it computes or waits for a collective that
+        it takes part in.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        durations: Durations,
+        spans: list[Span] | None = None,
+    ) -> None:
+        self.program = program
+        self.durations = durations
+        self.spans = spans
+        self.totals = Totals()
+        stages = num_stages(program.mesh)
+        # For each stage, when its units are free.
+        self._computes: list[Any] = [0.0] * stages
+        self._receives: list[Any] = [0.0] * stages
+        self.busy: list[Any] = [0.0] * stages
+        self._ready: dict[Value, Any] = {}
+        self._in_memory = values_in_memory(program, durations.hardware.fuses)
+        self._calls: dict[Program, tuple[Any, Totals]] = {}
+        for step in scheduled_steps(program):
+            self._add(step)
+        self.end: Any = np.max(
+            np.broadcast_arrays(*self._computes, *self._receives), axis=0
+        )
+
+    @property
+    def period(self) -> Any:
+        """The seconds after which the next iteration of a loop can start, if the program is
+        its body. Reductions that the next iteration does not read run during it.
+        """
+        if not self.durations.hardware.overlaps:
+            return self.end
+        carried = [self._ready.get(value, 0.0) for value in self.program.results]
+        received: Any = sum(self.totals.collectives.values())
+        return np.max(
+            np.broadcast_arrays(*self._computes, received, *carried[:1]), axis=0
+        )
+
+    def _add(self, step: Step) -> None:
+        """Adds a step after all steps that it depends on."""
+        if isinstance(step, ReadStep):
+            return
+        if isinstance(step, Compute):
+            self._add_compute(step)
+        elif isinstance(step, (ReshardStep, Bucket, WindowStep, GatherStatisticsStep)):
+            self._add_collective(step)
+        elif isinstance(step, WriteStep):
+            seconds = self.durations.write(step) if step.variables else 0.0
+            self.totals.other_ops = self.totals.other_ops + seconds
+            stage = stage_of(step.values[0].placement) if step.values else None
+            self._run(step, seconds, stage, kind="update")
+        else:
+            self._add_bodies(step)
+
+    def _add_compute(self, step: Compute) -> None:
+        """Adds an op."""
+        seconds = self.durations.compute(step, self._in_memory)
+        totals = self.totals
+        shape = self.durations.matmul_shape(step)
+        share = self._share_of_stages(step.plan.stage)
+        if shape is None:
+            totals.other_ops = totals.other_ops + seconds * share
+            kind = "op"
+        else:
+            totals.matmuls = totals.matmuls + seconds * share
+            totals.matmul_flops = totals.matmul_flops + shape.flops * share
+            covered = self.durations.matmuls.is_covered(shape)
+            totals.covered_flops = totals.covered_flops + shape.flops * share * covered
+            kind = "matmul"
+        self._run(step, seconds, step.plan.stage, kind)
+
+    def _share_of_stages(self, stage: int | None) -> float:
+        """Returns the fraction of the stages that run a step: 1, or one of them."""
+        return 1.0 if stage is None else 1.0 / len(self._computes)
+
+    def _run(
+        self, step: Step, seconds: Any, stage: int | None, kind: str, runs: int = 1
+    ) -> None:
+        """Runs a step on the unit that computes, of one stage or of all."""
+        ready = self._latest(dependencies_of(step))
+        stages = range(len(self._computes)) if stage is None else [stage]
+        start: Any = ready
+        for i in stages:
+            start = np.maximum(start, self._computes[i])
+        end = start + seconds
+        for i in stages:
+            self._computes[i] = end
+            self.busy[i] = self.busy[i] + seconds
+            self._record(i, kind, step, start, end, runs)
+        self._ready.update(dict.fromkeys(outputs_of(step), end))
+
+    def _add_collective(self, step: Step) -> None:
+        """Adds a collective; without overlap, the devices compute nothing meanwhile."""
+        seconds, axes = self._collective(step)
+        value = next(iter(dependencies_of(step)))
+        is_sent = isinstance(step, ReshardStep) and step.reshard.kind in (
+            "send",
+            "broadcast",
+        )
+        stage = stage_of(value.placement)
+        if is_sent:
+            assert isinstance(step, ReshardStep)
+            stage = stage_of(step.out.placement)
+        share = self._share_of_stages(stage)
+        self.totals.add_collective(axes, seconds * share)
+        start = self._latest(dependencies_of(step))
+        stages = range(len(self._computes)) if stage is None else [stage]
+        waits = not self.durations.hardware.overlaps and not is_sent
+        for i in stages:
+            start = np.maximum(start, self._receives[i])
+            if waits:
+                start = np.maximum(start, self._computes[i])
+        end = start + seconds
+        for i in stages:
+            self._receives[i] = end
+            if waits:
+                self._computes[i] = end
+                self.busy[i] = self.busy[i] + seconds
+            if np.any(seconds):
+                self._record(i, "collective", step, start, end)
+        self._ready.update(dict.fromkeys(outputs_of(step), end))
+
+    def _collective(self, step: Step) -> tuple[Any, str]:
+        """Returns the seconds of a collective, and its axes as text."""
+        durations = self.durations
+        if isinstance(step, ReshardStep):
+            return durations.reshard(step), "+".join(step.reshard.axes)
+        if isinstance(step, Bucket):
+            return durations.bucket(step), "+".join(step.reductions[0].reshard.axes)
+        if isinstance(step, WindowStep):
+            return durations.window(step), "+".join(step.axes)
+        assert isinstance(step, GatherStatisticsStep)
+        return durations.statistics(step), "+".join(step.axes)
+
+    def _add_bodies(self, step: Step) -> None:
+        """Adds a loop, branch or call."""
+        if isinstance(step, LoopStep):
+            iterations = self.durations.sizes.num_iterations(step)
+            body = self._simulate(step.body, self._start_of(step))
+            factor = self._layer_factor(step)
+            period = body.period
+            seconds = (period * (iterations - 1) + body.end) * factor
+            self.totals.add(body.totals, iterations * factor)
+        elif isinstance(step, BranchStep):
+            schedules = [
+                self._simulate(body, self._start_of(step)) for body in step.bodies
+            ]
+            body = max(schedules, key=lambda schedule: float(np.max(schedule.end)))
+            seconds = body.end
+            self.totals.add(body.totals, 1)
+            iterations = 1
+        else:
+            assert isinstance(step, CallStep)
+            if step.body not in self._calls:
+                body = self._simulate(step.body, self._start_of(step))
+                self._calls[step.body] = body.end, body.totals
+            seconds, totals = self._calls[step.body]
+            self.totals.add(totals, 1)
+            iterations = 1
+        stages = [stage_of(value.placement) for value in step.outs]
+        stage = stages[0] if stages else None
+        self._run(step, seconds, stage, "loop", runs=int(np.max(iterations)))
+
+    def _simulate(self, body: Program, start: Any) -> Schedule:
+        """Returns the schedule of one run of a body."""
+        if self.spans is None:
+            return Schedule(body, self.durations)
+        spans: list[Span] = []
+        schedule = Schedule(body, self.durations, spans)
+        for span in spans:
+            moved = span._replace(start=span.start + start, end=span.end + start)
+            self._append(moved)
+        return schedule
+
+    def _start_of(self, step: Step) -> Any:
+        """Returns when a loop, branch or call starts."""
+        return np.maximum(self._latest(dependencies_of(step)), max_of(self._computes))
+
+    def _layer_factor(self, step: LoopStep) -> float:
+        """Returns the measured seconds of a loop's body divided by the predicted ones; 1 if
+        it was not measured.
+        """
+        factors = self.durations.hardware.layer_factors
+        if not factors:
+            return 1.0
+        return factors.get(layer_key(step.body, self.durations), 1.0)
+
+    def _latest(self, values: Iterable[Value]) -> Any:
+        """Returns when all of these values exist."""
+        return max_of([self._ready[value] for value in values if value in self._ready])
+
+    def _record(
+        self, stage: int, kind: str, step: Step, start: Any, end: Any, runs: int = 1
+    ) -> None:
+        """Records the span of a step."""
+        if self.spans is None:
+            return
+        node = getattr(step, "node", None)
+        if kind == "collective":
+            _, axes = self._collective(step)
+            title = f"{_kind_of_collective(step)} {axes}"
+        else:
+            title = "results" if node is None else node.op.display_name
+        self._append(Span(stage, kind, title, node, start, end, runs))
+
+    def _append(self, span: Span) -> None:
+        """Adds a span, unless there are very many."""
+        assert self.spans is not None
+        if len(self.spans) < MAX_SPANS:
+            self.spans.append(span)
+
+
+def max_of(times: Iterable[Any]) -> Any:
+    """Returns the latest of some times; 0 if there are none."""
+    latest: Any = 0.0
+    for time in times:
+        latest = np.maximum(latest, time)
+    return latest
+
+
+def layer_key(body: Program, durations: Durations) -> str:
+    """Returns what identifies the local computation of a loop's body in
+    `Hardware.layer_factors`: the local shapes of its matmuls.
+    """
+    shapes = []
+    for step in body.steps:
+        if isinstance(step, Compute):
+            shape = durations.matmul_shape(step)
+            if shape is not None:
+                sizes = ",".join(str(int(size)) for size in shape[:4])
+                shapes.append(f"{sizes},{shape.dtype}")
+    counts = {shape: shapes.count(shape) for shape in dict.fromkeys(sorted(shapes))}
+    return " ".join(f"{count}x{shape}" for shape, count in counts.items())
+
+
+def _kind_of_collective(step: Step) -> str:
+    """Returns the kind of a collective, such as "all_reduce"."""
+    if isinstance(step, ReshardStep):
+        return step.reshard.kind
+    if isinstance(step, Bucket):
+        return step.reductions[0].reshard.kind
+    return "window" if isinstance(step, WindowStep) else "gather_statistics"

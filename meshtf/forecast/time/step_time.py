@@ -1,0 +1,100 @@
+"""The predicted time of a step, as a forecast has it.
+
+time, timeline = step_time(program, hardware)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshtf.forecast.report_data import StepTime, TimelineSpan
+from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.schedule import Schedule, Span
+from meshtf.hardware import Hardware
+from meshtf.partition import Compute, Program, walk
+
+
+def step_time(
+    program: Program,
+    hardware: Hardware,
+) -> tuple[StepTime, tuple[TimelineSpan, ...]]:
+    """Returns the predicted time of a program, and what its stages do when.
+
+    Args:
+      program: the planned program.
+      hardware: the profile of the devices.
+    """
+    durations = Durations(hardware, program.mesh)
+    spans: list[Span] = []
+    schedule = Schedule(program, durations, spans)
+    times = step_times(schedule, peak_dtype(program, durations))
+    plain = {name: float(value) for name, value in times.items()}
+    collectives = {axes: float(s) for axes, s in schedule.totals.collectives.items()}
+    ordered = sorted(collectives.items(), key=lambda item: -item[1])
+    time = StepTime(
+        hardware=hardware.name,
+        collectives=tuple((axes, s) for axes, s in ordered if s),
+        **plain,
+    )
+    return time, tuple(map(_plain_span, spans))
+
+
+def _plain_span(span: Span) -> TimelineSpan:
+    """Returns a span as plain data."""
+    path = ""
+    line = ""
+    if span.node is not None:
+        path = "/".join(span.node.path)
+        line = f"{span.node.source.file}:{span.node.source.line}"
+    return TimelineSpan(
+        stage=span.stage,
+        kind=span.kind,
+        title=span.title,
+        path=path,
+        line=line,
+        start=float(span.start),
+        end=float(span.end),
+        runs=span.runs,
+    )
+
+
+def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
+    """Returns the values of `StepTime` that are numbers, by name; arrays if the schedule has
+    arrays.
+
+    Args:
+      schedule: the simulated program.
+      dtype: the dtype of its matmuls.
+    """
+    totals = schedule.totals
+    seconds = schedule.end
+    busy: Any = sum(schedule.busy) / len(schedule.busy)
+    computes = totals.matmuls + totals.other_ops
+    idle = np.maximum(seconds - busy, 0.0)
+    has_stages = len(schedule.busy) > 1
+    peak = schedule.durations.hardware.peak_flops(dtype)
+    flops = np.maximum(totals.matmul_flops, 1e-9)
+    return {
+        "seconds": seconds,
+        "matmuls": totals.matmuls,
+        "other_ops": totals.other_ops,
+        "exposed": np.maximum(seconds - computes - (idle if has_stages else 0.0), 0.0),
+        "bubble": idle / np.maximum(seconds, 1e-30) if has_stages else 0.0,
+        "matmul_flops": totals.matmul_flops,
+        "peak_share": totals.matmul_flops / (peak * np.maximum(seconds, 1e-30)),
+        "measured_share": totals.covered_flops / flops,
+    }
+
+
+def peak_dtype(program: Program, durations: Durations) -> str:
+    """Returns the dtype of most FLOPs of a program's matmuls; "float32" if it has none."""
+    flops: dict[str, float] = {}
+    for step, times in walk(program):
+        if isinstance(step, Compute):
+            shape = durations.matmul_shape(step)
+            if shape is not None:
+                amount = float(np.max(shape.flops)) * times
+                flops[shape.dtype] = flops.get(shape.dtype, 0.0) + amount
+    return max(flops, key=flops.__getitem__, default="float32")

@@ -1,0 +1,93 @@
+"""The time of collectives: which links they cross, and how many bytes each device receives.
+
+>>> from meshtf.hardware.profile import Hardware, Link
+>>> links = (Link("host", 8, 400e9, 5e-6), Link("network", None, 50e9, 1e-5))
+>>> gpu = Hardware("gpu", {"bfloat16": 1e15}, 3e12, links)
+>>> times = CollectiveTimes(gpu, {"data": 4, "model": 8})
+>>> f"{times.seconds('all_reduce', ('model',), 1e9):.4f}"
+'0.0025'
+>>> f"{times.seconds('all_reduce', ('data',), 1e9):.4f}"
+'0.0201'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshtf.hardware.profile import Hardware
+
+# Rounds of messages that wait for each other, in units of log2(devices).
+_ROUNDS = {"all_reduce": 2.0, "send": 0.0, "broadcast": 1.0}
+_KIND_OF = {"window": "collective_permute", "gather_statistics": "all_gather"}
+
+
+class CollectiveTimes:
+    """Predicts the seconds of collectives on a mesh.
+
+    Args:
+      hardware: the profile, with its links.
+      axes: the size of each axis of the mesh: a number, or an array with an entry for each
+        mesh that is compared. Positions that differ only along the last axis are neighbours.
+      within_host: axes whose positions share a host: they are innermost, as if they were the
+        last axes.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        axes: Mapping[str, Any],
+        within_host: Sequence[str] = (),
+    ) -> None:
+        self._links = hardware.links
+        self._axes = axes
+        outer = [axis for axis in axes if axis not in within_host]
+        order = [*outer, *(axis for axis in axes if axis in within_host)]
+        # Axis -> the number of positions that are nearer to each other than those along it.
+        self._strides: dict[str, Any] = {}
+        stride: Any = 1
+        for axis in reversed(order):
+            self._strides[axis] = stride
+            stride = stride * axes[axis]
+
+    def group_size(self, axes: Sequence[str]) -> Any:
+        """Returns the number of devices of a collective along axes."""
+        size: Any = 1
+        for axis in axes:
+            size = size * self._axes[axis]
+        return size
+
+    def seconds(self, kind: str, axes: Sequence[str], received: Any) -> Any:
+        """Returns the seconds of a collective.
+
+        Args:
+          kind: the kind, such as "all_reduce"; "slice" and "drop" take no time.
+          axes: the axes of the mesh along which devices communicate.
+          received: the bytes that one device receives.
+        """
+        if kind in ("slice", "drop"):
+            return 0.0 * received
+        kind = _KIND_OF.get(kind, kind)
+        size = self.group_size(axes)
+        stride = min((self._strides[axis] for axis in axes), key=np.max)
+        result: Any = 0.0
+        for i, link in enumerate(self._links):
+            latency, bandwidth = link.rate(kind)
+            rounds = 1.0 + _ROUNDS.get(kind, 1.0) * np.log2(np.maximum(size, 1))
+            seconds = latency * rounds
+            if i:
+                # Of each host, the devices of the group share what the host receives.
+                joined = self._links[i - 1].devices or 1
+                together = np.clip(joined / stride, 1, size)
+                if kind != "all_to_all":
+                    bandwidth = bandwidth * together
+                bandwidth = np.minimum(bandwidth, self._links[0].rate(kind)[1])
+                crosses = size > together
+            else:
+                crosses = np.ones_like(np.asarray(size), dtype=bool)
+            seconds = seconds + received / bandwidth
+            # The slowest link that a group crosses decides.
+            result = np.where(crosses, np.maximum(seconds, result), result)
+        return np.where(np.asarray(size) > 1, result, 0.0)

@@ -1,0 +1,205 @@
+"""A profile of hardware: what a device computes, reads and receives in a second.
+
+    {
+      "name": "h100",
+      "memory": 85899345920,
+      "matmul_flops": {"bfloat16": 989e12, "float32": 495e12},
+      ...
+      "sources": {"matmul_flops": "NVIDIA H100 data sheet, SXM, without sparsity"}
+    }
+
+Profiles are JSON files in `configs/hardware/`; `python -m meshtf calibrate` writes one for the
+present machine. All values are for one device. Times are in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meshtf.errors import ArgumentError, ParseError, explain_error, near_misses
+from meshtf.names.arguments import as_path, refuse
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredMatmul:
+    """The measured time of one matmul: `batch` products [m, k] times [k, n]."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A level of the network between devices, such as NVLink within a host.
+
+    Attributes:
+      name: the name of the link.
+      devices: how many devices it joins; None: all.
+      bandwidth: the bytes that a device receives in a second, while all devices receive.
+      latency: the seconds that a message of a few bytes takes.
+      collectives: measured values in place of those, by kind of collective:
+        {"all_reduce": {"latency": 1e-5, "bandwidth": 2e11}}.
+    """
+
+    name: str
+    devices: int | None
+    bandwidth: float
+    latency: float
+    collectives: Mapping[str, Mapping[str, float]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def rate(self, kind: str) -> tuple[float, float]:
+        """Returns (latency, bandwidth) of a kind of collective."""
+        measured = self.collectives.get(kind, {})
+        latency = measured.get("latency", self.latency)
+        bandwidth = measured.get("bandwidth", self.bandwidth)
+        return latency, bandwidth
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """A device, and the links between devices.
+
+    Attributes:
+      name: the name of the profile.
+      memory: the bytes of memory; None: unknown.
+      matmul_flops: the peak FLOPs per second of matmuls, by dtype.
+      matmul_efficiency: the fraction of the peak that large matmuls reach.
+      matmul_tile: matmuls compute blocks of so many rows and columns; others are padded.
+      vector_flops: the FLOPs per second of all other ops.
+      memory_bandwidth: the bytes per second that ops read and write.
+      memory_efficiency: the fraction of that bandwidth that elementwise ops reach.
+      op_seconds: the time to start an op, however small it is.
+      links: the links, from the fastest, between neighbours, to the one that joins all.
+      fuses: whether elementwise ops are fused with the ops that read their results (XLA),
+        so that these results are not written to memory.
+      overlaps: whether collectives run while devices compute.
+      shares_equal_work: whether what several positions compute identically is computed
+        once for all: positions that share a device (the placed runtime).
+      layer_factors: measured time of a loop's body divided by the predicted one, by the
+        local shapes of its matmuls; see `meshtf calibrate --gin_file`.
+      matmuls: measured matmuls.
+      sources: where each value is from, by the name of the attribute.
+    """
+
+    name: str
+    matmul_flops: Mapping[str, float]
+    memory_bandwidth: float
+    links: tuple[Link, ...]
+    memory: float | None = None
+    matmul_efficiency: float = 1.0
+    matmul_tile: int = 1
+    vector_flops: float = float("inf")
+    memory_efficiency: float = 1.0
+    op_seconds: float = 0.0
+    fuses: bool = True
+    overlaps: bool = True
+    shares_equal_work: bool = False
+    layer_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    matmuls: tuple[MeasuredMatmul, ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Hardware({self.name!r}, {len(self.matmuls)} measured matmuls)"
+
+    def peak_flops(self, dtype: str) -> float:
+        """Returns the peak FLOPs per second of matmuls of a dtype; that of the slowest known
+        dtype if this one is not listed.
+        """
+        slowest = min(self.matmul_flops.values())
+        return self.matmul_flops.get(dtype, slowest)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the profile as a JSON file, under a temporary name that is then renamed."""
+        target = Path(as_path("path", path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"{target.name}.tmp-{os.getpid()}")
+        temporary.write_text(self.as_json(), encoding="utf-8")
+        os.replace(temporary, target)
+
+    def as_json(self) -> str:
+        """Returns the profile as JSON, with a line for each measured matmul."""
+        fields = dataclasses.asdict(self)
+        lines = []
+        for name, value in fields.items():
+            if value == float("inf"):
+                continue
+            text = json.dumps(value, ensure_ascii=False)
+            if name in ("matmuls", "links") and value:
+                rows = ",\n    ".join(json.dumps(row) for row in value)
+                text = f"[\n    {rows}\n  ]"
+            elif name in ("sources", "layer_factors") and value:
+                text = json.dumps(value, indent=4, ensure_ascii=False)
+                text = text.replace("\n}", "\n  }")
+            lines.append(f"  {json.dumps(name)}: {text}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def as_hardware(value: object) -> Hardware:
+    """Returns a profile of hardware.
+
+    Args:
+      value: a profile, the name of one in `configs/hardware/`, such as "h100", or the path
+        of a JSON file.
+
+    Raises:
+      ArgumentError: the value is none of these, or there is no such profile.
+      ParseError: the file is no profile.
+    """
+    if isinstance(value, Hardware):
+        return value
+    if not isinstance(value, (str, Path)):
+        refuse("hardware", value, 'a profile, such as "h100", or the path of a file')
+    path = Path(value)
+    if not path.is_file():
+        path = hardware_folder() / f"{value}.json"
+    if not path.is_file():
+        names = sorted(file.stem for file in hardware_folder().glob("*.json"))
+        raise ArgumentError(
+            explain_error(
+                f"there is no profile of hardware {str(value)!r}.",
+                close_to=near_misses(str(value), names) or "none of those",
+                profiles=", ".join(names),
+                way_out="Name one of these, or give the path of a file that "
+                "python -m meshtf calibrate wrote.",
+            )
+        )
+    return _read(path)
+
+
+def hardware_folder() -> Path:
+    """Returns the folder of the profiles that come with the library."""
+    installed_folder = _PACKAGE.parent / "transformer" / "configs" / "hardware"
+    if installed_folder.is_dir():
+        return installed_folder
+    return _PACKAGE.parent / "configs" / "hardware"
+
+
+def _read(path: Path) -> Hardware:
+    """Returns the profile of a JSON file. Raises ParseError if it is none."""
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fields["links"] = tuple(Link(**link) for link in fields.get("links", ()))
+        fields["matmuls"] = tuple(
+            MeasuredMatmul(**matmul) for matmul in fields.get("matmuls", ())
+        )
+        hardware = Hardware(**fields)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ParseError(f"{path} is no profile of hardware: {error}") from None
+    if not hardware.links or not hardware.matmul_flops:
+        raise ParseError(
+            f"{path} is no profile of hardware: it lacks links or matmul_flops."
+        )
+    return hardware
