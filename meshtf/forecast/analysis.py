@@ -42,8 +42,7 @@ from meshtf.forecast.report_data import (
     VariableRole,
 )
 from meshtf.forecast.step_phases import phases
-from meshtf.forecast.time.durations import Durations
-from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.forecast.time.op_times import OpTimes
 from meshtf.forecast.time.step_time import step_time
 from meshtf.graph import Node, Store, Tensor
 from meshtf.hardware import Hardware
@@ -140,9 +139,7 @@ class _Analysis:
         hardware: Hardware | None = None,
     ) -> None:
         self.mesh = program.mesh
-        self._durations = None
-        if hardware is not None:
-            self._durations = Durations(hardware, program.mesh)
+        self._times = OpTimes(program, hardware)
         self._tensors = PlacedTensors(program.mesh)
         self._op_costs = OpCosts(program.mesh, self._tensors)
         self.ops: list[Computation] = []
@@ -150,9 +147,8 @@ class _Analysis:
             phases,
             self._tensors,
             program.mesh,
-            times=self._durations and self._durations.collectives,
+            times=self._times.collectives,
         )
-        self._in_memory = self._values_in_memory(program)
         self.notes: list[str] = []
         self._gradients = ParameterGradients(self._tensors)
         self._flops_of_stages = [0.0] * num_stages(program.mesh)
@@ -164,14 +160,6 @@ class _Analysis:
         )
         # For the body of calls: the index in `ops` of the op with the costs of all calls.
         self._call_indices: dict[Program, int] = {}
-
-    def _values_in_memory(self, program: Program) -> set[Value] | None:
-        """Returns the values of a program, or of a body, that are written to memory; None:
-        all of them, or the hardware is unknown.
-        """
-        if self._durations is None:
-            return None
-        return values_in_memory(program, self._durations.hardware.fuses)
 
     def add(self, step: object, times: int) -> None:
         """Adds the costs of one step, which runs `times` times in a call of the program."""
@@ -333,13 +321,11 @@ class _Analysis:
           times: how often the step runs in one call of the program.
           iterations: how often each body runs in one run of the step.
         """
-        outer_values = self._in_memory
         with self.collectives.body_of(step.node):
             for body in bodies:
-                self._in_memory = self._values_in_memory(body)
-                for inner_step in body.steps:
-                    self.add(inner_step, times * iterations)
-        self._in_memory = outer_values
+                with self._times.within(body):
+                    for inner_step in body.steps:
+                        self.add(inner_step, times * iterations)
         self.collectives.pass_origins(bodies[-1].results, step.outs)
         self._add_op(step.node, self._tensors.of_values(step.outs), times)
 
@@ -360,7 +346,7 @@ class _Analysis:
             step.node,
             (self._tensors.of_store(variable),),
             times,
-            seconds=self._seconds_of(step),
+            seconds=self._times.seconds(step),
         )
 
     def _add_compute(self, step: Compute, times: int) -> None:
@@ -376,16 +362,8 @@ class _Analysis:
             times,
             flops=cost.mean_flops,
             repeated=cost.repeated,
-            seconds=self._seconds_of(step),
+            seconds=self._times.seconds(step),
         )
-
-    def _seconds_of(self, step: Compute | WriteStep) -> float:
-        """Returns the seconds of an op, once; 0 if the hardware is unknown."""
-        if self._durations is None:
-            return 0.0
-        if isinstance(step, WriteStep):
-            return float(self._durations.write(step))
-        return float(self._durations.compute(step, self._in_memory))
 
     def _add_op(
         self,

@@ -319,10 +319,7 @@ class ForecastData:
         """Returns all fields as plain data, as they are saved; the timeline is a file of its
         own.
         """
-        without_timeline = dataclasses.replace(self, timeline=())
-        fields = dataclasses.asdict(without_timeline)
-        del fields["timeline"]
-        return fields
+        return dataclasses.asdict(dataclasses.replace(self, timeline=()))
 
 
 def _check_phase(phase: object) -> None:

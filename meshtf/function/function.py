@@ -272,26 +272,18 @@ class Function(Generic[P, R]):
 
     def explain(self, *args: Any, **kwargs: Any) -> Forecast:
         """Returns a forecast of a call, without running it: see `mtf.explain`."""
-        return self._forecast(args, kwargs)
+        return self.forecast_call(args, kwargs)
 
-    def explain_on(self, hardware: Hardware, *args: Any, **kwargs: Any) -> Forecast:
-        """Returns a forecast of a call with its time on hardware."""
-        return self._forecast(args, kwargs, hardware=hardware)
-
-    def explain_under_xla(self, *args: Any, **kwargs: Any) -> Forecast:
-        """Returns a forecast of a call with the memory that it needs if XLA compiles it, as
-        on a live mesh.
-        """
-        return self._forecast(args, kwargs, under_xla=True)
-
-    def _forecast(
+    def forecast_call(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         under_xla: bool = False,
         hardware: Hardware | None = None,
     ) -> Forecast:
-        """Returns a forecast of a call; that of a live mesh is always under XLA."""
+        """Returns a forecast of a call: of its memory under XLA, as on a live mesh, and of its
+        time on hardware, if these are given.
+        """
         call = self._python.bind(args, kwargs, runs=False)
         graph = Graph(call.mesh)
         results = None
@@ -315,15 +307,18 @@ class Function(Generic[P, R]):
 
     def export(self, *args: Any, **kwargs: Any) -> Export:
         """Returns the program of a call as a StableHLO module: see `mtf.export`."""
-        call = self._python.bind(args, kwargs, runs=False)
-        recording = self._python.record(Graph(call.mesh), call)
+        recording = self.record_call(args, kwargs)
         return export_program(recording.recorded, recording.arguments)
 
     def compile_for(self, topology: str, *args: Any, **kwargs: Any) -> CompiledProgram:
         """Compiles a call for devices that need not be there: see `mtf.compile_for`."""
-        call = self._python.bind(args, kwargs, runs=False)
-        recording = self._python.record(Graph(call.mesh), call)
+        recording = self.record_call(args, kwargs)
         return compile_program_for(recording.recorded, recording.arguments, topology)
+
+    def record_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
+        """Returns a call as it is recorded; nothing runs."""
+        call = self._python.bind(args, kwargs, runs=False)
+        return self._python.record(Graph(call.mesh), call)
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -56,7 +56,7 @@ def explain(
         size = None
     else:
         profile = as_hardware(hardware)
-        result = function.explain_on(profile, *args, **kwargs)
+        result = function.forecast_call(args, kwargs, hardware=profile)
         size = profile.memory
     if device_memory is not None:
         size = as_bytes("device_memory", device_memory)
@@ -99,7 +99,7 @@ def compile_for(
     function, args = as_function(fn, args)
     return CompiledForecast(
         compiled=function.compile_for(topology, *args, **kwargs),
-        forecast=function.explain_under_xla(*args, **kwargs),
+        forecast=function.forecast_call(args, kwargs, under_xla=True),
     )
 
 
