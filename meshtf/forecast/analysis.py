@@ -38,7 +38,6 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     Stage,
     StoredTensor,
-    TimelineSpan,
     VariableRole,
 )
 from meshtf.forecast.step_phases import phases
@@ -93,10 +92,7 @@ def forecast(
     memories = analysis.memory_by_stage(timelines)
     peaks = [memory.peak for memory in memories]
     fullest_stage = peaks.index(max(peaks))
-    time = None
-    timeline: tuple[TimelineSpan, ...] = ()
-    if hardware is not None:
-        time, timeline = step_time(program, hardware)
+    time, timeline = step_time(program, hardware)
     return Forecast(
         name=name,
         axes=tuple(mesh.axes.items()),

@@ -33,6 +33,8 @@ class CollectiveTimes:
         mesh that is compared. Positions that differ only along the last axis are neighbours.
       within_host: axes whose positions share a host: they are innermost, as if they were the
         last axes.
+      strides: for each axis, how many positions are nearer to each other than those along
+        it; None: as the order of the axes says.
     """
 
     def __init__(
@@ -40,13 +42,16 @@ class CollectiveTimes:
         hardware: Hardware,
         axes: Mapping[str, Any],
         within_host: Sequence[str] = (),
+        strides: Mapping[str, Any] | None = None,
     ) -> None:
         self._links = hardware.links
         self._axes = axes
+        if strides is not None:
+            self._strides = dict(strides)
+            return
         outer = [axis for axis in axes if axis not in within_host]
         order = [*outer, *(axis for axis in axes if axis in within_host)]
-        # Axis -> the number of positions that are nearer to each other than those along it.
-        self._strides: dict[str, Any] = {}
+        self._strides = {}
         stride: Any = 1
         for axis in reversed(order):
             self._strides[axis] = stride
@@ -71,7 +76,9 @@ class CollectiveTimes:
             return 0.0 * received
         kind = _KIND_OF.get(kind, kind)
         size = self.group_size(axes)
-        stride = min((self._strides[axis] for axis in axes), key=np.max)
+        stride = self._strides[axes[0]]
+        for axis in axes[1:]:
+            stride = np.minimum(stride, self._strides[axis])
         result: Any = 0.0
         for i, link in enumerate(self._links):
             latency, bandwidth = link.rate(kind)

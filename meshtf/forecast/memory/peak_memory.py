@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -305,7 +306,8 @@ def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, i
     return last_use
 
 
-def scheduled_steps(program: Program) -> list[Step]:
+@functools.lru_cache(maxsize=32)  # memory and time both ask for them
+def scheduled_steps(program: Program) -> Sequence[Step]:
     """Returns all steps of a program in the order in which they run."""
     steps: list[Step] = []
     # A segment: computations that run as one TensorFlow function, and the steps before.

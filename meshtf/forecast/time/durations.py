@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.graph import Node, Role, Spec, factor_of
+from meshtf.graph import Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded
 from meshtf.names import dtype_bytes
@@ -43,12 +43,15 @@ class Sizes:
       axes: the size of each axis of the mesh; numbers, or arrays for many meshes.
       dims: (dimension, planned global size) -> the global size, such as that of the batch
         of one microbatch.
-      iterations: the node of a loop -> the number of its iterations.
+      iterations: the scanned dimension of a loop -> the number of its iterations.
+      strides: for each axis, how many positions are nearer to each other than those along
+        it; None: as the order of the axes says.
     """
 
     axes: Mapping[str, Any]
     dims: Mapping[tuple[str, int], Any] = dataclasses.field(default_factory=dict)
-    iterations: Mapping[Node, Any] = dataclasses.field(default_factory=dict)
+    iterations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    strides: Mapping[str, Any] | None = None
 
     def global_size(self, name: str, size: int) -> Any:
         """Returns the global size of a dimension that was planned with `size`."""
@@ -56,7 +59,10 @@ class Sizes:
 
     def num_iterations(self, step: LoopStep) -> Any:
         """Returns the number of iterations of a loop; 1 if it is unknown."""
-        return self.iterations.get(step.node, step.op.num_iterations or 1)
+        iterations = step.op.num_iterations or 1
+        if step.op.dim is None:
+            return iterations
+        return self.iterations.get(step.op.dim.name, iterations)
 
 
 class Durations:
@@ -75,22 +81,32 @@ class Durations:
         self.mesh = mesh
         self.sizes = Sizes(mesh.axes) if sizes is None else sizes
         self.collectives = CollectiveTimes(
-            hardware, self.sizes.axes, within_host=mesh.within_host
+            hardware,
+            self.sizes.axes,
+            within_host=mesh.within_host,
+            strides=self.sizes.strides,
         )
         self.matmuls = MatmulTimes(hardware)
         self._bytes: dict[tuple[Spec, Placement], Any] = {}
-        self._shapes: dict[int, MatmulShape | None] = {}  # by the id of a plan
+        # By the id of a plan: the steps of the program keep all plans alive.
+        self._shapes: dict[int, MatmulShape | None] = {}
+        self._flops: dict[int, Any] = {}
+        self._seconds: dict[tuple[Any, ...], Any] = {}
 
     def local_bytes(self, value: Value) -> Any:
         """Returns the bytes of one shard of a value; 0 for statistics of an op."""
         if value.spec is None:
             return 0.0
-        key = value.spec, value.placement
+        return self.shard_bytes(value.spec, value.placement)
+
+    def shard_bytes(self, spec: Spec, placement: Placement) -> Any:
+        """Returns the bytes of one shard of a tensor."""
+        key = spec, placement
         if key not in self._bytes:
-            self._bytes[key] = self._local_bytes(value.spec, value.placement)
+            self._bytes[key] = self._shard_bytes(spec, placement)
         return self._bytes[key]
 
-    def _local_bytes(self, spec: Spec, placement: Placement) -> Any:
+    def _shard_bytes(self, spec: Spec, placement: Placement) -> Any:
         result: Any = float(dtype_bytes(spec.dtype))
         for dim in spec.shape:
             size = self.sizes.global_size(dim.name, dim.size)
@@ -109,6 +125,16 @@ class Durations:
           step: the op.
           in_memory: the values that are written to memory; None: all.
         """
+        stored: tuple[bool, ...] = ()
+        if in_memory is not None:
+            stored = tuple(value in in_memory for value in (*step.ins, *step.outs))
+        key = (id(step.plan), step.makes_statistics, stored)
+        if key not in self._seconds:
+            self._seconds[key] = self._compute(step, in_memory)
+        return self._seconds[key]
+
+    def _compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
+        """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
         if shape is not None:
@@ -146,6 +172,12 @@ class Durations:
 
     def local_flops(self, step: Compute) -> Any:
         """Returns the FLOPs of an op on one device, with those of padding."""
+        key = id(step.plan)
+        if key not in self._flops:
+            self._flops[key] = self._local_flops(step)
+        return self._flops[key]
+
+    def _local_flops(self, step: Compute) -> Any:
         flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
         for factor, planned_size in step.plan.sizes:
             size = self.sizes.global_size(factor, planned_size)
@@ -193,7 +225,7 @@ class Durations:
         """
         num_bytes: Any = sum(self.local_bytes(value) for value in step.values)
         for store in step.variables:
-            num_bytes = num_bytes + 2 * self._local_bytes(store.spec, store.placement)
+            num_bytes = num_bytes + 2 * self.shard_bytes(store.spec, store.placement)
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
         return num_bytes / bandwidth + self.hardware.op_seconds
 

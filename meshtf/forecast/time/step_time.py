@@ -18,14 +18,16 @@ from meshtf.partition import Compute, Program, walk
 
 def step_time(
     program: Program,
-    hardware: Hardware,
-) -> tuple[StepTime, tuple[TimelineSpan, ...]]:
+    hardware: Hardware | None,
+) -> tuple[StepTime | None, tuple[TimelineSpan, ...]]:
     """Returns the predicted time of a program, and what its stages do when.
 
     Args:
       program: the planned program.
-      hardware: the profile of the devices.
+      hardware: the profile of the devices; None: the time is not known.
     """
+    if hardware is None:
+        return None, ()
     durations = Durations(hardware, program.mesh)
     spans: list[Span] = []
     schedule = Schedule(program, durations, spans)

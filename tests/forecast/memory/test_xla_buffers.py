@@ -30,14 +30,14 @@ def trainer(axes, layout, variable_layout="", devices="abstract", **settings):
 def both(*args, **kwargs):
     """Returns the forecasts of a step under TensorFlow and under XLA."""
     step = trainer(*args, **kwargs)._step
-    return step.explain(BATCH, STEP), step.explain_under_xla(BATCH, STEP)
+    return step.explain(BATCH, STEP), step.forecast_call((BATCH, STEP), {}, under_xla=True)
 
 
 def peaks(fn, *arrays, axes="", layout="", **shapes):
     """Returns the peaks under TensorFlow and under XLA, without arguments."""
     mesh = mtf.Mesh(axes, layout, devices="abstract")
     f = mtf.function(fn, mesh=mesh, **shapes)
-    forecasts = f.explain(*arrays), f.explain_under_xla(*arrays)
+    forecasts = f.explain(*arrays), f.forecast_call(arrays, {}, under_xla=True)
     return tuple(x.memory.peak - x.memory.arguments for x in forecasts)
 
 

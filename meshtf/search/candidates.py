@@ -1,0 +1,163 @@
+"""Candidates: layouts with sizes, planned in full."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshtf.errors import MeshtfError
+from meshtf.forecast import Forecast
+from meshtf.search.pricing import Prices, ordered
+from meshtf.search.problem import MICROBATCHES, Problem
+
+# Candidates whose estimated memory exceeds the limit by more than this are not planned: the
+# estimate is for the moment of another plan's peak.
+_MEMORY_MARGIN = 1.1
+_MORE = 3  # times as many candidates are planned in full as are shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A layout with sizes, and its forecast.
+
+    Attributes:
+      axes: the axes of the mesh, such as "data:8;model:4".
+      layout: the rules for tensors.
+      variable_layout: the further rules for variables.
+      optimizer_layout: the further rules for slots.
+      choices: the further arguments of the program.
+      seconds: the predicted time of a step.
+      estimated: the time that the search estimated before it planned this candidate.
+      forecast: the forecast.
+    """
+
+    axes: str
+    layout: str
+    variable_layout: str
+    optimizer_layout: str
+    choices: Mapping[str, Any]
+    seconds: float
+    estimated: float
+    forecast: Forecast
+
+    def __repr__(self) -> str:
+        return f"Candidate({self.axes!r}, {self.layout!r}, {self.seconds:.4g} s)"
+
+    @property
+    def mesh_settings(self) -> dict[str, str]:
+        """The arguments of `Mesh`."""
+        return {
+            "axes": self.axes,
+            "layout": self.layout,
+            "variable_layout": self.variable_layout,
+            "optimizer_layout": self.optimizer_layout,
+        }
+
+
+def exact_candidates(
+    problem: Problem, all_prices: Sequence[Prices], count: int
+) -> list[Candidate]:
+    """Returns the best candidates, planned in full; the fastest comes first.
+
+    Args:
+      problem: what is searched for.
+      all_prices: the prices of all structures.
+      count: how many candidates to return.
+    """
+    planned: list[Candidate] = []
+    for prices, index in _fastest(problem, all_prices):
+        candidate = plan_in_full(problem, prices, index)
+        if candidate is not None and candidate.forecast.fits:
+            planned.append(candidate)
+        if len(planned) >= _MORE * count:
+            break
+        if len(planned) >= count and _is_settled(planned, prices, index, count):
+            break
+    return sorted(planned, key=lambda candidate: candidate.seconds)[:count]
+
+
+def _is_settled(
+    planned: Sequence[Candidate], prices: Prices, index: int, count: int
+) -> bool:
+    """Returns whether no later candidate can be among the best, if estimates err by no more
+    than they did so far.
+    """
+    largest_error = max(c.estimated / c.seconds for c in planned)
+    last_shown = sorted(c.seconds for c in planned)[count - 1]
+    return float(prices.seconds[index]) > last_shown * max(largest_error, 1.0)
+
+
+def _fastest(
+    problem: Problem, all_prices: Sequence[Prices]
+) -> Iterator[tuple[Prices, int]]:
+    """Yields (prices, index) of candidates that may fit, from the fastest on."""
+    limit = problem.memory * _MEMORY_MARGIN
+    heap: list[tuple[float, int, int, np.ndarray]] = []
+    orders = []
+    for i, prices in enumerate(all_prices):
+        seconds = np.where(prices.memory <= limit, prices.seconds, np.inf)
+        order = seconds.argsort(kind="stable")
+        order = order[np.isfinite(seconds[order])]
+        orders.append(order)
+        if len(order):
+            heap.append((float(seconds[order[0]]), i, 0, order))
+    heapq.heapify(heap)
+    while heap:
+        _, i, rank, order = heapq.heappop(heap)
+        prices = all_prices[i]
+        yield prices, int(order[rank])
+        if rank + 1 < len(order):
+            seconds = float(prices.seconds[order[rank + 1]])
+            heapq.heappush(heap, (seconds, i, rank + 1, order))
+
+
+def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | None:
+    """Returns a candidate with its own plan; None: the program does not allow it."""
+    grid = prices.grid
+    choices = dict(prices.structure.choices)
+    microbatches = int(grid.microbatches[index])
+    if microbatches > 1:
+        choices[MICROBATCHES] = microbatches
+    settings = ordered(prices.structure, grid.orders[index])
+    try:
+        forecast = problem.forecast(grid.axes_text(index), settings, choices)
+    except MeshtfError:
+        return None
+    if forecast.error is not None or forecast.time is None:
+        return None
+    return Candidate(
+        axes=grid.axes_text(index),
+        choices=choices,
+        seconds=forecast.time.seconds,
+        estimated=float(prices.seconds[index]),
+        forecast=forecast,
+        **settings,
+    )
+
+
+def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:
+    """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
+    and memory, from the fastest on; estimates.
+    """
+    if not all_prices:
+        return []
+    seconds = np.concatenate([prices.seconds for prices in all_prices])
+    memory = np.concatenate([prices.memory for prices in all_prices])
+    owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
+    front = []
+    least = np.inf
+    for index in np.lexsort((memory, seconds)):
+        if memory[index] < least:
+            least = memory[index]
+            prices, i = owners[index]
+            settings = ordered(prices.structure, prices.grid.orders[i])
+            stored = settings["variable_layout"] or settings["optimizer_layout"]
+            text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
+            if stored:
+                text += f" | {prices.structure.storage} {stored}"
+            front.append((float(seconds[index]), float(memory[index]), text))
+    return front

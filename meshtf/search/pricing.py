@@ -1,0 +1,228 @@
+"""The price of a structure for all sizes of its axes: one plan, and arrays in place of sizes.
+
+A plan says which ops are sharded along which axes, and which tensors are sent along them; the
+sizes of the axes only change the numbers. So the program is planned once, for axes of medium
+size, and its time and memory are computed for all sizes, orders of axes and counts of
+microbatches at once. The winners are planned in full afterwards: see `search.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshtf.forecast.memory.live_tensors import live_values
+from meshtf.forecast.memory.peak_memory import Timelines, by_stage
+from meshtf.forecast.time.durations import Durations, Sizes
+from meshtf.forecast.time.schedule import Schedule
+from meshtf.graph import Store
+from meshtf.partition import LoopStep, Program, ReadStep, WriteStep, build, walk
+from meshtf.search.problem import MICROBATCHES, Names, Problem
+from meshtf.search.space import Structure, factorizations
+
+# Number of microbatches of the plan that stands for all programs with microbatches.
+_PLANNED_MICROBATCHES = 2
+_SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """The sizes for which a structure is priced: arrays with an entry for each candidate.
+
+    Attributes:
+      axes: axis -> its size: `[candidates]`.
+      strides: axis -> how many positions are nearer to each other than those along it.
+      orders: for each candidate, the axes from the outermost to the innermost.
+      microbatches: the number of microbatches: `[candidates]`.
+    """
+
+    axes: Mapping[str, np.ndarray]
+    strides: Mapping[str, np.ndarray]
+    orders: Sequence[tuple[str, ...]]
+    microbatches: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.orders)
+
+    def axes_text(self, index: int) -> str:
+        """Returns the axes of a candidate, such as "data:8;model:4"."""
+        order = self.orders[index]
+        return ";".join(f"{axis}:{int(self.axes[axis][index])}" for axis in order)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """The predicted seconds and peak bytes of all candidates of a structure: `[candidates]`."""
+
+    structure: Structure
+    grid: Grid
+    seconds: np.ndarray
+    memory: np.ndarray
+
+
+def make_grid(
+    structure: Structure,
+    problem: Problem,
+    names: Names,
+    microbatches: Sequence[int],
+    fixed: Mapping[str, int],
+) -> Grid | None:
+    """Returns the sizes to be priced; None if there are none.
+
+    Args:
+      structure: the structure.
+      problem: what is searched for.
+      names: the names of the program.
+      microbatches: the numbers of microbatches.
+      fixed: axis -> its size, for axes that the user fixed; then their order is fixed, too.
+    """
+    axes = [axis for axis, _ in structure.axes]
+    if fixed:
+        all_sizes = [tuple(fixed[axis] for axis in axes)]
+        orders = [tuple(axes)]
+    else:
+        all_sizes = list(factorizations(problem.devices, len(axes)))
+        orders = list(itertools.permutations(axes))
+    rows = [
+        (dict(zip(axes, sizes)), order, count)
+        for sizes in all_sizes
+        for count in microbatches
+        if _divides(structure, names, dict(zip(axes, sizes)), count)
+        for order in orders
+    ]
+    if not rows:
+        return None
+    strides: dict[str, list[int]] = {axis: [] for axis in axes}
+    for sizes, order, _ in rows:
+        stride = 1
+        for axis in reversed(order):
+            strides[axis].append(stride)
+            stride *= sizes[axis]
+    return Grid(
+        axes={axis: np.array([sizes[axis] for sizes, _, _ in rows]) for axis in axes},
+        strides={axis: np.array(values) for axis, values in strides.items()},
+        orders=[order for _, order, _ in rows],
+        microbatches=np.array([count for _, _, count in rows]),
+    )
+
+
+def _divides(
+    structure: Structure, names: Names, sizes: Mapping[str, int], microbatches: int
+) -> bool:
+    """Returns whether the axes divide all dimensions that they shard."""
+    shards: dict[str, int] = {}
+    for axis, dims in structure.axes:
+        for dim in dims:
+            shards[dim] = shards.get(dim, 1) * sizes[axis]
+    if structure.stored_dim and structure.storage != "replicated":
+        shards[structure.stored_dim] = math.prod(
+            sizes[axis] for axis in structure.stored_axes
+        )
+    for dim, count in shards.items():
+        size = names.sizes[dim]
+        if dim == "batch":
+            size, remainder = divmod(size, microbatches)
+            if remainder:
+                return False
+        if size % count:
+            return False
+    return True
+
+
+def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
+    """Returns the prices of all candidates of a grid.
+
+    Args:
+      structure: the structure.
+      problem: what is searched for.
+      grid: the sizes.
+
+    Raises:
+      MeshtfError: the layout does not allow the program.
+    """
+    index = _medium(grid)
+    choices = dict(structure.choices)
+    has_microbatches = bool((grid.microbatches > 1).any())
+    if has_microbatches:
+        choices[MICROBATCHES] = _PLANNED_MICROBATCHES
+    recorded = problem.record(
+        grid.axes_text(index), ordered(structure, grid.orders[index]), choices
+    )
+    program = build(recorded.nodes, recorded.results, recorded.mesh)
+    sizes = Sizes(grid.axes, strides=grid.strides)
+    if has_microbatches:
+        sizes = dataclasses.replace(
+            sizes,
+            dims=_microbatch_dims(program, grid.microbatches),
+            iterations={_SCANNED: grid.microbatches},
+        )
+    durations = Durations(problem.hardware, program.mesh, sizes)
+    seconds = np.broadcast_to(Schedule(program, durations).end, [len(grid)])
+    memory = np.broadcast_to(_memory(program, durations), [len(grid)])
+    return Prices(structure, grid, seconds, memory)
+
+
+def _medium(grid: Grid) -> int:
+    """Returns the index of the candidate whose axes are of the most equal sizes."""
+    spread = np.zeros(len(grid))
+    for sizes in grid.axes.values():
+        spread = spread + np.log2(sizes) ** 2
+    return int(spread.argmin())
+
+
+def ordered(structure: Structure, order: Sequence[str]) -> dict[str, str]:
+    """Returns the layouts of a structure on a mesh whose axes have this order."""
+    pairs = dict(structure.axes)
+    stored_axes = [axis for axis in order if axis in structure.stored_axes]
+    return dataclasses.replace(
+        structure,
+        axes=tuple((axis, pairs[axis]) for axis in order),
+        stored_axes=tuple(stored_axes),
+    ).mesh_settings()
+
+
+def _microbatch_dims(
+    program: Program, microbatches: np.ndarray
+) -> dict[tuple[str, int], Any]:
+    """Returns the sizes of dimensions that depend on the number of microbatches."""
+    planned = _PLANNED_MICROBATCHES
+    result: dict[tuple[str, int], Any] = {(_SCANNED, planned): microbatches}
+    for step, _ in walk(program):
+        if not isinstance(step, LoopStep):
+            continue
+        if step.op.dim is None or step.op.dim.name != _SCANNED:
+            continue
+        for value in step.scanned_inputs:
+            assert value.spec is not None
+            for dim in value.spec.shape:
+                if dim.name == "batch":
+                    full_size = dim.size * planned
+                    result["batch", dim.size] = full_size // microbatches
+    return result
+
+
+def _memory(program: Program, durations: Durations) -> Any:
+    """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
+    timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
+    stores: dict[Store, None] = {}
+    for step, _ in walk(program):
+        if isinstance(step, ReadStep):
+            stores[step.store] = None
+        elif isinstance(step, WriteStep):
+            stores.update(dict.fromkeys(step.variables))
+    peaks = [peak.everything for peak in timelines.peaks()]
+    stage = peaks.index(max(peaks))
+    total: Any = 0.0
+    for store in by_stage(stores, program.mesh)[stage]:
+        total = total + durations.shard_bytes(store.spec, store.placement)
+    for live in live_values(timelines, stage):
+        if live.spec is None:
+            total = total + live.bytes
+        else:
+            total = total + durations.shard_bytes(live.spec, live.placement)
+    return total

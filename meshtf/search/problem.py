@@ -1,0 +1,143 @@
+"""What is searched for: the program, as a function of a mesh, and the devices.
+
+    problem = Problem(build, args, devices=256, hardware=h100, memory=80e9)
+    problem.record("data:8;model:4", structure)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from meshtf.errors import LayoutWarning
+from meshtf.forecast import Forecast
+from meshtf.function.function import Function
+from meshtf.function.without_running import as_function
+from meshtf.graph import ControlFlowOp, Loop, Node
+from meshtf.graph.control_flow.body import Body
+from meshtf.graph.recorder import Recorded
+from meshtf.hardware import Hardware
+from meshtf.mesh import Mesh
+from meshtf.names import Shape
+
+MICROBATCHES = "microbatches"  # the choice that is priced without a plan of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A program whose layout is searched for.
+
+    Attributes:
+      build: a function of a mesh, and of the choices as keywords, that returns a function of
+        `args`: a `mtf.function`, or one of tensors.
+      args: the arguments of that function; only shapes and dtypes are read.
+      devices: the number of devices.
+      hardware: their profile.
+      memory: the bytes of one device.
+    """
+
+    build: Callable[..., Any]
+    args: tuple[Any, ...]
+    devices: int
+    hardware: Hardware
+    memory: float
+
+    def function(
+        self, axes: str, settings: Mapping[str, str], choices: Mapping[str, Any]
+    ) -> tuple[Function[..., Any], tuple[Any, ...]]:
+        """Returns the program on an abstract mesh, and the arguments of its call.
+
+        Args:
+          axes: the axes of the mesh, such as "data:8;model:4".
+          settings: the layouts of the mesh.
+          choices: the keywords of `build`.
+        """
+        mesh = Mesh(axes, devices="abstract", **settings)
+        return as_function(self.build(mesh, **choices), self.args)
+
+    def record(
+        self, axes: str, settings: Mapping[str, str], choices: Mapping[str, Any]
+    ) -> Recorded:
+        """Returns the recorded program. The arguments are those of `function`.
+
+        Raises:
+          MeshtfError: the layout does not allow the program.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LayoutWarning)
+            function, args = self.function(axes, settings, choices)
+            return function.record_call(args, {}).recorded
+
+    def forecast(
+        self, axes: str, settings: Mapping[str, str], choices: Mapping[str, Any]
+    ) -> Forecast:
+        """Returns the forecast of the program, with its time. The arguments are those of
+        `function`.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LayoutWarning)
+            function, args = self.function(axes, settings, choices)
+            result = function.forecast_call(
+                args, {}, under_xla=self.hardware.fuses, hardware=self.hardware
+            )
+        return dataclasses.replace(result, device_memory=self.memory)
+
+
+def all_nodes(nodes: Sequence[Node]) -> Iterator[tuple[Node, Body | None]]:
+    """Yields all nodes, those of bodies included, each with its body; None: no body."""
+    for node in nodes:
+        yield node, None
+        if isinstance(node.op, ControlFlowOp):
+            for body in node.op.bodies:
+                for inner, inner_body in all_nodes(body.nodes):
+                    yield inner, inner_body or body
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The names of a program's dimensions.
+
+    Attributes:
+      shapes: the shapes of all tensors of the forward pass.
+      variables: the shapes of the variables that are trained.
+      sizes: name -> its largest size.
+      searched: the names that a layout may shard.
+    """
+
+    shapes: tuple[Shape, ...]
+    variables: tuple[Shape, ...]
+    sizes: Mapping[str, int]
+    searched: frozenset[str]
+
+
+def names_of_program(recorded: Recorded) -> Names:
+    """Returns the names of a recorded program. A layout may shard those of arguments and of
+    variables, but not a dimension that a loop scans.
+    """
+    shapes: dict[Shape, None] = {}
+    variables: dict[Shape, None] = {}
+    arguments: dict[Shape, None] = {}
+    scanned: set[str] = set()
+    for node, _ in all_nodes(recorded.nodes):
+        op = node.op
+        if isinstance(op, Loop) and op.dim is not None:
+            scanned.add(op.dim.name)
+        if isinstance(op, ControlFlowOp):
+            for body in op.bodies:
+                shapes.update(dict.fromkeys(x.shape for x in body.arguments))
+        if not node.primals:
+            shapes.update(dict.fromkeys(y.shape for y in node.outputs))
+        store = getattr(op, "store", None)
+        if store is not None:
+            kinds = variables if store.kind == "parameter" else arguments
+            if store.kind != "state":
+                kinds[store.spec.shape] = None
+    sizes: dict[str, int] = {}
+    for shape in shapes:
+        for dim in shape:
+            sizes[dim.name] = max(sizes.get(dim.name, 0), dim.size)
+    stored = {name for shape in (*variables, *arguments) for name in shape.names}
+    searched = {name for name in stored - scanned if sizes.get(name, 0) > 1}
+    return Names(tuple(shapes), tuple(variables), sizes, frozenset(searched))

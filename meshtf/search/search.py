@@ -1,0 +1,230 @@
+"""`mtf.search`: the layout with the least predicted time, of all that fit into memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from meshtf.errors import ArgumentError, LayoutError, MeshtfError, explain_error
+from meshtf.hardware import Hardware, as_hardware
+from meshtf.mesh import Layout
+from meshtf.mesh.axes import read_axes
+from meshtf.names.arguments import as_bytes, as_callable, as_int, as_mapping
+from meshtf.search.candidates import Candidate, exact_candidates, pareto_front
+from meshtf.search.pricing import Prices, make_grid, price
+from meshtf.search.problem import MICROBATCHES, Names, Problem, names_of_program
+from meshtf.search.result import SearchResult
+from meshtf.search.space import Structure, sharded_together, structures
+
+NUM_BEST = 10  # candidates that are planned in full and shown
+
+
+def search(
+    build: Callable[..., Any],
+    *args: Any,
+    devices: int,
+    hardware: Hardware | str,
+    memory: float | str | None = None,
+    max_axes: int = 3,
+    axes: Any = None,
+    layout: Any = None,
+    storage: str | Sequence[str] = ("slots", "variables"),
+    choices: Mapping[str, Sequence[Any]] | None = None,
+) -> SearchResult:
+    """Returns the layouts with the least predicted time of a call, of all that fit.
+
+    All sizes of up to `max_axes` axes are tried that divide what they shard, each in every
+    order (the last axis joins neighbours), with every set of dimensions that one axis may
+    shard, and with variables that are replicated, with sharded slots (ZeRO-1) or sharded
+    (FSDP). Nothing runs, and no devices are needed.
+
+    Args:
+      build: a function of a mesh, and of the names of `choices`, that makes the model and
+        returns the function to be timed, such as a training step.
+      *args: the arguments of that function; only shapes and dtypes are read.
+      devices: the number of devices.
+      hardware: their profile, such as "h100".
+      memory: the bytes of one device, as a number or as text such as "80GiB"; None: those of
+        the profile.
+      max_axes: the largest number of axes.
+      axes: the axes to be kept as they are, such as "data:8;model:4"; None: all are tried.
+      layout: the rules to be kept as they are; None: all are tried.
+      storage: which of "replicated", "slots" and "variables" to try. Sharded slots send the
+        bytes that replicated ones do, and need less memory; so these are not tried by
+        default.
+      choices: further arguments of `build`, and their values to try: {"recompute": [False,
+        True], "microbatches": [1, 2, 4]}. The number of microbatches is priced without
+        planning each value, if the function splits the dimension "batch" by
+        `mtf.optimizers.accumulate_gradients`.
+
+    Raises:
+      ArgumentError: an argument is of another type, or there are no such devices.
+      LayoutError: no layout fits into memory, or none is legal.
+    """
+    problem = _problem(build, args, devices, hardware, memory)
+    return Search(
+        problem,
+        max_axes=as_int("max_axes", max_axes, least=1),
+        axes={} if axes is None else read_axes(axes),
+        layout=None if layout is None else Layout(layout),
+        storages=[storage] if isinstance(storage, str) else list(storage),
+        choices=dict(as_mapping("choices", choices or {}, "lists of values by name")),
+    ).run()
+
+
+def _problem(
+    build: Callable[..., Any],
+    args: tuple[Any, ...],
+    devices: int,
+    hardware: Hardware | str,
+    memory: float | str | None,
+) -> Problem:
+    """Returns the problem of checked arguments of `search`."""
+    as_callable("build", build, "a function of a mesh")
+    profile = as_hardware(hardware)
+    size = profile.memory if memory is None else as_bytes("memory", memory)
+    if size is None:
+        raise ArgumentError(
+            f"the profile {profile.name!r} does not say how much memory a device has: give "
+            'memory, such as memory="80GiB".'
+        )
+    return Problem(
+        build, args, as_int("devices", devices, least=1), hardware=profile, memory=size
+    )
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Within this context, Python looks for no garbage: plans are many objects, and no garbage
+    as long as they are needed.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class Search:
+    """One search; the arguments are those of `search`.
+
+    Attributes:
+      prices: the prices of each structure so far.
+      refused: pairs (structure, error) of structures that the program does not allow.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        max_axes: int,
+        axes: Mapping[str, int],
+        layout: Layout | None,
+        storages: Sequence[str],
+        choices: dict[str, Sequence[Any]],
+    ) -> None:
+        self.problem = problem
+        self.max_axes = max_axes
+        self.fixed_axes = dict(axes)
+        self.layout = layout
+        self.storages = storages
+        self.microbatches = [int(m) for m in choices.pop(MICROBATCHES, [1])]
+        self.choices = choices
+        self.prices: list[Prices] = []
+        self.refused: list[tuple[Structure, MeshtfError]] = []
+
+    def run(self) -> SearchResult:
+        """Prices all candidates, plans the best in full, and returns them."""
+        start = time.monotonic()
+        with without_garbage_collection():
+            result = self._run(start)
+        return result
+
+    def _run(self, start: float) -> SearchResult:
+        # The first value of each choice stands for all: names do not depend on it.
+        base = {name: values[0] for name, values in self.choices.items()}
+        names = names_of_program(self.problem.record("", {}, base))
+        for structure in self._structures(names):
+            self._price(structure, names)
+        best = exact_candidates(self.problem, self.prices, NUM_BEST)
+        if not best:
+            raise self._nothing_fits()
+        return SearchResult(
+            problem=self.problem,
+            best=tuple(best),
+            front=tuple(pareto_front(self.prices)),
+            num_priced=sum(len(prices.grid) for prices in self.prices),
+            num_planned=len(self.prices),
+            refused=tuple(self.refused),
+            seconds=time.monotonic() - start,
+        )
+
+    def _structures(self, names: Names) -> Iterator[Structure]:
+        """Yields the structures, with each combination of the choices."""
+        sets = sharded_together(names.shapes, names.searched)
+        for structure in structures(sets, self.max_axes, names.variables):
+            if structure.storage in self.storages and self._is_kept(structure):
+                yield from _with_choices(structure, self.choices)
+
+    def _is_kept(self, structure: Structure) -> bool:
+        """Returns whether a structure has what the user fixed."""
+        axes = {axis for axis, _ in structure.axes}
+        if self.fixed_axes and axes != set(self.fixed_axes):
+            return False
+        if self.layout is None:
+            return True
+        return Layout(structure.layout) == self.layout
+
+    def _price(self, structure: Structure, names: Names) -> None:
+        """Prices the candidates of a structure."""
+        counts = self.microbatches
+        grid = make_grid(structure, self.problem, names, counts, self.fixed_axes)
+        if grid is None:
+            return
+        try:
+            self.prices.append(price(structure, self.problem, grid))
+        except MeshtfError as error:
+            self.refused.append((structure, error))
+        logging.info("priced %d plans", len(self.prices))
+
+    def _nothing_fits(self) -> LayoutError:
+        """Returns the error for a search without a result."""
+        problem = self.problem
+        if not self.prices:
+            reason = "no layout that was tried is legal."
+            facts = {"refused": str(error) for _, error in self.refused[:1]}
+            return LayoutError(
+                explain_error(
+                    reason, **facts, way_out="Free what is fixed, or try other devices."
+                )
+            )
+        least = min(float(prices.memory.min()) for prices in self.prices)
+        return LayoutError(
+            explain_error(
+                f"no layout fits into {problem.memory / 2**30:.1f} GiB.",
+                devices=problem.devices,
+                least_memory=f"{least / 2**30:.1f} GiB",
+                way_out="Take more devices, more microbatches, or recomputation.",
+            )
+        )
+
+
+def _with_choices(
+    structure: Structure, choices: Mapping[str, Sequence[Any]]
+) -> Iterator[Structure]:
+    """Yields a structure with each combination of the choices."""
+    for values in itertools.product(*choices.values()):
+        yield dataclasses.replace(
+            structure, choices=tuple(zip(choices, values, strict=True))
+        )
+
+
+__all__ = ["Candidate", "Search", "search"]

@@ -1,0 +1,232 @@
+"""The space of layouts: which dimensions an axis of a mesh may shard together, and how the
+variables are stored.
+
+>>> from meshtf.names import Shape
+>>> shapes = [Shape("batch:8;d_model:4"), Shape("d_model:4;d_ff:16"), Shape("batch:8;d_ff:16")]
+>>> sharded_together(shapes, {"batch", "d_model", "d_ff"})
+[('batch',), ('d_ff',), ('d_model',)]
+
+Two dimensions of one tensor cannot be on one axis. So an axis shards a set of dimensions no
+two of which any tensor has: the largest such sets are tried, since sharding more of a tensor
+costs a device less. Dimensions count that an argument or a variable has; others are names
+within a layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from meshtf.names import Shape
+
+STORAGES = ("replicated", "slots", "variables")
+# The name of an axis that shards this dimension; others have the name of their dimension.
+_AXIS_NAMES = {
+    "batch": "data",
+    "length": "seq",
+    "experts": "expert",
+    "heads": "model",
+    "d_ff": "model",
+    "vocab": "model",
+}
+
+
+def sharded_together(
+    shapes: Iterable[Shape], names: Collection[str]
+) -> list[tuple[str, ...]]:
+    """Returns the largest sets of dimensions that one axis can shard, each sorted.
+
+    Args:
+      shapes: the shapes of all tensors.
+      names: the dimensions that may be sharded.
+    """
+    conflicts: dict[str, set[str]] = {name: {name} for name in names}
+    for shape in set(shapes):
+        for name in shape.names:
+            if name in conflicts:
+                conflicts[name].update(shape.names)
+    sets = _largest_sets(set(), set(names), set(), conflicts)
+    return sorted(tuple(sorted(dims)) for dims in sets if dims)
+
+
+def _largest_sets(
+    chosen: set[str],
+    candidates: set[str],
+    excluded: set[str],
+    conflicts: Mapping[str, set[str]],
+) -> Iterator[set[str]]:
+    """Yields the largest sets without conflicts (Bron and Kerbosch, 1973, algorithm 457).
+
+    Args:
+      chosen: the names that each set contains.
+      candidates: the names that may be added.
+      excluded: the names whose sets were yielded already.
+      conflicts: name -> the names that it cannot be in a set with.
+    """
+    if not candidates and not excluded:
+        yield chosen
+        return
+    for name in sorted(candidates):
+        yield from _largest_sets(
+            chosen | {name},
+            candidates - conflicts[name],
+            excluded - conflicts[name],
+            conflicts,
+        )
+        candidates = candidates - {name}
+        excluded = excluded | {name}
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """A layout without sizes: the axes and what they shard.
+
+    Attributes:
+      axes: axis -> the dimensions that it shards.
+      storage: "replicated"; "slots": the optimizer's slots are sharded along the axes of
+        examples as well (ZeRO-1); "variables": variables and slots are (FSDP, ZeRO-3).
+      stored_dim: the dimension of variables that is sharded for that; "" if none is.
+      stored_axes: the axes that it is sharded along.
+      choices: further settings of the program, as pairs: (("recompute", True),).
+    """
+
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    storage: str = "replicated"
+    stored_dim: str = ""
+    stored_axes: tuple[str, ...] = ()
+    choices: tuple[tuple[str, object], ...] = ()
+
+    @property
+    def layout(self) -> str:
+        """The rules of the layout."""
+        axes_of: dict[str, list[str]] = {}
+        for axis, dims in self.axes:
+            for dim in dims:
+                axes_of.setdefault(dim, []).append(axis)
+        return "; ".join(f"{dim}:{'+'.join(axes)}" for dim, axes in axes_of.items())
+
+    @property
+    def stored_rule(self) -> str:
+        """The further rule for variables or slots; "" if there is none."""
+        if self.storage == "replicated":
+            return ""
+        return f"{self.stored_dim}:{'+'.join(self.stored_axes)}"
+
+    def mesh_settings(self) -> dict[str, str]:
+        """Returns the arguments of `Mesh` other than its axes."""
+        settings = {"layout": self.layout, "variable_layout": "", "optimizer_layout": ""}
+        if self.storage == "variables":
+            settings["variable_layout"] = self.stored_rule
+        if self.storage == "slots":
+            settings["optimizer_layout"] = self.stored_rule
+        return settings
+
+
+def axis_name(dims: Sequence[str], taken: Collection[str]) -> str:
+    """Returns a name for an axis that shards these dimensions.
+
+    >>> axis_name(("batch",), ()), axis_name(("batch",), ("data",)), axis_name(("d",), ())
+    ('data', 'fsdp', 'd')
+    """
+    named = [_AXIS_NAMES[dim] for dim in dims if dim in _AXIS_NAMES]
+    name = named[0] if named else dims[0]
+    if name == "data" and name in taken:
+        name = "fsdp"
+    for i in itertools.count(2):
+        if name not in taken:
+            return name
+        name = f"{name}_{i}"
+    raise AssertionError  # `count` never ends
+
+
+def structures(
+    sets: Sequence[tuple[str, ...]],
+    max_axes: int,
+    variables: Sequence[Shape],
+) -> Iterator[Structure]:
+    """Yields all structures of up to `max_axes` axes.
+
+    Args:
+      sets: what one axis can shard.
+      max_axes: the most axes.
+      variables: the shapes of the variables that are trained.
+    """
+    in_variables = {name for shape in variables for name in shape.names}
+    for count in range(1, max_axes + 1):
+        for combination in itertools.combinations_with_replacement(sets, count):
+            distinct = set(combination)
+            # Several axes with one set differ from one axis only in how variables are stored.
+            data_sets = [dims for dims in distinct if not in_variables & set(dims)]
+            repeated = [dims for dims in distinct if combination.count(dims) > 1]
+            if any(dims not in data_sets for dims in repeated) or len(repeated) > 1:
+                continue
+            if repeated and combination.count(repeated[0]) > 2:
+                continue
+            yield from _with_storages(combination, bool(repeated), data_sets, variables)
+
+
+def _with_storages(
+    combination: Sequence[tuple[str, ...]],
+    is_hybrid: bool,
+    data_sets: Sequence[tuple[str, ...]],
+    variables: Sequence[Shape],
+) -> Iterator[Structure]:
+    """Yields the structures with the given sets, one for each way to store the variables.
+
+    Args:
+      combination: what each axis shards.
+      is_hybrid: whether two axes shard the same: variables are sharded along one of them.
+      data_sets: the sets without dimensions of variables.
+      variables: the shapes of the variables.
+    """
+    axes: dict[str, tuple[str, ...]] = {}
+    for dims in combination:
+        axes[axis_name(dims, axes)] = dims
+    data_axes = [axis for axis, dims in axes.items() if dims in data_sets]
+    pairs = tuple(axes.items())
+    stored_dim = _stored_dim(pairs, variables)
+    if is_hybrid:
+        if stored_dim:
+            last_axis = (data_axes[-1],)
+            yield Structure(pairs, "variables", stored_dim, last_axis)
+        return
+    if not data_axes or not stored_dim:
+        yield Structure(pairs)
+        return
+    for storage in STORAGES:
+        if storage == "replicated":
+            yield Structure(pairs)
+        else:
+            yield Structure(pairs, storage, stored_dim, tuple(data_axes))
+
+
+def _stored_dim(
+    axes: Sequence[tuple[str, tuple[str, ...]]], variables: Sequence[Shape]
+) -> str:
+    """Returns the dimension of most elements of variables that no axis shards; "" if there
+    is none.
+    """
+    sharded = {dim for _, dims in axes for dim in dims}
+    elements: dict[str, int] = {}
+    for shape in variables:
+        for dim in shape:
+            if dim.name not in sharded:
+                elements[dim.name] = elements.get(dim.name, 0) + shape.size
+    return max(elements, key=lambda name: elements[name], default="")
+
+
+def factorizations(total: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yields all ways to write a number of devices as a product of `count` sizes above 1.
+
+    >>> list(factorizations(12, 2))
+    [(2, 6), (3, 4), (4, 3), (6, 2)]
+    """
+    if count == 1:
+        if total > 1:
+            yield (total,)
+        return
+    for size in range(2, total // 2 + 1):
+        if total % size == 0:
+            for others in factorizations(total // size, count - 1):
+                yield (size, *others)
