@@ -49,6 +49,8 @@ from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.function import function, run_functions_eagerly
 from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
+from meshtf.hardware import Hardware
+from meshtf.layout_search import search, SearchResult
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
@@ -219,6 +221,9 @@ __all__ = [
     # Forecasts, exports and checks
     "explain",
     "Forecast",
+    "Hardware",
+    "search",
+    "SearchResult",
     "export",
     "Export",
     "compile_for",

@@ -46,6 +46,10 @@ COMMANDS = {
         "meshtf.commands.launch",
         "a command with workers on this machine, which end with it",
     ),
+    "search": (
+        "transformer.search",
+        "the fastest mesh and layout of a training configuration, predicted",
+    ),
     "selfcheck": (
         "meshtf.commands.selfcheck",
         "checks that every op computes correct values on the devices of this machine",
@@ -64,10 +68,10 @@ COMMANDS = {
 # half of the time of TensorFlow's import.
 _OPTIONAL_PACKAGES = ("keras", "h5py", "scipy", "jax")
 # These commands do not need Keras; none needs JAX while TensorFlow is imported.
-_WITHOUT_KERAS = ("explain",)
+_WITHOUT_KERAS = ("explain", "search")
 # What these commands compute is needed until they end. The garbage collector would traverse
 # the ops of a model again and again, and find nothing.
-_WITHOUT_GARBAGE = ("explain",)
+_WITHOUT_GARBAGE = ("explain", "search")
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 

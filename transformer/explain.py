@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from transformer.cli import command_line
+from transformer.cli import command_line, hardware_flags
 
 if TYPE_CHECKING:
     import meshtf as mtf
@@ -39,12 +39,6 @@ _DEVICE_MEMORY = flags.DEFINE_string(
     None,
     'The memory of one device, such as "40GiB": the forecast says whether a step fits, '
     "and what would save memory.",
-)
-_HARDWARE = flags.DEFINE_string(
-    "hardware",
-    None,
-    'The devices, such as "h100", or a file that `meshtf calibrate` wrote: the forecast then '
-    "has the time of a step, and their memory.",
 )
 _TRACE = flags.DEFINE_string(
     "trace",
@@ -60,6 +54,7 @@ _DEPTH = flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
+flags.adopt_module_key_flags(hardware_flags)
 
 _DOES_NOT_FIT_EXIT_CODE = 3
 
@@ -69,7 +64,7 @@ def usage_error(argv: Sequence[str]) -> str:
 
     `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
     """
-    if _TRACE.value is not None and _HARDWARE.value is None:
+    if _TRACE.value is not None and hardware_flags.HARDWARE.value is None:
         return "--trace needs --hardware: without it, no times are known."
     return command_line.usage_error(argv)
 
@@ -91,7 +86,9 @@ def main(argv: Sequence[str]) -> None:
                 check_writable(flag.value, name=f"--{flag.name}")
         # An abstract mesh has shapes and a layout, but no devices.
         command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
-        forecast = training_run.Run().explain(_DEVICE_MEMORY.value, _HARDWARE.value)
+        forecast = training_run.Run().explain(
+            _DEVICE_MEMORY.value, hardware_flags.HARDWARE.value
+        )
     _save(forecast)
     try:
         print(forecast.text(_DEPTH.value), flush=True)

@@ -35,6 +35,7 @@ RANKS = {
     "optimizers": 8,
     "decoding": 8,
     "pipeline": 8,
+    "layout_search": 7,
     "testing": 9,
     "__init__": 10,
     "commands": 10,

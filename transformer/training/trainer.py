@@ -212,6 +212,13 @@ class Trainer:
         return mtf.compile_for(self._step, dict(batch), step_index, topology=topology)
 
     @property
+    def training_step(self) -> Callable[..., Any]:
+        """The function (batch, index of the step) -> (loss, norm of the gradients, reports)
+        that trains on a batch.
+        """
+        return self._step
+
+    @property
     def variables(self) -> dict[str, mtf.Variable]:
         """The variables of model and optimizer, which a checkpoint stores, by name."""
         all_variables = (*self.model.variables, *self.optimizer.variables)

@@ -14,14 +14,27 @@ from absl import logging
 
 from meshtf.errors import ArgumentError, LayoutError, MeshtfError, explain_error
 from meshtf.hardware import Hardware, as_hardware
+from meshtf.layout_search.candidates import Candidate, exact_candidates, pareto_front
+from meshtf.layout_search.pricing import Prices, make_grid, price
+from meshtf.layout_search.problem import MICROBATCHES, Names, Problem, names_of_program
+from meshtf.layout_search.result import SearchResult
+from meshtf.layout_search.space import STORAGES, Structure, sharded_together, structures
+from meshtf.layout_search.why_not import (
+    comparison_text,
+    refused_text,
+    structure_of,
+    too_large_text,
+)
 from meshtf.mesh import Layout
 from meshtf.mesh.axes import read_axes
-from meshtf.names.arguments import as_bytes, as_callable, as_int, as_mapping
-from meshtf.search.candidates import Candidate, exact_candidates, pareto_front
-from meshtf.search.pricing import Prices, make_grid, price
-from meshtf.search.problem import MICROBATCHES, Names, Problem, names_of_program
-from meshtf.search.result import SearchResult
-from meshtf.search.space import Structure, sharded_together, structures
+from meshtf.names.arguments import (
+    as_bytes,
+    as_callable,
+    as_choice,
+    as_int,
+    as_mapping,
+    as_sequence,
+)
 
 NUM_BEST = 10  # candidates that are planned in full and shown
 
@@ -74,9 +87,19 @@ def search(
         max_axes=as_int("max_axes", max_axes, least=1),
         axes={} if axes is None else read_axes(axes),
         layout=None if layout is None else Layout(layout),
-        storages=[storage] if isinstance(storage, str) else list(storage),
+        storages=_storages(storage),
         choices=dict(as_mapping("choices", choices or {}, "lists of values by name")),
     ).run()
+
+
+def _storages(storage: object) -> Sequence[str]:
+    """Returns the ways to store variables that are tried."""
+    if isinstance(storage, str):
+        storage = [storage]
+    names = as_sequence("storage", storage, 'names, such as ("variables",)')
+    for name in names:
+        as_choice("storage", name, STORAGES)
+    return list(names)
 
 
 def _problem(
@@ -120,6 +143,7 @@ class Search:
     Attributes:
       prices: the prices of each structure so far.
       refused: pairs (structure, error) of structures that the program does not allow.
+      names: the names of the program.
     """
 
     def __init__(
@@ -140,20 +164,20 @@ class Search:
         self.choices = choices
         self.prices: list[Prices] = []
         self.refused: list[tuple[Structure, MeshtfError]] = []
+        self.names: Names
 
     def run(self) -> SearchResult:
         """Prices all candidates, plans the best in full, and returns them."""
         start = time.monotonic()
         with without_garbage_collection():
-            result = self._run(start)
-        return result
+            return self._run(start)
 
     def _run(self, start: float) -> SearchResult:
         # The first value of each choice stands for all: names do not depend on it.
         base = {name: values[0] for name, values in self.choices.items()}
-        names = names_of_program(self.problem.record("", {}, base))
-        for structure in self._structures(names):
-            self._price(structure, names)
+        self.names = names_of_program(self.problem.record("", {}, base))
+        for structure in self._structures(self.names):
+            self._price(structure)
         best = exact_candidates(self.problem, self.prices, NUM_BEST)
         if not best:
             raise self._nothing_fits()
@@ -165,7 +189,45 @@ class Search:
             num_planned=len(self.prices),
             refused=tuple(self.refused),
             seconds=time.monotonic() - start,
+            why_not_layout=self.why_not,
         )
+
+    def why_not(self, best: Candidate, layouts: Mapping[str, str]) -> str:
+        """Returns why layouts are not the best: see `SearchResult.why_not`.
+
+        Args:
+          best: the first choice.
+          layouts: "layout", "variable_layout" and "optimizer_layout", and "axes" or "".
+        """
+        structure = structure_of(
+            Layout(layouts["layout"]),
+            Layout(layouts["variable_layout"]),
+            Layout(layouts["optimizer_layout"]),
+        )
+        fixed = read_axes(layouts["axes"])
+        other = Search(
+            self.problem,
+            self.max_axes,
+            axes=fixed,
+            layout=None,
+            storages=[structure.storage],
+            choices={**self.choices, MICROBATCHES: self.microbatches},
+        )
+        other.names = self.names
+        for choice in _with_choices(structure, self.choices):
+            other._price(choice)
+        if other.refused and not other.prices:
+            return refused_text(other.refused[0][1])
+        if not other.prices:
+            return (
+                f"No sizes of its axes with {self.problem.devices:,} devices in all divide "
+                "what they shard."
+            )
+        candidates = exact_candidates(self.problem, other.prices, 1)
+        if candidates:
+            return comparison_text(best, candidates[0])
+        least = min(float(prices.memory.min()) for prices in other.prices)
+        return too_large_text(least, self.problem.memory)
 
     def _structures(self, names: Names) -> Iterator[Structure]:
         """Yields the structures, with each combination of the choices."""
@@ -183,10 +245,11 @@ class Search:
             return True
         return Layout(structure.layout) == self.layout
 
-    def _price(self, structure: Structure, names: Names) -> None:
+    def _price(self, structure: Structure) -> None:
         """Prices the candidates of a structure."""
-        counts = self.microbatches
-        grid = make_grid(structure, self.problem, names, counts, self.fixed_axes)
+        grid = make_grid(
+            structure, self.problem, self.names, self.microbatches, self.fixed_axes
+        )
         if grid is None:
             return
         try:
@@ -199,11 +262,12 @@ class Search:
         """Returns the error for a search without a result."""
         problem = self.problem
         if not self.prices:
-            reason = "no layout that was tried is legal."
-            facts = {"refused": str(error) for _, error in self.refused[:1]}
+            refused = str(self.refused[0][1]) if self.refused else "nothing"
             return LayoutError(
                 explain_error(
-                    reason, **facts, way_out="Free what is fixed, or try other devices."
+                    "no layout that was tried is legal.",
+                    refused=refused,
+                    way_out="Free what is fixed, or try another number of devices.",
                 )
             )
         least = min(float(prices.memory.min()) for prices in self.prices)
@@ -225,6 +289,3 @@ def _with_choices(
         yield dataclasses.replace(
             structure, choices=tuple(zip(choices, values, strict=True))
         )
-
-
-__all__ = ["Candidate", "Search", "search"]

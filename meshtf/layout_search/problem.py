@@ -1,7 +1,7 @@
 """What is searched for: the program, as a function of a mesh, and the devices.
 
-    problem = Problem(build, args, devices=256, hardware=h100, memory=80e9)
-    problem.record("data:8;model:4", structure)
+problem = Problem(build, args, devices=256, hardware=h100, memory=80e9)
+problem.record("data:8;model:4", structure)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Problem:
     memory: float
 
     def function(
-        self, axes: str, settings: Mapping[str, str], choices: Mapping[str, Any]
+        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
     ) -> tuple[Function[..., Any], tuple[Any, ...]]:
         """Returns the program on an abstract mesh, and the arguments of its call.
 
@@ -58,7 +58,7 @@ class Problem:
         return as_function(self.build(mesh, **choices), self.args)
 
     def record(
-        self, axes: str, settings: Mapping[str, str], choices: Mapping[str, Any]
+        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
     ) -> Recorded:
         """Returns the recorded program. The arguments are those of `function`.
 
@@ -71,7 +71,7 @@ class Problem:
             return function.record_call(args, {}).recorded
 
     def forecast(
-        self, axes: str, settings: Mapping[str, str], choices: Mapping[str, Any]
+        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
     ) -> Forecast:
         """Returns the forecast of the program, with its time. The arguments are those of
         `function`.

@@ -115,7 +115,11 @@ class Structure:
 
     def mesh_settings(self) -> dict[str, str]:
         """Returns the arguments of `Mesh` other than its axes."""
-        settings = {"layout": self.layout, "variable_layout": "", "optimizer_layout": ""}
+        settings = {
+            "layout": self.layout,
+            "variable_layout": "",
+            "optimizer_layout": "",
+        }
         if self.storage == "variables":
             settings["variable_layout"] = self.stored_rule
         if self.storage == "slots":

@@ -21,9 +21,9 @@ from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.graph import Store
+from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
+from meshtf.layout_search.space import Structure, factorizations
 from meshtf.partition import LoopStep, Program, ReadStep, WriteStep, build, walk
-from meshtf.search.problem import MICROBATCHES, Names, Problem
-from meshtf.search.space import Structure, factorizations
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 _PLANNED_MICROBATCHES = 2
@@ -175,7 +175,7 @@ def _medium(grid: Grid) -> int:
     return int(spread.argmin())
 
 
-def ordered(structure: Structure, order: Sequence[str]) -> dict[str, str]:
+def ordered(structure: Structure, order: Sequence[str]) -> dict[str, Any]:
     """Returns the layouts of a structure on a mesh whose axes have this order."""
     pairs = dict(structure.axes)
     stored_axes = [axis for axis in order if axis in structure.stored_axes]

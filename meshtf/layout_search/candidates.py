@@ -11,8 +11,8 @@ import numpy as np
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast
-from meshtf.search.pricing import Prices, ordered
-from meshtf.search.problem import MICROBATCHES, Problem
+from meshtf.layout_search.pricing import Prices, ordered
+from meshtf.layout_search.problem import MICROBATCHES, Problem
 
 # Candidates whose estimated memory exceeds the limit by more than this are not planned: the
 # estimate is for the moment of another plan's peak.
@@ -33,6 +33,7 @@ class Candidate:
       seconds: the predicted time of a step.
       estimated: the time that the search estimated before it planned this candidate.
       forecast: the forecast.
+      measured: the measured time of a step; None: it did not run.
     """
 
     axes: str
@@ -43,12 +44,13 @@ class Candidate:
     seconds: float
     estimated: float
     forecast: Forecast
+    measured: float | None = None
 
     def __repr__(self) -> str:
         return f"Candidate({self.axes!r}, {self.layout!r}, {self.seconds:.4g} s)"
 
     @property
-    def mesh_settings(self) -> dict[str, str]:
+    def mesh_settings(self) -> dict[str, Any]:
         """The arguments of `Mesh`."""
         return {
             "axes": self.axes,
@@ -111,8 +113,8 @@ def _fastest(
         prices = all_prices[i]
         yield prices, int(order[rank])
         if rank + 1 < len(order):
-            seconds = float(prices.seconds[order[rank + 1]])
-            heapq.heappush(heap, (seconds, i, rank + 1, order))
+            later = float(prices.seconds[order[rank + 1]])
+            heapq.heappush(heap, (later, i, rank + 1, order))
 
 
 def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | None:
@@ -159,5 +161,9 @@ def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]
             text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
             if stored:
                 text += f" | {prices.structure.storage} {stored}"
+            for name, value in prices.structure.choices:
+                text += f" | {name}={value}"
+            if prices.grid.microbatches[i] > 1:
+                text += f" | {MICROBATCHES}={prices.grid.microbatches[i]}"
             front.append((float(seconds[index]), float(memory[index]), text))
     return front

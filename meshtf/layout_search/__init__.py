@@ -1,0 +1,19 @@
+"""The search of layouts: `mtf.search`.
+
+Contents:
+
+    search      `mtf.search`: what is fixed, what is tried, in which order
+    space       which dimensions an axis may shard together, and how variables are stored
+    problem     the program as a function of a mesh, and the devices
+    pricing     one plan for each structure, and its time and memory for all sizes of axes
+    candidates  the best layouts, planned in full
+    measure     the best layouts, run for a few steps
+    result      the table of the best layouts
+    why_not     why another layout is not among them
+"""
+
+from meshtf.layout_search.candidates import Candidate
+from meshtf.layout_search.result import SearchResult
+from meshtf.layout_search.search import search
+
+__all__ = ["Candidate", "SearchResult", "search"]

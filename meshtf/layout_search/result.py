@@ -1,0 +1,181 @@
+"""The result of a search: a table of the best layouts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from meshtf.errors import MeshtfError
+from meshtf.forecast.reports.units import bytes_text, seconds_text
+from meshtf.layout_search.candidates import Candidate
+from meshtf.layout_search.problem import Problem
+from meshtf.layout_search.space import Structure
+
+MAX_FRONT = 8  # rows of the front of time and memory
+_TITLES = ("step", "measured", "memory", "of peak", "received", "waits", "idle")
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchResult:
+    """The best layouts that a search found, the fastest first.
+
+    Attributes:
+      problem: what was searched for.
+      best: the candidates, planned in full.
+      front: (seconds, bytes, text) of those that no other candidate beats in both; estimates.
+      num_priced: how many candidates were priced.
+      num_planned: how many plans they share.
+      refused: (structure, error) of those that the program does not allow.
+      seconds: the duration of the search.
+      why_not_layout: the function behind `why_not`.
+    """
+
+    problem: Problem
+    best: tuple[Candidate, ...]
+    front: tuple[tuple[float, float, str], ...]
+    num_priced: int
+    num_planned: int
+    refused: tuple[tuple[Structure, MeshtfError], ...]
+    seconds: float
+    why_not_layout: Callable[[Candidate, Mapping[str, str]], str]
+
+    def why_not(
+        self,
+        layout: str,
+        axes: str = "",
+        variable_layout: str = "",
+        optimizer_layout: str = "",
+    ) -> str:
+        """Returns why a layout is not the first choice: which rule it breaks, or how much
+        slower it is, and through which ops and collectives.
+
+        Args:
+          layout: its rules, such as "batch:data; heads:model".
+          axes: its axes with sizes; "": the best sizes.
+          variable_layout: its further rules for variables.
+          optimizer_layout: its further rules for slots.
+
+        Raises:
+          ParseError: a string cannot be read.
+        """
+        layouts = {
+            "axes": axes,
+            "layout": layout,
+            "variable_layout": variable_layout,
+            "optimizer_layout": optimizer_layout,
+        }
+        return self.why_not_layout(self.best[0], layouts)
+
+    def measured(self, mesh_devices: Any, count: int = 5) -> SearchResult:
+        """Returns this result with the first candidates in the order of their measured times:
+        each runs for a few steps.
+
+        Args:
+          mesh_devices: the devices, as in `Mesh(devices=...)`: as many as were searched for.
+          count: how many candidates run.
+        """
+        from meshtf.layout_search.measure import measured_seconds
+
+        chosen = self.best[:count]
+        seconds = measured_seconds(self.problem, chosen, mesh_devices)
+        timed = [
+            dataclasses.replace(candidate, measured=measured)
+            for candidate, measured in zip(chosen, seconds)
+        ]
+        timed.sort(key=lambda candidate: candidate.measured or 0.0)
+        return dataclasses.replace(self, best=(*timed, *self.best[count:]))
+
+    def __repr__(self) -> str:
+        return f"SearchResult({self.num_priced:,} priced, best={self.best[0]!r})"
+
+    def __str__(self) -> str:
+        problem = self.problem
+        lines = [
+            f"{self.num_priced:,} layouts on {problem.devices:,} devices "
+            f"({problem.hardware.name}, {bytes_text(problem.memory)} each) priced by "
+            f"{self.num_planned:,} plans in {self.seconds:.1f} s",
+            self._proof(),
+            "",
+        ]
+        rows = [self._columns(candidate) for candidate in self.best]
+        titles: tuple[str, ...] = ("", *_TITLES, "layout")
+        if self.best[0].measured is None:
+            titles = tuple(title for title in titles if title != "measured")
+        rows.insert(0, titles)
+        widths = [max(len(row[i]) for row in rows) for i in range(len(titles) - 1)]
+        for row in rows:
+            cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+            lines.append("  ".join([*cells, row[-1]]))
+        lines += self._uncertainty()
+        lines += self._front()
+        return "\n".join(lines)
+
+    def _uncertainty(self) -> list[str]:
+        """Returns a remark on the error of the times, if it is large."""
+        time = self.best[0].forecast.time
+        assert time is not None
+        if time.uncertainty < 0.01:
+            return []
+        return [
+            "",
+            f"Times are +- {time.uncertainty:.0%}: the profile has no measured matmuls of "
+            "these sizes. Their order is more certain.",
+        ]
+
+    def _front(self) -> list[str]:
+        """Returns rows of the candidates that no other one beats in both time and memory."""
+        fitting = [row for row in self.front if row[1] <= self.problem.memory]
+        if len(fitting) < 2:
+            return []
+        stride = max(1, -(-len(fitting) // MAX_FRONT))
+        lines = ["", "less memory for more time (estimates)"]
+        for seconds, memory, text in fitting[::stride]:
+            lines.append(
+                f"  {seconds_text(seconds):>8}  {bytes_text(memory):>9}  {text}"
+            )
+        return lines
+
+    def _proof(self) -> str:
+        """Returns how far the estimates and the plans of the best agree."""
+        error = max(abs(c.estimated / c.seconds - 1) for c in self.best)
+        return (
+            f"the best {len(self.best)} are planned in full: estimates differ from their "
+            f"times by {error:.1%} at most"
+        )
+
+    def _columns(self, candidate: Candidate) -> tuple[str, ...]:
+        """Returns the columns of a candidate."""
+        forecast = candidate.forecast
+        assert forecast.time is not None
+        rank = self.best.index(candidate) + 1
+        return (
+            f"{rank}",
+            seconds_text(candidate.seconds),
+            *self._measured(candidate),
+            bytes_text(forecast.memory.peak),
+            f"{forecast.time.peak_share:.1%}",
+            bytes_text(forecast.bytes_moved()),
+            seconds_text(forecast.time.exposed),
+            f"{forecast.time.bubble:.0%}",
+            _layout_text(candidate),
+        )
+
+    def _measured(self, candidate: Candidate) -> tuple[str, ...]:
+        """Returns the column of measured times, if there is one."""
+        if self.best[0].measured is None:
+            return ()
+        if candidate.measured is None:
+            return ("-",)
+        return (seconds_text(candidate.measured),)
+
+
+def _layout_text(candidate: Candidate) -> str:
+    """Returns the settings of a candidate in one line."""
+    parts: list[Any] = [candidate.axes, candidate.layout]
+    if candidate.variable_layout:
+        parts.append(f"variables {candidate.variable_layout}")
+    if candidate.optimizer_layout:
+        parts.append(f"slots {candidate.optimizer_layout}")
+    parts.extend(f"{name}={value}" for name, value in candidate.choices.items())
+    return " | ".join(parts)

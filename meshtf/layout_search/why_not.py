@@ -1,0 +1,118 @@
+"""Why a layout is not the one that a search chose: which rule it breaks, or by how much it is
+slower, and what takes that time.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping
+
+from meshtf.errors import MeshtfError, ParseError
+from meshtf.forecast.report_data import ForecastData
+from meshtf.forecast.reports.op_table import short_paths
+from meshtf.forecast.reports.units import bytes_text, seconds_text
+from meshtf.layout_search.candidates import Candidate
+from meshtf.layout_search.space import Structure
+from meshtf.mesh import Layout
+
+MAX_ROWS = 8
+
+
+def structure_of(
+    layout: Layout, variable_layout: Layout, optimizer_layout: Layout
+) -> Structure:
+    """Returns the structure of layouts that a user wrote.
+
+    Args:
+      layout: the rules for tensors.
+      variable_layout: the further rules for variables.
+      optimizer_layout: the further rules for slots.
+
+    Raises:
+      ParseError: there are no rules, or further rules for more than one dimension.
+    """
+    axes: dict[str, list[str]] = {}
+    for dim, dim_axes in layout.items():
+        for axis in dim_axes:
+            axes.setdefault(axis, []).append(dim)
+    if not axes:
+        raise ParseError("a layout without rules shards nothing: give at least one.")
+    storage = "replicated"
+    further = {"variables": variable_layout, "slots": optimizer_layout}
+    stored: list[tuple[str, tuple[str, ...]]] = []
+    for name, rules in further.items():
+        if list(rules.items()):
+            storage = name
+            stored.extend((dim, tuple(dim_axes)) for dim, dim_axes in rules.items())
+    if len(stored) > 1:
+        raise ParseError("a search knows one further rule for variables, or for slots.")
+    structure = Structure(
+        tuple((axis, tuple(dims)) for axis, dims in axes.items()), storage
+    )
+    if not stored:
+        return structure
+    ((stored_dim, stored_axes),) = stored
+    return dataclasses.replace(
+        structure, stored_dim=stored_dim, stored_axes=stored_axes
+    )
+
+
+def refused_text(error: MeshtfError) -> str:
+    """Returns the answer for a layout that the program does not allow."""
+    return f"The program does not allow it.\n{type(error).__name__}: {error}"
+
+
+def too_large_text(least: float, memory: float) -> str:
+    """Returns the answer for a layout that does not fit; `least` are the fewest bytes."""
+    return (
+        f"It does not fit: at its smallest it needs {bytes_text(least)} of a device, which "
+        f"has {bytes_text(memory)}."
+    )
+
+
+def comparison_text(best: Candidate, other: Candidate) -> str:
+    """Returns the answer for a slower layout: what it does more of than the best one."""
+    ratio = other.seconds / best.seconds
+    settings = other.mesh_settings
+    stored = settings["variable_layout"] or settings["optimizer_layout"]
+    sizes = f"{other.axes}" + (f", stored {stored}" if stored else "")
+    choices = "".join(f", {name}={value}" for name, value in other.choices.items())
+    lines = [
+        f"At best (axes {sizes}{choices}) a step takes {seconds_text(other.seconds)}, "
+        f"{ratio:.2f} of the {seconds_text(best.seconds)} of the first choice; "
+        f"{bytes_text(other.forecast.memory.peak)} in place of "
+        f"{bytes_text(best.forecast.memory.peak)}."
+    ]
+    rows = _differences(best.forecast, other.forecast)
+    if rows:
+        lines.append("It spends more time on")
+        lines.extend(f"  {seconds_text(s):>10}  {label}" for label, s in rows)
+    return "\n".join(lines)
+
+
+def _differences(best: ForecastData, other: ForecastData) -> list[tuple[str, float]]:
+    """Returns (label, seconds) of what takes longer in `other`, the most first."""
+    before = _seconds_by_line(best)
+    after = _seconds_by_line(other)
+    more = {label: after[label] - before.get(label, 0.0) for label in after}
+    if best.time is not None and other.time is not None:
+        more["idle in the pipeline"] = (
+            other.time.bubble * other.time.seconds
+            - best.time.bubble * best.time.seconds
+        )
+    ranked = sorted(more.items(), key=lambda item: -item[1])
+    return [(label, seconds) for label, seconds in ranked[:MAX_ROWS] if seconds > 0]
+
+
+def _seconds_by_line(forecast: ForecastData) -> Mapping[str, float]:
+    """Returns the seconds of ops, and of collectives by kind and axes, for each line."""
+    paths = short_paths(forecast)
+    sums: dict[str, float] = collections.defaultdict(float)
+    for op in forecast.ops:
+        line = f"{op.function} at {paths.get(op.file, op.file)}:{op.line}"
+        sums[line] += op.seconds * op.times
+        for collective in op.collectives:
+            label = f"{collective.kind} over {collective.axis}, for {line}"
+            sums[label] += collective.seconds * collective.times
+    return sums

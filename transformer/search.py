@@ -1,0 +1,227 @@
+"""Searches the mesh and the layout with the least predicted time of a training step.
+
+    python -m meshtf search --gin_file=models/llama2_7b.gin --devices=256 --hardware=h100
+    python -m meshtf search --gin_file=lm_stdlib.gin --devices=8 --hardware=cpu --save=best.gin
+    python -m meshtf search ... --why_not='batch:data; heads:model'     # why is it not the best?
+    python -m meshtf search ... --rules='batch:data; heads:model; d_ff:model'   # only sizes
+    python -m meshtf search ... --measure=5 --mesh_devices=spmd:cpu:8   # runs the first five
+
+It takes the gin files and settings of `python -m transformer.train`, but ignores their mesh. It
+tries all sizes of up to three axes, all sets of dimensions that an axis can shard, sharded slots
+(ZeRO-1) and sharded variables (FSDP), recomputation and microbatches. It prints the best ten of
+those that fit into memory: time, memory, share of peak FLOPs, bytes received, time that devices
+wait. Without --measure it needs no devices and runs no step.
+
+Exit code: 0; 1: nothing fits, or an error of the configuration; 2: an error of usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gin
+from absl import flags
+
+from transformer.cli import command_line, hardware_flags
+
+if TYPE_CHECKING:
+    import meshtf as mtf
+    from meshtf.layout_search import Candidate
+    from transformer.training.training_run import Run
+
+_DEVICES = flags.DEFINE_integer(
+    "devices", None, "The number of devices.", lower_bound=1
+)
+_MEMORY = flags.DEFINE_string(
+    "memory",
+    None,
+    'The memory of one device, such as "80GiB"; by default that of --hardware.',
+)
+_MAX_AXES = flags.DEFINE_integer(
+    "max_axes", 3, "The largest number of axes of the mesh.", lower_bound=1
+)
+_AXES = flags.DEFINE_string(
+    "axes", None, 'Axes to be kept as they are, such as "data:8;model:4".'
+)
+_RULES = flags.DEFINE_string(
+    "rules", None, 'Layout rules to be kept as they are, such as "batch:data".'
+)
+_STORAGE = flags.DEFINE_list(
+    "storage",
+    ["slots", "variables"],
+    "How variables are stored: replicated, slots (ZeRO-1: the optimizer's slots are sharded "
+    "along the axes of examples) or variables (FSDP: the variables, too).",
+)
+_MICROBATCHES = flags.DEFINE_list(
+    "microbatches",
+    None,
+    "The counts of microbatches to try; by default all powers of two that divide the batch.",
+)
+_RECOMPUTE = flags.DEFINE_enum(
+    "recompute",
+    "both",
+    ["both", "yes", "no", "keep"],
+    "Whether activations are computed again in the backward pass (Architecture.recompute); "
+    "keep: as the configuration says.",
+)
+_WHY_NOT = flags.DEFINE_string(
+    "why_not",
+    None,
+    "Layout rules: says which rule of the program they break, or by how much they are slower.",
+)
+_SAVE = flags.DEFINE_string(
+    "save", None, "A gin file to write the first choice to, for --gin_file."
+)
+_MEASURE = flags.DEFINE_integer(
+    "measure",
+    0,
+    "How many of the first choices run for a few steps, to choose by their measured times; "
+    "with --mesh_devices.",
+    lower_bound=0,
+)
+_MESH_DEVICES = flags.DEFINE_string(
+    "mesh_devices",
+    None,
+    'The devices that --measure runs on, as Mesh.devices, such as "spmd:cpu:8".',
+)
+flags.adopt_module_key_flags(command_line)  # so that --help shows them
+flags.adopt_module_key_flags(hardware_flags)
+
+
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns the error of a command line as text; "" without an error.
+
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+    """
+    if _DEVICES.value is None or hardware_flags.HARDWARE.value is None:
+        return "--devices=N and --hardware=NAME say what to search for."
+    if _MEASURE.value and _MESH_DEVICES.value is None:
+        return "--measure needs --mesh_devices, such as --mesh_devices=spmd:cpu:8."
+    return command_line.usage_error(argv)
+
+
+def flag_error(error: flags.Error) -> str:
+    """Returns a message about flags that absl cannot parse; `python -m meshtf` calls it."""
+    return command_line.flag_error(error)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads flags and configuration, searches, and prints and saves the result."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
+    import meshtf as mtf
+    from transformer.data.atomic_files import check_writable
+
+    with command_line.exit_on_user_errors():
+        if _SAVE.value is not None:
+            check_writable(_SAVE.value, name="--save")
+        command_line.configure_by_flags(argv, 'Mesh.axes = ""', *_EMPTY_LAYOUTS)
+        batch, step = _arguments()
+        result = mtf.search(
+            _build,
+            batch,
+            step,
+            devices=_DEVICES.value,
+            hardware=hardware_flags.HARDWARE.value,
+            memory=_MEMORY.value,
+            max_axes=_MAX_AXES.value,
+            axes=_AXES.value,
+            layout=_RULES.value,
+            storage=_STORAGE.value,
+            choices=_choices(),
+        )
+        if _MEASURE.value:
+            result = result.measured(_MESH_DEVICES.value, _MEASURE.value)
+        print(result, flush=True)
+        if _WHY_NOT.value is not None:
+            print(f"\nWhy not {_WHY_NOT.value}?")
+            print(result.why_not(_WHY_NOT.value), flush=True)
+        if _SAVE.value is not None:
+            _save(_SAVE.value, gin_text(result.best[0]))
+
+
+_EMPTY_LAYOUTS = (
+    'Mesh.layout = ""',
+    'Mesh.variable_layout = ""',
+    'Mesh.optimizer_layout = ""',
+    "Mesh.within_host = ()",
+    'Mesh.devices = "abstract"',
+)
+
+
+def _run(mesh: mtf.Mesh | None = None, **settings: Any) -> Run:
+    """Returns the training run of the configuration; `settings` replace those of gin."""
+    from transformer.training import training_run
+
+    if mesh is not None:
+        settings["mesh"] = mesh
+    return training_run.Run(**settings)
+
+
+def _build(
+    mesh: mtf.Mesh, recompute: bool | None = None, microbatches: int = 1
+) -> Callable[..., Any]:
+    """Returns the training step of the configuration on a mesh.
+
+    Args:
+      mesh: the mesh.
+      recompute: whether activations are computed again; None: as the configuration says.
+      microbatches: the number of microbatches of a batch.
+    """
+    if recompute is not None:
+        with gin.unlock_config():
+            gin.bind_parameter("Architecture.recompute", recompute)
+    return _run(mesh, microbatches=microbatches).trainer.training_step
+
+
+def _arguments() -> tuple[dict[str, Any], Any]:
+    """Returns the arguments of a step: examples, if steps run, and the index of the step."""
+    import numpy as np
+
+    run = _run()
+    if not _MEASURE.value:
+        return run.features(), np.int32(0)
+    batch = next(iter(run.data.batches(run.batch_size, start=0)))
+    return {name: np.asarray(x) for name, x in batch.items()}, np.int32(0)
+
+
+def _choices() -> dict[str, Sequence[Any]]:
+    """Returns the values of `_build`'s further arguments to try."""
+    run = _run()
+    counts = _MICROBATCHES.value
+    if counts is None:
+        powers = [2**i for i in range(run.batch_size.bit_length())]
+        counts = [count for count in powers if run.batch_size % count == 0]
+    recompute = {"both": (False, True), "yes": (True,), "no": (False,), "keep": (None,)}
+    return {
+        "recompute": recompute[_RECOMPUTE.value],
+        "microbatches": [int(count) for count in counts],
+    }
+
+
+def gin_text(candidate: Candidate) -> str:
+    """Returns a candidate as settings of gin."""
+    lines = [
+        f"# {candidate.seconds:.4g} s a step, predicted for "
+        f"{candidate.forecast.positions} devices.",
+        "",
+    ]
+    for name, value in candidate.mesh_settings.items():
+        lines.append(f"Mesh.{name} = {value!r}")
+    microbatches = candidate.choices.get("microbatches", 1)
+    lines.append(f"train.microbatches = {microbatches}")
+    recompute = candidate.choices.get("recompute")
+    if recompute is not None:
+        lines.append(f"Architecture.recompute = {recompute}")
+    return "\n".join(lines) + "\n"
+
+
+def _save(path: str, text: str) -> None:
+    """Writes a file under a temporary name and then renames it."""
+    from transformer.data.atomic_files import atomic_file
+
+    try:
+        with atomic_file(path) as temporary_path:
+            temporary_path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        command_line.exit_with_message(f"cannot write {path}: {error.strerror}.")
