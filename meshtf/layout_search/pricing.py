@@ -23,7 +23,9 @@ from meshtf.forecast.time.schedule import Schedule
 from meshtf.graph import Store
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
+from meshtf.mesh import Mesh
 from meshtf.partition import LoopStep, Program, ReadStep, WriteStep, build, walk
+from meshtf.partition.cost import local_bytes
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 _PLANNED_MICROBATCHES = 2
@@ -57,12 +59,16 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """The predicted seconds and peak bytes of all candidates of a structure: `[candidates]`."""
+    """The predicted seconds and peak bytes of all candidates of a structure: `[candidates]`.
+
+    The mesh is kept, since later plans share those of its ops.
+    """
 
     structure: Structure
     grid: Grid
     seconds: np.ndarray
     memory: np.ndarray
+    mesh: Mesh
 
 
 def make_grid(
@@ -164,7 +170,7 @@ def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
     durations = Durations(problem.hardware, program.mesh, sizes)
     seconds = np.broadcast_to(Schedule(program, durations).end, [len(grid)])
     memory = np.broadcast_to(_memory(program, durations), [len(grid)])
-    return Prices(structure, grid, seconds, memory)
+    return Prices(structure, grid, seconds, memory, program.mesh)
 
 
 def _medium(grid: Grid) -> int:
@@ -221,8 +227,11 @@ def _memory(program: Program, durations: Durations) -> Any:
     for store in by_stage(stores, program.mesh)[stage]:
         total = total + durations.shard_bytes(store.spec, store.placement)
     for live in live_values(timelines, stage):
-        if live.spec is None:
+        if live.spec is None or not live.bytes:
             total = total + live.bytes
-        else:
-            total = total + durations.shard_bytes(live.spec, live.placement)
+            continue
+        # XLA may store fewer bytes than the shard has, which does not depend on sizes.
+        planned_bytes = local_bytes(live.spec, live.placement, program.mesh)
+        shard_bytes = durations.shard_bytes(live.spec, live.placement)
+        total = total + shard_bytes * (live.bytes / planned_bytes)
     return total

@@ -50,10 +50,17 @@ from meshtf.partition.cost import (
 from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
-# Mesh -> {arguments of `plan_node`: plan}.
-_plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
-    weakref.WeakKeyDictionary()
-)
+
+
+class _Plans(dict[Any, "NodePlan"]):
+    """{arguments of `plan_node`: plan}, for meshes that are equal as far as plans depend on
+    them. A subclass of dict can be referred to weakly.
+    """
+
+
+_plans: weakref.WeakKeyDictionary[Mesh, _Plans] = weakref.WeakKeyDictionary()
+# What plans depend on -> the plans, as long as a mesh has them.
+_shared_plans: weakref.WeakValueDictionary[Any, _Plans] = weakref.WeakValueDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +119,9 @@ def plan_node(
         tuple(preferred),
         stage,
     )
-    plans = _plans.setdefault(mesh, {})
+    plans = _plans.get(mesh)
+    if plans is None:
+        plans = _plans[mesh] = _plans_of(mesh)
     try:
         plan = plans.get(arguments)
     except TypeError as error:
@@ -126,6 +135,15 @@ def plan_node(
         plan = _Planner(mesh, *arguments).plan()
         plans[arguments] = plan
     return plan
+
+
+def _plans_of(mesh: Mesh) -> _Plans:
+    """Returns the plans that a mesh shares with all meshes that are alike for the planner."""
+    key = tuple(mesh.axes.items()), mesh.stages, mesh.pads
+    plans = _shared_plans.get(key)
+    if plans is None:
+        plans = _shared_plans[key] = _Plans()
+    return plans
 
 
 class _Planner:

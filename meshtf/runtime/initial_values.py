@@ -84,7 +84,8 @@ def initial_shards(
                 initializer, variable, mesh=one_position, layout_changes=NO_CHANGES
             )
         return shards_on_source(export(value), variable.spec, variable.placement, mesh)
-    with executing():
+    # On an abstract mesh the initializer is only checked: it is recorded, and not planned.
+    with executing(Graph(mesh) if mesh.abstract else None):
         layout_changes = _layout_changes_of(variable)
         value = _initial_value(
             initializer, variable, mesh=mesh, layout_changes=layout_changes

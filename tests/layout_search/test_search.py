@@ -1,0 +1,170 @@
+"""The search finds what brute force finds, keeps what the user fixed, and says why not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.hardware import Hardware, Link
+from meshtf.layout_search.pricing import make_grid, ordered
+from meshtf.layout_search.problem import Problem, names_of_program
+from meshtf.layout_search.search import Search
+from meshtf.layout_search.space import sharded_together, structures
+
+SLOW_NETWORK = Hardware(
+    "test",
+    {"float32": 1e12},
+    memory_bandwidth=1e11,
+    links=(Link("host", 2, 1e10, 1e-6), Link("network", None, 1e9, 1e-5)),
+    memory=2**40,
+)
+
+
+def mlp(sizes):
+    """Returns (build, arguments) of a training step of two layers."""
+
+    def build(mesh, microbatches=1):
+        layer = mtf.layers.FeedForward(
+            mesh,
+            f"d_model:{sizes['d_model']}",
+            f"d_ff:{sizes['d_ff']}",
+            use_bias=False,
+        )
+        variables = layer.trainable_variables
+        optimizer = mtf.optimizers.AdamW(variables, 1e-3)
+
+        @mtf.function(mesh=mesh, x="batch;d_model", step="")
+        def train_step(x, step):
+            loss, grads = mtf.optimizers.accumulate_gradients(
+                lambda xs: mtf.reduce_mean(mtf.square(layer(xs["x"]))),
+                variables,
+                {"x": x},
+                dim="batch",
+                microbatches=microbatches,
+            )
+            optimizer.apply_gradients(grads, variables, step)
+            return loss
+
+        return train_step
+
+    x = np.zeros([sizes["batch"], sizes["d_model"]], "float32")
+    return build, (x, np.int32(0))
+
+
+def brute_force(problem, microbatches, max_axes):
+    """Returns the seconds of all candidates that fit, each planned on its own."""
+    names = names_of_program(problem.record("", {}, {}))
+    sets = sharded_together(names.shapes, names.searched)
+    seconds = []
+    for structure in structures(sets, max_axes, names.variables):
+        if structure.storage == "replicated" and structure.stored_dim:
+            continue
+        grid = make_grid(structure, problem, names, microbatches, {})
+        for i in range(0 if grid is None else len(grid)):
+            choices = {}
+            if grid.microbatches[i] > 1:
+                choices["microbatches"] = int(grid.microbatches[i])
+            settings = ordered(structure, grid.orders[i])
+            forecast = problem.forecast(grid.axes_text(i), settings, choices)
+            if forecast.fits:
+                seconds.append(forecast.time.seconds)
+    return seconds
+
+
+@pytest.mark.parametrize("index", range(200))
+@pytest.mark.sampled(4)
+def test_the_first_choice_is_that_of_brute_force(index):
+    draw = random.Random(index)
+    sizes = {name: draw.choice((8, 16, 64, 256)) for name in ("batch", "d_model", "d_ff")}
+    build, args = mlp(sizes)
+    hardware = Hardware(
+        "drawn",
+        {"float32": 10 ** draw.uniform(9, 13)},
+        memory_bandwidth=10 ** draw.uniform(8, 12),
+        op_seconds=draw.choice((0.0, 1e-6)),
+        overlaps=draw.random() < 0.5,
+        fuses=draw.random() < 0.5,
+        links=(
+            Link("host", 2, 10 ** draw.uniform(8, 11), 1e-6),
+            Link("network", None, 10 ** draw.uniform(7, 10), 1e-5),
+        ),
+    )
+    problem = Problem(build, args, draw.choice((4, 8)), hardware, memory=2**40)
+    microbatches = [1, 2, 4]
+    every = brute_force(problem, microbatches, max_axes=2)
+    # Some drawn problems have a limit of memory that not all layouts keep.
+    result = Search(
+        problem,
+        max_axes=2,
+        axes={},
+        layout=None,
+        storages=["replicated", "slots", "variables"],
+        choices={"microbatches": microbatches},
+    ).run()
+    assert result.best[0].seconds <= min(every) * (1 + 1e-9), (index, sizes)
+    assert result.num_priced >= len(every)
+
+
+def search(**settings):
+    """Searches the layout of a small training step on eight devices."""
+    build, args = mlp({"batch": 64, "d_model": 32, "d_ff": 128})
+    defaults = {"devices": 8, "hardware": SLOW_NETWORK, "max_axes": 2}
+    return mtf.search(build, *args, **(defaults | settings))
+
+
+def test_what_is_fixed_stays_fixed():
+    result = search(axes="data:4;model:2", layout="batch:data; d_ff:model")
+    assert {candidate.axes for candidate in result.best} == {"data:4;model:2"}
+    assert {candidate.layout for candidate in result.best} == {"batch:data; d_ff:model"}
+    (one,) = {c.choices.get("microbatches") for c in search(choices={"microbatches": [4]}).best}
+    assert one == 4
+
+
+def test_candidates_are_as_they_are_explained():
+    build, args = mlp({"batch": 64, "d_model": 32, "d_ff": 128})
+    best = search().best[0]
+    mesh = mtf.Mesh(devices="abstract", **best.mesh_settings)
+    forecast = mtf.explain(build(mesh, **best.choices), *args, hardware=SLOW_NETWORK)
+    assert forecast.time.seconds == pytest.approx(best.seconds)
+    assert [c.seconds for c in search().best] == sorted(c.seconds for c in search().best)
+
+
+def test_memory_decides_what_fits():
+    all_fit = search()
+    limit = min(c.forecast.memory.peak for c in all_fit.best)
+    smaller = search(memory=limit)
+    assert all(c.forecast.memory.peak <= limit for c in smaller.best)
+    with pytest.raises(mtf.LayoutError, match="no layout fits into"):
+        search(memory=100)
+
+
+def test_why_not_names_the_rule_or_what_takes_longer():
+    result = search()
+    assert "two dimensions of one" in result.why_not("batch:data; d_model:data")
+    slower = result.why_not("d_model:model")
+    assert "of the first choice" in slower
+    assert "It spends more time on" in slower
+    assert "does not fit" in search(memory=60_000).why_not("d_model:model", axes="model:8")
+
+
+def test_the_table_has_each_candidate_and_the_front():
+    text = str(search())
+    assert text.count("batch:") >= 5
+    assert "priced by" in text
+    assert "+- 30%" in text
+    for rank, name in itertools.product(range(1, 4), ("step", "memory")):
+        assert f"\n {rank}" in text
+        assert name in text
+
+
+def test_wrong_arguments_are_refused_by_name():
+    with pytest.raises(mtf.ArgumentError, match="h10o"):
+        search(hardware="h10o")
+    with pytest.raises(mtf.ArgumentError, match="storage"):
+        search(storage="zero")
+    with pytest.raises(mtf.LayoutError, match="no layout that was tried is legal"):
+        search(devices=7)
