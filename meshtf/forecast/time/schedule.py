@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
+from meshtf.forecast.report_data import FREE_RESHARDS
 from meshtf.forecast.time.durations import Durations, stage_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.graph import Node
@@ -188,18 +189,23 @@ class Schedule:
         """Runs a step on the unit that computes, of one stage or of all."""
         ready = self._latest(dependencies_of(step))
         stages = range(len(self._computes)) if stage is None else [stage]
-        start: Any = ready
+        end: Any = ready + seconds
         for i in stages:
-            start = np.maximum(start, self._computes[i])
-        end = start + seconds
-        for i in stages:
-            self._computes[i] = end
+            # Stages do not wait for each other: each computes what all of them need when it
+            # is free, and then goes on.
+            start = np.maximum(ready, self._computes[i])
+            self._computes[i] = start + seconds
             self.busy[i] = self.busy[i] + seconds
-            self._record(i, kind, step, start, end, runs)
+            self._record(i, kind, step, start, start + seconds, runs)
+            if len(stages) == 1:
+                end = start + seconds
         self._ready.update(dict.fromkeys(outputs_of(step), end))
 
     def _add_collective(self, step: Step) -> None:
         """Adds a collective; without overlap, the devices compute nothing meanwhile."""
+        if isinstance(step, ReshardStep) and step.reshard.kind in FREE_RESHARDS:
+            self._ready[step.out] = self._latest(dependencies_of(step))
+            return
         seconds, axes = self._collective(step)
         value = next(iter(dependencies_of(step)))
         is_sent = isinstance(step, ReshardStep) and step.reshard.kind in (
