@@ -17,6 +17,9 @@ Exit code: 0; 1: nothing fits, or an error of the configuration; 2: an error of 
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +60,12 @@ _MICROBATCHES = flags.DEFINE_list(
     "microbatches",
     None,
     "The counts of microbatches to try; by default all powers of two that divide the batch.",
+)
+_STAGES = flags.DEFINE_list(
+    "stages",
+    ["1"],
+    "The numbers of pipeline stages to try. Plans of deep pipelines take seconds: fix --rules, "
+    "--microbatches and --recompute then.",
 )
 _RECOMPUTE = flags.DEFINE_enum(
     "recompute",
@@ -112,6 +121,8 @@ def main(argv: Sequence[str]) -> None:
     import meshtf as mtf
     from transformer.data.atomic_files import check_writable
 
+    # Gin takes no further configurables once it is configured.
+    importlib.import_module("transformer.models.pipelined_language_model")
     with command_line.exit_on_user_errors():
         if _SAVE.value is not None:
             check_writable(_SAVE.value, name="--save")
@@ -129,6 +140,7 @@ def main(argv: Sequence[str]) -> None:
             layout=_RULES.value,
             storage=_STORAGE.value,
             choices=_choices(),
+            stages=[int(count) for count in _STAGES.value],
         )
         if _MEASURE.value:
             result = result.measured(_MESH_DEVICES.value, _MEASURE.value)
@@ -168,10 +180,32 @@ def _build(
       recompute: whether activations are computed again; None: as the configuration says.
       microbatches: the number of microbatches of a batch.
     """
+    if mesh.axes.get(mesh.stages, 1) > 1:
+        return _build_pipeline(mesh, bool(recompute), microbatches)
     if recompute is not None:
         with gin.unlock_config():
             gin.bind_parameter("Architecture.recompute", recompute)
     return _run(mesh, microbatches=microbatches).trainer.training_step
+
+
+def _build_pipeline(
+    mesh: mtf.Mesh, recompute: bool, microbatches: int
+) -> Callable[..., Any]:
+    """Returns the training step of the configuration's language model as a pipeline; the
+    arguments are those of `_build`.
+    """
+    from transformer.models.architecture import Architecture
+    from transformer.models.pipelined_language_model import PipelinedLanguageModel
+
+    # A pipeline splits blocks, which must not be one scanned body, and recomputes by chunk.
+    architecture = dataclasses.replace(Architecture(), scanned=False, recompute=False)
+    model = functools.partial(
+        PipelinedLanguageModel,
+        architecture=architecture,
+        microbatches=microbatches,
+        recompute=recompute,
+    )
+    return _run(mesh, model=model).trainer.training_step
 
 
 def _arguments() -> tuple[dict[str, Any], Any]:
@@ -179,10 +213,13 @@ def _arguments() -> tuple[dict[str, Any], Any]:
     import numpy as np
 
     run = _run()
-    if not _MEASURE.value:
-        return run.features(), np.int32(0)
-    batch = next(iter(run.data.batches(run.batch_size, start=0)))
-    return {name: np.asarray(x) for name, x in batch.items()}, np.int32(0)
+    batch: dict[str, Any] = dict(run.features())
+    if _MEASURE.value:
+        examples = next(iter(run.data.batches(run.batch_size, start=0)))
+        batch = {name: np.asarray(x) for name, x in examples.items()}
+    if _STAGES.value != ["1"]:
+        batch.pop("weights", None)  # a pipeline takes none
+    return batch, np.int32(0)
 
 
 def _choices() -> dict[str, Sequence[Any]]:
@@ -209,8 +246,20 @@ def gin_text(candidate: Candidate) -> str:
     for name, value in candidate.mesh_settings.items():
         lines.append(f"Mesh.{name} = {value!r}")
     microbatches = candidate.choices.get("microbatches", 1)
-    lines.append(f"train.microbatches = {microbatches}")
     recompute = candidate.choices.get("recompute")
+    if candidate.axes.startswith("stage:"):
+        lines += [
+            "",
+            "import transformer.models.pipelined_language_model",
+            "train.model = @PipelinedLanguageModel",
+            f"PipelinedLanguageModel.microbatches = {microbatches}",
+            f"PipelinedLanguageModel.recompute = {bool(recompute)}",
+            "train.microbatches = 1",
+            "Architecture.scanned = False",
+            "Architecture.recompute = False",
+        ]
+        return "\n".join(lines) + "\n"
+    lines.append(f"train.microbatches = {microbatches}")
     if recompute is not None:
         lines.append(f"Architecture.recompute = {recompute}")
     return "\n".join(lines) + "\n"

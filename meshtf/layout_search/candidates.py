@@ -163,7 +163,7 @@ def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]
                 text += f" | {prices.structure.storage} {stored}"
             for name, value in prices.structure.choices:
                 text += f" | {name}={value}"
-            if prices.grid.microbatches[i] > 1:
+            if prices.grid.stages == 1 and prices.grid.microbatches[i] > 1:
                 text += f" | {MICROBATCHES}={prices.grid.microbatches[i]}"
             front.append((float(seconds[index]), float(memory[index]), text))
     return front

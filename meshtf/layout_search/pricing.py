@@ -29,6 +29,7 @@ from meshtf.partition.cost import local_bytes
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 _PLANNED_MICROBATCHES = 2
+STAGE = "stage"  # the axis of pipeline stages
 _SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
 
 
@@ -41,12 +42,14 @@ class Grid:
       strides: axis -> how many positions are nearer to each other than those along it.
       orders: for each candidate, the axes from the outermost to the innermost.
       microbatches: the number of microbatches: `[candidates]`.
+      stages: the number of stages of a pipeline; they are along the outermost axis.
     """
 
     axes: Mapping[str, np.ndarray]
     strides: Mapping[str, np.ndarray]
     orders: Sequence[tuple[str, ...]]
     microbatches: np.ndarray
+    stages: int = 1
 
     def __len__(self) -> int:
         return len(self.orders)
@@ -54,7 +57,10 @@ class Grid:
     def axes_text(self, index: int) -> str:
         """Returns the axes of a candidate, such as "data:8;model:4"."""
         order = self.orders[index]
-        return ";".join(f"{axis}:{int(self.axes[axis][index])}" for axis in order)
+        sizes = [f"{axis}:{int(self.axes[axis][index])}" for axis in order]
+        if self.stages > 1:
+            sizes.insert(0, f"{STAGE}:{self.stages}")
+        return ";".join(sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +98,10 @@ def make_grid(
         all_sizes = [tuple(fixed[axis] for axis in axes)]
         orders = [tuple(axes)]
     else:
-        all_sizes = list(factorizations(problem.devices, len(axes)))
+        if problem.devices % structure.stages:
+            return None
+        devices = problem.devices // structure.stages
+        all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
     rows = [
         (dict(zip(axes, sizes)), order, count)
@@ -114,6 +123,7 @@ def make_grid(
         strides={axis: np.array(values) for axis, values in strides.items()},
         orders=[order for _, order, _ in rows],
         microbatches=np.array([count for _, _, count in rows]),
+        stages=structure.stages,
     )
 
 
@@ -153,14 +163,19 @@ def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
     """
     index = _medium(grid)
     choices = dict(structure.choices)
-    has_microbatches = bool((grid.microbatches > 1).any())
+    has_microbatches = grid.stages == 1 and bool((grid.microbatches > 1).any())
     if has_microbatches:
         choices[MICROBATCHES] = _PLANNED_MICROBATCHES
     recorded = problem.record(
         grid.axes_text(index), ordered(structure, grid.orders[index]), choices
     )
     program = build(recorded.nodes, recorded.results, recorded.mesh)
-    sizes = Sizes(grid.axes, strides=grid.strides)
+    axes = dict(grid.axes)
+    strides = dict(grid.strides)
+    if grid.stages > 1:
+        axes[STAGE] = np.full(len(grid), grid.stages)
+        strides[STAGE] = np.full(len(grid), problem.devices // grid.stages)
+    sizes = Sizes(axes, strides=strides)
     if has_microbatches:
         sizes = dataclasses.replace(
             sizes,

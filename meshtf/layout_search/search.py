@@ -18,7 +18,14 @@ from meshtf.layout_search.candidates import Candidate, exact_candidates, pareto_
 from meshtf.layout_search.pricing import Prices, make_grid, price
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem, names_of_program
 from meshtf.layout_search.result import SearchResult
-from meshtf.layout_search.space import STORAGES, Structure, sharded_together, structures
+from meshtf.layout_search.space import (
+    STORAGES,
+    Structure,
+    sharded_together,
+    structures,
+    structures_of_axes,
+    structures_of_names,
+)
 from meshtf.layout_search.why_not import (
     comparison_text,
     refused_text,
@@ -50,6 +57,7 @@ def search(
     layout: Any = None,
     storage: str | Sequence[str] = ("slots", "variables"),
     choices: Mapping[str, Sequence[Any]] | None = None,
+    stages: Sequence[int] = (1,),
 ) -> SearchResult:
     """Returns the layouts with the least predicted time of a call, of all that fit.
 
@@ -76,6 +84,10 @@ def search(
         True], "microbatches": [1, 2, 4]}. The number of microbatches is priced without
         planning each value, if the function splits the dimension "batch" by
         `mtf.optimizers.accumulate_gradients`.
+      stages: the numbers of stages of a pipeline to try. Above 1 the mesh has an axis "stage"
+        of that size, the outermost, and `build` makes a pipeline, whose number of
+        microbatches it gets as well. Each of these plans is as long as the pipeline's
+        schedule: fix what you can.
 
     Raises:
       ArgumentError: an argument is of another type, or there are no such devices.
@@ -89,6 +101,10 @@ def search(
         layout=None if layout is None else Layout(layout),
         storages=_storages(storage),
         choices=dict(as_mapping("choices", choices or {}, "lists of values by name")),
+        stages=[
+            as_int("stages", count, least=1)
+            for count in as_sequence("stages", stages, "numbers, such as (1, 2, 4)")
+        ],
     ).run()
 
 
@@ -154,12 +170,14 @@ class Search:
         layout: Layout | None,
         storages: Sequence[str],
         choices: dict[str, Sequence[Any]],
+        stages: Sequence[int] = (1,),
     ) -> None:
         self.problem = problem
         self.max_axes = max_axes
         self.fixed_axes = dict(axes)
         self.layout = layout
         self.storages = storages
+        self.stages = stages
         self.microbatches = [int(m) for m in choices.pop(MICROBATCHES, [1])]
         self.choices = choices
         self.prices: list[Prices] = []
@@ -231,25 +249,43 @@ class Search:
 
     def _structures(self, names: Names) -> Iterator[Structure]:
         """Yields the structures, with each combination of the choices."""
+        variables = names.variables
         sets = sharded_together(names.shapes, names.searched)
-        for structure in structures(sets, self.max_axes, names.variables):
-            if structure.storage in self.storages and self._is_kept(structure):
-                yield from _with_choices(structure, self.choices)
+        if self.layout is not None:
+            axes = dict(structure_of(self.layout, Layout(()), Layout(())).axes)
+            candidates = structures_of_axes(axes, variables)
+        elif self.fixed_axes:
+            candidates = structures_of_names(sets, list(self.fixed_axes), variables)
+        else:
+            candidates = structures(sets, self.max_axes, variables)
+        by_axes = itertools.groupby(candidates, lambda structure: structure.axes)
+        for _, group in by_axes:
+            for structure in self._stored_as_asked(list(group)):
+                for stages in self.stages:
+                    staged = dataclasses.replace(structure, stages=stages)
+                    yield from _with_choices(staged, self._choices_of(staged))
 
-    def _is_kept(self, structure: Structure) -> bool:
-        """Returns whether a structure has what the user fixed."""
-        axes = {axis for axis, _ in structure.axes}
-        if self.fixed_axes and axes != set(self.fixed_axes):
-            return False
-        if self.layout is None:
-            return True
-        return Layout(structure.layout) == self.layout
+    def _stored_as_asked(self, group: list[Structure]) -> list[Structure]:
+        """Returns those structures of one kind whose variables are stored as the user asks;
+        if that is not possible for these axes, as they can be.
+        """
+        asked = [s for s in group if s.storage in self.storages]
+        return asked or group[:1]
+
+    def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
+        """Returns the choices that a structure is planned with. Each number of microbatches
+        of a pipeline has a plan of its own.
+        """
+        if structure.stages == 1:
+            return self.choices
+        return {**self.choices, MICROBATCHES: self.microbatches}
 
     def _price(self, structure: Structure) -> None:
         """Prices the candidates of a structure."""
-        grid = make_grid(
-            structure, self.problem, self.names, self.microbatches, self.fixed_axes
-        )
+        counts = self.microbatches
+        if structure.stages > 1:
+            counts = [int(dict(structure.choices)[MICROBATCHES])]  # type: ignore[call-overload]
+        grid = make_grid(structure, self.problem, self.names, counts, self.fixed_axes)
         if grid is None:
             return
         try:

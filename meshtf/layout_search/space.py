@@ -89,6 +89,7 @@ class Structure:
       stored_dim: the dimension of variables that is sharded for that; "" if none is.
       stored_axes: the axes that it is sharded along.
       choices: further settings of the program, as pairs: (("recompute", True),).
+      stages: the number of stages of a pipeline, along an axis of their own.
     """
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
@@ -96,6 +97,7 @@ class Structure:
     stored_dim: str = ""
     stored_axes: tuple[str, ...] = ()
     choices: tuple[tuple[str, object], ...] = ()
+    stages: int = 1
 
     @property
     def layout(self) -> str:
@@ -156,52 +158,52 @@ def structures(
       max_axes: the most axes.
       variables: the shapes of the variables that are trained.
     """
-    in_variables = {name for shape in variables for name in shape.names}
     for count in range(1, max_axes + 1):
         for combination in itertools.combinations_with_replacement(sets, count):
-            distinct = set(combination)
-            # Several axes with one set differ from one axis only in how variables are stored.
-            data_sets = [dims for dims in distinct if not in_variables & set(dims)]
-            repeated = [dims for dims in distinct if combination.count(dims) > 1]
-            if any(dims not in data_sets for dims in repeated) or len(repeated) > 1:
-                continue
-            if repeated and combination.count(repeated[0]) > 2:
-                continue
-            yield from _with_storages(combination, bool(repeated), data_sets, variables)
+            axes: dict[str, tuple[str, ...]] = {}
+            for dims in combination:
+                axes[axis_name(dims, axes)] = dims
+            yield from structures_of_axes(axes, variables)
 
 
-def _with_storages(
-    combination: Sequence[tuple[str, ...]],
-    is_hybrid: bool,
-    data_sets: Sequence[tuple[str, ...]],
-    variables: Sequence[Shape],
+def structures_of_names(
+    sets: Sequence[tuple[str, ...]], names: Sequence[str], variables: Sequence[Shape]
 ) -> Iterator[Structure]:
-    """Yields the structures with the given sets, one for each way to store the variables.
+    """Yields all structures whose axes have given names. The arguments are those of
+    `structures`, with the names in place of their number.
+    """
+    for combination in itertools.product(sets, repeat=len(names)):
+        yield from structures_of_axes(dict(zip(names, combination)), variables)
+
+
+def structures_of_axes(
+    axes: Mapping[str, tuple[str, ...]], variables: Sequence[Shape]
+) -> Iterator[Structure]:
+    """Yields the structures with given axes, one for each way to store the variables.
+
+    Two axes that shard the same are of use only for examples, if variables are sharded along
+    one of them (hybrid FSDP).
 
     Args:
-      combination: what each axis shards.
-      is_hybrid: whether two axes shard the same: variables are sharded along one of them.
-      data_sets: the sets without dimensions of variables.
-      variables: the shapes of the variables.
+      axes: axis -> the dimensions that it shards.
+      variables: the shapes of the variables that are trained.
     """
-    axes: dict[str, tuple[str, ...]] = {}
-    for dims in combination:
-        axes[axis_name(dims, axes)] = dims
-    data_axes = [axis for axis, dims in axes.items() if dims in data_sets]
+    in_variables = {name for shape in variables for name in shape.names}
+    data_axes = [axis for axis, dims in axes.items() if not in_variables & set(dims)]
     pairs = tuple(axes.items())
     stored_dim = _stored_dim(pairs, variables)
-    if is_hybrid:
-        if stored_dim:
-            last_axis = (data_axes[-1],)
-            yield Structure(pairs, "variables", stored_dim, last_axis)
-        return
-    if not data_axes or not stored_dim:
-        yield Structure(pairs)
+    counts = {dims: list(axes.values()).count(dims) for dims in axes.values()}
+    repeated = [dims for dims, count in counts.items() if count > 1]
+    if repeated:
+        is_hybrid = len(repeated) == 1 and counts[repeated[0]] == 2
+        inner = [axis for axis in data_axes if axes[axis] == repeated[0]]
+        if is_hybrid and inner and stored_dim:
+            yield Structure(pairs, "variables", stored_dim, (inner[-1],))
         return
     for storage in STORAGES:
         if storage == "replicated":
             yield Structure(pairs)
-        else:
+        elif data_axes and stored_dim:
             yield Structure(pairs, storage, stored_dim, tuple(data_axes))
 
 

@@ -61,8 +61,6 @@ def brute_force(problem, microbatches, max_axes):
     sets = sharded_together(names.shapes, names.searched)
     seconds = []
     for structure in structures(sets, max_axes, names.variables):
-        if structure.storage == "replicated" and structure.stored_dim:
-            continue
         grid = make_grid(structure, problem, names, microbatches, {})
         for i in range(0 if grid is None else len(grid)):
             choices = {}
