@@ -298,7 +298,12 @@ class Search:
         """Returns the error for a search without a result."""
         problem = self.problem
         if not self.prices:
-            refused = str(self.refused[0][1]) if self.refused else "nothing"
+            refused = (
+                f"no axes of {problem.devices} devices divide what they shard, with these "
+                "numbers of microbatches and stages"
+            )
+            if self.refused:
+                refused = str(self.refused[0][1])
             return LayoutError(
                 explain_error(
                     "no layout that was tried is legal.",

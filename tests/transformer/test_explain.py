@@ -172,3 +172,15 @@ def test_required_settings_are_named(call, tmp_path):
 def test_what_is_no_flag_is_refused(call):
     code, _, err = call(argv=["lm_stdlib.gin"])
     assert code == 1 and "'lm_stdlib.gin' is not a flag" in err
+
+
+def test_hardware_gives_the_time_and_a_trace(call, tmp_path):
+    path = tmp_path / "step.json"
+    _, out, _ = call(hardware="h100", trace=str(path), depth=0)
+    assert "time on h100" in out
+    assert "of peak FLOPs" in out
+    assert "80.0 GiB device memory: fits" in out
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {"matmul", "op", "update"} <= {event["cat"] for event in spans}
+    assert all(event["dur"] >= 0 for event in spans)

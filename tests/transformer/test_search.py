@@ -1,0 +1,108 @@
+"""`python -m meshtf search`: the fastest layouts of a configuration, and its errors."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import meshtf as mtf
+from transformer import search
+from transformer.cli import command_line
+from transformer.training import training_run
+
+SMALL = [
+    "Architecture.d_model = 16",
+    "Architecture.d_ff = 32",
+    "Architecture.blocks = 1",
+    "train.batch_size = 8",
+    "ByteText.length = 8",
+]
+
+
+@pytest.fixture
+def call(capsys):
+    """Calls the command with flags; returns its stdout and stderr."""
+    flags.FLAGS(["search"])
+
+    def call(*params, **saved):
+        gin.clear_config()
+        values = {
+            "gin_file": ["lm_stdlib.gin"],
+            "gin_param": [*SMALL, *params],
+            "devices": 8,
+            "hardware": "h100",
+            "max_axes": 2,
+            "microbatches": ["1", "2"],
+            "recompute": "no",
+        }
+        with flagsaver.flagsaver(**(values | saved)):
+            search.main(["search"])
+        return capsys.readouterr()
+
+    yield call
+    gin.clear_config()
+
+
+def test_the_first_choice_is_a_gin_file(call, tmp_path):
+    path = tmp_path / "best.gin"
+    out, err = call(save=str(path), recompute="both")
+    assert "layouts on 8 devices (h100" in out
+    assert "recompute=" in out
+    gin.clear_config()
+    command_line.configure(["lm_stdlib.gin", str(path)], SMALL)
+    with gin.unlock_config():
+        gin.bind_parameter("Mesh.devices", "abstract")
+    forecast = training_run.Run().explain(None, "h100")
+    text = path.read_text(encoding="utf-8")
+    assert forecast.positions == 8
+    assert f"# {forecast.time.seconds:.4g} s a step" in text
+
+
+def test_what_is_fixed_and_why_another_is_slower(call):
+    out, _ = call(
+        axes="data:4;model:2",
+        rules="batch:data; heads:model; d_ff:model; vocab:model",
+        why_not="length:seq",
+    )
+    rows = [line for line in out.splitlines() if "batch:data" in line]
+    assert rows
+    assert all("data:4;model:2" in row for row in rows)
+    assert "Why not length:seq?" in out
+    assert "of the first choice" in out
+
+
+def test_stages_of_a_pipeline_are_tried(call):
+    out, _ = call(
+        "Architecture.blocks = 2",
+        stages=["2"],
+        microbatches=["2"],
+        rules="batch:data",
+        storage=["replicated"],
+    )
+    assert "stage:2;data:4" in out
+
+
+def test_errors_are_messages(call, capsys):
+    with pytest.raises(SystemExit):
+        call(memory="1KiB")
+    assert "no layout fits into" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        call(hardware="h10o")
+    assert "there is no profile of hardware" in capsys.readouterr().err
+
+
+def test_usage_needs_devices_and_hardware():
+    flags.FLAGS(["search"])
+    assert "--devices=N" in search.usage_error(["search"])
+    with flagsaver.flagsaver(devices=8, hardware="h100", measure=2):
+        assert "--mesh_devices" in search.usage_error(["search"])
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("mesh_devices", ["spmd:cpu:8", "logical:8"])
+def test_the_first_choices_run(call, mesh_devices):
+    out, _ = call(measure=2, mesh_devices=mesh_devices)
+    assert "measured" in out
+    assert mtf.__version__
