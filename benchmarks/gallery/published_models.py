@@ -39,6 +39,7 @@ MODELS = {
     "gpt2_medium": Published("355M", "64x8 256x8"),
     "gpt2_large": Published("774M", "8x1 16x4"),
     "gpt2_xl": Published("1.5B", "16x4 64x8"),
+    "gpt3_175b": Published("175B", "64x8 256x8"),
     "bert_base": Published("110M", "1x1 8x1 16x4"),
     "bert_large": Published("340M", "64x8 256x8"),
     "bert_large_lamb": Published("340M", "256x8 128x16"),

@@ -183,6 +183,7 @@ class StepTime:
 
     Attributes:
       hardware: the name of the profile.
+      source: where its rates of matmuls are from.
       seconds: the time of the step.
       matmuls: the time in which a device computes matmuls.
       other_ops: the time in which it computes all other ops.
@@ -197,6 +198,7 @@ class StepTime:
     """
 
     hardware: str
+    source: str
     seconds: float
     matmuls: float
     other_ops: float

@@ -158,6 +158,8 @@ def _time(forecast: ForecastData) -> list[str]:
     lines = [f"  {title:<{LABEL_WIDTH}}{time_headline(time)}"]
     for label, seconds in time_rows(time):
         lines.append(f"    {label:<{LABEL_WIDTH - 2}}{seconds:>10}")
+    if time.source:
+        lines.append(_wrapped(f"    rates of matmuls: {time.source}", indent="      "))
     lines.append("    the slowest lines")
     for seconds, line in slowest_lines(forecast, short_paths(forecast)):
         lines.append(f"      {seconds:>10}  {line}")

@@ -37,6 +37,7 @@ def step_time(
     ordered = sorted(collectives.items(), key=lambda item: -item[1])
     time = StepTime(
         hardware=hardware.name,
+        source=hardware.sources.get("matmul_flops", ""),
         collectives=tuple((axes, s) for axes, s in ordered if s),
         **plain,
     )

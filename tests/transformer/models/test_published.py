@@ -41,11 +41,11 @@ def clean_gin():
     gin.clear_config()
 
 
-def gpt2(d, blocks):
+def gpt2(d, blocks, positions=1024):
     """Tokens and positions; a block: 4 d² of attention, 8 d² of its hidden layer,
     biases, norms.
     """
-    return (50257 + 1024) * d + blocks * (12 * d * d + 13 * d) + 2 * d
+    return (50257 + positions) * d + blocks * (12 * d * d + 13 * d) + 2 * d
 
 
 def bert(d, blocks):
@@ -98,6 +98,7 @@ COUNTS = {
     "gpt2_medium": (gpt2(1024, 24), 355e6),
     "gpt2_large": (gpt2(1280, 36), 774e6),
     "gpt2_xl": (gpt2(1600, 48), 1.5e9),
+    "gpt3_175b": (gpt2(12288, 96, positions=2048), 175e9),
     "bert_base": (bert(768, 12), 110e6),
     "bert_large": (bert(1024, 24), 340e6),
     "bert_large_lamb": (bert(1024, 24), 340e6),
