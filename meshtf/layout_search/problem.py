@@ -19,6 +19,7 @@ from meshtf.graph import ControlFlowOp, Loop, Node
 from meshtf.graph.control_flow.body import Body
 from meshtf.graph.recorder import Recorded
 from meshtf.hardware import Hardware
+from meshtf.layout_search.space import sharded_together
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
 
@@ -110,6 +111,11 @@ class Names:
     variables: tuple[Shape, ...]
     sizes: Mapping[str, int]
     searched: frozenset[str]
+
+    def sets(self) -> list[tuple[str, ...]]:
+        """Returns the sets of dimensions that one axis can shard."""
+        stored = {name for shape in self.variables for name in shape.names}
+        return sharded_together(self.shapes, self.searched, stored)
 
 
 def names_of_program(recorded: Recorded) -> Names:

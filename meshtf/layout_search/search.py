@@ -21,7 +21,6 @@ from meshtf.layout_search.result import SearchResult
 from meshtf.layout_search.space import (
     STORAGES,
     Structure,
-    sharded_together,
     structures,
     structures_of_axes,
     structures_of_names,
@@ -250,7 +249,7 @@ class Search:
     def _structures(self, names: Names) -> Iterator[Structure]:
         """Yields the structures, with each combination of the choices."""
         variables = names.variables
-        sets = sharded_together(names.shapes, names.searched)
+        sets = names.sets()
         if self.layout is not None:
             axes = dict(structure_of(self.layout, Layout(()), Layout(())).axes)
             candidates = structures_of_axes(axes, variables)

@@ -33,21 +33,26 @@ _AXIS_NAMES = {
 
 
 def sharded_together(
-    shapes: Iterable[Shape], names: Collection[str]
+    shapes: Iterable[Shape], names: Collection[str], in_variables: Collection[str] = ()
 ) -> list[tuple[str, ...]]:
-    """Returns the largest sets of dimensions that one axis can shard, each sorted.
+    """Returns the largest sets of dimensions that one axis can shard, each sorted; and of sets
+    with dimensions of examples, those dimensions alone, so that variables can be sharded in
+    another way along the axis.
 
     Args:
       shapes: the shapes of all tensors.
       names: the dimensions that may be sharded.
+      in_variables: the dimensions that variables have.
     """
     conflicts: dict[str, set[str]] = {name: {name} for name in names}
     for shape in set(shapes):
         for name in shape.names:
             if name in conflicts:
                 conflicts[name].update(shape.names)
-    sets = _largest_sets(set(), set(names), set(), conflicts)
-    return sorted(tuple(sorted(dims)) for dims in sets if dims)
+    sets = list(_largest_sets(set(), set(names), set(), conflicts))
+    if in_variables:
+        sets += [dims - set(in_variables) for dims in sets]
+    return sorted({tuple(sorted(dims)) for dims in sets if dims})
 
 
 def _largest_sets(
@@ -189,9 +194,17 @@ def structures_of_axes(
       variables: the shapes of the variables that are trained.
     """
     in_variables = {name for shape in variables for name in shape.names}
-    data_axes = [axis for axis, dims in axes.items() if not in_variables & set(dims)]
     pairs = tuple(axes.items())
     stored_dim = _stored_dim(pairs, variables)
+    # The axes of examples along which every variable with the dimension can be sharded.
+    stored_names = {
+        name for shape in variables if stored_dim in shape for name in shape.names
+    }
+    data_axes = [
+        axis
+        for axis, dims in axes.items()
+        if set(dims) - in_variables and not stored_names & set(dims)
+    ]
     counts = {dims: list(axes.values()).count(dims) for dims in axes.values()}
     repeated = [dims for dims, count in counts.items() if count > 1]
     if repeated:

@@ -13,7 +13,7 @@ from meshtf.hardware import Hardware, Link
 from meshtf.layout_search.pricing import make_grid, ordered
 from meshtf.layout_search.problem import Problem, names_of_program
 from meshtf.layout_search.search import Search
-from meshtf.layout_search.space import sharded_together, structures
+from meshtf.layout_search.space import structures
 
 SLOW_NETWORK = Hardware(
     "test",
@@ -58,7 +58,7 @@ def mlp(sizes):
 def brute_force(problem, microbatches, max_axes):
     """Returns the seconds of all candidates that fit, each planned on its own."""
     names = names_of_program(problem.record("", {}, {}))
-    sets = sharded_together(names.shapes, names.searched)
+    sets = names.sets()
     seconds = []
     for structure in structures(sets, max_axes, names.variables):
         grid = make_grid(structure, problem, names, microbatches, {})
@@ -77,7 +77,9 @@ def brute_force(problem, microbatches, max_axes):
 @pytest.mark.sampled(4)
 def test_the_first_choice_is_that_of_brute_force(index):
     draw = random.Random(index)
-    sizes = {name: draw.choice((8, 16, 64, 256)) for name in ("batch", "d_model", "d_ff")}
+    sizes = {
+        name: draw.choice((8, 16, 64, 256)) for name in ("batch", "d_model", "d_ff")
+    }
     build, args = mlp(sizes)
     hardware = Hardware(
         "drawn",
@@ -118,7 +120,10 @@ def test_what_is_fixed_stays_fixed():
     result = search(axes="data:4;model:2", layout="batch:data; d_ff:model")
     assert {candidate.axes for candidate in result.best} == {"data:4;model:2"}
     assert {candidate.layout for candidate in result.best} == {"batch:data; d_ff:model"}
-    (one,) = {c.choices.get("microbatches") for c in search(choices={"microbatches": [4]}).best}
+    (one,) = {
+        c.choices.get("microbatches")
+        for c in search(choices={"microbatches": [4]}).best
+    }
     assert one == 4
 
 
@@ -128,7 +133,9 @@ def test_candidates_are_as_they_are_explained():
     mesh = mtf.Mesh(devices="abstract", **best.mesh_settings)
     forecast = mtf.explain(build(mesh, **best.choices), *args, hardware=SLOW_NETWORK)
     assert forecast.time.seconds == pytest.approx(best.seconds)
-    assert [c.seconds for c in search().best] == sorted(c.seconds for c in search().best)
+    assert [c.seconds for c in search().best] == sorted(
+        c.seconds for c in search().best
+    )
 
 
 def test_memory_decides_what_fits():
@@ -146,7 +153,9 @@ def test_why_not_names_the_rule_or_what_takes_longer():
     slower = result.why_not("d_model:model")
     assert "of the first choice" in slower
     assert "It spends more time on" in slower
-    assert "does not fit" in search(memory=60_000).why_not("d_model:model", axes="model:8")
+    assert "does not fit" in search(memory=60_000).why_not(
+        "d_model:model", axes="model:8"
+    )
 
 
 def test_the_table_has_each_candidate_and_the_front():
