@@ -13,6 +13,7 @@ dvalues at the indices, which is a segment_sum.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -65,6 +67,8 @@ class TopK(OpWithStatistics):
         Sample(("v", Dimension("k", 6)), ("ties b:4;v:8",)),
         Sample(("v", Dimension("k", 5)), ("a:2;v:5;b:2",)),
         Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)),
+        Sample(("v", Dimension("k", 6)), ("ties v:7;b:3",)),
+        Sample(("v", Dimension("k", 2)), ("int b:3;v:3",)),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -86,6 +90,10 @@ class TopK(OpWithStatistics):
         if factor == self.k.name:
             return Role.UNSHARDED
         return Role.MAP  # the outputs are sharded too
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        # It comes after equal elements of its shard, since these have lower indices.
+        return -math.inf if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -112,11 +120,21 @@ class TopK(OpWithStatistics):
         # Values and indices of all shards, [shards, *rest, k], are concatenated along k in
         # the order of the shards, so that the lowest index comes first among equals.
         shard_values, shard_indices = gathered
-        all_values = tf.concat(tf.unstack(shard_values), axis=-1)
-        all_indices = tf.concat(tf.unstack(shard_indices), axis=-1)
+        all_values = self._concat_shards(context, shard_values)
+        all_indices = self._concat_shards(context, shard_indices)
         values, selected_indices = tf.math.top_k(all_values, self.k.size)
         batch_dims = len(selected_indices.shape) - 1
         return values, tf.gather(all_indices, selected_indices, batch_dims=batch_dims)
+
+    def _concat_shards(self, context: LocalContext, gathered: Any) -> Any:
+        """Returns gathered statistics [shards, *rest, k] as [*rest, shards * k]. If a shard
+        has less than k elements, padding comes last among its k largest, and is left out.
+        """
+        shards = tf.unstack(gathered)
+        if context.is_padded(self.dim):
+            counts = context.elements_of_shards(self.dim)
+            shards = [x[..., :count] for x, count in zip(shards, counts)]
+        return tf.concat(shards, axis=-1)
 
     def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
         """Returns the k largest elements of the local shard and their local indices, both
@@ -150,6 +168,7 @@ class ArgMax(OpWithStatistics):
         Sample(("v",), ("ties b:4;v:8",), gradient=False),
         Sample(("v",), ("int a:2;v:8;b:5",), below=3, gradient=False),
         Sample(("v",), ("ties v:4",), gradient=False),
+        Sample(("v",), ("ties b:3;v:5",), gradient=False),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -160,6 +179,10 @@ class ArgMax(OpWithStatistics):
         if factor == self.dim:
             return Role.SAME
         return Role.MAP
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        # It comes after equal elements of its shard, since these have lower indices.
+        return -math.inf if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -183,6 +206,12 @@ class ArgMax(OpWithStatistics):
     ) -> LocalTensors:
         # The largest element of each shard and its index, both [shards, *rest].
         largest, indices = gathered
+        if context.is_padded(self.dim):
+            # Shards without elements, which may come before others, have only padding.
+            counts = context.elements_of_shards(self.dim)
+            shards = [shard for shard, count in enumerate(counts) if count]
+            largest = tf.gather(largest, shards)
+            indices = tf.gather(indices, shards)
         indices = tf.stack(tf.unstack(indices), axis=-1)  # [*rest, shards]
         best_shard = tf.argmax(largest, axis=0, output_type=tf.int32)  # [*rest]
         rank = len(best_shard.shape)

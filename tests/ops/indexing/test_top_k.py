@@ -118,3 +118,27 @@ def test_shards_exchange_their_k_largest_and_nothing_else(function, num_statisti
     )
     (move,) = forecast.collectives
     assert (move.kind, move.bytes) == ("gather_statistics", 3 * 5 * num_statistics * 4)
+
+
+@pytest.mark.parametrize(
+    "axes, layout", [("x:4", "v:x"), ("x:2;y:2", "v:x+y"), ("x:2;y:4", "v:x+y")]
+)
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_padding_comes_after_the_smallest_elements(axes, layout, size):
+    """Under two axes, shards with padding come before shards without."""
+    mesh = mtf.Mesh(axes, layout)
+    shape = mtf.Shape([mtf.Dimension("v", size)])
+    lowest = {"float32": -np.inf, "int32": -(2**31), "uint8": 0}
+    for dtype, value in lowest.items():
+        numbers = np.full(size, value, dtype)
+        numbers[size - 1] = 1
+        expected = [size - 1, *range(size - 1)]
+        x = mtf.asarray(mesh, numbers, shape)
+        values, indices = mtf.top_k(x, "v", mtf.Dimension("k", size))
+        np.testing.assert_array_equal(indices.numpy(), expected)
+        np.testing.assert_array_equal(values.numpy(), numbers[expected])
+        assert mtf.argmax(x, "v").numpy() == size - 1
+        equal = mtf.asarray(mesh, np.full(size, value, dtype), shape)
+        _, indices = mtf.top_k(equal, "v", "k:2")
+        np.testing.assert_array_equal(indices.numpy(), [0, 1])
+        assert mtf.argmax(equal, "v").numpy() == 0
