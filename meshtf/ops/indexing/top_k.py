@@ -111,7 +111,7 @@ class TopK(OpWithStatistics):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         values, local_indices = self._local_top_k(context, x)
-        indices = local_indices + context.shard_offset(self.dim)
+        indices = _global_indices(context, self.dim, local_indices)
         return Statistics(exchanged=(values, indices))
 
     def local_sharded(
@@ -181,7 +181,8 @@ class ArgMax(OpWithStatistics):
         return Role.MAP
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        # It comes after equal elements of its shard, since these have lower indices.
+        # It comes after equal elements of its shard, since these have lower indices. A shard
+        # of padding alone comes after the elements of the first shard.
         return -math.inf if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
@@ -198,7 +199,7 @@ class ArgMax(OpWithStatistics):
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         local_index = tf.argmax(x, axis, output_type=tf.int32)
-        index = local_index + context.shard_offset(self.dim)
+        index = _global_indices(context, self.dim, local_index)
         return Statistics(exchanged=(tf.reduce_max(x, axis), index))
 
     def local_sharded(
@@ -206,12 +207,6 @@ class ArgMax(OpWithStatistics):
     ) -> LocalTensors:
         # The largest element of each shard and its index, both [shards, *rest].
         largest, indices = gathered
-        if context.is_padded(self.dim):
-            # Shards without elements, which may come before others, have only padding.
-            counts = context.elements_of_shards(self.dim)
-            shards = [shard for shard, count in enumerate(counts) if count]
-            largest = tf.gather(largest, shards)
-            indices = tf.gather(indices, shards)
         indices = tf.stack(tf.unstack(indices), axis=-1)  # [*rest, shards]
         best_shard = tf.argmax(largest, axis=0, output_type=tf.int32)  # [*rest]
         rank = len(best_shard.shape)
@@ -222,6 +217,15 @@ class ArgMax(OpWithStatistics):
 
     def flops(self, x: Spec) -> int:
         return x.shape.size
+
+
+def _global_indices(context: LocalContext, dim: str, local_indices: Any) -> Any:
+    """Returns the indices in all of `dim` of elements of the local shard."""
+    indices = local_indices + context.shard_offset(dim)
+    if not context.is_padded(dim):
+        return indices
+    # Kernels may select padding before NaN. Its index must be valid all the same.
+    return tf.minimum(indices, context.global_size(dim) - 1)
 
 
 def _check_ordered(x: Spec, dim: str) -> None:
