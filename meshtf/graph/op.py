@@ -145,6 +145,11 @@ class LocalContext(Protocol):
         int if no shard has any.
         """
 
+    def elements_of_shards(self, factor: str) -> tuple[int, ...]:
+        """Returns the size of each shard along a factor, without padding, in the order of
+        `shard_index`. The last shards may have none.
+        """
+
     def global_size(self, factor: str) -> int:
         """Returns the size of a factor over all shards, in elements."""
 

@@ -11,12 +11,13 @@ axis in the same way. So a shard begins where it would on the major axes alone.
 (3, 1, 2)
 >>> start_of_shard(10, (2, 2), (1, 1))
 8
->>> [num_elements(5, (2, 2), (i, j)) for i in range(2) for j in range(2)]
-[2, 1, 2, 0]
+>>> elements_of_shards(5, (2, 2))
+(2, 1, 2, 0)
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,3 +76,14 @@ def num_elements(
     for shard, coordinate in zip(sizes_by_axis(size, axis_sizes), coordinates):
         count = min(max(count - coordinate * shard, 0), shard)
     return count
+
+
+def elements_of_shards(size: int, axis_sizes: Sequence[int]) -> tuple[int, ...]:
+    """Returns the number of elements of each shard, without padding, in the order of the
+    shards; the arguments are those of `sizes_by_axis`.
+    """
+    coordinates_of_shards = itertools.product(*map(range, axis_sizes))
+    return tuple(
+        num_elements(size, axis_sizes, coordinates)
+        for coordinates in coordinates_of_shards
+    )

@@ -16,11 +16,12 @@ MESHES = [
     ("", ""),
     ("x:2;y:2", "batch:x;h:y"),
     ("x:4", "batch:x"),
+    ("x:3", "batch:x"),  # shards of 3, 3 and 2 examples
     ("x:2;y:2", "channels:x;h:y"),
 ]
 
 
-@pytest.fixture(params=MESHES, ids=[layout or "one device" for _, layout in MESHES])
+@pytest.fixture(params=MESHES, ids=lambda mesh: " on ".join(mesh[::-1]))
 def mesh(request):
     return mtf.Mesh(*request.param)
 

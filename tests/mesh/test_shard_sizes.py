@@ -30,3 +30,9 @@ def test_a_shard_begins_where_it_would_on_the_major_axis_alone():
         for major in range(3):
             alone = shard_sizes.start_of_shard(size, (3,), (major,))
             assert shard_sizes.start_of_shard(size, (3, 2), (major, 0)) == alone
+
+
+def test_elements_of_shards_are_in_order_of_the_major_axis():
+    assert shard_sizes.elements_of_shards(5, (2, 2)) == (2, 1, 2, 0)
+    assert shard_sizes.elements_of_shards(3, (2, 4)) == (1, 1, 0, 0, 1, 0, 0, 0)
+    assert shard_sizes.elements_of_shards(7, ()) == (7,)

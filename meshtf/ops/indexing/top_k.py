@@ -13,6 +13,7 @@ dvalues at the indices, which is a segment_sum.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -65,6 +67,8 @@ class TopK(OpWithStatistics):
         Sample(("v", Dimension("k", 6)), ("ties b:4;v:8",)),
         Sample(("v", Dimension("k", 5)), ("a:2;v:5;b:2",)),
         Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)),
+        Sample(("v", Dimension("k", 6)), ("ties v:7;b:3",)),
+        Sample(("v", Dimension("k", 2)), ("int b:3;v:3",)),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -87,6 +91,10 @@ class TopK(OpWithStatistics):
             return Role.UNSHARDED
         return Role.MAP  # the outputs are sharded too
 
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        # It comes after equal elements of its shard, since these have lower indices.
+        return -math.inf if factor == self.dim else None
+
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
@@ -103,7 +111,7 @@ class TopK(OpWithStatistics):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         values, local_indices = self._local_top_k(context, x)
-        indices = local_indices + context.shard_offset(self.dim)
+        indices = _global_indices(context, self.dim, local_indices)
         return Statistics(exchanged=(values, indices))
 
     def local_sharded(
@@ -112,11 +120,21 @@ class TopK(OpWithStatistics):
         # Values and indices of all shards, [shards, *rest, k], are concatenated along k in
         # the order of the shards, so that the lowest index comes first among equals.
         shard_values, shard_indices = gathered
-        all_values = tf.concat(tf.unstack(shard_values), axis=-1)
-        all_indices = tf.concat(tf.unstack(shard_indices), axis=-1)
+        all_values = self._concat_shards(context, shard_values)
+        all_indices = self._concat_shards(context, shard_indices)
         values, selected_indices = tf.math.top_k(all_values, self.k.size)
         batch_dims = len(selected_indices.shape) - 1
         return values, tf.gather(all_indices, selected_indices, batch_dims=batch_dims)
+
+    def _concat_shards(self, context: LocalContext, gathered: Any) -> Any:
+        """Returns gathered statistics [shards, *rest, k] as [*rest, shards * k]. If a shard
+        has less than k elements, padding comes last among its k largest, and is left out.
+        """
+        shards = tf.unstack(gathered)
+        if context.is_padded(self.dim):
+            counts = context.elements_of_shards(self.dim)
+            shards = [x[..., :count] for x, count in zip(shards, counts)]
+        return tf.concat(shards, axis=-1)
 
     def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
         """Returns the k largest elements of the local shard and their local indices, both
@@ -150,6 +168,7 @@ class ArgMax(OpWithStatistics):
         Sample(("v",), ("ties b:4;v:8",), gradient=False),
         Sample(("v",), ("int a:2;v:8;b:5",), below=3, gradient=False),
         Sample(("v",), ("ties v:4",), gradient=False),
+        Sample(("v",), ("ties b:3;v:5",), gradient=False),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -160,6 +179,11 @@ class ArgMax(OpWithStatistics):
         if factor == self.dim:
             return Role.SAME
         return Role.MAP
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        # It comes after equal elements of its shard, since these have lower indices. A shard
+        # of padding alone comes after the elements of the first shard.
+        return -math.inf if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -175,7 +199,7 @@ class ArgMax(OpWithStatistics):
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         local_index = tf.argmax(x, axis, output_type=tf.int32)
-        index = local_index + context.shard_offset(self.dim)
+        index = _global_indices(context, self.dim, local_index)
         return Statistics(exchanged=(tf.reduce_max(x, axis), index))
 
     def local_sharded(
@@ -193,6 +217,15 @@ class ArgMax(OpWithStatistics):
 
     def flops(self, x: Spec) -> int:
         return x.shape.size
+
+
+def _global_indices(context: LocalContext, dim: str, local_indices: Any) -> Any:
+    """Returns the indices in all of `dim` of elements of the local shard."""
+    indices = local_indices + context.shard_offset(dim)
+    if not context.is_padded(dim):
+        return indices
+    # Kernels may select padding before NaN. Its index must be valid all the same.
+    return tf.minimum(indices, context.global_size(dim) - 1)
 
 
 def _check_ordered(x: Spec, dim: str) -> None:

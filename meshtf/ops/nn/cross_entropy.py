@@ -48,6 +48,7 @@ from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand
+from meshtf.ops.common.shards_with_padding import zero_padding
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
 from meshtf.ops.elementwise.unary import square
@@ -84,8 +85,7 @@ class CrossEntropy(OpWithStatistics):
     dim: str
     z_loss: float = 0.0
     smoothing: float = 0.0
-    # Test inputs: the attributes (dim, z_loss, smoothing), then each input's kind of values
-    # and shape. Integers are less than `below`.
+    # Test inputs: (dim, z_loss, smoothing), then each input's kind of values and shape.
     conformance_samples = (
         Sample(("v",), ("b:4;v:8", "int b:4")),
         Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
@@ -93,6 +93,7 @@ class CrossEntropy(OpWithStatistics):
         Sample(("v", 0.01), ("b:2;c:4;v:8", "int b:2;c:4")),
         Sample(("v", 0.1, 0.1), ("b:4;v:8", "int b:4")),
         Sample(("v",), ("b:3;v:5", "int b:3"), below=5),
+        Sample(("v", 0.1, 0.2), ("v:7;b:3", "int b:3")),
         Sample(("v", 0.1), ("half b:2;v:8", "int b:2")),
     )
 
@@ -102,10 +103,9 @@ class CrossEntropy(OpWithStatistics):
         return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        if factor == self.dim:
-            # With smoothing, no value leaves both the largest and the mean logit alone.
-            return "gather" if self.smoothing else -math.inf
-        return 0.0 if input_index == 1 else None  # labels must be valid
+        if input_index == 1:
+            return 0.0  # labels must be valid
+        return -math.inf if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -141,7 +141,8 @@ class CrossEntropy(OpWithStatistics):
         label_logit = logits_at_labels(logits, local_labels, axis)
         if self.smoothing:
             # The sum over shards is the mean of all logits.
-            mean = tf.reduce_sum(logits, axis) * (1 / context.global_size(self.dim))
+            total = tf.reduce_sum(zero_padding(context, self.dim, logits, axis), axis)
+            mean = total * (1 / context.global_size(self.dim))
             label_logit = label_logit * (1 - self.smoothing) + mean * self.smoothing
         return Statistics(
             exchanged=(lse, label_logit), residuals=(exponentials, largest)

@@ -25,6 +25,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -38,7 +39,7 @@ from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, squeeze
-from meshtf.ops.common.trace_cache import constant
+from meshtf.ops.common.shards_with_padding import mean_of_shard, mean_over_shards
 from meshtf.ops.elementwise.arithmetic import add, divide, multiply
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -57,6 +58,9 @@ class _NormalizeBase(OpWithStatistics):
 
     dim: str
     center: bool
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return None  # means leave padding out
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -83,6 +87,7 @@ class Normalize(_NormalizeBase):
         Sample(("b", True, 1e-2), ("b:4;d:6",)),
         Sample(("b", False, 1e-2), ("c:2;b:4;d:3",)),
         Sample(("d", True, 1e-6), ("d:5;b:3",)),
+        Sample(("d", False, 1e-2), ("b:3;d:7",)),
         Sample(("d", True, 0.1), ("ties b:4;d:8",)),
         Sample(("d", True, 0.1), ("half b:2;d:8",)),
         Sample(("d", False, 0.1), ("half b:2;d:8",)),
@@ -107,11 +112,11 @@ class Normalize(_NormalizeBase):
         x = widen(x)
         axis = context.axis(0, self.dim)  # in the shape of input 0
         if not self.center:
-            mean_square = _mean(tf.square(x), axis)
+            mean_square = mean_of_shard(context, self.dim, tf.square(x), axis)
             return Statistics(exchanged=(mean_square,), residuals=(x,))
-        mean = _mean(x, axis)
+        mean = mean_of_shard(context, self.dim, x, axis)
         centered_x = x - mean
-        variance = _mean(tf.square(centered_x), axis)
+        variance = mean_of_shard(context, self.dim, tf.square(centered_x), axis)
         # Residuals stay on the device, for `local_sharded`.
         return Statistics(exchanged=(mean, variance), residuals=(centered_x, mean))
 
@@ -121,13 +126,14 @@ class Normalize(_NormalizeBase):
         if not self.center:
             (mean_squares,) = gathered
             (wide_x,) = residuals
-            mean_square = tf.reduce_mean(mean_squares, axis=0)
+            mean_square = mean_over_shards(context, self.dim, mean_squares)
             return self._scale(context, wide_x, mean_square, x)
         centered_x, mean = residuals
         means, variances = gathered  # of all shards: [shards, ...]
-        global_mean = tf.reduce_mean(means, axis=0)
+        global_mean = mean_over_shards(context, self.dim, means)
         centered_x = centered_x + (mean - global_mean)
-        variance = tf.reduce_mean(variances + tf.square(means - global_mean), axis=0)
+        variances = variances + tf.square(means - global_mean)
+        variance = mean_over_shards(context, self.dim, variances)
         return self._scale(context, centered_x, variance, x)
 
     def _scale(
@@ -179,6 +185,7 @@ class NormalizeGrad(_NormalizeBase):
         Sample(("d", False), ("b:4;d:6", "b:4;d:6", "positive b:4")),
         Sample(("b", True), ("c:2;b:4;d:3", "c:2;b:4;d:3", "positive c:2;d:3")),
         Sample(("d", False), ("d:5;b:3", "d:5;b:3", "positive b:3")),
+        Sample(("d", True), ("b:3;d:7", "b:3;d:7", "positive b:3")),
     )
 
     def output_specs(self, dy: Spec, y: Spec, inverse_std: Spec) -> Specs:
@@ -197,9 +204,9 @@ class NormalizeGrad(_NormalizeBase):
         dy = widen(dy)
         y = widen(y)
         axis = context.axis(0, self.dim)
-        means = [_mean(dy * y, axis)]
+        means = [mean_of_shard(context, self.dim, dy * y, axis)]
         if self.center:
-            means.append(_mean(dy, axis))
+            means.append(mean_of_shard(context, self.dim, dy, axis))
         return Statistics(exchanged=tuple(means), residuals=(dy, y))
 
     def local_sharded(
@@ -211,7 +218,7 @@ class NormalizeGrad(_NormalizeBase):
         y: Any,
         inverse_std: Any,
     ) -> LocalTensors:
-        means = tuple(tf.reduce_mean(tensor, axis=0) for tensor in gathered)
+        means = tuple(mean_over_shards(context, self.dim, x) for x in gathered)
         return self._dx(context, means, residuals, inverse_std, like=dy)
 
     def _dx(
@@ -262,11 +269,6 @@ class NormalizeGrad(_NormalizeBase):
 
     def flops(self, *xs: Spec) -> int:
         return 7 * xs[0].shape.size
-
-
-def _mean(x: Any, axis: int) -> Any:
-    """Returns the mean along an axis, which is kept with size 1."""
-    return tf.reduce_mean(x, constant(axis), keepdims=True)
 
 
 def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:

@@ -21,6 +21,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -49,6 +50,7 @@ class Prod(OpWithStatistics):
     conformance_samples = (
         Sample(("d",), ("b:4;d:6",)),
         Sample(("b",), ("b:4;d:3",)),
+        Sample(("d",), ("ties d:5;b:3",)),
         Sample(("d",), ("int d:4;b:3",), gradient=False),
     )
 
@@ -69,6 +71,9 @@ class Prod(OpWithStatistics):
         if factor == self.dim:
             return Role.SAME  # each shard computes the same product, after the exchange
         return Role.MAP  # the output is sharded too
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return 1.0 if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -108,10 +113,14 @@ class ProdGrad(OpWithStatistics):
     conformance_samples = (
         Sample(("d",), ("b:4", "ties b:4;d:6"), gradient=False),
         Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
+        Sample(("d",), ("b:3", "ties b:3;d:5"), gradient=False),
     )
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (x,)
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return 1.0 if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)

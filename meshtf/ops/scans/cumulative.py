@@ -148,6 +148,10 @@ class Scan(OpWithStatistics):
         Sample(("min", "d", True), ("ties d:4;b:5",)),
         Sample(("logsumexp", "d"), ("b:4;d:6",)),
         Sample(("logsumexp", "d", True), ("d:4;b:2",)),
+        Sample(("prod", "d", True), ("b:3;d:5",)),
+        Sample(("max", "d", True), ("ties b:3;d:5",)),
+        Sample(("min", "d"), ("int d:7;b:3",)),
+        Sample(("logsumexp", "d", True), ("b:3;d:5",)),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -162,6 +166,9 @@ class Scan(OpWithStatistics):
                 )
             )
         return (x,)
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return IDENTITIES[self.kind](tf.float32) if factor == self.dim else None
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)

@@ -29,6 +29,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     OpWithStatistics,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -64,6 +65,7 @@ class LinearRecurrence(OpWithStatistics):
         Sample(("d", True), ("d:6;b:2", "d:6;b:2")),
         Sample(("d", True), ("d:4", "d:4")),
         Sample(("d",), ("d:5;b:3", "d:5;b:3")),
+        Sample(("d", True), ("b:3;d:7", "b:3;d:7")),
     )
 
     def output_specs(self, a: Spec, b: Spec) -> Specs:
@@ -75,6 +77,11 @@ class LinearRecurrence(OpWithStatistics):
             )
         require_floating(a, "linear_recurrence")
         return (Spec(a.shape, same_dtype(a, b)),)
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        if factor != self.dim:
+            return None
+        return 1.0 if input_index == 0 else 0.0  # h[i] = 1 * h[i - 1] + 0
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -100,6 +107,12 @@ class LinearRecurrence(OpWithStatistics):
     ) -> LocalTensors:
         # The running products of a, and h for an initial value of 0, of this shard.
         products, h = residuals
+        shard_index = context.shard_index(self.dim)
+        num_shards = _num_shards_with_elements(context, self.dim)
+        if num_shards < context.num_shards(self.dim):
+            # A reverse scan starts before the last shards, which have no elements.
+            gathered = [x[:num_shards] for x in gathered]
+            shard_index = tf.minimum(shard_index, num_shards - 1)
         # The statistics of each shard, [shards, ...].
         shard_products, shard_ends = gathered
         # The true last h of each shard: a recurrence over shards.
@@ -109,7 +122,7 @@ class LinearRecurrence(OpWithStatistics):
         # The initial value of a shard is the last h of the shard before it in the scan.
         shift_to_next = -1 if self.reverse else 1
         initial_values = tf.roll(true_ends, shift_to_next, axis=0)
-        initial_value = tf.gather(initial_values, context.shard_index(self.dim))
+        initial_value = tf.gather(initial_values, shard_index)
         # It is not added in the first shard of the scan, whose initial value is 0: 0 times
         # an infinite product would be NaN.
         is_earlier = is_earlier_shard(context, self.dim, self.reverse, true_ends)
@@ -153,6 +166,12 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
     return apply(
         LinearRecurrence(dim, reverse), broadcast(a, shape), broadcast(b, shape)
     )
+
+
+def _num_shards_with_elements(context: LocalContext, dim: str) -> int:
+    """Returns the number of shards without those at the end that have no elements."""
+    counts = context.elements_of_shards(dim)
+    return max((i for i, count in enumerate(counts) if count), default=0) + 1
 
 
 def last_element(y: Any, axis: int, reverse: bool) -> Any:

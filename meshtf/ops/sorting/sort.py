@@ -4,7 +4,7 @@
     order = mtf.argsort(scores, "items", descending=True)
     z = mtf.take_along_axis(x, order, "items")
 
-Where the dimension is sharded, there are two algorithms. Neither gathers the dimension:
+Where axes divide the dimension, there are two algorithms. Neither gathers it:
 
     if another dimension can be sharded instead   all-to-all, a local sort (`Sort`), and
                                                   all-to-all back
@@ -15,6 +15,8 @@ Where the dimension is sharded, there are two algorithms. Neither gathers the di
 The second algorithm moves about as many bytes as an all-gather, and each iteration waits for
 a neighbour, but a device stores at most three shards. To sort a long dimension by the first
 algorithm, have another dimension that the mesh axis divides and that is not sharded.
+
+If axes do not divide the dimension, `Sort` runs, for which the dimension is not sharded.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def _sort_with_order(x: Tensor, dim: str, descending: bool) -> tuple[Tensor, Ten
 
 def _shards_to_merge(x: Tensor, dim: str) -> int:
     """Returns the number of shards of `dim` by the active layout rules; 1 if another
-    dimension can be sharded instead.
+    dimension can be sharded instead, or if shards of `dim` end with padding.
     """
     mesh = x.mesh
     if mesh is None:
@@ -80,6 +82,8 @@ def _shards_to_merge(x: Tensor, dim: str) -> int:
     for axis_state, axis_size in zip(placement, mesh.axes.values()):
         if axis_state == Sharded(dim):
             num_shards *= axis_size
+    if x.shape[dim] % num_shards:
+        return 1  # blocks of a merge have equal sizes
     for other_dim in x.shape:
         is_sharded = Sharded(other_dim.name) in placement
         if not is_sharded and other_dim.size % num_shards == 0:

@@ -102,11 +102,11 @@ def _filled(x: Any, axis: int, num_elements: Any, value: float) -> Any:
       x: the tensor.
       axis: the axis.
       num_elements: the number of elements that stay, a scalar int32 tensor.
-      value: the value; infinity is the largest value of the data type.
+      value: the value; infinity is the largest value of an integer type.
     """
     if x.dtype.is_bool:
         fill = tf.constant(value > 0)
-    elif value in (float("inf"), float("-inf")) and not x.dtype.is_complex:
+    elif x.dtype.is_integer and math.isinf(value):
         fill = tf.constant(x.dtype.max if value > 0 else x.dtype.min, x.dtype)
     else:
         fill = tf.cast(value, x.dtype)

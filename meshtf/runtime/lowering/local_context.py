@@ -26,7 +26,12 @@ from meshtf.graph import (
     window_of,
 )
 from meshtf.mesh import Mesh
-from meshtf.mesh.shard_sizes import is_padded, sizes_by_axis, start_of_shard
+from meshtf.mesh.shard_sizes import (
+    elements_of_shards,
+    is_padded,
+    sizes_by_axis,
+    start_of_shard,
+)
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
@@ -185,6 +190,10 @@ class DeviceContext:
             remaining = size - self.coordinates[axis] * shard
             size = tf.clip_by_value(remaining, 0, shard)
         return size
+
+    def elements_of_shards(self, factor: str) -> tuple[int, ...]:
+        """Returns the size of each shard along a factor without padding."""
+        return elements_of_shards(self.global_size(factor), self._axis_sizes(factor))
 
     def _axis_sizes(self, factor: str) -> list[int]:
         """Returns the sizes of the axes that shard a factor."""

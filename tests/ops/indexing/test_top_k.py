@@ -118,3 +118,39 @@ def test_shards_exchange_their_k_largest_and_nothing_else(function, num_statisti
     )
     (move,) = forecast.collectives
     assert (move.kind, move.bytes) == ("gather_statistics", 3 * 5 * num_statistics * 4)
+
+
+@pytest.mark.parametrize(
+    "axes, layout", [("x:4", "v:x"), ("x:2;y:2", "v:x+y"), ("x:2;y:4", "v:x+y")]
+)
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_padding_comes_after_the_smallest_elements(axes, layout, size):
+    """Under two axes, shards with padding come before shards without."""
+    mesh = mtf.Mesh(axes, layout)
+    lowest = {"float32": -np.inf, "int32": -(2**31), "uint8": 0}
+    for dtype, value in lowest.items():
+        equal = np.full((1, size), value, dtype)
+        one_larger = np.where(np.eye(size, dtype=bool), np.array(1, dtype), equal)
+        numbers = np.concatenate([equal, one_larger])
+        x = mtf.asarray(mesh, numbers, "b;v")
+        expected = np.argsort(-numbers.astype("float64"), axis=1, kind="stable")
+        values, indices = mtf.top_k(x, "v", mtf.Dimension("k", size))
+        np.testing.assert_array_equal(indices.numpy(), expected)
+        np.testing.assert_array_equal(
+            values.numpy(), np.take_along_axis(numbers, expected, axis=1)
+        )
+        np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), expected[:, 0])
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("k", ["k:1", "k:4"])
+def test_indices_of_nan_are_valid_beside_padding(k, jit):
+    mesh = mtf.Mesh("x:4", "v:x")  # shards of 2, 2, 1 and 0
+    x = mtf.asarray(mesh, np.full(5, np.nan, "float32"), "v")
+
+    def select(x):
+        return mtf.top_k(x, "v", k)[1], mtf.argmax(x, "v")
+
+    indices, index = mtf.function(select, jit=jit)(x)
+    assert (0 <= indices.numpy()).all() and (indices.numpy() < 5).all()
+    assert 0 <= index.numpy() < 5

@@ -77,3 +77,14 @@ def test_what_is_refused(mesh):
         mtf.layer_norm(x, "e")
     with pytest.raises(mtf.DTypeError, match="rms_norm does not take int32"):
         mtf.rms_norm(mtf.cast(x, "int32"), "d")
+
+
+@pytest.mark.parametrize("axes, layout", [("x:4", "d:x"), ("x:2;y:2", "d:x+y")])
+@pytest.mark.parametrize("size", [3, 61, 62])
+@pytest.mark.parametrize("ours, theirs", [(mtf.layer_norm, layer), (mtf.rms_norm, rms)])
+def test_shards_count_by_their_elements(axes, layout, size, ours, theirs):
+    """A large mean shows wrong weights, and a shard without elements."""
+    values = random_values(1000.0)[:, :size]
+    x = mtf.asarray(mtf.Mesh(axes, layout), values, "b;d")
+    y = ours(x, "d", 0.5).numpy()
+    np.testing.assert_allclose(y, theirs(values, 0.5), atol=1e-3)

@@ -164,3 +164,17 @@ def test_what_is_refused():
             mtf.DTypeError, match=r'bool has no order.*\n.*mtf.cast\(x, "int32"\)'
         ):
             function(x > 1.0, "n")
+
+
+@pytest.mark.parametrize(
+    "axes, layout", [("x:4", "n:x"), ("x:2;y:2", "n:x+y"), ("x:3", "n:x")]
+)
+@pytest.mark.parametrize("size", [2, 5, 7])
+def test_a_size_that_axes_do_not_divide(axes, layout, size, rng):
+    numbers = rng.permutation(size).astype("float32")
+    x = named(numbers, axes, layout)
+    values, order = mtf.sort(x, "n"), mtf.argsort(x, "n")
+    np.testing.assert_array_equal(values.numpy(), np.arange(size))
+    np.testing.assert_array_equal(order.numpy(), np.argsort(numbers))
+    (dx,) = mtf.gradients([mtf.square(values) * 0.5], [x])
+    np.testing.assert_array_equal(dx.numpy(), numbers)

@@ -43,3 +43,15 @@ def program_text(layout: str, strict: bool) -> str:
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_programs_are_those_of_a_strict_mesh_where_axes_divide_sizes(layout):
     assert program_text(layout, strict=False) == program_text(layout, strict=True)
+
+
+@pytest.mark.parametrize("rules", ["", "d:data", "d:data+model"])
+def test_infinite_elements_stay_infinite_beside_padding(rules):
+    """The largest finite number, in place of infinity, would be larger than -inf."""
+    mesh = mtf.Mesh("data:2;model:2", rules)
+    x = mtf.asarray(mesh, np.full(5, -np.inf, "float32"), "d")
+    assert mtf.reduce_max(x, "d").numpy() == -np.inf
+    assert mtf.reduce_min(-x, "d").numpy() == np.inf
+    assert mtf.reduce_logsumexp(x, "d").numpy() == -np.inf
+    assert np.isnan(mtf.softmax(x, "d").numpy()).all()
+    np.testing.assert_array_equal(mtf.math.cummax(x, "d").numpy(), x.numpy())
