@@ -20,6 +20,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,7 @@ def main(argv: Sequence[str]) -> None:
             storage=_STORAGE.value,
             choices=_choices(),
             stages=[int(count) for count in _STAGES.value],
+            progress=_Progress(),
         )
         if _MEASURE.value:
             result = result.measured(_MESH_DEVICES.value, _MEASURE.value)
@@ -152,6 +155,7 @@ def main(argv: Sequence[str]) -> None:
             _save(_SAVE.value, gin_text(result.best[0]))
 
 
+_PROGRESS_SECONDS = 5.0
 _EMPTY_LAYOUTS = (
     'Mesh.layout = ""',
     'Mesh.variable_layout = ""',
@@ -159,6 +163,25 @@ _EMPTY_LAYOUTS = (
     "Mesh.within_host = ()",
     'Mesh.devices = "abstract"',
 )
+
+
+class _Progress:
+    """Prints how many plans are done to standard error, every few seconds."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._next = self._start + _PROGRESS_SECONDS
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_SECONDS
+            remaining = (now - self._start) / done * (total - done)
+            print(
+                f"{done:,} of {total:,} plans, {remaining:,.0f} s remaining",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _run(mesh: mtf.Mesh | None = None, **settings: Any) -> Run:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import LayoutWarning
@@ -24,6 +24,11 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape
 
 MICROBATCHES = "microbatches"  # the choice that is priced without a plan of its own
+# What an axis shards is decided by the dimensions that ops with this fraction of all FLOPs have,
+# or variables with this fraction of all elements.
+_MAJOR = 0.01
+# Dimensions above this fraction are sharded along with them, where that is possible.
+_MINOR = 0.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,23 +109,36 @@ class Names:
       shapes: the shapes of all tensors of the forward pass.
       variables: the shapes of the variables that are trained.
       sizes: name -> its largest size.
-      searched: the names that a layout may shard.
+      searched: the names that decide what an axis shards.
+      minor: further names, which axes shard along with those if they can; the name that most
+        work has comes first.
     """
 
     shapes: tuple[Shape, ...]
     variables: tuple[Shape, ...]
     sizes: Mapping[str, int]
     searched: frozenset[str]
+    minor: tuple[str, ...] = ()
 
     def sets(self) -> list[tuple[str, ...]]:
         """Returns the sets of dimensions that one axis can shard."""
         stored = {name for shape in self.variables for name in shape.names}
-        return sharded_together(self.shapes, self.searched, stored)
+        sets = sharded_together(self.shapes, self.searched, stored)
+        return [self._with_minor(dims) if set(dims) & stored else dims for dims in sets]
+
+    def _with_minor(self, dims: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns a set of dimensions with those minor ones that no tensor has beside them."""
+        result = list(dims)
+        for name in self.minor:
+            shapes = [shape for shape in self.shapes if name in shape]
+            if not any(other in shape for shape in shapes for other in result):
+                result.append(name)
+        return tuple(result)
 
 
 def names_of_program(recorded: Recorded) -> Names:
     """Returns the names of a recorded program. A layout may shard those of arguments and of
-    variables, but not a dimension that a loop scans.
+    variables, but not a dimension that a loop scans, and none that hardly any work has.
     """
     shapes: dict[Shape, None] = {}
     variables: dict[Shape, None] = {}
@@ -145,5 +163,52 @@ def names_of_program(recorded: Recorded) -> Names:
         for dim in shape:
             sizes[dim.name] = max(sizes.get(dim.name, 0), dim.size)
     stored = {name for shape in (*variables, *arguments) for name in shape.names}
-    searched = {name for name in stored - scanned if sizes.get(name, 0) > 1}
-    return Names(tuple(shapes), tuple(variables), sizes, frozenset(searched))
+    shares = _shares(recorded.nodes, variables)
+    candidates = [
+        name
+        for name in sorted(stored - scanned, key=lambda name: -shares.get(name, 0.0))
+        if sizes.get(name, 0) > 1 and shares.get(name, 0.0) >= _MINOR
+    ]
+    searched = [name for name in candidates if shares[name] >= _MAJOR]
+    return Names(
+        shapes=tuple(shapes),
+        variables=tuple(variables),
+        sizes=sizes,
+        searched=frozenset(searched),
+        minor=tuple(candidates[len(searched) :]),
+    )
+
+
+def _shares(nodes: Sequence[Node], variables: Iterable[Shape]) -> dict[str, float]:
+    """Returns for each name the fraction of all FLOPs in ops that have it, or the fraction of
+    the elements of variables that have it, if that is larger.
+    """
+    flops = _flops_by_name(nodes)
+    elements: dict[str, float] = {"": 0.0}
+    for shape in variables:
+        for name in ("", *shape.names):
+            elements[name] = elements.get(name, 0.0) + shape.size
+    shares: dict[str, float] = {}
+    for amounts in (flops, elements):
+        total = max(amounts[""], 1.0)
+        for name, amount in amounts.items():
+            shares[name] = max(shares.get(name, 0.0), amount / total)
+    return shares
+
+
+def _flops_by_name(nodes: Sequence[Node]) -> dict[str, float]:
+    """Returns name -> the FLOPs of all ops whose inputs or outputs have it; "" -> all FLOPs."""
+    result: dict[str, float] = {"": 0.0}
+    for node in nodes:
+        op = node.op
+        if isinstance(op, ControlFlowOp):
+            iterations = op.num_iterations or 1 if isinstance(op, Loop) else 1
+            for body in op.bodies:
+                for name, flops in _flops_by_name(body.nodes).items():
+                    result[name] = result.get(name, 0.0) + flops * iterations
+            continue
+        flops = op.flops(*(x.spec for x in node.inputs))
+        names = {name for x in (*node.inputs, *node.outputs) for name in x.shape.names}
+        for name in {"", *names}:
+            result[name] = result.get(name, 0.0) + flops
+    return result

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from absl import logging
-
 from meshtf.errors import ArgumentError, LayoutError, MeshtfError, explain_error
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, exact_candidates, pareto_front
@@ -57,6 +55,7 @@ def search(
     storage: str | Sequence[str] = ("slots", "variables"),
     choices: Mapping[str, Sequence[Any]] | None = None,
     stages: Sequence[int] = (1,),
+    progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Returns the layouts with the least predicted time of a call, of all that fit.
 
@@ -87,6 +86,7 @@ def search(
         of that size, the outermost, and `build` makes a pipeline, whose number of
         microbatches it gets as well. Each of these plans is as long as the pipeline's
         schedule: fix what you can.
+      progress: a function of the number of plans so far and of all plans, called after each.
 
     Raises:
       ArgumentError: an argument is of another type, or there are no such devices.
@@ -104,6 +104,7 @@ def search(
             as_int("stages", count, least=1)
             for count in as_sequence("stages", stages, "numbers, such as (1, 2, 4)")
         ],
+        progress=progress,
     ).run()
 
 
@@ -170,7 +171,9 @@ class Search:
         storages: Sequence[str],
         choices: dict[str, Sequence[Any]],
         stages: Sequence[int] = (1,),
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        self.progress = progress
         self.problem = problem
         self.max_axes = max_axes
         self.fixed_axes = dict(axes)
@@ -193,8 +196,11 @@ class Search:
         # The first value of each choice stands for all: names do not depend on it.
         base = {name: values[0] for name, values in self.choices.items()}
         self.names = names_of_program(self.problem.record("", {}, base))
-        for structure in self._structures(self.names):
+        all_structures = list(self._structures(self.names))
+        for i, structure in enumerate(all_structures):
             self._price(structure)
+            if self.progress is not None:
+                self.progress(i + 1, len(all_structures))
         best = exact_candidates(self.problem, self.prices, NUM_BEST)
         if not best:
             raise self._nothing_fits()
@@ -291,7 +297,6 @@ class Search:
             self.prices.append(price(structure, self.problem, grid))
         except MeshtfError as error:
             self.refused.append((structure, error))
-        logging.info("priced %d plans", len(self.prices))
 
     def _nothing_fits(self) -> LayoutError:
         """Returns the error for a search without a result."""
