@@ -49,7 +49,6 @@ from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.function import function, run_functions_eagerly
 from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
-from meshtf.hardware import Hardware
 from meshtf.layout_search import search, SearchResult
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
@@ -221,7 +220,6 @@ __all__ = [
     # Forecasts, exports and checks
     "explain",
     "Forecast",
-    "Hardware",
     "search",
     "SearchResult",
     "export",

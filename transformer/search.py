@@ -32,7 +32,6 @@ from transformer.cli import command_line, hardware_flags
 
 if TYPE_CHECKING:
     import meshtf as mtf
-    from meshtf.layout_search import Candidate
     from transformer.training.training_run import Run
 
 _DEVICES = flags.DEFINE_integer(
@@ -259,7 +258,7 @@ def _choices() -> dict[str, Sequence[Any]]:
     }
 
 
-def gin_text(candidate: Candidate) -> str:
+def gin_text(candidate: Any) -> str:
     """Returns a candidate as settings of gin."""
     lines = [
         f"# {candidate.seconds:.4g} s a step, predicted for "

@@ -318,7 +318,8 @@ class Function(Generic[P, R]):
     def record_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
         """Returns a call as it is recorded; nothing runs."""
         call = self._python.bind(args, kwargs, runs=False)
-        return self._python.record(Graph(call.mesh), call)
+        graph = Graph(call.mesh)
+        return self._python.record(graph, call)
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -23,6 +23,7 @@ from typing import Any
 
 from meshtf.errors import ArgumentError, ParseError, explain_error, near_misses
 from meshtf.names.arguments import as_path, refuse
+from meshtf.names.source import Source
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -172,6 +173,7 @@ def as_hardware(value: object) -> Hardware:
                 f"there is no profile of hardware {str(value)!r}.",
                 close_to=near_misses(str(value), names) or "none of those",
                 profiles=", ".join(names),
+                source=Source.of_caller(),
                 way_out="Name one of these, or give the path of a file that "
                 "python -m meshtf calibrate wrote.",
             )

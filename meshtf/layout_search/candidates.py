@@ -113,8 +113,8 @@ def _fastest(
         prices = all_prices[i]
         yield prices, int(order[rank])
         if rank + 1 < len(order):
-            later = float(prices.seconds[order[rank + 1]])
-            heapq.heappush(heap, (later, i, rank + 1, order))
+            next_seconds = float(prices.seconds[order[rank + 1]])
+            heapq.heappush(heap, (next_seconds, i, rank + 1, order))
 
 
 def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | None:

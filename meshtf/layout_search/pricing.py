@@ -103,13 +103,11 @@ def make_grid(
         devices = problem.devices // structure.stages
         all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
-    rows = [
-        (dict(zip(axes, sizes)), order, count)
-        for sizes in all_sizes
-        for count in microbatches
-        if _divides(structure, names, dict(zip(axes, sizes)), count)
-        for order in orders
-    ]
+    rows = []
+    for sizes, count in itertools.product(all_sizes, microbatches):
+        size_of = dict(zip(axes, sizes))
+        if _divides(structure, names, size_of, count):
+            rows.extend((size_of, order, count) for order in orders)
     if not rows:
         return None
     strides: dict[str, list[int]] = {axis: [] for axis in axes}
@@ -190,10 +188,10 @@ def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
 
 def _medium(grid: Grid) -> int:
     """Returns the index of the candidate whose axes are of the most equal sizes."""
-    spread = np.zeros(len(grid))
+    distance = np.zeros(len(grid))
     for sizes in grid.axes.values():
-        spread = spread + np.log2(sizes) ** 2
-    return int(spread.argmin())
+        distance = distance + np.log2(sizes) ** 2
+    return int(distance.argmin())
 
 
 def ordered(structure: Structure, order: Sequence[str]) -> dict[str, Any]:

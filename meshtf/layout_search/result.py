@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import MeshtfError
@@ -11,6 +11,7 @@ from meshtf.forecast.reports.units import bytes_text, seconds_text
 from meshtf.layout_search.candidates import Candidate
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
+from meshtf.names.arguments import as_int
 
 MAX_FRONT = 8  # rows of the front of time and memory
 _TITLES = ("step", "measured", "memory", "of peak", "received", "waits", "idle")
@@ -67,7 +68,9 @@ class SearchResult:
         }
         return self.why_not_layout(self.best[0], layouts)
 
-    def measured(self, mesh_devices: Any, count: int = 5) -> SearchResult:
+    def measured(
+        self, mesh_devices: str | Sequence[str], count: int = 5
+    ) -> SearchResult:
         """Returns this result with the first candidates in the order of their measured times:
         each runs for a few steps.
 
@@ -77,7 +80,7 @@ class SearchResult:
         """
         from meshtf.layout_search.measure import measured_seconds
 
-        chosen = self.best[:count]
+        chosen = self.best[: as_int("count", count, least=1)]
         seconds = measured_seconds(self.problem, chosen, mesh_devices)
         timed = [
             dataclasses.replace(candidate, measured=measured)
@@ -172,10 +175,10 @@ class SearchResult:
 
 def _layout_text(candidate: Candidate) -> str:
     """Returns the settings of a candidate in one line."""
-    parts: list[Any] = [candidate.axes, candidate.layout]
+    settings: list[Any] = [candidate.axes, candidate.layout]
     if candidate.variable_layout:
-        parts.append(f"variables {candidate.variable_layout}")
+        settings.append(f"variables {candidate.variable_layout}")
     if candidate.optimizer_layout:
-        parts.append(f"slots {candidate.optimizer_layout}")
-    parts.extend(f"{name}={value}" for name, value in candidate.choices.items())
-    return " | ".join(parts)
+        settings.append(f"slots {candidate.optimizer_layout}")
+    settings.extend(f"{name}={value}" for name, value in candidate.choices.items())
+    return " | ".join(settings)

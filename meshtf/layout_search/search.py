@@ -93,13 +93,17 @@ def search(
       LayoutError: no layout fits into memory, or none is legal.
     """
     problem = _problem(build, args, devices, hardware, memory)
+    if progress is not None:
+        as_callable("progress", progress, "a function of two numbers")
+    if choices is None:
+        choices = {}
     return Search(
         problem,
         max_axes=as_int("max_axes", max_axes, least=1),
         axes={} if axes is None else read_axes(axes),
         layout=None if layout is None else Layout(layout),
         storages=_storages(storage),
-        choices=dict(as_mapping("choices", choices or {}, "lists of values by name")),
+        choices=dict(as_mapping("choices", choices, "lists of values by name")),
         stages=[
             as_int("stages", count, least=1)
             for count in as_sequence("stages", stages, "numbers, such as (1, 2, 4)")

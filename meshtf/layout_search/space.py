@@ -134,7 +134,7 @@ class Structure:
         return settings
 
 
-def axis_name(dims: Sequence[str], taken: Collection[str]) -> str:
+def axis_name(dims: Sequence[str], used_names: Collection[str]) -> str:
     """Returns a name for an axis that shards these dimensions.
 
     >>> axis_name(("batch",), ()), axis_name(("batch",), ("data",)), axis_name(("d",), ())
@@ -142,10 +142,10 @@ def axis_name(dims: Sequence[str], taken: Collection[str]) -> str:
     """
     named = [_AXIS_NAMES[dim] for dim in dims if dim in _AXIS_NAMES]
     name = named[0] if named else dims[0]
-    if name == "data" and name in taken:
+    if name == "data" and name in used_names:
         name = "fsdp"
     for i in itertools.count(2):
-        if name not in taken:
+        if name not in used_names:
             return name
         name = f"{name}_{i}"
     raise AssertionError  # `count` never ends
@@ -247,5 +247,5 @@ def factorizations(total: int, count: int) -> Iterator[tuple[int, ...]]:
         return
     for size in range(2, total // 2 + 1):
         if total % size == 0:
-            for others in factorizations(total // size, count - 1):
-                yield (size, *others)
+            for remaining in factorizations(total // size, count - 1):
+                yield (size, *remaining)

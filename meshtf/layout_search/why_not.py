@@ -95,13 +95,13 @@ def _differences(best: ForecastData, other: ForecastData) -> list[tuple[str, flo
     """Returns (label, seconds) of what takes longer in `other`, the most first."""
     before = _seconds_by_line(best)
     after = _seconds_by_line(other)
-    more = {label: after[label] - before.get(label, 0.0) for label in after}
+    differences = {label: after[label] - before.get(label, 0.0) for label in after}
     if best.time is not None and other.time is not None:
-        more["idle in the pipeline"] = (
+        differences["idle in the pipeline"] = (
             other.time.bubble * other.time.seconds
             - best.time.bubble * best.time.seconds
         )
-    ranked = sorted(more.items(), key=lambda item: -item[1])
+    ranked = sorted(differences.items(), key=lambda item: -item[1])
     return [(label, seconds) for label, seconds in ranked[:MAX_ROWS] if seconds > 0]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
@@ -100,6 +101,13 @@ def written(t: SimpleNamespace) -> dict[str, Call]:
     model = mtf.export_saved_model(t.function, t.x)
     counts = ("bytes_moved", "flops", "repeated_flops", "as_dict")
     page = os.path.join(t.folder, "page")
+    timed = mtf.explain(t.function, t.x, hardware="h100")
+
+    def build(mesh):
+        return mtf.function(mtf.relu, mesh=mesh, x="batch;d")
+
+    rows_of_zeros = np.zeros([4, 6], "float32")
+    result = mtf.search(build, rows_of_zeros, devices=2, hardware="h100")
 
     def rows(region, shards):
         return (
@@ -113,6 +121,19 @@ def written(t: SimpleNamespace) -> dict[str, Call]:
         "Forecast.text": call(2, on=forecast),
         "Forecast.save_html": call(page, on=forecast),
         "Forecast.save_json": call(page, on=forecast),
+        "Forecast.save_trace": call(page, on=timed),
+        "search": call(
+            build,
+            rows_of_zeros,
+            devices=2,
+            hardware="h100",
+            own=("args",),
+            takes={"storage": "list", "layout": "text", "axes": "text"},
+        ),
+        "SearchResult.why_not": call("batch:data", on=result),
+        "SearchResult.measured": call(
+            "logical:2", on=result, takes={"mesh_devices": "none text list"}
+        ),
         "Export.manifest": call(on=export),
         "Export.save": call(fresh_folder(t), on=export),
         "SavedModel": call(),

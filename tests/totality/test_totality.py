@@ -41,6 +41,7 @@ RECORDS = {
     "CompiledForecast",
     "Export",
     "Forecast",
+    "SearchResult",
     "layers.RotaryEmbedding",
     "layers.Cache",
     "layers.DecodeStep",
@@ -55,6 +56,7 @@ RECORDS = {
 FULL = {
     "Export",
     "Forecast",
+    "SearchResult",
     "Tensor",
     "checkpoints.Manifest",
 }  # but for their constructors

@@ -30,7 +30,9 @@ def trainer(axes, layout, variable_layout="", devices="abstract", **settings):
 def both(*args, **kwargs):
     """Returns the forecasts of a step under TensorFlow and under XLA."""
     step = trainer(*args, **kwargs)._step
-    return step.explain(BATCH, STEP), step.forecast_call((BATCH, STEP), {}, under_xla=True)
+    return step.explain(BATCH, STEP), step.forecast_call(
+        (BATCH, STEP), {}, under_xla=True
+    )
 
 
 def peaks(fn, *arrays, axes="", layout="", **shapes):

@@ -29,7 +29,9 @@ NS = 1e-9
 def seconds(fn, *arrays, axes="", layout="", hardware=PLAIN, **shapes):
     """Returns the predicted time of a call."""
     mesh = mtf.Mesh(axes, layout, devices="abstract")
-    forecast = mtf.explain(mtf.function(fn, mesh=mesh, **shapes), *arrays, hardware=hardware)
+    forecast = mtf.explain(
+        mtf.function(fn, mesh=mesh, **shapes), *arrays, hardware=hardware
+    )
     return forecast.time
 
 
