@@ -46,11 +46,11 @@ class MatmulTimes:
         self._tables: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for dtype in {matmul.dtype for matmul in hardware.matmuls}:
             rows = [matmul for matmul in hardware.matmuls if matmul.dtype == dtype]
-            sizes = np.log2([[r.batch, r.m, r.n, r.k] for r in rows])
-            flops = np.array([2.0 * r.batch * r.m * r.n * r.k for r in rows])
+            sizes = np.array([[r.batch, r.m, r.n, r.k] for r in rows], dtype=float)
+            flops = 2.0 * sizes.prod(axis=1)
             seconds = np.array([r.seconds for r in rows])
             efficiency = flops / seconds / hardware.peak_flops(dtype)
-            self._tables[dtype] = sizes, np.log(efficiency)
+            self._tables[dtype] = np.log2(sizes), np.log(efficiency)
 
     def seconds(self, shape: MatmulShape, num_bytes: Any) -> Any:
         """Returns the seconds of a matmul.
@@ -83,7 +83,8 @@ class MatmulTimes:
         """
         table, _ = self._tables[shape.dtype]
         sizes = np.broadcast_arrays(*map(np.asarray, shape[:4]))
-        log_sizes = np.log2(np.maximum(np.stack(sizes, axis=-1), 1))
+        stacked = np.stack(sizes, axis=-1)
+        log_sizes = np.log2(np.maximum(stacked, 1))
         straight = np.abs(log_sizes[..., None, :] - table).sum(axis=-1)
         swapped = log_sizes[..., [0, 2, 1, 3]]
         transposed = np.abs(swapped[..., None, :] - table).sum(axis=-1) + 1e-3

@@ -38,6 +38,7 @@ MIRRORS_NO_FILE = {
     "tests/function/test_saved_model.py": "SavedModels",
     "tests/function/test_tiny.py": "the smallest program",
     "tests/graph/autodiff/test_dimension_orders.py": "the order of names in gradients",
+    "tests/hardware/test_profiles.py": "the profiles in configs/hardware/",
     "tests/layers/test_layers.py": "all layers against NumPy",
     "tests/mesh/test_lacking_axes.py": "axes that a mesh lacks",
     "tests/names/test_names.py": "strings, shapes and types together",
