@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.regret.gpt_programs import GptPrograms
 from benchmarks.regret.megatron import (
+    LINKS,
     fit_constants,
     fit_layers,
     layer_factors,
@@ -44,9 +45,11 @@ def compare_published(path: str | Path, seed: int) -> Iterator[str]:
     )
     constants = fit_constants(fitted, profile, progress=_progress)
     layer_constants, layers = fit_layers(fitted, profile, constants, _progress)
+    held = fit_constants(fitted, profile, fixed=LINKS, progress=_progress)
     factors = layer_factors(judged_runs, layers)
     predictions = {
         f"{PROFILE}.json, nothing fitted": judged.seconds(Constants(profile)),
+        "fitted but for links": judged.seconds(held),
         "constants fitted": judged.seconds(constants),
         "and times of layers": judged.seconds(layer_constants, factors),
     }

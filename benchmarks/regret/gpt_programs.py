@@ -123,13 +123,9 @@ class GptPrograms:
         x = tf.TensorSpec([batch, length, d_model], tf.bfloat16)
         model = self._model
         self.embed = self._piece(self._embed, ids, model.embeddings.trainable_variables)
-        weights = [
-            w for w in self._block.trainable_variables if "norm" not in w.name
-        ]
+        weights = [w for w in self._block.trainable_variables if "norm" not in w.name]
         self.layer = self._piece(self._layer, x, weights)
-        self.head = self._piece(
-            self._head, x, [model.embeddings.token_embedding.table]
-        )
+        self.head = self._piece(self._head, x, [model.embeddings.token_embedding.table])
 
     def _embed(self, tokens: mtf.Tensor) -> mtf.Tensor:
         """Returns the residual stream [batch, length, d_model] of token ids."""

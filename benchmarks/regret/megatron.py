@@ -35,6 +35,7 @@ PARAMETERS = (
     Parameter("microbatch_seconds", 1e-3, 1.0),
     Parameter("step_seconds", 1e-2, 1.0),
 )
+LINKS = ("NVLink bandwidth", "InfiniBand bandwidth", "gradient_share")
 _ROUNDS = 3  # of fitting layers and constants in turn
 _MAX_FACTOR = 3.0  # of the time of a layer
 
@@ -72,6 +73,7 @@ def fit_constants(
     steps: StepTimes,
     profile: Hardware,
     factors: np.ndarray | float = 1.0,
+    fixed: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Constants:
     """Returns the constants that fit the measured steps of `steps.runs`.
@@ -80,16 +82,24 @@ def fit_constants(
       steps: the predicted steps.
       profile: the profile whose constants are fitted.
       factors: what the seconds of a layer are multiplied with, for each run.
+      fixed: the names of parameters that stay as they are expected.
       progress: called in each iteration.
     """
     measured = np.array([run.seconds for run in steps.runs])
 
+    expected = {p.name: p.expected for p in PARAMETERS if p.name in fixed}
+    fitted = [p for p in PARAMETERS if p.name not in fixed]
+
+    def constants_with(values: Mapping[str, float]) -> Constants:
+        """Returns the constants with some fitted values."""
+        return constants_of({**expected, **values}, profile)
+
     def residuals(values: Mapping[str, float], same_paths: bool) -> np.ndarray:
         """Returns log(predicted / measured) of each run."""
-        constants = constants_of(values, profile)
+        constants = constants_with(values)
         return np.log(steps.seconds(constants, factors, same_paths) / measured)
 
-    return constants_of(fit(residuals, PARAMETERS, progress=progress), profile)
+    return constants_with(fit(residuals, fitted, progress=progress))
 
 
 def fit_layers(
@@ -122,7 +132,7 @@ def fit_layers(
                 layers[kind] = float(np.clip(factor, 1 / _MAX_FACTOR, _MAX_FACTOR))
         if i + 1 < _ROUNDS:
             factors = layer_factors(steps.runs, layers)
-            constants = fit_constants(steps, profile, factors, progress)
+            constants = fit_constants(steps, profile, factors, progress=progress)
     return constants, layers
 
 

@@ -43,6 +43,13 @@ class Job(NamedTuple):
     layers: int
     length: int
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether the backward pass computes activations again. The file does not say so; those
+        of the jobs on several nodes do not fit without it.
+        """
+        return self.nodes == "multi"
+
     def __str__(self) -> str:
         return (
             f"{self.gpus:>4} GPUs, batch {self.global_batch:>4}, hidden "

@@ -27,15 +27,17 @@ from benchmarks.regret.gpt_programs import (
 from benchmarks.regret.published import Run
 from meshtf.forecast.time.durations import Sizes
 from meshtf.hardware import CollectiveTimes, Hardware
-from meshtf.pipeline.schedule import Schedule, Task, one_f_one_b
+from meshtf.pipeline.schedule import Schedule, Task, interleaved
 from meshtf.pipeline.simulator import simulate
 
 _VOCAB = 50_257  # of GPT-2, which vTrain's configuration has
 _VOCAB_MULTIPLE = 128  # for each tensor-parallel device; Megatron pads to it
 _HALF = 2.0  # bytes of weights, gradients and activations
-_OPTIMIZER_BYTES = 28.0  # Adam reads a gradient, and reads and writes three float32 values
+_OPTIMIZER_BYTES = (
+    28.0  # Adam reads a gradient, and reads and writes three float32 values
+)
 
-one_f_one_b = functools.cache(one_f_one_b)
+_schedule = functools.cache(interleaved)  # one chunk: 1F1B
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +105,15 @@ class StepTimes:
     Args:
       runs: the runs.
       programs: the recorded pieces of GPT.
+      chunks: the count of groups of layers of each stage, in an interleaved schedule.
     """
 
-    def __init__(self, runs: Sequence[Run], programs: GptPrograms) -> None:
+    def __init__(
+        self, runs: Sequence[Run], programs: GptPrograms, chunks: int = 1
+    ) -> None:
         self.runs = runs
         self._programs = programs
+        self._chunks = chunks
         columns = {name: _column(runs, name) for name in Run._fields[1:-1]}
         self._degrees = columns
         for name in ("hidden", "heads", "layers", "length"):
@@ -120,8 +126,7 @@ class StepTimes:
         self._kind_of_run = self._kind_of_run.reshape(-1)
         self._sizes = _sizes(**dict(zip(keys, sizes)))
         self._paths: Path | None = None
-        # Activations of these models do not fit several nodes' devices without.
-        self._recomputes = np.array([run.job.nodes == "multi" for run in runs])
+        self._recomputes = np.array([run.job.recomputes for run in runs])
 
     def seconds(
         self, constants: Constants, factors: Any = 1.0, same_paths: bool = False
@@ -147,9 +152,7 @@ class StepTimes:
     def _work(self, constants: Constants, factors: Any) -> Work:
         """Returns the seconds of the passes of each run."""
         hardware = dataclasses.replace(constants.hardware, overlaps=False)
-        durations = HalfPrecisionDurations(
-            hardware, self._programs.mesh, self._sizes
-        )
+        durations = HalfPrecisionDurations(hardware, self._programs.mesh, self._sizes)
         programs = self._programs
         layer, embed, head = (
             self._by_run(piece.seconds(durations))
@@ -192,7 +195,9 @@ class StepTimes:
         hidden, tensor = degrees["hidden"], degrees["tensor"]
         vocab = _padded_vocab(tensor)
         table = vocab * hidden
-        layers = degrees["layers"] / degrees["pipeline"] * (12 * hidden**2 + 13 * hidden)
+        layers = (
+            degrees["layers"] / degrees["pipeline"] * (12 * hidden**2 + 13 * hidden)
+        )
         parameters = (layers + table + degrees["length"] * hidden) / tensor
         collectives = self._collectives(hardware)
         data = degrees["data"]
@@ -202,8 +207,7 @@ class StepTimes:
         )
         # The embedding and the head share a table: two stages add up its gradients.
         tied = collectives.seconds("send", ("stage",), _HALF * table / tensor)
-        bandwidth = hardware.memory_bandwidth * hardware.memory_efficiency
-        optimizer = _OPTIMIZER_BYTES * parameters / bandwidth
+        optimizer = _OPTIMIZER_BYTES * parameters / hardware.memory_bandwidth
         return reduction + tied + optimizer + constants.step_seconds
 
     def _critical_paths(self, work: Work) -> Path:
@@ -218,13 +222,14 @@ class StepTimes:
         if stages == 1:
             count = run.microbatches
             return Path(count, count, count, count, count, count, 0)
+        chunks = self._chunks
         costs = []
         for kind in range(2):
-            cost = [float(work.stage[kind][i])] * stages
+            cost = [float(work.stage[kind][i]) / chunks] * (stages * chunks)
             cost[0] += float(work.embed[kind][i])
             cost[-1] += float(work.head[kind][i])
             costs.append(cost)
-        schedule = one_f_one_b(stages, run.microbatches)
+        schedule = _schedule(stages, run.microbatches, chunks)
         return critical_path(schedule, *costs, send=float(work.send[i]))
 
 
@@ -242,11 +247,12 @@ def critical_path(
     previous: dict[Task, Task] = {}
     for tasks in schedule.tasks:
         previous.update(zip(tasks[1:], tasks))
-    counts = {"forward": [0] * schedule.stages, "backward": [0] * schedule.stages}
+    chunks = schedule.stages * schedule.chunks
+    counts = {"forward": [0] * chunks, "backward": [0] * chunks}
     sends = 0
     task: Task | None = max(ends, key=ends.__getitem__)
     while task is not None:
-        counts[task.kind][task.stage] += 1
+        counts[task.kind][schedule.model_chunk(task)] += 1
         source = schedule.before(task)
         neighbour = previous.get(task)
         is_sent = source is not None and source.stage != task.stage
@@ -258,8 +264,8 @@ def critical_path(
             task = source
             sends += is_sent
     return Path(
-        sum(counts["forward"]),
-        sum(counts["backward"]),
+        sum(counts["forward"]) / schedule.chunks,
+        sum(counts["backward"]) / schedule.chunks,
         counts["forward"][0],
         counts["backward"][0],
         counts["forward"][-1],

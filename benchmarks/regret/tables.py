@@ -18,8 +18,7 @@ from benchmarks.regret.scores import (
 )
 
 HEAD = (
-    f"{'':32} {'error':>7} {'ranks':>6} {'regret':>7} {'largest':>8} "
-    f"{'best of 5':>10}"
+    f"{'':32} {'error':>7} {'ranks':>6} {'regret':>7} {'largest':>8} {'best of 5':>10}"
 )
 _RULES: dict[str, Callable[[Run], tuple[float, ...]]] = {
     "rule: tensor x pipeline": least_model_parallel,
