@@ -1,7 +1,7 @@
 """Packaging of meshtf: what it needs, what it ships, and why.
 
-The gin files lie in `configs/` at the top of a checkout, where people look for them,
-and are shipped as `transformer/configs/`, so that a wheel has two top-level names and
+The gin files and the profiles of hardware lie in `configs/` at the top of a checkout,
+where people look for them, and are shipped as `transformer/configs/`, so that a wheel has two top-level names and
 no more. `transformer.cli.config_files.find_config` finds them in both places.
 """
 
@@ -81,6 +81,6 @@ setup(
             "forecast/reports/*.html",
             "runtime/spmd/compiled/targets/*.txtpb",
         ],
-        "transformer.configs": ["**/*.gin"],
+        "transformer.configs": ["**/*.gin", "**/*.json"],
     },
 )

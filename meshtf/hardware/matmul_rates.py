@@ -46,7 +46,9 @@ class MatmulTimes:
         self._tables: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for dtype in {matmul.dtype for matmul in hardware.matmuls}:
             rows = [matmul for matmul in hardware.matmuls if matmul.dtype == dtype]
-            sizes = np.array([[row.batch, row.m, row.n, row.k] for row in rows])
+            sizes = np.array(
+                [[row.batch, row.m, row.n, row.k] for row in rows], dtype=float
+            )
             seconds = np.array([row.seconds for row in rows])
             flops = 2.0 * sizes.prod(axis=1)
             efficiency = flops / seconds / hardware.peak_flops(dtype)

@@ -1,4 +1,4 @@
-"""The wheel: two names at its top, every gin file inside, and little asked for."""
+"""The wheel: two names at its top, every gin file and profile inside, and little asked for."""
 
 from __future__ import annotations
 
@@ -63,11 +63,13 @@ def test_every_file_of_the_packages_is_shipped(wheel):
         for folder in ("meshtf", "transformer")
         for path in (ROOT / folder).rglob("*.py")
     ]
-    gin = [
+    configs = [
         "transformer/configs/" + path.relative_to(ROOT / "configs").as_posix()
-        for path in (ROOT / "configs").rglob("*.gin")
+        for ending in ("gin", "json")
+        for path in (ROOT / "configs").rglob(f"*.{ending}")
     ]
-    wanted = {*ours, *gin, "meshtf/py.typed", "transformer/configs/deep/er/one.gin"}
+    assert "transformer/configs/hardware/h100.json" in configs
+    wanted = {*ours, *configs, "meshtf/py.typed", "transformer/configs/deep/er/one.gin"}
     assert not wanted - shipped
 
 

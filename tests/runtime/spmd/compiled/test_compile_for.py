@@ -48,7 +48,11 @@ def test_the_forecast_beside_it_is_of_the_memory_under_xla(cpus):
     mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
     f = mtf.function(lambda x: mtf.softmax(x * 2, "d") + 1, mesh=mesh, x="batch;d")
     peak = mtf.compile_for(f, X, topology="four CPUs").forecast.memory.peak
-    assert f.explain(X).memory.peak < peak == f.forecast_call((X,), {}, under_xla=True).memory.peak
+    assert (
+        f.explain(X).memory.peak
+        < peak
+        == f.forecast_call((X,), {}, under_xla=True).memory.peak
+    )
 
 
 def test_no_program_for_other_devices_is_cached(cpus, tmp_path):
