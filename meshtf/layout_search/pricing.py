@@ -103,7 +103,7 @@ def make_grid(
         devices = problem.devices // structure.stages
         all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
-    rows = []
+    rows: list[tuple[dict[str, int], tuple[str, ...], int]] = []
     for sizes, count in itertools.product(all_sizes, microbatches):
         size_of = dict(zip(axes, sizes))
         if _divides(structure, names, size_of, count):
