@@ -111,13 +111,15 @@ def make_grid(
     if not rows:
         return None
     strides: dict[str, list[int]] = {axis: [] for axis in axes}
-    for sizes, order, _ in rows:
+    for size_of, order, _ in rows:
         stride = 1
         for axis in reversed(order):
             strides[axis].append(stride)
-            stride *= sizes[axis]
+            stride *= size_of[axis]
     return Grid(
-        axes={axis: np.array([sizes[axis] for sizes, _, _ in rows]) for axis in axes},
+        axes={
+            axis: np.array([size_of[axis] for size_of, _, _ in rows]) for axis in axes
+        },
         strides={axis: np.array(values) for axis, values in strides.items()},
         orders=[order for _, order, _ in rows],
         microbatches=np.array([count for _, _, count in rows]),
