@@ -19,7 +19,8 @@ import numpy as np
 
 from meshtf.hardware.profile import Hardware
 
-# Rounds of messages that wait for each other, in units of log2(devices).
+# Rounds of messages that wait for each other, in units of log2(devices) in a tree, and of
+# devices - 1 in a ring.
 _ROUNDS = {"all_reduce": 2.0, "send": 0.0, "broadcast": 1.0}
 _KIND_OF = {"window": "collective_permute", "gather_statistics": "all_gather"}
 
@@ -75,8 +76,9 @@ class CollectiveTimes:
         result: Any = 0.0
         for i, link in enumerate(self._links):
             latency, bandwidth = link.rate(kind)
-            rounds = 1.0 + _ROUNDS.get(kind, 1.0) * np.log2(np.maximum(size, 1))
-            seconds = latency * rounds
+            devices = np.maximum(size, 1)
+            waits = devices - 1 if link.ring else np.log2(devices)
+            seconds = latency * (1.0 + _ROUNDS.get(kind, 1.0) * waits)
             if i:
                 # Of each host, the devices of the group share what the host receives.
                 joined = self._links[i - 1].devices or 1

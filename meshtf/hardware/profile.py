@@ -50,6 +50,8 @@ class Link:
       latency: the seconds that a message of a few bytes takes.
       collectives: measured values in place of those, by kind of collective:
         {"all_reduce": {"latency": 1e-5, "bandwidth": 2e11}}.
+      ring: whether the messages of a collective wait for each other once for each device,
+        in a ring; else once for each doubling of their count, in a tree.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Link:
     collectives: Mapping[str, Mapping[str, float]] = dataclasses.field(
         default_factory=dict
     )
+    ring: bool = False
 
     def rate(self, kind: str) -> tuple[float, float]:
         """Returns (latency, bandwidth) of a kind of collective."""
@@ -82,6 +85,8 @@ class Hardware:
       memory_bandwidth: the bytes per second that ops read and write.
       memory_efficiency: the fraction of that bandwidth that elementwise ops reach.
       op_seconds: the time to start an op, however small it is.
+      launch_seconds: the time in which the host launches an op, while the device runs the
+        ops before it; 0: it does not count, since programs are compiled.
       links: the links, from the fastest, between neighbours, to the one that joins all.
       fuses: whether elementwise ops are fused with the ops that read their results (XLA),
         so that these results are not written to memory.
@@ -104,6 +109,7 @@ class Hardware:
     vector_flops: float = float("inf")
     memory_efficiency: float = 1.0
     op_seconds: float = 0.0
+    launch_seconds: float = 0.0
     fuses: bool = True
     overlaps: bool = True
     shares_equal_work: bool = False

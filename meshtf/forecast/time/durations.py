@@ -118,10 +118,17 @@ class Durations:
         bandwidth = self.hardware.memory_bandwidth * efficiency
         flops = self.local_flops(step)
         seconds = np.maximum(num_bytes / bandwidth, flops / self.hardware.vector_flops)
-        has_kernel = in_memory is None or any(out in in_memory for out in step.outs)
-        if has_kernel:
+        if self.has_kernel(step, in_memory):
             seconds = seconds + self.hardware.op_seconds
         return seconds / self._positions_that_share(step)
+
+    def has_kernel(self, step: Compute, in_memory: Set[Value] | None) -> bool:
+        """Returns whether an op is started on its own: it is a matmul, or not fused with the
+        ops that read its results. The arguments are those of `compute`.
+        """
+        if in_memory is None or any(out in in_memory for out in step.outs):
+            return True
+        return self.matmul_shape(step) is not None
 
     def _positions_that_share(self, step: Compute) -> Any:
         """Returns how many positions have one result computed for all of them."""

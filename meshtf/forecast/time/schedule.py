@@ -12,7 +12,7 @@ Seconds may be arrays, with an entry for each of many meshes that are compared.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +123,8 @@ class Schedule:
         self._computes: list[Any] = [0.0] * stages
         self._receives: list[Any] = [0.0] * stages
         self.busy: list[Any] = [0.0] * stages
+        # For each stage, when its host has launched the latest op.
+        self._launched: list[Any] = [0.0] * stages
         self._ready: dict[Value, Any] = {}
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
         self._calls: dict[Program, tuple[Any, Totals]] = {}
@@ -141,9 +143,8 @@ class Schedule:
             return self.end
         carried = [self._ready.get(value, 0.0) for value in self.program.results]
         received: Any = sum(self.totals.collectives.values())
-        return np.max(
-            np.broadcast_arrays(*self._computes, received, *carried[:1]), axis=0
-        )
+        units = [*self._computes, *self._launched, received]
+        return np.max(np.broadcast_arrays(*units, *carried[:1]), axis=0)
 
     def _add(self, step: Step) -> None:
         """Adds a step after all steps that it depends on."""
@@ -157,6 +158,7 @@ class Schedule:
             seconds = self.durations.write(step) if step.variables else 0.0
             self.totals.other_ops = self.totals.other_ops + seconds
             stage = stage_of(step.values[0].placement) if step.values else None
+            self._launch(stage)
             self._run(step, seconds, stage, kind="update")
         else:
             self._add_bodies(step)
@@ -164,6 +166,8 @@ class Schedule:
     def _add_compute(self, step: Compute) -> None:
         """Adds an op."""
         seconds = self.durations.compute(step, self._in_memory)
+        if self.durations.has_kernel(step, self._in_memory):
+            self._launch(step.plan.stage)
         totals = self.totals
         shape = self.durations.matmul_shape(step)
         share = self._share_of_stages(step.plan.stage)
@@ -178,6 +182,16 @@ class Schedule:
             kind = "matmul"
         self._run(step, seconds, step.plan.stage, kind)
 
+    def _launch(self, stage: int | None, ops: Any = 1) -> None:
+        """Lets the hosts of a stage, or of all stages, launch the next ops."""
+        seconds = self.durations.hardware.launch_seconds
+        for i in self._stages(stage):
+            self._launched[i] = self._launched[i] + ops * seconds
+
+    def _stages(self, stage: int | None) -> Sequence[int]:
+        """Returns the indices of the stages that run a step: all of them, or one."""
+        return range(len(self._computes)) if stage is None else [stage]
+
     def _share_of_stages(self, stage: int | None) -> float:
         """Returns the fraction of the stages that run a step: 1, or one of them."""
         return 1.0 if stage is None else 1.0 / len(self._computes)
@@ -187,10 +201,11 @@ class Schedule:
     ) -> None:
         """Runs a step on the unit that computes, of one stage or of all."""
         ready = self._latest(dependencies_of(step))
-        stages = range(len(self._computes)) if stage is None else [stage]
+        stages = self._stages(stage)
         start: Any = ready
         for i in stages:
             start = np.maximum(start, self._computes[i])
+            start = np.maximum(start, self._launched[i])
         end = start + seconds
         for i in stages:
             self._computes[i] = end
@@ -213,10 +228,12 @@ class Schedule:
         share = self._share_of_stages(stage)
         self.totals.add_collective(axes, seconds * share)
         start = self._latest(dependencies_of(step))
-        stages = range(len(self._computes)) if stage is None else [stage]
+        stages = self._stages(stage)
         waits = not self.durations.hardware.overlaps and not is_sent
+        self._launch(stage, ops=np.where(np.asarray(seconds) > 0, 1, 0))
         for i in stages:
             start = np.maximum(start, self._receives[i])
+            start = np.maximum(start, self._launched[i])
             if waits:
                 start = np.maximum(start, self._computes[i])
         end = start + seconds
@@ -269,6 +286,9 @@ class Schedule:
         stages = [stage_of(value.placement) for value in step.outs]
         stage = stages[0] if stages else None
         self._run(step, seconds, stage, "loop", runs=int(np.max(iterations)))
+        for i in self._stages(stage):
+            # The host has launched all iterations by their end at the latest.
+            self._launched[i] = np.maximum(self._launched[i], self._computes[i])
 
     def _simulate(self, body: Program, start: Any) -> Schedule:
         """Returns the schedule of one run of a body."""

@@ -1,0 +1,1 @@
+"""What forecasts of step times are worth: `python -m benchmarks.regret`."""
