@@ -2,7 +2,7 @@
 they choose.
 
     python -m benchmarks.regret --published                  # measured steps of others
-    python -m benchmarks.regret --published_file=runs.csv    # a file of your own
+    python -m benchmarks.regret --published --published_file=runs.csv    # those of your file
 
 Fits the constants of hardware on one half of the groups of published runs, and predicts the
 other. docs/explain/performance/time_model.md explains the results.
@@ -10,7 +10,7 @@ other. docs/explain/performance/time_model.md explains the results.
 
 from __future__ import annotations
 
-from absl import flags
+from absl import app, flags
 
 from benchmarks.regret.compare_published import compare_published
 from benchmarks.regret.published import PUBLISHED
@@ -29,6 +29,8 @@ flags.DEFINE_integer(
 def main(argv: list[str]) -> None:
     """Prints how good forecasts are."""
     del argv
+    if not FLAGS.published:
+        raise app.UsageError("Say what is compared: --published.")
     for line in compare_published(FLAGS.published_file, FLAGS.split_seed):
         print(line, flush=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.regret.gpt_programs import GptPrograms
+from benchmarks.regret.known_runs import known_run_lines
 from benchmarks.regret.megatron import (
     LINKS,
     fit_constants,
@@ -15,6 +16,7 @@ from benchmarks.regret.megatron import (
     layer_kind,
 )
 from benchmarks.regret.published import groups, read_runs, split_groups
+from benchmarks.regret.scores import scores_of_times
 from benchmarks.regret.step_times import Constants, StepTimes
 from benchmarks.regret.tables import (
     constant_lines,
@@ -57,8 +59,8 @@ def compare_published(path: str | Path, seed: int) -> Iterator[str]:
     known = sum(layer_kind(run) in layers for run in judged_runs)
     yield ""
     yield f"{known} of {len(judged_runs)} judged runs have layers of a known time"
-    errors = fitted.seconds(constants)
-    yield f"error on the runs that constants were fitted on: {_error(fitted_runs, errors)}"
+    own_scores = scores_of_times(fitted_runs, fitted.seconds(constants))
+    yield f"error on the runs that constants were fitted on: {own_scores.error:.1%}"
     yield ""
     yield "constants"
     yield from constant_lines(constants)
@@ -68,12 +70,10 @@ def compare_published(path: str | Path, seed: int) -> Iterator[str]:
     yield ""
     yield "layers whose time is farthest from the predicted one"
     yield from worst_layer_lines(layers)
-
-
-def _error(runs, predicted) -> str:
-    """Returns the mean absolute error."""
-    errors = [abs(p / run.seconds - 1) for p, run in zip(predicted, runs)]
-    return f"{sum(errors) / len(errors):.1%}"
+    yield ""
+    yield "known runs: seconds of a step"
+    columns = {f"{PROFILE}.json": Constants(profile), "constants fitted": constants}
+    yield from known_run_lines(columns, programs)
 
 
 def _progress(iteration: int, cost: float) -> None:

@@ -11,7 +11,7 @@ with the sizes of many runs at once (`forecast.time.durations.Sizes`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -99,7 +99,7 @@ class Piece:
 
 
 def _seconds_of(program: Program, durations: HalfPrecisionDurations) -> Any:
-    """Returns the seconds of a program without the reshards of its results."""
+    """Returns the seconds of a program."""
     durations.weights.update(
         step.out for step in program.steps if isinstance(step, ReadStep)
     )
@@ -109,16 +109,21 @@ def _seconds_of(program: Program, durations: HalfPrecisionDurations) -> Any:
 class GptPrograms:
     """The recorded pieces of GPT.
 
+    Args:
+      sizes: the sizes that programs are planned for.
+
     Attributes:
+      sizes: the same.
       mesh: the mesh that they are planned for.
       embed, layer, head: the pieces.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Mapping[str, int] = PLANNED) -> None:
+        self.sizes = sizes
         self.mesh = mtf.Mesh("model:2", LAYOUT, devices="abstract")
-        self._model = LanguageModel(self.mesh, _architecture(), z_loss=0.0)
+        self._model = LanguageModel(self.mesh, _architecture(sizes), z_loss=0.0)
         self._block = self._model.decoder.blocks[0]
-        batch, length, d_model = (PLANNED[k] for k in ("batch", "length", "d_model"))
+        batch, length, d_model = (sizes[k] for k in ("batch", "length", "d_model"))
         ids = tf.TensorSpec([batch, length], tf.int32)
         x = tf.TensorSpec([batch, length, d_model], tf.bfloat16)
         model = self._model
@@ -174,14 +179,14 @@ class GptPrograms:
         return Piece(*programs)
 
 
-def _architecture() -> Architecture:
-    """Returns GPT-2's architecture in the sizes of `PLANNED`."""
+def _architecture(sizes: Mapping[str, int]) -> Architecture:
+    """Returns GPT-2's architecture in some sizes."""
     return Architecture(
-        vocab=PLANNED["vocab"],
-        d_model=PLANNED["d_model"],
-        d_ff=PLANNED["d_ff"],
-        heads=PLANNED["heads"],
-        d_kv=PLANNED["d_kv"],
+        vocab=sizes["vocab"],
+        d_model=sizes["d_model"],
+        d_ff=sizes["d_ff"],
+        heads=sizes["heads"],
+        d_kv=sizes["d_kv"],
         blocks=1,
         activation="gelu",
         dropout=0.1,
@@ -189,7 +194,7 @@ def _architecture() -> Architecture:
         epsilon=1e-5,
         use_bias=True,
         positions="learned",
-        max_length=PLANNED["positions"],
+        max_length=sizes["positions"],
         tied=True,
         scaled_logits=False,
         dtype="bfloat16",

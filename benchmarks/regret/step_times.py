@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.regret.gpt_programs import (
-    PLANNED,
     GptPrograms,
     HalfPrecisionDurations,
     Seconds,
@@ -124,7 +123,7 @@ class StepTimes:
             np.stack([columns[key] for key in keys]), axis=1, return_inverse=True
         )
         self._kind_of_run = self._kind_of_run.reshape(-1)
-        self._sizes = _sizes(**dict(zip(keys, sizes)))
+        self._sizes = _sizes(programs.sizes, **dict(zip(keys, sizes)))
         self._paths: Path | None = None
         self._recomputes = np.array([run.job.recomputes for run in runs])
 
@@ -286,9 +285,16 @@ def _padded_vocab(tensor: Any) -> Any:
 
 
 def _sizes(
-    micro_batch: Any, hidden: Any, heads: Any, length: Any, tensor: Any
+    planned: Mapping[str, int],
+    micro_batch: Any,
+    hidden: Any,
+    heads: Any,
+    length: Any,
+    tensor: Any,
 ) -> Sizes:
-    """Returns the sizes for which programs are timed; arrays with an entry for each kind."""
+    """Returns the sizes for which programs are timed, in place of those that they are planned
+    for. The others are arrays with an entry for each kind of runs.
+    """
     sizes = {
         "batch": micro_batch,
         "length": length,
@@ -300,5 +306,5 @@ def _sizes(
         "d_kv": hidden // heads,
         "vocab": _padded_vocab(tensor),
     }
-    dims = {(name, PLANNED[name]): size for name, size in sizes.items()}
+    dims = {(name, planned[name]): size for name, size in sizes.items()}
     return Sizes({"model": tensor}, dims)

@@ -84,6 +84,16 @@ def test_a_measured_kind_replaces_both_values():
     assert mesh.seconds("all_gather", ["model"], 1e9) == pytest.approx(2e-3 + 1)
 
 
+def test_in_a_ring_each_device_adds_a_round():
+    ring = Link("ring", 8, 400e9, 5e-6, ring=True)
+    mesh = times(links=(ring, NETWORK), data=2, model=8)
+    # All-reduce: 1 + 2 (8 - 1) = 15 latencies.
+    expected = 15 * 5e-6 + 1e9 / 400e9
+    assert mesh.seconds("all_reduce", ["model"], 1e9) == pytest.approx(expected)
+    across = 3 * 1e-5 + 1e9 / 50e9
+    assert mesh.seconds("all_reduce", ["data"], 1e9) == pytest.approx(across)
+
+
 def test_statistics_are_gathered_and_windows_permuted():
     mesh = times(model=8)
     gathered = mesh.seconds("all_gather", ["model"], 1e6)

@@ -29,6 +29,7 @@ MIRRORS_NO_FILE = {
     "tests/forecast/test_padding.py": "forecasts of sizes that do not divide",
     "tests/forecast/test_sharded_memory.py": "forecasts against a paper",
     "tests/forecast/test_stages.py": "forecasts of pipelines",
+    "tests/forecast/time/test_launches.py": "ops that the host launches",
     "tests/function/test_errors.py": "what errors say",
     "tests/function/test_errors_of_programs.py": "what errors of programs say",
     "tests/function/test_explain.py": "mtf.explain",
