@@ -1,8 +1,9 @@
 """Packaging of meshtf: what it needs, what it ships, and why.
 
 The gin files and the profiles of hardware lie in `configs/` at the top of a checkout,
-where people look for them, and are shipped as `transformer/configs/`, so that a wheel has two top-level names and
-no more. `transformer.cli.config_files.find_config` finds them in both places.
+where people look for them, and are shipped as `transformer/configs/`, so that a wheel
+has two top-level names and no more. `transformer.cli.config_files.find_config` and
+`meshtf.hardware.profile.hardware_folder` find them in both places.
 """
 
 import re

@@ -70,7 +70,8 @@ class MatmulTimes:
         columns = np.ceil(shape.n / tile) * tile
         flops = 2.0 * shape.batch * rows * columns * shape.k
         compute = flops / (peak * self._hardware.matmul_efficiency)
-        return np.maximum(compute, num_bytes / self._hardware.memory_bandwidth)
+        bandwidth = self._hardware.memory_bandwidth * self._hardware.memory_efficiency
+        return np.maximum(compute, num_bytes / bandwidth)
 
     def is_covered(self, shape: MatmulShape) -> Any:
         """Returns whether a matmul of similar sizes was measured."""

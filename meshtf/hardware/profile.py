@@ -84,7 +84,7 @@ class Hardware:
       matmul_tile: matmuls compute blocks of so many rows and columns; others are padded.
       vector_flops: the FLOPs per second of all other ops.
       memory_bandwidth: the bytes per second that ops read and write.
-      memory_efficiency: the fraction of that bandwidth that elementwise ops reach.
+      memory_efficiency: the fraction of that bandwidth that ops reach.
       op_seconds: the time to start an op, however small it is.
       launch_seconds: the time in which the host launches an op, while the device runs the
         ops before it; 0: it does not count, since programs are compiled.

@@ -37,6 +37,11 @@ def test_a_small_matmul_takes_the_time_of_its_bytes():
     assert seconds(hardware(), 1, 8, 8, 8, num_bytes=1e9) == pytest.approx(1e-2)
 
 
+def test_bytes_of_a_matmul_reach_the_same_fraction_of_the_bandwidth_as_others():
+    profile = hardware(memory_efficiency=0.5)
+    assert seconds(profile, 1, 8, 8, 8, num_bytes=1e9) == pytest.approx(2e-2)
+
+
 def test_sizes_may_be_arrays():
     rows = np.array([128, 256, 512])
     expected = 2 * rows * 64 * 64 / 1e12
