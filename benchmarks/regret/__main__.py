@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from absl import app, flags
 
-from benchmarks.regret.compare_published import compare_published
-from benchmarks.regret.published import PUBLISHED
+from benchmarks.regret.published_steps.compare_published import compare_published
+from benchmarks.regret.published_steps.published import PUBLISHED
 from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS

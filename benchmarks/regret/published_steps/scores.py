@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.regret.published import Run, groups
+from benchmarks.regret.published_steps.published import Run, groups
 
 MIN_RIVALS = 4
 SHORTLIST = 5

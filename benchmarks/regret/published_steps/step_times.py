@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.regret.gpt_programs import (
+from benchmarks.regret.published_steps.gpt_programs import (
     GptPrograms,
     HalfPrecisionDurations,
     Seconds,
 )
-from benchmarks.regret.published import Run
+from benchmarks.regret.published_steps.published import Run
 from meshtf.forecast.time.durations import Sizes
 from meshtf.hardware import CollectiveTimes, Hardware
 from meshtf.pipeline.schedule import Schedule, Task, interleaved

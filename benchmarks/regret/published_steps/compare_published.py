@@ -6,19 +6,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.regret.gpt_programs import GptPrograms
-from benchmarks.regret.known_runs import known_run_lines
-from benchmarks.regret.megatron import (
+from benchmarks.regret.published_steps.gpt_programs import GptPrograms
+from benchmarks.regret.published_steps.known_runs import known_run_lines
+from benchmarks.regret.published_steps.megatron import (
     LINKS,
     fit_constants,
     fit_layers,
     layer_factors,
     layer_kind,
 )
-from benchmarks.regret.published import groups, read_runs, split_groups
-from benchmarks.regret.scores import scores_of_times
-from benchmarks.regret.step_times import Constants, StepTimes
-from benchmarks.regret.tables import (
+from benchmarks.regret.published_steps.published import groups, read_runs, split_groups
+from benchmarks.regret.published_steps.scores import scores_of_times
+from benchmarks.regret.published_steps.step_times import Constants, StepTimes
+from benchmarks.regret.published_steps.tables import (
     constant_lines,
     score_lines,
     worst_group_lines,

@@ -15,9 +15,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from benchmarks.regret.gpt_programs import GptPrograms
-from benchmarks.regret.published import Job, Run
-from benchmarks.regret.step_times import Constants, StepTimes
+from benchmarks.regret.published_steps.gpt_programs import GptPrograms
+from benchmarks.regret.published_steps.published import Job, Run
+from benchmarks.regret.published_steps.step_times import Constants, StepTimes
 
 _LENGTH = 2048
 _SELENE_LINK = 25e9 * 0.8  # of InfiniBand, as a100.json has it of half as many links

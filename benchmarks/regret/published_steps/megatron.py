@@ -15,9 +15,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.regret.fit import Parameter, Progress, fit
-from benchmarks.regret.published import Run
-from benchmarks.regret.step_times import Constants, StepTimes
+from benchmarks.regret.published_steps.fit import Parameter, Progress, fit
+from benchmarks.regret.published_steps.published import Run
+from benchmarks.regret.published_steps.step_times import Constants, StepTimes
 from meshtf.hardware import Hardware
 
 # What is expected without measurements: values of configs/hardware/a100.json and of data

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from benchmarks.regret.megatron import Constants
-from benchmarks.regret.published import Job, Run, groups
-from benchmarks.regret.scores import (
+from benchmarks.regret.published_steps.megatron import Constants
+from benchmarks.regret.published_steps.published import Job, Run, groups
+from benchmarks.regret.published_steps.scores import (
     Scores,
     least_model_parallel,
     least_pipeline,

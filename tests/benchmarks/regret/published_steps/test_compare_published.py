@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from benchmarks.regret import megatron
-from benchmarks.regret.compare_published import compare_published
-from benchmarks.regret.fit import Parameter, cost, fit
-from benchmarks.regret.gpt_programs import PLANNED, GptPrograms
-from benchmarks.regret.known_runs import KNOWN_RUNS, known_run_lines
-from benchmarks.regret.published import (
+from benchmarks.regret.published_steps import megatron
+from benchmarks.regret.published_steps.compare_published import compare_published
+from benchmarks.regret.published_steps.fit import Parameter, cost, fit
+from benchmarks.regret.published_steps.gpt_programs import PLANNED, GptPrograms
+from benchmarks.regret.published_steps.known_runs import KNOWN_RUNS, known_run_lines
+from benchmarks.regret.published_steps.published import (
     PUBLISHED,
     groups,
     read_runs,
     split_groups,
 )
-from benchmarks.regret.scores import (
+from benchmarks.regret.published_steps.scores import (
     least_model_parallel,
     least_pipeline,
     rank_correlation,
@@ -27,7 +27,11 @@ from benchmarks.regret.scores import (
     scores_of_rule,
     scores_of_times,
 )
-from benchmarks.regret.step_times import Constants, StepTimes, critical_path
+from benchmarks.regret.published_steps.step_times import (
+    Constants,
+    StepTimes,
+    critical_path,
+)
 from meshtf.hardware import as_hardware
 from meshtf.pipeline.schedule import interleaved, one_f_one_b
 from meshtf.pipeline.simulator import simulate
@@ -170,7 +174,9 @@ def test_known_runs_are_predicted_without_a_fit(programs):
 
 
 def test_the_report_prints_its_tables(small_runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.regret.known_runs.KNOWN_RUNS", KNOWN_RUNS[:1])
+    monkeypatch.setattr(
+        "benchmarks.regret.published_steps.known_runs.KNOWN_RUNS", KNOWN_RUNS[:1]
+    )
     monkeypatch.setattr(megatron, "_ROUNDS", 1)
     lines = PUBLISHED.read_text(encoding="utf-8").splitlines()
     path = tmp_path / "runs.csv"
