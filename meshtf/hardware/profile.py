@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from meshtf.errors import ArgumentError, ParseError, explain_error, near_misses
 from meshtf.names.arguments import as_path, refuse
 
@@ -49,14 +51,15 @@ class Link:
       bandwidth: the bytes that a device receives in a second, while all devices receive.
       latency: the seconds that a message of a few bytes takes.
       collectives: measured values in place of those, by kind of collective:
-        {"all_reduce": {"latency": 1e-5, "bandwidth": 2e11}}.
+        {"all_reduce": {"latency": 1e-5, "bandwidth": 2e11}}; or by the size of the group,
+        in lists of equal length: {"all_reduce": {"devices": [2, 8], "latency": [...], ...}}.
     """
 
     name: str
     devices: int | None
     bandwidth: float
     latency: float
-    collectives: Mapping[str, Mapping[str, float]] = dataclasses.field(
+    collectives: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict
     )
 
@@ -66,6 +69,21 @@ class Link:
         latency = measured.get("latency", self.latency)
         bandwidth = measured.get("bandwidth", self.bandwidth)
         return latency, bandwidth
+
+    def has_groups(self, kind: str) -> bool:
+        """Returns whether a kind of collective was measured for groups of several sizes."""
+        return "devices" in self.collectives.get(kind, {})
+
+    def rate_of_group(self, kind: str, size: Any) -> tuple[Any, Any]:
+        """Returns (latency, bandwidth) of a kind of collective in groups of `size` devices,
+        a number or an array: between measured sizes, linear in the logarithm of the size.
+        """
+        measured = self.collectives[kind]
+        sizes = np.log2(measured["devices"])
+        x = np.log2(np.maximum(size, 1))
+        latency = np.interp(x, sizes, measured["latency"])
+        seconds_per_byte = np.interp(x, sizes, 1.0 / np.array(measured["bandwidth"]))
+        return latency, 1.0 / seconds_per_byte
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +100,7 @@ class Hardware:
       memory_bandwidth: the bytes per second that ops read and write.
       memory_efficiency: the fraction of that bandwidth that elementwise ops reach.
       op_seconds: the time to start an op, however small it is.
+      call_seconds: the time of a call of a function that computes next to nothing.
       links: the links, from the fastest, between neighbours, to the one that joins all.
       fuses: whether elementwise ops are fused with the ops that read their results (XLA),
         so that these results are not written to memory.
@@ -89,7 +108,9 @@ class Hardware:
       shares_equal_work: whether what several positions compute identically is computed
         once for all: positions that share a device (the placed runtime).
       layer_factors: measured time of a loop's body divided by the predicted one, by the
-        local shapes of its matmuls; see `meshtf calibrate --gin_file`.
+        local shapes of its matmuls.
+      work_factors: measured time divided by the predicted one, by kind of work: "matmul",
+        "update", a kind of collective, or the name of an op; see `calibration.adjust`.
       matmuls: measured matmuls.
       sources: where each value is from, by the name of the attribute.
     """
@@ -104,10 +125,12 @@ class Hardware:
     vector_flops: float = float("inf")
     memory_efficiency: float = 1.0
     op_seconds: float = 0.0
+    call_seconds: float = 0.0
     fuses: bool = True
     overlaps: bool = True
     shares_equal_work: bool = False
     layer_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    work_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matmuls: tuple[MeasuredMatmul, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -140,7 +163,7 @@ class Hardware:
             if name in ("matmuls", "links") and value:
                 rows = ",\n    ".join(json.dumps(row) for row in value)
                 text = f"[\n    {rows}\n  ]"
-            elif name in ("sources", "layer_factors") and value:
+            elif name in ("sources", "layer_factors", "work_factors") and value:
                 text = json.dumps(value, indent=4, ensure_ascii=False)
                 text = text.replace("\n}", "\n  }")
             lines.append(f"  {json.dumps(name)}: {text}")

@@ -36,6 +36,7 @@ RANKS = {
     "decoding": 8,
     "pipeline": 8,
     "testing": 9,
+    "calibration": 9,
     "__init__": 10,
     "commands": 10,
     "__main__": 11,

@@ -111,9 +111,10 @@ class Durations:
         """
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
+        share = self._positions_that_share(step) / self.factor(self.kind_of(step))
         if shape is not None:
             seconds = self.matmuls.seconds(shape, num_bytes) + self.hardware.op_seconds
-            return seconds / self._positions_that_share(step)
+            return seconds / share
         efficiency = self.hardware.memory_efficiency
         bandwidth = self.hardware.memory_bandwidth * efficiency
         flops = self.local_flops(step)
@@ -121,7 +122,16 @@ class Durations:
         has_kernel = in_memory is None or any(out in in_memory for out in step.outs)
         if has_kernel:
             seconds = seconds + self.hardware.op_seconds
-        return seconds / self._positions_that_share(step)
+        return seconds / share
+
+    def kind_of(self, step: Compute) -> str:
+        """Returns the kind of work of an op, as `Hardware.work_factors` names it."""
+        shape = self.matmul_shape(step)
+        return step.node.op.display_name if shape is None else "matmul"
+
+    def factor(self, kind: str) -> float:
+        """Returns measured seconds of a kind of work divided by predicted ones."""
+        return self.hardware.work_factors.get(kind, 1.0)
 
     def _positions_that_share(self, step: Compute) -> Any:
         """Returns how many positions have one result computed for all of them."""
@@ -164,7 +174,9 @@ class Durations:
 
     def _matmul_shape(self, step: Compute) -> MatmulShape | None:
         op = step.node.op
-        if len(step.node.inputs) < 2:
+        inputs = step.node.inputs
+        # Indices are no matrix: those of a segment_sum, or of a gather.
+        if len(inputs) < 2 or any("int" in x.dtype for x in inputs):
             return None
         factors_by_input = [
             {factor_of(op, name) for name in x.shape.names} for x in step.node.inputs
@@ -195,26 +207,31 @@ class Durations:
         for store in step.variables:
             num_bytes = num_bytes + 2 * self._local_bytes(store.spec, store.placement)
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
-        return num_bytes / bandwidth + self.hardware.op_seconds
+        seconds = num_bytes / bandwidth + self.hardware.op_seconds
+        return seconds * self.factor("update")
 
-    def reshard(self, step: ReshardStep) -> Any:
-        """Returns the seconds of a collective."""
+    def reshard(self, step: ReshardStep, merged: bool = False) -> Any:
+        """Returns the seconds of a collective; `merged`: without its latency."""
         axes = step.reshard.axes
         group = self.collectives.group_size(axes)
         received = self.local_bytes(step.src) * bytes_per_byte(step.reshard.kind, group)
         if step.reshard.kind in ("send", "broadcast"):
             # The stage that receives gets all bytes.
             received = self.local_bytes(step.src)
-        return self.collectives.seconds(step.reshard.kind, axes, received)
+        seconds = self.collectives.seconds(step.reshard.kind, axes, received, merged)
+        return seconds * self.factor(step.reshard.kind)
 
-    def bucket(self, step: Bucket) -> Any:
+    def bucket(self, step: Bucket, merged: bool = False) -> Any:
         """Returns the seconds of the reductions that run as one collective."""
         first_reduction, *_ = step.reductions
         reshard = first_reduction.reshard
         group = self.collectives.group_size(reshard.axes)
         num_bytes: Any = sum(self.local_bytes(r.src) for r in step.reductions)
         received = num_bytes * bytes_per_byte(reshard.kind, group)
-        return self.collectives.seconds(reshard.kind, reshard.axes, received)
+        seconds = self.collectives.seconds(
+            reshard.kind, reshard.axes, received, merged
+        )
+        return seconds * self.factor(reshard.kind)
 
     def window(self, step: WindowStep) -> Any:
         """Returns the seconds of a halo exchange, at the sizes of the mesh."""
@@ -230,7 +247,8 @@ class Durations:
         )
         fraction = received / max(local_size, 1)
         num_bytes = self.local_bytes(step.src) * fraction
-        return self.collectives.seconds("window", step.axes, num_bytes)
+        seconds = self.collectives.seconds("window", step.axes, num_bytes)
+        return seconds * self.factor("window")
 
     def statistics(self, step: GatherStatisticsStep) -> Any:
         """Returns the seconds of an exchange of statistics."""
@@ -239,7 +257,8 @@ class Durations:
             local_bytes(spec, replicated, self.mesh) for spec in step.specs(self.mesh)
         )
         received = planned_bytes * (self.collectives.group_size(step.axes) - 1)
-        return self.collectives.seconds("gather_statistics", step.axes, received)
+        seconds = self.collectives.seconds("gather_statistics", step.axes, received)
+        return seconds * self.factor("gather_statistics")
 
 
 def stage_of(placement: Placement) -> int | None:

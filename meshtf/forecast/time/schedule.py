@@ -20,6 +20,7 @@ import numpy as np
 from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
 from meshtf.forecast.time.durations import Durations, stage_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.forecast.time.merged_reductions import merged_reductions
 from meshtf.graph import Node
 from meshtf.partition import (
     BranchStep,
@@ -71,6 +72,7 @@ class Totals:
       collectives: axes -> seconds of collectives.
       matmul_flops: FLOPs of matmuls.
       covered_flops: FLOPs of those matmuls of which similar ones were measured.
+      work: kind of work -> seconds; the kinds are those of `Hardware.work_factors`.
     """
 
     matmuls: Any = 0.0
@@ -78,6 +80,7 @@ class Totals:
     collectives: dict[str, Any] = dataclasses.field(default_factory=dict)
     matmul_flops: Any = 0.0
     covered_flops: Any = 0.0
+    work: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add(self, other: Totals, times: Any) -> None:
         """Adds the totals of a body that runs `times` times."""
@@ -87,6 +90,12 @@ class Totals:
         self.covered_flops = self.covered_flops + other.covered_flops * times
         for axes, seconds in other.collectives.items():
             self.add_collective(axes, seconds * times)
+        for kind, seconds in other.work.items():
+            self.add_work(kind, seconds * times)
+
+    def add_work(self, kind: str, seconds: Any) -> None:
+        """Adds seconds of a kind of work."""
+        self.work[kind] = self.work.get(kind, 0.0) + seconds
 
     def add_collective(self, axes: str, seconds: Any) -> None:
         """Adds the seconds of a collective along axes."""
@@ -126,7 +135,12 @@ class Schedule:
         self._ready: dict[Value, Any] = {}
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
         self._calls: dict[Program, tuple[Any, Totals]] = {}
-        for step in scheduled_steps(program):
+        steps = scheduled_steps(program)
+        # The ids of reductions that XLA merges with earlier ones.
+        self._merged: set[int] = set()
+        if durations.hardware.fuses:
+            self._merged = merged_reductions(steps)
+        for step in steps:
             self._add(step)
         self.end: Any = np.max(
             np.broadcast_arrays(*self._computes, *self._receives), axis=0
@@ -156,6 +170,7 @@ class Schedule:
         elif isinstance(step, WriteStep):
             seconds = self.durations.write(step) if step.variables else 0.0
             self.totals.other_ops = self.totals.other_ops + seconds
+            self.totals.add_work("update", seconds)
             stage = stage_of(step.values[0].placement) if step.values else None
             self._run(step, seconds, stage, kind="update")
         else:
@@ -167,6 +182,7 @@ class Schedule:
         totals = self.totals
         shape = self.durations.matmul_shape(step)
         share = self._share_of_stages(step.plan.stage)
+        totals.add_work(self.durations.kind_of(step), seconds * share)
         if shape is None:
             totals.other_ops = totals.other_ops + seconds * share
             kind = "op"
@@ -212,6 +228,7 @@ class Schedule:
             stage = stage_of(step.out.placement)
         share = self._share_of_stages(stage)
         self.totals.add_collective(axes, seconds * share)
+        self.totals.add_work(_kind_of_collective(step), seconds * share)
         start = self._latest(dependencies_of(step))
         stages = range(len(self._computes)) if stage is None else [stage]
         waits = not self.durations.hardware.overlaps and not is_sent
@@ -233,9 +250,11 @@ class Schedule:
         """Returns the seconds of a collective, and its axes as text."""
         durations = self.durations
         if isinstance(step, ReshardStep):
-            return durations.reshard(step), "+".join(step.reshard.axes)
+            seconds = durations.reshard(step, merged=id(step) in self._merged)
+            return seconds, "+".join(step.reshard.axes)
         if isinstance(step, Bucket):
-            return durations.bucket(step), "+".join(step.reductions[0].reshard.axes)
+            seconds = durations.bucket(step, merged=id(step) in self._merged)
+            return seconds, "+".join(step.reductions[0].reshard.axes)
         if isinstance(step, WindowStep):
             return durations.window(step), "+".join(step.axes)
         assert isinstance(step, GatherStatisticsStep)

@@ -33,8 +33,10 @@ def step_time(
     plain = {name: float(value) for name, value in times.items()}
     collectives = {axes: float(s) for axes, s in schedule.totals.collectives.items()}
     ordered = sorted(collectives.items(), key=lambda item: -item[1])
+    work = sorted(schedule.totals.work.items(), key=lambda item: -item[1])
     time = StepTime(
         hardware=hardware.name,
+        work=tuple((kind, float(s)) for kind, s in work if s),
         collectives=tuple((axes, s) for axes, s in ordered if s),
         **plain,
     )
@@ -69,10 +71,10 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
       dtype: the dtype of its matmuls.
     """
     totals = schedule.totals
-    seconds = schedule.end
+    seconds = schedule.end + schedule.durations.hardware.call_seconds
     busy: Any = sum(schedule.busy) / len(schedule.busy)
     computes = totals.matmuls + totals.other_ops
-    idle = np.maximum(seconds - busy, 0.0)
+    idle = np.maximum(schedule.end - busy, 0.0)
     has_stages = len(schedule.busy) > 1
     peak = schedule.durations.hardware.peak_flops(dtype)
     flops = np.maximum(totals.matmul_flops, 1e-9)
@@ -80,7 +82,9 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
         "seconds": seconds,
         "matmuls": totals.matmuls,
         "other_ops": totals.other_ops,
-        "exposed": np.maximum(seconds - computes - (idle if has_stages else 0.0), 0.0),
+        "exposed": np.maximum(
+            schedule.end - computes - (idle if has_stages else 0.0), 0.0
+        ),
         "bubble": idle / np.maximum(seconds, 1e-30) if has_stages else 0.0,
         "matmul_flops": totals.matmul_flops,
         "peak_share": totals.matmul_flops / (peak * np.maximum(seconds, 1e-30)),

@@ -1,0 +1,64 @@
+"""Factors by which measured steps of a model differ from predicted ones, by kind of work.
+
+    steps = [MeasuredStep(trainer.explain(batch, hardware=profile), seconds=0.12), ...]
+    profile = adjust(profile, steps)
+
+The predicted time of a step is a sum over kinds of work: matmuls, ops by name, updates of
+variables, latencies and bytes of collectives. Each kind gets a factor. Few measured steps do not determine
+many factors, so a factor that the steps do not need stays near 1 (ridge regression).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshtf.forecast.forecast import Forecast
+from meshtf.hardware import Hardware
+
+_NOISE = 0.05  # the expected relative error of a measured step
+_SPREAD = 0.5  # the expected distance of a factor from 1
+_SMALLEST = 0.1  # factor
+_LARGEST = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredStep:
+    """A step that was measured.
+
+    Attributes:
+      forecast: its forecast, with the profile that is to be adjusted.
+      seconds: its measured time.
+    """
+
+    forecast: Forecast
+    seconds: float
+
+
+def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
+    """Returns a profile with factors that fit measured steps.
+
+    Args:
+      hardware: the profile from which the steps were predicted.
+      steps: measured steps of one or several layouts.
+    """
+    works = []
+    for step in steps:
+        assert step.forecast.time is not None
+        works.append(dict(step.forecast.time.work))
+    kinds = sorted({kind for work in works for kind in work})
+    seconds = np.array([step.seconds for step in steps])
+    predicted = np.array([[work.get(kind, 0.0) for kind in kinds] for work in works])
+    # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
+    shares = predicted / seconds[:, None]
+    weight = (_NOISE / _SPREAD) ** 2
+    matrix = shares.T @ shares + weight * np.eye(len(kinds))
+    error = 1.0 - shares.sum(axis=1)
+    factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
+    factors = np.clip(factors, _SMALLEST, _LARGEST)
+    work_factors = dict(hardware.work_factors)
+    for kind, factor in zip(kinds, factors):
+        work_factors[kind] = work_factors.get(kind, 1.0) * float(factor)
+    return dataclasses.replace(hardware, work_factors=work_factors)
