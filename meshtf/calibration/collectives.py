@@ -8,12 +8,13 @@ All groups of a mesh communicate at once, as in a training step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from meshtf.calibration.repeated_work import RepeatedWork
+from meshtf.calibration.repeated_work import ROUNDS, RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.control.layout_region import layout, relayout
@@ -33,6 +34,7 @@ def measure_collectives(
     num_devices: int,
     report: Callable[[str], None],
     sizes: tuple[int, int] = SIZES,
+    rounds: int = ROUNDS,
 ) -> dict[str, Rates]:
     """Returns the rates of each kind of collective.
 
@@ -41,28 +43,38 @@ def measure_collectives(
       num_devices: their count, a power of 2.
       report: is called with a line for each kind and size of a group.
       sizes: the elements of a device for which latency and bandwidth are measured.
+      rounds: how often each work is timed.
     """
-    result: dict[str, Any] = {}
-    group = num_devices
     groups = []
+    group = num_devices
     while group > 1:
-        groups.append(group)
+        groups.insert(0, group)
         group //= 2
-    alone = Mesh({"outer": num_devices, "inner": 1}, "outer:outer", devices=devices)
-    passes = [_work(alone, _no_collective, elements).seconds() for elements in sizes]
-    for group in groups:
+    # (size of the group, kind, elements) -> the work; in groups of 1, without collectives.
+    works = {}
+    for group in (1, *groups):
         mesh = Mesh(
             {"outer": num_devices // group, "inner": group},
             layout="outer:outer; inner:inner",
             devices=devices,
         )
-        for kind, (latency, bandwidth) in _of_group(mesh, passes, sizes).items():
+        kinds = _BODIES if group > 1 else ["nothing"]
+        for kind, elements in itertools.product(kinds, sizes):
+            works[group, kind, elements] = _work(mesh, kind, elements)
+    seconds = dict(zip(works, measure(list(works.values()), rounds)))
+    result: dict[str, Any] = {}
+    for group in groups:
+        times = {}
+        for kind, elements in itertools.product(_BODIES, sizes):
+            excess = seconds[group, kind, elements] - seconds[1, "nothing", elements]
+            times.setdefault(kind, []).append(max(excess, 0.0) / _COUNTS.get(kind, 1))
+        for kind, (latency, bandwidth) in _rates(times, sizes, group).items():
             rates = result.setdefault(
                 kind, {"devices": [], "latency": [], "bandwidth": []}
             )
-            rates["devices"].insert(0, group)
-            rates["latency"].insert(0, latency)
-            rates["bandwidth"].insert(0, bandwidth)
+            rates["devices"].append(group)
+            rates["latency"].append(latency)
+            rates["bandwidth"].append(bandwidth)
             report(
                 f"  {kind:18} of {group}  {latency * 1e6:9.1f} us "
                 f"{bandwidth / 1e9:8.2f} GB/s"
@@ -70,22 +82,16 @@ def measure_collectives(
     return result
 
 
-def _of_group(
-    mesh: Mesh, passes: Sequence[float], sizes: tuple[int, int]
+def _rates(
+    seconds: Mapping[str, list[float]], sizes: tuple[int, int], size: int
 ) -> dict[str, tuple[float, float]]:
-    """Returns (latency, bandwidth) of each kind along the axis "inner".
+    """Returns (latency, bandwidth) of each kind in groups of `size` devices.
 
     Args:
-      mesh: the mesh.
-      passes: for each of `sizes`, the seconds of the same work without a collective.
+      seconds: kind -> the times of both `sizes`.
       sizes: the elements of a device.
+      size: the size of the groups.
     """
-    size = mesh.axes["inner"]
-    seconds: dict[str, list[float]] = {}
-    for elements, baseline in zip(sizes, passes):
-        for kind, (body, count) in _BODIES.items():
-            excess = _work(mesh, body, elements).seconds() - baseline
-            seconds.setdefault(kind, []).append(max(excess, 0.0) / count)
     # The gather after a reduce_scatter is of shards of one group's share.
     rates = {}
     for kind in ("all_gather", "all_reduce", "all_to_all", "collective_permute"):
@@ -110,12 +116,11 @@ def _fit(
     return max(short, 0.0), bandwidth
 
 
-def _work(
-    mesh: Mesh, body: Callable[[Tensor], Tensor], elements: int
-) -> RepeatedWork:
+def _work(mesh: Mesh, kind: str, elements: int) -> RepeatedWork:
     """Returns the repeated work of a collective of so many elements of each device."""
     shape = (*mesh.axes.values(), elements)
     array = np.ones(shape, "float32")
+    body = _BODIES.get(kind, _no_collective)
     return RepeatedWork(mesh, body, {"x": (array, "outer;inner;elements")})
 
 
@@ -149,11 +154,12 @@ def _permute(x: Tensor) -> Tensor:
     return roll(x, "inner", 1) * 0.5
 
 
-# Kind -> (the work, how many collectives of this kind it has).
-_BODIES: Mapping[str, tuple[Callable[[Tensor], Tensor], int]] = {
-    "all_reduce": (_all_reduce, 1),
-    "all_gather": (_all_gather, 1),
-    "all_to_all": (_all_to_all, 2),
-    "reduce_scatter": (_reduce_scatter, 1),  # and an all_gather of its result
-    "collective_permute": (_permute, 1),
+# The work of each kind.
+_BODIES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "reduce_scatter": _reduce_scatter,  # and an all_gather of its result
+    "collective_permute": _permute,
 }
+_COUNTS = {"all_to_all": 2}  # how many collectives the work has, if not one

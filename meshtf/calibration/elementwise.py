@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshtf.calibration.repeated_work import RepeatedWork
+from meshtf.calibration.repeated_work import RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.elementwise.unary import exp
@@ -32,8 +32,8 @@ def measure_elementwise(
       mesh: a mesh with one axis, "position".
       report: is called with a line for each result.
     """
-    small = _normalization(mesh, _SMALL).seconds()
-    large = _normalization(mesh, _LARGE).seconds()
+    works = [_normalization(mesh, size) for size in (_SMALL, _LARGE)]
+    small, large = measure(works)
     # Three ops: a mean, which reads x; exp(x - mean), which reads x and writes y.
     num_bytes = 3 * _FLOAT * (_LARGE - _SMALL)
     bandwidth = num_bytes / max(large - small, 1e-9)

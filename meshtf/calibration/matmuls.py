@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshtf.calibration.repeated_work import RepeatedWork
+from meshtf.calibration.repeated_work import RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.hardware import MatmulShape, MeasuredMatmul
 from meshtf.mesh import Mesh
@@ -50,12 +50,12 @@ def measure_matmuls(
       dtype: their dtype.
       report: is called with a line for each shape.
     """
+    unique = [MatmulShape(*sizes, dtype=dtype) for sizes in dict.fromkeys(shapes)]
+    times = measure([_pair(mesh, shape) for shape in unique])
     measured: dict[MatmulShape, MeasuredMatmul] = {}
-    for batch, m, n, k in shapes:
-        shape = MatmulShape(batch, m, n, k, dtype)
-        if shape in measured:
-            continue
-        seconds = _pair(mesh, shape).seconds() / 2
+    for shape, seconds_of_pair in zip(unique, times):
+        batch, m, n, k, _ = shape
+        seconds = seconds_of_pair / 2
         rate = shape.flops / seconds
         report(f"  {batch} x [{m}, {k}] x [{k}, {n}]  {rate / 1e9:8.1f} GFLOP/s")
         for entry in (shape, shape._replace(n=k, k=n)):

@@ -1,7 +1,7 @@
 """The seconds of one repetition of some work on all positions of a mesh.
 
     work = RepeatedWork(mesh, lambda x: x * 0.5, {"x": (array, "position;elements")})
-    work.seconds()
+    (seconds,) = measure([work])
 
 The work is the body of a loop of one recorded function, and takes its own result, so that
 nothing is optimized away. A run of 2n iterations and one of n differ by n repetitions: what
@@ -11,7 +11,7 @@ it takes to start the function drops out.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from meshtf.runtime.storage.asarray import asarray
 
 # A run must take so long that the clock and the start of the function do not matter.
 _RUN_SECONDS = 0.02
-_ROUNDS = 8
+ROUNDS = 8
 _MAX_ITERATIONS = 2**16
 
 
@@ -64,6 +64,7 @@ class RepeatedWork:
             return reduce_max(result)
 
         self._run = run
+        self._count = 1  # repetitions of a short run
         self._arrays = {
             name: asarray(mesh, array, _sized(array, names))
             for name, (array, names) in inputs.items()
@@ -76,16 +77,8 @@ class RepeatedWork:
         result.numpy()
         return time.perf_counter() - start
 
-    def seconds(
-        self, rounds: int = _ROUNDS, run_seconds: float = _RUN_SECONDS
-    ) -> float:
-        """Returns the seconds of one repetition: the difference between the fastest runs of
-        2n and of n repetitions, so that other programs on the machine matter little.
-
-        Args:
-          rounds: how often both are run.
-          run_seconds: the least seconds that n repetitions take.
-        """
+    def prepare(self, run_seconds: float = _RUN_SECONDS) -> None:
+        """Compiles, and chooses how many repetitions take `run_seconds`, at least."""
         self.run(1)  # compiles
         overhead = min(self.run(0) for _ in range(2))
         count = 1
@@ -95,12 +88,32 @@ class RepeatedWork:
                 break
             factor = run_seconds / max(excess, run_seconds / 16)
             count = min(_MAX_ITERATIONS, max(2 * count, int(count * factor)))
-        short = []
-        long = []
-        for _ in range(rounds):
-            short.append(self.run(count))
-            long.append(self.run(2 * count))
-        return max(min(long) - min(short), 1e-9 * count) / count
+        self._count = count
+
+    def difference(self) -> float:
+        """Returns the seconds of 2n repetitions minus those of n, divided by n."""
+        short = self.run(self._count)
+        long = self.run(2 * self._count)
+        return max(long - short, 1e-9) / self._count
+
+
+def measure(works: Sequence[RepeatedWork], rounds: int = ROUNDS) -> list[float]:
+    """Returns the seconds of one repetition of each work.
+
+    All works run in turn, in several rounds, so that a slow moment of the machine meets all of
+    them. A round in which the machine was slow is scaled to the others by the median over
+    the works.
+
+    Args:
+      works: the works; they are compiled first.
+      rounds: the count of rounds.
+    """
+    for work in works:
+        work.prepare()
+    times = np.array([[work.difference() for work in works] for _ in range(rounds)])
+    usual = np.median(times, axis=0)
+    scales = np.median(times / usual, axis=1, keepdims=True)
+    return [float(x) for x in np.median(times / scales, axis=0)]
 
 
 def _sized(array: np.ndarray, names: str) -> str:

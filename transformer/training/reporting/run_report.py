@@ -112,8 +112,28 @@ def cost(forecast: mtf.Forecast) -> str:
     return (
         f"on each position {forecast.memory.peak / 2**20:,.1f} MiB of memory, "
         f"{forecast.bytes_moved() / 2**20:,.1f} MiB received, "
-        f"{forecast.flops() / 1e9:,.2f} GFLOP"
+        f"{forecast.flops() / 1e9:,.2f} GFLOP{_time(forecast)}"
     )
+
+
+def _time(forecast: mtf.Forecast) -> str:
+    """Returns the predicted time of a step as text; "" without a profile of hardware."""
+    if forecast.time is None:
+        return ""
+    seconds = metrics.step_time(forecast.time.seconds)
+    return f", {seconds} predicted for {forecast.time.hardware}"
+
+
+def predicted_metrics(forecast: mtf.Forecast) -> dict[str, float]:
+    """Returns the predicted time of a step and peak of memory of a device, by their names in
+    metrics.jsonl; {} without a profile of hardware.
+    """
+    if forecast.time is None:
+        return {}
+    return {
+        "predicted_step_seconds": forecast.time.seconds,
+        "predicted_memory": forecast.memory.peak,
+    }
 
 
 def write_config(model_dir: str) -> None:
