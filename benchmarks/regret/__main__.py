@@ -23,9 +23,15 @@ flags.DEFINE_string(
     "regret_profile", None, "A profile of hardware; default: it is measured."
 )
 flags.DEFINE_integer("regret_layouts", 30, "How many layouts are judged.")
-flags.DEFINE_integer("regret_calibrating", 8, "How many others give factors.")
+flags.DEFINE_integer("regret_calibrating", 10, "How many others give factors.")
 flags.DEFINE_integer("regret_rounds", 9, "How often each layout is timed.")
 flags.DEFINE_integer("regret_seed", 0, "Of the layouts and their order.")
+flags.DEFINE_enum(
+    "regret_clock",
+    "wall",
+    ["wall", "processor"],
+    "By which time layouts are judged: processor time does not count other programs.",
+)
 flags.DEFINE_string("regret_json", None, "A file to write all times to.")
 
 
@@ -33,14 +39,18 @@ def main(argv: list[str]) -> None:
     """Measures and prints."""
     del argv
     mtf.configure_process()
-    measured.run(
-        FLAGS.regret_models,
+    options = measured.Options(
         devices=FLAGS.regret_devices or None,
-        profile=FLAGS.regret_profile,
         layouts=FLAGS.regret_layouts,
         calibrating=FLAGS.regret_calibrating,
         rounds=FLAGS.regret_rounds,
         seed=FLAGS.regret_seed,
+        clock=FLAGS.regret_clock,
+    )
+    measured.run(
+        FLAGS.regret_models,
+        options,
+        profile=FLAGS.regret_profile,
         json_path=FLAGS.regret_json,
         report=lambda line: print(line, flush=True),
     )

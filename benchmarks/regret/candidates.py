@@ -1,7 +1,7 @@
 """Legal layouts of eight devices, drawn at random.
 
-    for candidate in draw("moe", seed=0, count=30, is_legal=runs):
-      print(candidate.text)
+for candidate in draw("moe", seed=0, count=30, is_legal=runs):
+  print(candidate.text)
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ RULES = {
     "bert": _COMMON,
     "moe": (*_COMMON, "experts:*", "batch:*; experts:*"),
 }
-_SHARE_OF_OPTION = 0.2  # of candidates that have FSDP, ZeRO-1, recompute, or microbatches
+_SHARE_OF_OPTION = (
+    0.2  # of candidates that have FSDP, ZeRO-1, recompute, or microbatches
+)
 _MAX_DRAWS = 4_000
 
 

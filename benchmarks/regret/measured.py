@@ -1,6 +1,6 @@
 """Layouts of small models: predicted and measured steps on eight devices of this machine.
 
-    run(["lm"], devices="spmd:cpu:8", profile=None)
+    run(["lm"], Options(devices="spmd:cpu:8"))
 
 A profile of the machine is measured first. Layouts are drawn at random, all are compiled, and
 then timed in rounds, a step each, in an order that is shuffled anew for each round. A round in
@@ -13,7 +13,9 @@ Some further layouts, which are not judged, give the profile its factors by kind
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import random
 import time
 import warnings
@@ -30,7 +32,32 @@ from benchmarks.regret.small_models import SIZES, make_trainer
 from meshtf.hardware import Hardware, as_hardware
 from transformer.training.trainer import Trainer
 
+_CLOCKS = ("wall", "processor")
+_DEVICES = 8
 _WARM_UP = 2  # steps of each layout before it is timed
+
+
+class Options(NamedTuple):
+    """What is measured, and how.
+
+    Attributes:
+      devices: the devices, as `mtf.Mesh` takes them.
+      layouts: how many layouts are judged.
+      calibrating: how many others give the profile its factors.
+      rounds: how often each layout is timed.
+      seed: of the draw of layouts and the order of steps.
+      clock: by which time layouts are judged: "wall", or "processor": the processor time of
+        this process divided by the cores, which does not count other programs.
+      sizes: the sizes of the models.
+    """
+
+    devices: str | None = "spmd:cpu:8"
+    layouts: int = 30
+    calibrating: int = 10
+    rounds: int = 9
+    seed: int = 0
+    clock: str = "wall"
+    sizes: Mapping[str, int] = SIZES
 
 
 class Timed(NamedTuple):
@@ -49,83 +76,59 @@ class Timed(NamedTuple):
 
 def run(
     models: Sequence[str],
-    devices: str | None = "spmd:cpu:8",
+    options: Options,
     profile: str | Hardware | None = None,
-    layouts: int = 30,
-    calibrating: int = 8,
-    rounds: int = 9,
-    seed: int = 0,
     json_path: str | None = None,
-    sizes: Mapping[str, int] = SIZES,
     report: Callable[[str], None] = print,
 ) -> list[Scores]:
     """Measures and prints; returns the scores of each model, with factors.
 
     Args:
       models: "lm", "bert", "moe".
-      devices: the devices, as `mtf.Mesh` takes them.
+      options: what is measured, and how.
       profile: a profile of hardware, or the path of one; None: it is measured.
-      layouts: how many layouts are judged.
-      calibrating: how many others give the profile its factors.
-      rounds: how often each layout is timed.
-      seed: of the draw of layouts and the order of steps.
       json_path: a file to write all times to.
-      sizes: the sizes of the models.
       report: is called with each line.
     """
     warnings.simplefilter("ignore", mtf.LayoutWarning)
     if profile is None:
-        hardware = mtf.calibration.calibrate(devices, report=report)
+        hardware = mtf.calibration.calibrate(options.devices, report=report)
     else:
         hardware = as_hardware(profile)
     scores = []
     rows: dict[str, Any] = {}
     for model in models:
-        report(f"\n{model}: layouts on {devices or 'one device'}, seed {seed}")
-        result, rows[model] = _compare(
-            model,
-            devices,
-            hardware,
-            (layouts, calibrating, rounds, seed),
-            sizes,
-            report,
-        )
+        report(f"\n{model}: layouts on {options.devices}, seed {options.seed}")
+        result, rows[model] = _compare(model, options, hardware, report)
         scores.append(result)
-    if json_path is not None:
-        Path(json_path).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        if json_path is not None:
+            Path(json_path).write_text(json.dumps(rows, indent=1), encoding="utf-8")
     return scores
 
 
 def _compare(
     model: str,
-    devices: str | None,
+    options: Options,
     hardware: Hardware,
-    counts: tuple[int, int, int, int],
-    sizes: Mapping[str, int],
     report: Callable[[str], None],
 ) -> tuple[Scores, list[dict[str, Any]]]:
-    """Returns the scores of one model, and a row for each layout.
-
-    Args:
-      counts: layouts that are judged, those that are not, rounds, and the seed.
-      model, devices, hardware, sizes, report: as in `run`.
-    """
-    num_judged, num_calibrating, rounds, seed = counts
+    """Returns the scores of one model, and a row for each layout."""
     candidates = draw(
         model,
-        seed,
-        num_judged + num_calibrating,
-        is_legal=lambda candidate: _is_legal(model, candidate, sizes),
+        options.seed,
+        options.layouts + options.calibrating,
+        is_legal=lambda candidate: _is_legal(model, candidate, options.sizes),
     )
     timed = [
-        _compile(model, candidate, devices, sizes, f"{i + 1}/{len(candidates)}", report)
+        _compile(model, candidate, options, f"{i + 1}/{len(candidates)}", report)
         for i, candidate in enumerate(candidates)
     ]
-    seconds, noise = measure(timed, rounds, seed, report)
+    seconds, noise = measure(timed, options.rounds, options.seed, report)
+    judged_by = seconds[options.clock]
     profile = hardware
     steps = [
-        mtf.calibration.MeasuredStep(timed[i].explain(hardware), seconds[i])
-        for i in range(num_judged, len(timed))
+        mtf.calibration.MeasuredStep(timed[i].explain(hardware), judged_by[i])
+        for i in range(options.layouts, len(timed))
     ]
     if steps:
         profile = mtf.calibration.adjust(hardware, steps)
@@ -137,14 +140,19 @@ def _compare(
         rows.append(
             {
                 "layout": layout.candidate.text,
-                "judged": i < num_judged,
-                "measured": seconds[i],
+                "candidate": dataclasses.asdict(layout.candidate),
+                "judged": i < options.layouts,
+                "measured": judged_by[i],
+                **{clock: values[i] for clock, values in seconds.items()},
                 "predicted": forecast.seconds,
                 "by_rates": by_rates.seconds,
                 "work": dict(by_rates.work),
             }
         )
-    return _report(rows[:num_judged], noise, report), rows
+    scores = _report(rows[: options.layouts], report)
+    differences = ", ".join(f"{x:.1%} by {clock} time" for clock, x in noise.items())
+    report(f"noise: the same layout twice differs by {differences}")
+    return scores, rows
 
 
 def _is_legal(model: str, candidate: Candidate, sizes: Mapping[str, int]) -> bool:
@@ -160,14 +168,13 @@ def _is_legal(model: str, candidate: Candidate, sizes: Mapping[str, int]) -> boo
 def _compile(
     model: str,
     candidate: Candidate,
-    devices: str | None,
-    sizes: Mapping[str, int],
+    options: Options,
     progress: str,
     report: Callable[[str], None],
 ) -> Timed:
     """Returns a layout whose step is compiled."""
     start = time.monotonic()
-    trainer, batch = make_trainer(model, candidate, devices, sizes)
+    trainer, batch = make_trainer(model, candidate, options.devices, options.sizes)
     _assign_values(trainer)
 
     def step() -> None:
@@ -198,34 +205,38 @@ def measure(
     rounds: int,
     seed: int,
     report: Callable[[str], None],
-) -> tuple[list[float], float]:
-    """Returns the seconds of a step of each layout, and the relative difference of two
-    measurements of the same layout.
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns by clock the seconds of a step of each layout, and the relative difference of
+    two measurements of the same layout.
     """
     rng = random.Random(seed)
     middle = len(layouts) // 2  # the layout that is timed twice
     indices = [*range(len(layouts)), middle]
-    times = np.zeros((rounds, len(indices)))
+    cores = min(len(os.sched_getaffinity(0)), _DEVICES)
+    times = np.zeros((len(_CLOCKS), rounds, len(indices)))
     start = time.monotonic()
     for i in range(rounds):
         order = list(range(len(indices)))
         rng.shuffle(order)
         for j in order:
-            begin = time.perf_counter()
+            begin = time.perf_counter(), time.process_time() / cores
             layouts[indices[j]].step()
-            times[i, j] = time.perf_counter() - begin
+            end = time.perf_counter(), time.process_time() / cores
+            times[:, i, j] = np.subtract(end, begin)
         report(f"  round {i + 1}/{rounds}, {time.monotonic() - start:.0f} s")
     # Scales each round so that its layouts have the times of a usual round.
-    usual = np.median(times, axis=0)
-    scales = np.median(times / usual, axis=1, keepdims=True)
-    medians = np.median(times / scales, axis=0)
-    noise = abs(medians[-1] / medians[middle] - 1)
-    return [float(x) for x in medians[:-1]], float(noise)
+    usual = np.median(times, axis=1, keepdims=True)
+    scales = np.median(times / usual, axis=2, keepdims=True)
+    medians = np.median(times / scales, axis=1)
+    seconds = {}
+    noise = {}
+    for clock, values in zip(_CLOCKS, medians):
+        seconds[clock] = [float(x) for x in values[:-1]]
+        noise[clock] = abs(float(values[-1] / values[middle]) - 1)
+    return seconds, noise
 
 
-def _report(
-    rows: Sequence[Mapping[str, Any]], noise: float, report: Callable[[str], None]
-) -> Scores:
+def _report(rows: Sequence[Mapping[str, Any]], report: Callable[[str], None]) -> Scores:
     """Prints the layouts, the fastest first, and returns the scores."""
     report(f"{'layout':64}{'measured':>10}{'predicted':>11}{'error':>8}{'rates':>8}")
     for row in sorted(rows, key=lambda row: row["measured"]):
@@ -239,5 +250,4 @@ def _report(
     by_rates = score([row["by_rates"] for row in rows], seconds)
     report(f"with factors: {scores.text}")
     report(f"rates alone:  {by_rates.text}")
-    report(f"noise: the same layout twice differs by {noise:.1%}")
     return scores

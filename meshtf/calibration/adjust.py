@@ -4,8 +4,9 @@
     profile = adjust(profile, steps)
 
 The predicted time of a step is a sum over kinds of work: matmuls, ops by name, updates of
-variables, latencies and bytes of collectives. Each kind gets a factor. Few measured steps do not determine
-many factors, so a factor that the steps do not need stays near 1 (ridge regression).
+variables, kinds of collectives, the call. Each kind gets a factor. Few measured steps do not
+determine many factors, so one that they do not need stays near what all kinds have in common
+(ridge regression).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from meshtf.hardware import Hardware
 
 _NOISE = 0.05  # the expected relative error of a measured step
 _SPREAD = 0.5  # the expected distance of a factor from 1
-_SMALLEST = 0.1  # factor
+# The limits of a factor, relative to what all kinds have in common.
+_SMALLEST = 0.1
 _LARGEST = 10.0
 
 
@@ -51,13 +53,16 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
     kinds = sorted({kind for work in works for kind in work})
     seconds = np.array([step.seconds for step in steps])
     predicted = np.array([[work.get(kind, 0.0) for kind in kinds] for work in works])
-    # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
     shares = predicted / seconds[:, None]
+    # What all kinds have in common, such as other programs on the machine, is a factor of all.
+    common = 1.0 / float(np.median(shares.sum(axis=1)))
+    shares = shares * common
+    # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
     weight = (_NOISE / _SPREAD) ** 2
     matrix = shares.T @ shares + weight * np.eye(len(kinds))
     error = 1.0 - shares.sum(axis=1)
     factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
-    factors = np.clip(factors, _SMALLEST, _LARGEST)
+    factors = common * np.clip(factors, _SMALLEST, _LARGEST)
     work_factors = dict(hardware.work_factors)
     for kind, factor in zip(kinds, factors):
         work_factors[kind] = work_factors.get(kind, 1.0) * float(factor)

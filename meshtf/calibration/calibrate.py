@@ -6,24 +6,31 @@ calibrate("spmd:cpu:8").save("my_machine.json")
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from meshtf.calibration.collectives import SIZES, measure_collectives
+from meshtf.calibration.clock import Clock, clock_of, on_cpus
+from meshtf.calibration.collectives import SIZES, Rates, measure_collectives
 from meshtf.calibration.elementwise import measure_elementwise
 from meshtf.calibration.matmuls import TABLE, measure_matmuls
+from meshtf.calibration.op_times import ROWS, measure_ops
+from meshtf.calibration.repeated_work import ROUNDS
 from meshtf.function.function import function
 from meshtf.graph import Tensor
 from meshtf.hardware import Hardware, Link
 from meshtf.mesh import Mesh
 from meshtf.runtime.storage.asarray import asarray
+from meshtf.runtime.variable import Variable
 from meshtf.version import __version__
 
 _BFLOAT16 = TABLE[4:6]
 _CALLS = 10
+_VARIABLES = 2, 34
 
 
 def calibrate(
@@ -33,6 +40,8 @@ def calibrate(
     matmuls: Sequence[tuple[int, int, int, int]] = TABLE,
     bfloat16: Sequence[tuple[int, int, int, int]] = _BFLOAT16,
     sizes: tuple[int, int] = SIZES,
+    rows: int = ROWS,
+    rounds: int = ROUNDS,
     report: Callable[[str], None] = print,
 ) -> Hardware:
     """Returns a profile of the present machine, while all devices of a mesh work at once.
@@ -44,20 +53,31 @@ def calibrate(
       matmuls: (batch, m, n, k) of the float32 matmuls that are measured.
       bfloat16: those that are measured in bfloat16; none: that dtype has the rate of float32.
       sizes: the elements of a device before a collective: few for the latency, and many.
+      rows: of the tensors [rows, 128] on which softmax, norms and so on are measured.
+      rounds: how often each work is timed.
       report: is called with each line of progress.
     """
     count = num_positions(devices, positions)
     mesh = Mesh({"position": count}, "position:position", devices=devices)
     begin = time.monotonic()
-    report(f"{count} positions on {devices or 'one device'}, all at work at once")
-    call_seconds = _call_seconds(mesh)
-    report(f"  call of a function {call_seconds * 1e3:8.2f} ms")
-    op_seconds, bandwidth = measure_elementwise(mesh, report)
+    clock = clock_of(devices, count)
+    report(
+        f"{count} positions on {devices or 'one device'}, all at work at once; "
+        f"{clock.name} clock"
+    )
+    call_seconds, array_seconds = _call_seconds(mesh, clock._replace(cores=1))
+    report(
+        f"  call of a function {call_seconds * 1e3:6.2f} ms, and {array_seconds * 1e6:.0f} "
+        "us for each variable"
+    )
+    op_seconds, bandwidth = measure_elementwise(mesh, report, rounds, clock)
+    report("ops that take longer than to read and write memory")
+    element_seconds = measure_ops(mesh, report, rows, rounds, clock)
     report("matmuls in float32, of one device")
-    measured = list(measure_matmuls(mesh, matmuls, "float32", report))
+    measured = list(measure_matmuls(mesh, matmuls, "float32", report, rounds, clock))
     if bfloat16:
         report("matmuls in bfloat16")
-        measured += measure_matmuls(mesh, bfloat16, "bfloat16", report)
+        measured += measure_matmuls(mesh, bfloat16, "bfloat16", report, rounds, clock)
     peaks: dict[str, float] = {}
     for matmul in measured:
         flops = 2.0 * matmul.batch * matmul.m * matmul.n * matmul.k
@@ -69,6 +89,8 @@ def calibrate(
         count,
         report=report,
         sizes=sizes,
+        rounds=rounds,
+        clock=clock,
     )
     report(f"measured in {time.monotonic() - begin:.0f} s")
     return Hardware(
@@ -79,11 +101,13 @@ def calibrate(
         memory=_memory(devices, count),
         op_seconds=op_seconds,
         call_seconds=call_seconds,
+        array_seconds=array_seconds,
+        element_seconds=element_seconds,
         fuses=mesh.live,
-        overlaps=not _on_cpus(devices),
+        overlaps=not on_cpus(devices),
         shares_equal_work=devices is None,
         matmuls=tuple(measured),
-        sources={"all values": _source()},
+        sources={"all values": _source(clock)},
     )
 
 
@@ -95,25 +119,20 @@ def num_positions(devices: str | None, positions: int) -> int:
     return int(count) if count.isdigit() else positions
 
 
-def _source() -> str:
+def _source(clock: Clock) -> str:
     """Returns where measured values are from."""
     today = datetime.date.today().isoformat()
-    return f"measured on {today} with meshtf {__version__}"
-
-
-def _on_cpus(devices: str | None) -> bool:
-    """Returns whether positions compute on CPUs; devices without a name are taken for some."""
-    return not any(kind in (devices or "").lower() for kind in ("gpu", "cuda", "tpu"))
+    return f"measured on {today} with meshtf {__version__}, {clock.name} clock"
 
 
 def _memory(devices: str | None, count: int) -> float | None:
     """Returns the bytes of memory of one device; None: unknown. CPU devices share it."""
-    if not _on_cpus(devices):
+    if not on_cpus(devices):
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
 
 
-def _link(rates: dict) -> Link:
+def _link(rates: Mapping[str, Rates]) -> Link:
     """Returns the link between all devices; without collectives its rates do not count."""
     if "all_reduce" not in rates:
         return Link("all devices", None, bandwidth=1e12, latency=0.0)
@@ -127,18 +146,40 @@ def _link(rates: dict) -> Link:
     )
 
 
-def _call_seconds(mesh: Mesh) -> float:
-    """Returns the seconds of a call of a function that computes nearly nothing."""
+def _call_seconds(mesh: Mesh, clock: Clock) -> tuple[float, float]:
+    """Returns the seconds of a call of a function that computes nearly nothing, and the
+    further ones for each variable that it reads and writes.
+    """
+    calls = [_increment(mesh, count) for count in _VARIABLES]
+    times = np.array(
+        [[_seconds_of(call, clock) for call in calls] for _ in range(_CALLS)]
+    )
+    few, many = times.min(axis=0)
+    fewer, more = _VARIABLES
+    array_seconds = max(float(many - few), 0.0) / (more - fewer)
+    return max(float(few) - fewer * array_seconds, 0.0), array_seconds
+
+
+def _increment(mesh: Mesh, count: int) -> Callable[[], Any]:
+    """Returns a function that adds 1 to so many variables, and returns 1, [position]."""
+    shape = [("position", mesh.size)]
+    variables = [Variable(mesh, shape, "zeros", name=f"v{i}") for i in range(count)]
 
     @function(mesh=mesh, x="position")
     def increment(x: Tensor) -> Tensor:
-        """Returns x + 1, [position]."""
-        return x + 1.0
+        """Adds x, [position], to all variables."""
+        for variable in variables:
+            variable.assign(variable + x)
+        return x
 
-    x = asarray(mesh, np.zeros(mesh.size, "float32"), [("position", mesh.size)])
-    seconds = []
-    for _ in range(_CALLS):
-        start = time.perf_counter()
-        increment(x).numpy()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    array = np.ones(mesh.size, "float32")
+    call = functools.partial(increment, asarray(mesh, array, shape))
+    call()
+    return call
+
+
+def _seconds_of(call: Callable[[], Any], clock: Clock) -> float:
+    """Returns the seconds of a call, with the result read."""
+    start = clock.now()
+    call().numpy()
+    return clock.now() - start

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.calibration.clock import WALL, Clock
 from meshtf.calibration.repeated_work import ROUNDS, RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
@@ -35,6 +36,7 @@ def measure_collectives(
     report: Callable[[str], None],
     sizes: tuple[int, int] = SIZES,
     rounds: int = ROUNDS,
+    clock: Clock = WALL,
 ) -> dict[str, Rates]:
     """Returns the rates of each kind of collective.
 
@@ -44,6 +46,7 @@ def measure_collectives(
       report: is called with a line for each kind and size of a group.
       sizes: the elements of a device for which latency and bandwidth are measured.
       rounds: how often each work is timed.
+      clock: the clock.
     """
     groups = []
     group = num_devices
@@ -60,7 +63,7 @@ def measure_collectives(
         )
         kinds = _BODIES if group > 1 else ["nothing"]
         for kind, elements in itertools.product(kinds, sizes):
-            works[group, kind, elements] = _work(mesh, kind, elements)
+            works[group, kind, elements] = _work(mesh, kind, elements, clock)
     seconds = dict(zip(works, measure(list(works.values()), rounds)))
     result: dict[str, Any] = {}
     for group in groups:
@@ -116,12 +119,12 @@ def _fit(
     return max(short, 0.0), bandwidth
 
 
-def _work(mesh: Mesh, kind: str, elements: int) -> RepeatedWork:
+def _work(mesh: Mesh, kind: str, elements: int, clock: Clock) -> RepeatedWork:
     """Returns the repeated work of a collective of so many elements of each device."""
     shape = (*mesh.axes.values(), elements)
     array = np.ones(shape, "float32")
     body = _BODIES.get(kind, _no_collective)
-    return RepeatedWork(mesh, body, {"x": (array, "outer;inner;elements")})
+    return RepeatedWork(mesh, body, {"x": (array, "outer;inner;elements")}, clock)
 
 
 def _no_collective(x: Tensor) -> Tensor:

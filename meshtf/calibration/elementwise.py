@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshtf.calibration.repeated_work import RepeatedWork, measure
+from meshtf.calibration.clock import WALL, Clock
+from meshtf.calibration.repeated_work import ROUNDS, RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.elementwise.unary import exp
@@ -21,7 +22,7 @@ _LARGE = 2**17  # elements on one device: as the activations of a layer
 
 
 def measure_elementwise(
-    mesh: Mesh, report: Callable[[str], None]
+    mesh: Mesh, report: Callable[[str], None], rounds: int = ROUNDS, clock: Clock = WALL
 ) -> tuple[float, float]:
     """Returns (seconds to start an op, bytes per second that elementwise ops read and write).
 
@@ -31,9 +32,11 @@ def measure_elementwise(
     Args:
       mesh: a mesh with one axis, "position".
       report: is called with a line for each result.
+      rounds: how often each work is timed.
+      clock: the clock.
     """
-    works = [_normalization(mesh, size) for size in (_SMALL, _LARGE)]
-    small, large = measure(works)
+    works = [_normalization(mesh, size, clock) for size in (_SMALL, _LARGE)]
+    small, large = measure(works, rounds)
     # Three ops: a mean, which reads x; exp(x - mean), which reads x and writes y.
     num_bytes = 3 * _FLOAT * (_LARGE - _SMALL)
     bandwidth = num_bytes / max(large - small, 1e-9)
@@ -43,7 +46,7 @@ def measure_elementwise(
     return op_seconds, bandwidth
 
 
-def _normalization(mesh: Mesh, size: int) -> RepeatedWork:
+def _normalization(mesh: Mesh, size: int, clock: Clock) -> RepeatedWork:
     """Returns the repeated work of exp(x - mean(x)) on `size` elements of each device."""
 
     def body(x: Tensor) -> Tensor:
@@ -51,4 +54,4 @@ def _normalization(mesh: Mesh, size: int) -> RepeatedWork:
 
     rows = max(size // 128, 1)
     array = np.zeros((mesh.size, rows, size // rows), "float32")
-    return RepeatedWork(mesh, body, {"x": (array, "position;rows;columns")})
+    return RepeatedWork(mesh, body, {"x": (array, "position;rows;columns")}, clock)

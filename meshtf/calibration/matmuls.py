@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshtf.calibration.repeated_work import RepeatedWork, measure
+from meshtf.calibration.clock import WALL, Clock
+from meshtf.calibration.repeated_work import ROUNDS, RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.hardware import MatmulShape, MeasuredMatmul
 from meshtf.mesh import Mesh
@@ -41,6 +42,8 @@ def measure_matmuls(
     shapes: Sequence[tuple[int, int, int, int]],
     dtype: str,
     report: Callable[[str], None],
+    rounds: int = ROUNDS,
+    clock: Clock = WALL,
 ) -> tuple[MeasuredMatmul, ...]:
     """Returns measured matmuls, two for each shape: it, and the one with n and k swapped.
 
@@ -49,9 +52,11 @@ def measure_matmuls(
       shapes: (batch, m, n, k) of each matmul on one device.
       dtype: their dtype.
       report: is called with a line for each shape.
+      rounds: how often each matmul is timed.
+      clock: the clock.
     """
     unique = [MatmulShape(*sizes, dtype=dtype) for sizes in dict.fromkeys(shapes)]
-    times = measure([_pair(mesh, shape) for shape in unique])
+    times = measure([_pair(mesh, shape, clock) for shape in unique], rounds)
     measured: dict[MatmulShape, MeasuredMatmul] = {}
     for shape, seconds_of_pair in zip(unique, times):
         batch, m, n, k, _ = shape
@@ -63,7 +68,7 @@ def measure_matmuls(
     return tuple(measured.values())
 
 
-def _pair(mesh: Mesh, shape: MatmulShape) -> RepeatedWork:
+def _pair(mesh: Mesh, shape: MatmulShape, clock: Clock) -> RepeatedWork:
     """Returns the repeated work of a matmul and of the one that takes its result back."""
     batch, m, n, k, dtype = shape
     positions = mesh.size
@@ -84,4 +89,4 @@ def _pair(mesh: Mesh, shape: MatmulShape) -> RepeatedWork:
         "up": (array(k, n), "position;b;k;n"),
         "down": (array(n, k), "position;b;n;k"),
     }
-    return RepeatedWork(mesh, body, inputs)
+    return RepeatedWork(mesh, body, inputs, clock)

@@ -101,6 +101,9 @@ class Hardware:
       memory_efficiency: the fraction of that bandwidth that elementwise ops reach.
       op_seconds: the time to start an op, however small it is.
       call_seconds: the time of a call of a function that computes next to nothing.
+      array_seconds: the further time of a call for each variable that it reads or writes.
+      element_seconds: the time of ops by name, for each element of the largest tensor that
+        an op reads or writes; of other ops, memory and vector units decide.
       links: the links, from the fastest, between neighbours, to the one that joins all.
       fuses: whether elementwise ops are fused with the ops that read their results (XLA),
         so that these results are not written to memory.
@@ -126,6 +129,8 @@ class Hardware:
     memory_efficiency: float = 1.0
     op_seconds: float = 0.0
     call_seconds: float = 0.0
+    array_seconds: float = 0.0
+    element_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     fuses: bool = True
     overlaps: bool = True
     shares_equal_work: bool = False

@@ -26,15 +26,14 @@ def test_layouts_are_predicted_and_measured(tmp_path):
     link = Link("all", None, bandwidth=1e9, latency=1e-5)
     profile = Hardware("machine", {"float32": 1e10}, 1e10, (link,), overlaps=False)
     lines = []
+    options = measured.Options(
+        devices=None, layouts=2, calibrating=1, rounds=2, sizes=TINY
+    )
     (scores,) = measured.run(
         ["lm"],
-        devices=None,
+        options,
         profile=profile,
-        layouts=2,
-        calibrating=1,
-        rounds=2,
         json_path=str(tmp_path / "times.json"),
-        sizes=TINY,
         report=lines.append,
     )
     assert scores.regret >= 1.0 and scores.regret_of_five == 1.0

@@ -12,7 +12,14 @@ TINY = ((1, 8, 16, 8),)
 def test_a_profile_is_measured_and_read_again(tmp_path):
     lines = []
     hardware = calibrate(
-        None, 2, matmuls=TINY, bfloat16=(), sizes=(8, 64), report=lines.append
+        None,
+        2,
+        matmuls=TINY,
+        bfloat16=(),
+        sizes=(8, 64),
+        rows=2,
+        rounds=1,
+        report=lines.append,
     )
     hardware.save(tmp_path / "machine.json")
     again = as_hardware(str(tmp_path / "machine.json"))

@@ -1,6 +1,6 @@
 """Times training steps of a configuration, to adjust a profile of hardware to its work.
 
-    hardware = calibrate_steps(hardware, "spmd:cpu:8", configure, max_meshes=4, num_steps=12)
+hardware = calibrate_steps(hardware, "spmd:cpu:8", configure, max_meshes=4, num_steps=12)
 """
 
 from __future__ import annotations

@@ -119,10 +119,22 @@ class Durations:
         bandwidth = self.hardware.memory_bandwidth * efficiency
         flops = self.local_flops(step)
         seconds = np.maximum(num_bytes / bandwidth, flops / self.hardware.vector_flops)
+        of_element = self.hardware.element_seconds.get(step.node.op.display_name)
+        if of_element is not None:
+            seconds = self._max_elements(step) * of_element
         has_kernel = in_memory is None or any(out in in_memory for out in step.outs)
         if has_kernel:
             seconds = seconds + self.hardware.op_seconds
         return seconds / share
+
+    def _max_elements(self, step: Compute) -> Any:
+        """Returns the elements of the largest tensor that an op reads or writes."""
+        result: Any = 0.0
+        for value in [*step.ins, *step.outs]:
+            if value.spec is not None:
+                elements = self.local_bytes(value) / dtype_bytes(value.spec.dtype)
+                result = np.maximum(result, elements)
+        return result
 
     def kind_of(self, step: Compute) -> str:
         """Returns the kind of work of an op, as `Hardware.work_factors` names it."""
@@ -228,9 +240,7 @@ class Durations:
         group = self.collectives.group_size(reshard.axes)
         num_bytes: Any = sum(self.local_bytes(r.src) for r in step.reductions)
         received = num_bytes * bytes_per_byte(reshard.kind, group)
-        seconds = self.collectives.seconds(
-            reshard.kind, reshard.axes, received, merged
-        )
+        seconds = self.collectives.seconds(reshard.kind, reshard.axes, received, merged)
         return seconds * self.factor(reshard.kind)
 
     def window(self, step: WindowStep) -> Any:

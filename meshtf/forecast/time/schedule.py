@@ -20,7 +20,7 @@ import numpy as np
 from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
 from meshtf.forecast.time.durations import Durations, stage_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
-from meshtf.forecast.time.merged_reductions import merged_reductions
+from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
 from meshtf.graph import Node
 from meshtf.partition import (
     BranchStep,
@@ -136,10 +136,13 @@ class Schedule:
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
         self._calls: dict[Program, tuple[Any, Totals]] = {}
         steps = scheduled_steps(program)
-        # The ids of reductions that XLA merges with earlier ones.
+        # The ids of collectives that XLA merges with earlier ones, and that it leaves out.
         self._merged: set[int] = set()
+        self._repeated: set[int] = set()
         if durations.hardware.fuses:
             self._merged = merged_reductions(steps)
+            if not durations.hardware.overlaps:
+                self._repeated = repeated_gathers(steps)
         for step in steps:
             self._add(step)
         self.end: Any = np.max(
@@ -251,6 +254,8 @@ class Schedule:
         durations = self.durations
         if isinstance(step, ReshardStep):
             seconds = durations.reshard(step, merged=id(step) in self._merged)
+            if id(step) in self._repeated:
+                seconds = 0.0 * seconds
             return seconds, "+".join(step.reshard.axes)
         if isinstance(step, Bucket):
             seconds = durations.bucket(step, merged=id(step) in self._merged)

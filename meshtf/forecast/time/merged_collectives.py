@@ -1,5 +1,8 @@
-"""Which reductions XLA merges: it makes one all_reduce of those along the same axes that do not
-wait for each other. The bytes stay, and one latency remains.
+"""Which collectives XLA merges.
+
+It makes one all_reduce of those along the same axes that do not wait for each other: the bytes
+stay, and one latency remains. On CPUs, where it keeps no barriers, a second gather of the same
+tensor, such as FSDP's for the backward pass, is the first one.
 """
 
 from __future__ import annotations
@@ -50,3 +53,20 @@ def _axes_of_reduction(step: Step) -> _Axes:
     if isinstance(reduction, ReshardStep) and reduction.reshard.kind == "all_reduce":
         return tuple(reduction.reshard.axes)
     return ()
+
+
+def repeated_gathers(steps: Iterable[Step]) -> set[int]:
+    """Returns the `id` of each all_gather whose result an earlier one has computed.
+
+    Args:
+      steps: the steps of a program, in order.
+    """
+    known: set[tuple[Value, _Axes]] = set()
+    repeated: set[int] = set()
+    for step in steps:
+        if isinstance(step, ReshardStep) and step.reshard.kind == "all_gather":
+            key = step.src, tuple(step.reshard.axes)
+            if key in known:
+                repeated.add(id(step))
+            known.add(key)
+    return repeated
