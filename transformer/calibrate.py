@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -86,13 +87,13 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(0)
 
 
-def _profile(argv: Sequence[str]):
+def _profile(argv: Sequence[str]) -> Any:
     """Returns the profile, with the factors of a configuration if flags name one."""
     import meshtf as mtf
     from transformer.training import step_calibration
 
     has_model = any(
-        flags.FLAGS[flag.name].present
+        not flags.FLAGS[flag.name].using_default_value
         for flag in (command_line.GIN_FILE, command_line.GIN_PARAM)
     )
     devices = _DEVICES.value

@@ -18,13 +18,13 @@ KINDS = {
 
 def test_each_kind_has_rates_for_each_size_of_a_group():
     lines = []
-    rates = measure_collectives(None, 4, lines.append, sizes=(8, 64), rounds=2)
+    rates = measure_collectives(None, 2, lines.append, sizes=(8, 64), rounds=1)
     assert set(rates) == KINDS
     for values in rates.values():
-        assert values["devices"] == [2, 4]
+        assert values["devices"] == [2]
         assert all(x >= 0 for x in values["latency"])
         assert all(x > 0 for x in values["bandwidth"])
-    assert len(lines) == 2 * len(KINDS)
+    assert len(lines) == len(KINDS)
 
 
 def test_times_follow_the_size_of_the_group():

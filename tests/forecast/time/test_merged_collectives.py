@@ -12,7 +12,7 @@ LATENCY = 1e-3
 
 def seconds(fn, count, fuses):
     """Returns the predicted time of collectives of a function of x [batch]."""
-    mesh = mtf.Mesh("data:2", "batch:data", devices="abstract")
+    mesh = mtf.Mesh("data:2", "batch:data", devices="abstract", bucket_bytes=0)
     link = Link("all", None, bandwidth=1e15, latency=LATENCY / 3)
     hardware = Hardware("machine", {"float32": 1e10}, 1e10, (link,), fuses=fuses)
 
