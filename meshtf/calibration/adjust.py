@@ -24,6 +24,7 @@ _SPREAD = 0.5  # the expected distance of a factor from 1
 # The limits of a factor, relative to what all kinds have in common.
 _SMALLEST = 0.1
 _LARGEST = 10.0
+_ALL = "all"  # kinds that have no factor of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,24 @@ class MeasuredStep:
 
     forecast: Forecast
     seconds: float
+
+
+def scale(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
+    """Returns a profile in which all work takes longer by one factor.
+
+    Args:
+      hardware: the profile from which the steps were predicted; it has no factors yet.
+      steps: measured steps.
+    """
+    ratios = [step.seconds / _predicted(step) for step in steps]
+    factors = {**hardware.work_factors, _ALL: float(np.median(ratios))}
+    return dataclasses.replace(hardware, work_factors=factors)
+
+
+def _predicted(step: MeasuredStep) -> float:
+    """Returns the predicted time of a step."""
+    assert step.forecast.time is not None
+    return step.forecast.time.seconds
 
 
 def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
@@ -63,7 +82,11 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
     error = 1.0 - shares.sum(axis=1)
     factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
     factors = common * np.clip(factors, _SMALLEST, _LARGEST)
-    work_factors = dict(hardware.work_factors)
-    for kind, factor in zip(kinds, factors):
-        work_factors[kind] = work_factors.get(kind, 1.0) * float(factor)
+    changes = {kind: float(factor) for kind, factor in zip(kinds, factors)}
+    # Kinds of work that these steps do not have.
+    for kind in {_ALL, *hardware.work_factors} - set(kinds):
+        changes[kind] = common
+    work_factors = {
+        kind: hardware.work_factor(kind) * change for kind, change in changes.items()
+    }
     return dataclasses.replace(hardware, work_factors=work_factors)

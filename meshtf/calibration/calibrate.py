@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.calibration.adjust import scale
 from meshtf.calibration.clock import Clock, clock_of, on_cpus
 from meshtf.calibration.collectives import SIZES, Rates, measure_collectives
 from meshtf.calibration.elementwise import measure_elementwise
 from meshtf.calibration.matmuls import TABLE, measure_matmuls
-from meshtf.calibration.op_times import ROWS, measure_ops
+from meshtf.calibration.op_times import COLUMNS, ROWS, measure_ops
 from meshtf.calibration.repeated_work import ROUNDS
+from meshtf.calibration.small_step import SIZES as SIZES_OF_STEP
+from meshtf.calibration.small_step import measure_steps
 from meshtf.function.function import function
 from meshtf.graph import Tensor
 from meshtf.hardware import Hardware, Link
@@ -40,8 +43,9 @@ def calibrate(
     matmuls: Sequence[tuple[int, int, int, int]] = TABLE,
     bfloat16: Sequence[tuple[int, int, int, int]] = _BFLOAT16,
     sizes: tuple[int, int] = SIZES,
-    rows: int = ROWS,
+    rows: Sequence[int] = ROWS,
     rounds: int = ROUNDS,
+    step_sizes: Mapping[str, int] = SIZES_OF_STEP,
     report: Callable[[str], None] = print,
 ) -> Hardware:
     """Returns a profile of the present machine, while all devices of a mesh work at once.
@@ -55,6 +59,7 @@ def calibrate(
       sizes: the elements of a device before a collective: few for the latency, and many.
       rows: of the tensors [rows, 128] on which softmax, norms and so on are measured.
       rounds: how often each work is timed.
+      step_sizes: the sizes of the perceptron whose training steps are timed.
       report: is called with each line of progress.
     """
     count = num_positions(devices, positions)
@@ -92,8 +97,7 @@ def calibrate(
         rounds=rounds,
         clock=clock,
     )
-    report(f"measured in {time.monotonic() - begin:.0f} s")
-    return Hardware(
+    hardware = Hardware(
         name=name,
         matmul_flops=peaks,
         memory_bandwidth=bandwidth,
@@ -102,6 +106,7 @@ def calibrate(
         op_seconds=op_seconds,
         call_seconds=call_seconds,
         array_seconds=array_seconds,
+        element_counts=tuple(count * COLUMNS for count in rows),
         element_seconds=element_seconds,
         fuses=mesh.live,
         overlaps=not on_cpus(devices),
@@ -109,6 +114,14 @@ def calibrate(
         matmuls=tuple(measured),
         sources={"all values": _source(clock)},
     )
+    report("training steps of a small perceptron")
+    steps = measure_steps(hardware, devices, count, clock, step_sizes)
+    hardware = scale(hardware, steps)
+    report(
+        f"  all work takes {hardware.work_factor('all'):.2f} times as long as alone in a loop"
+    )
+    report(f"measured in {time.monotonic() - begin:.0f} s")
+    return hardware
 
 
 def num_positions(devices: str | None, positions: int) -> int:
@@ -155,9 +168,9 @@ def _call_seconds(mesh: Mesh, clock: Clock) -> tuple[float, float]:
         [[_seconds_of(call, clock) for call in calls] for _ in range(_CALLS)]
     )
     few, many = times.min(axis=0)
-    fewer, more = _VARIABLES
-    array_seconds = max(float(many - few), 0.0) / (more - fewer)
-    return max(float(few) - fewer * array_seconds, 0.0), array_seconds
+    min_count, max_count = _VARIABLES
+    array_seconds = max(float(many - few), 0.0) / (max_count - min_count)
+    return max(float(few) - min_count * array_seconds, 0.0), array_seconds
 
 
 def _increment(mesh: Mesh, count: int) -> Callable[[], Any]:

@@ -48,7 +48,7 @@ def measure_collectives(
       rounds: how often each work is timed.
       clock: the clock.
     """
-    groups = []
+    groups: list[int] = []
     group = num_devices
     while group > 1:
         groups.insert(0, group)
@@ -67,7 +67,7 @@ def measure_collectives(
     seconds = dict(zip(works, measure(list(works.values()), rounds)))
     result: dict[str, Any] = {}
     for group in groups:
-        times = {}
+        times: dict[str, list[float]] = {}
         for kind, elements in itertools.product(_BODIES, sizes):
             excess = seconds[group, kind, elements] - seconds[1, "nothing", elements]
             times.setdefault(kind, []).append(max(excess, 0.0) / _COUNTS.get(kind, 1))

@@ -36,7 +36,8 @@ class RepeatedWork:
 
     Args:
       mesh: the mesh.
-      body: the work: a function of the inputs that returns the next value of the first one.
+      body: the work: a function of the first input, and of the others by name, that returns
+        the next value of the first one.
       inputs: name -> (array, dimensions, such as "position;m;k").
       clock: the clock by which it is measured.
     """
@@ -54,10 +55,10 @@ class RepeatedWork:
         @function(mesh=mesh, count="", arrays=dims)
         def run(count: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
             """Returns the largest element of the result of `count` repetitions."""
-            others = [x for name, x in arrays.items() if name != carry_name]
+            other_inputs = {name: x for name, x in arrays.items() if name != carry_name}
 
             def iterate(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-                return i + 1, body(x, *others)
+                return i + 1, body(x, **other_inputs)
 
             start = zeros(mesh, "", dtype="int32")
             _, result = while_loop(
@@ -105,7 +106,7 @@ def measure(works: Sequence[RepeatedWork], rounds: int = ROUNDS) -> list[float]:
     """Returns the seconds of one repetition of each work.
 
     All works run in turn, in several rounds, so that a slow moment of the machine meets all of
-    them. A round in which the machine was slow is scaled to the others by the median over
+    them. A round in which the machine was slow is scaled to the other_inputs by the median over
     the works.
 
     Args:

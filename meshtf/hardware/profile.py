@@ -102,8 +102,11 @@ class Hardware:
       op_seconds: the time to start an op, however small it is.
       call_seconds: the time of a call of a function that computes next to nothing.
       array_seconds: the further time of a call for each variable that it reads or writes.
-      element_seconds: the time of ops by name, for each element of the largest tensor that
-        an op reads or writes; of other ops, memory and vector units decide.
+      element_counts: numbers of elements for which `element_seconds` were measured.
+      element_seconds: the time of an element of ops by name, one for each of
+        `element_counts`: of the largest tensor that an op reads or writes. "elementwise" is
+        the time to read or write four bytes, for all ops that are not named; without it,
+        memory bandwidth and vector units decide.
       links: the links, from the fastest, between neighbours, to the one that joins all.
       fuses: whether elementwise ops are fused with the ops that read their results (XLA),
         so that these results are not written to memory.
@@ -113,7 +116,8 @@ class Hardware:
       layer_factors: measured time of a loop's body divided by the predicted one, by the
         local shapes of its matmuls.
       work_factors: measured time divided by the predicted one, by kind of work: "matmul",
-        "update", a kind of collective, or the name of an op; see `calibration.adjust`.
+        "update", "call", a kind of collective, or the name of an op; "all" is that of kinds
+        which are not named; see `calibration.adjust`.
       matmuls: measured matmuls.
       sources: where each value is from, by the name of the attribute.
     """
@@ -130,7 +134,8 @@ class Hardware:
     op_seconds: float = 0.0
     call_seconds: float = 0.0
     array_seconds: float = 0.0
-    element_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    element_counts: tuple[int, ...] = ()
+    element_seconds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fuses: bool = True
     overlaps: bool = True
     shares_equal_work: bool = False
@@ -148,6 +153,18 @@ class Hardware:
         """
         slowest = min(self.matmul_flops.values())
         return self.matmul_flops.get(dtype, slowest)
+
+    def work_factor(self, kind: str) -> float:
+        """Returns measured seconds of a kind of work divided by predicted ones."""
+        return self.work_factors.get(kind, self.work_factors.get("all", 1.0))
+
+    def seconds_of_element(self, name: str, elements: Any) -> Any:
+        """Returns the seconds of an element of an op that was measured, for a tensor of so
+        many elements: between measured ones, linear in the logarithm of their number.
+        """
+        counts = np.log2(self.element_counts)
+        logarithm = np.log2(np.maximum(elements, 1))
+        return np.interp(logarithm, counts, self.element_seconds[name])
 
     def save(self, path: str | Path) -> None:
         """Writes the profile as a JSON file, under a temporary name that is then renamed."""
@@ -219,6 +236,7 @@ def _read(path: Path) -> Hardware:
     """Returns the profile of a JSON file. Raises ParseError if it is none."""
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fields["element_counts"] = tuple(fields.get("element_counts", ()))
         fields["links"] = tuple(Link(**link) for link in fields.get("links", ()))
         fields["matmuls"] = tuple(
             MeasuredMatmul(**matmul) for matmul in fields.get("matmuls", ())

@@ -17,8 +17,9 @@ def test_a_profile_is_measured_and_read_again(tmp_path):
         matmuls=TINY,
         bfloat16=(),
         sizes=(8, 64),
-        rows=2,
+        rows=(2, 4),
         rounds=1,
+        step_sizes={"batch": 8, "d": 4, "d_ff": 8, "vocab": 8},
         report=lines.append,
     )
     hardware.save(tmp_path / "machine.json")
@@ -29,6 +30,7 @@ def test_a_profile_is_measured_and_read_again(tmp_path):
     assert link.collectives["all_reduce"]["devices"] == [2]
     assert again.memory_bandwidth > 0 and again.call_seconds > 0
     assert not again.fuses and not again.overlaps and again.shares_equal_work
+    assert again.work_factor("matmul") == again.work_factors["all"] > 0
     assert "measured on" in again.sources["all values"]
     assert any("GFLOP/s" in line for line in lines)
 

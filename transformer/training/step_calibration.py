@@ -59,6 +59,7 @@ def calibrate_steps(
             continue
         seconds = step_seconds(run.trainer, batch, num_steps)
         steps.append(mtf.calibration.MeasuredStep(forecast, seconds))
+        assert forecast.time is not None
         report(
             f"  {text:24} {forecast.time.seconds * 1e3:8.1f} ms {seconds * 1e3:8.1f} ms"
         )

@@ -34,6 +34,9 @@ from meshtf.partition import (
 from meshtf.partition.cost import bytes_per_byte, elements_received, local_bytes
 from meshtf.partition.steps import Bucket
 
+_ELEMENTWISE = "elementwise"  # in `Hardware.element_seconds`: ops that have no entry
+_WORD = 4  # bytes, for which that time is
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -119,13 +122,28 @@ class Durations:
         bandwidth = self.hardware.memory_bandwidth * efficiency
         flops = self.local_flops(step)
         seconds = np.maximum(num_bytes / bandwidth, flops / self.hardware.vector_flops)
-        of_element = self.hardware.element_seconds.get(step.node.op.display_name)
-        if of_element is not None:
-            seconds = self._max_elements(step) * of_element
+        measured = self._measured_elements(step, num_bytes)
+        if measured is not None:
+            seconds = measured
         has_kernel = in_memory is None or any(out in in_memory for out in step.outs)
         if has_kernel:
             seconds = seconds + self.hardware.op_seconds
         return seconds / share
+
+    def _measured_elements(self, step: Compute, num_bytes: Any) -> Any:
+        """Returns the seconds of an op by measured ones of its elements; None: there are
+        none.
+        """
+        name = step.node.op.display_name
+        elements = self._max_elements(step)
+        if name not in self.hardware.element_seconds:
+            if _ELEMENTWISE not in self.hardware.element_seconds:
+                return None
+            name = _ELEMENTWISE
+            words = num_bytes / _WORD
+        else:
+            words = elements
+        return words * self.hardware.seconds_of_element(name, elements)
 
     def _max_elements(self, step: Compute) -> Any:
         """Returns the elements of the largest tensor that an op reads or writes."""
@@ -143,7 +161,7 @@ class Durations:
 
     def factor(self, kind: str) -> float:
         """Returns measured seconds of a kind of work divided by predicted ones."""
-        return self.hardware.work_factors.get(kind, 1.0)
+        return self.hardware.work_factor(kind)
 
     def _positions_that_share(self, step: Compute) -> Any:
         """Returns how many positions have one result computed for all of them."""
@@ -233,7 +251,29 @@ class Durations:
             # The stage that receives gets all bytes.
             received = self.local_bytes(step.src)
         seconds = self.collectives.seconds(step.reshard.kind, axes, received, merged)
+        seconds = seconds + self._transposes(step)
         return seconds * self.factor(step.reshard.kind)
+
+    def _transposes(self, step: ReshardStep) -> Any:
+        """Returns the seconds of the copies that XLA makes of shards, since collectives
+        gather and scatter along the outermost dimension.
+        """
+        if not self.hardware.fuses or step.src.spec is None:
+            return 0.0
+        reshard = step.reshard
+        names = step.src.spec.shape.names
+        result: Any = 0.0
+        for kinds, state, value in (
+            (("all_gather", "all_to_all"), reshard.before, step.out),
+            (("reduce_scatter", "all_to_all"), reshard.after, step.src),
+        ):
+            is_inner = isinstance(state, Sharded) and names.index(state.dim) > 0
+            if reshard.kind in kinds and is_inner:
+                # The copy is written and read once more.
+                num_bytes = 2 * self.local_bytes(value)
+                bandwidth = self.hardware.memory_bandwidth
+                result = result + num_bytes / bandwidth
+        return result
 
     def bucket(self, step: Bucket, merged: bool = False) -> Any:
         """Returns the seconds of the reductions that run as one collective."""

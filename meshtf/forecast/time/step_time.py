@@ -75,7 +75,7 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
     totals = schedule.totals
     hardware = schedule.durations.hardware
     calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
-    calls = calls * hardware.work_factors.get("call", 1.0)
+    calls = calls * hardware.work_factor("call")
     # Where devices compute on their own, the host prepares the next call meanwhile.
     seconds = schedule.end + calls
     if hardware.overlaps:
