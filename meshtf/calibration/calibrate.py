@@ -25,7 +25,7 @@ from meshtf.calibration.small_step import SIZES as SIZES_OF_STEP
 from meshtf.calibration.small_step import measure_steps
 from meshtf.function.function import function
 from meshtf.graph import Tensor
-from meshtf.hardware import Hardware, Link
+from meshtf.hardware import Hardware, Link, MeasuredMatmul
 from meshtf.mesh import Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
@@ -70,36 +70,20 @@ def calibrate(
         f"{count} positions on {devices or 'one device'}, all at work at once; "
         f"{clock.name} clock"
     )
-    call_seconds, array_seconds = _call_seconds(mesh, clock._replace(cores=1))
-    report(
-        f"  call of a function {call_seconds * 1e3:6.2f} ms, and {array_seconds * 1e6:.0f} "
-        "us for each variable"
-    )
+    call_seconds, array_seconds = _call_seconds(mesh, clock._replace(cores=1), report)
     op_seconds, bandwidth = measure_elementwise(mesh, report, rounds, clock)
     report("ops that take longer than to read and write memory")
     element_seconds = measure_ops(mesh, report, rows, rounds, clock)
-    report("matmuls in float32, of one device")
-    measured = list(measure_matmuls(mesh, matmuls, "float32", report, rounds, clock))
-    if bfloat16:
-        report("matmuls in bfloat16")
-        measured += measure_matmuls(mesh, bfloat16, "bfloat16", report, rounds, clock)
-    peaks: dict[str, float] = {}
-    for matmul in measured:
-        flops = 2.0 * matmul.batch * matmul.m * matmul.n * matmul.k
-        rate = flops / matmul.seconds
-        peaks[matmul.dtype] = max(rate, peaks.get(matmul.dtype, 0.0))
+    measured: list[MeasuredMatmul] = []
+    for dtype, shapes in (("float32", matmuls), ("bfloat16", bfloat16)):
+        report(f"{len(shapes)} shapes of matmuls in {dtype}, of one device")
+        if shapes:
+            measured += measure_matmuls(mesh, shapes, dtype, report, rounds, clock)
     report("collectives: latency, bytes that a device receives in a second")
-    rates = measure_collectives(
-        devices,
-        count,
-        report=report,
-        sizes=sizes,
-        rounds=rounds,
-        clock=clock,
-    )
+    rates = measure_collectives(devices, count, report, sizes, rounds, clock)
     hardware = Hardware(
         name=name,
-        matmul_flops=peaks,
+        matmul_flops=_peaks(measured),
         memory_bandwidth=bandwidth,
         links=(_link(rates),),
         memory=_memory(devices, count),
@@ -117,9 +101,8 @@ def calibrate(
     report("training steps of a small perceptron")
     steps = measure_steps(hardware, devices, count, clock, step_sizes)
     hardware = scale(hardware, steps)
-    report(
-        f"  all work takes {hardware.work_factor('all'):.2f} times as long as alone in a loop"
-    )
+    factor = hardware.work_factor("all")
+    report(f"  all work takes {factor:.2f} times as long as alone in a loop")
     report(f"measured in {time.monotonic() - begin:.0f} s")
     return hardware
 
@@ -130,6 +113,16 @@ def num_positions(devices: str | None, positions: int) -> int:
     """
     count = (devices or "").rpartition(":")[2]
     return int(count) if count.isdigit() else positions
+
+
+def _peaks(matmuls: Sequence[MeasuredMatmul]) -> dict[str, float]:
+    """Returns the largest FLOPs per second of measured matmuls, by dtype."""
+    peaks: dict[str, float] = {}
+    for matmul in matmuls:
+        flops = 2.0 * matmul.batch * matmul.m * matmul.n * matmul.k
+        rate = flops / matmul.seconds
+        peaks[matmul.dtype] = max(rate, peaks.get(matmul.dtype, 0.0))
+    return peaks
 
 
 def _source(clock: Clock) -> str:
@@ -159,7 +152,9 @@ def _link(rates: Mapping[str, Rates]) -> Link:
     )
 
 
-def _call_seconds(mesh: Mesh, clock: Clock) -> tuple[float, float]:
+def _call_seconds(
+    mesh: Mesh, clock: Clock, report: Callable[[str], None]
+) -> tuple[float, float]:
     """Returns the seconds of a call of a function that computes nearly nothing, and the
     further ones for each variable that it reads and writes.
     """
@@ -170,7 +165,12 @@ def _call_seconds(mesh: Mesh, clock: Clock) -> tuple[float, float]:
     few, many = times.min(axis=0)
     min_count, max_count = _VARIABLES
     array_seconds = max(float(many - few), 0.0) / (max_count - min_count)
-    return max(float(few) - min_count * array_seconds, 0.0), array_seconds
+    call_seconds = max(float(few) - min_count * array_seconds, 0.0)
+    report(
+        f"  call of a function {call_seconds * 1e3:6.2f} ms, and {array_seconds * 1e6:.0f} "
+        "us for each variable"
+    )
+    return call_seconds, array_seconds
 
 
 def _increment(mesh: Mesh, count: int) -> Callable[[], Any]:

@@ -106,7 +106,7 @@ def measure(works: Sequence[RepeatedWork], rounds: int = ROUNDS) -> list[float]:
     """Returns the seconds of one repetition of each work.
 
     All works run in turn, in several rounds, so that a slow moment of the machine meets all of
-    them. A round in which the machine was slow is scaled to the other_inputs by the median over
+    them. A round in which the machine was slow is scaled to the others by the median over
     the works.
 
     Args:

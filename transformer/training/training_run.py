@@ -309,7 +309,7 @@ class Run:
         with metrics.Metrics(model_dir, start_step) as log, monitor:
             log.write(start_step, **run_report.held_out_metrics(scores_before))
             loop.run(model_dir, log)
-            self._compare(monitor, log)
+            run_report.compare(self.trainer, self.features(), monitor, log)
             scores_after = evaluation()
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
         self._print_sample()
@@ -324,17 +324,6 @@ class Run:
             after=run_report.StepScores(trainer.steps_done, scores_after),
             seconds=time.monotonic() - start_time,
         )
-
-    def _compare(self, monitor: Monitor, log: metrics.Metrics) -> None:
-        """Prints the predicted time and memory of a step beside the measured ones, if a
-        profile of hardware is set.
-        """
-        if self.hardware is None:
-            return
-        memory = self.trainer.device_memory(self.features())
-        print(monitor.comparison(memory), end="", flush=True)
-        if memory is not None:
-            log.write(self.trainer.steps_done, memory=memory)
 
     def _print_sample(self) -> None:
         """Prints a text that the model generates, if it is a language model of bytes."""

@@ -131,6 +131,11 @@ class Monitor:
         self._write("training", {"step": step, **values, **shares})
         return shares
 
+    @property
+    def has_prediction(self) -> bool:
+        """Whether a time of a step was predicted."""
+        return bool(self._predicted)
+
     def comparison(self, memory: float | None = None) -> str:
         """Returns a line with the predicted and the measured time of a step and memory of a
         device; "" without a prediction or a measured step.
