@@ -16,6 +16,7 @@ from meshtf.command_line import answer_usage
 answer_usage()
 
 from meshtf import (
+    calibration,
     checkpoints,
     cluster,
     decoding,
@@ -234,6 +235,7 @@ __all__ = [
     # Modules, and packages of their own
     "Module",
     "scope",
+    "calibration",
     "checkpoints",
     "cluster",
     "decoding",

@@ -26,6 +26,10 @@ USAGE_ERROR = 2  # the exit code
 # Command -> (module, description). Modules are imported only when a command is called: some
 # belong to packages that import meshtf.
 COMMANDS = {
+    "calibrate": (
+        "transformer.calibrate",
+        "measures this machine, for the predicted time of a step",
+    ),
     "checkpoint": (
         "meshtf.commands.checkpoint",
         "contents of a checkpoint, or the differences between two",

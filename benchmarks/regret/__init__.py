@@ -2,5 +2,6 @@
 
 Contents:
 
+    measured          layouts of small models, run on this machine
     published_steps/  against steps that others measured on GPUs
 """

@@ -195,6 +195,8 @@ class StepTime:
       peak_share: these, divided by what the device could compute in the step at its peak.
       measured_share: the fraction of these FLOPs in matmuls of which similar ones were
         measured.
+      work: pairs (kind, time), the longest first: matmuls, ops by name, updates of
+        variables, collectives by kind.
     """
 
     hardware: str
@@ -208,6 +210,7 @@ class StepTime:
     matmul_flops: float
     peak_share: float
     measured_share: float
+    work: tuple[tuple[str, float], ...] = ()
 
     @property
     def uncertainty(self) -> float:

@@ -65,13 +65,16 @@ class CollectiveTimes:
             size = size * self._axes[axis]
         return size
 
-    def seconds(self, kind: str, axes: Sequence[str], received: Any) -> Any:
+    def seconds(
+        self, kind: str, axes: Sequence[str], received: Any, merged: bool = False
+    ) -> Any:
         """Returns the seconds of a collective.
 
         Args:
           kind: the kind, such as "all_reduce"; "slice" and "drop" take no time.
           axes: the axes of the mesh along which devices communicate.
           received: the bytes that one device receives.
+          merged: whether it runs with another collective, which has the latency.
         """
         if kind in ("slice", "drop"):
             return 0.0 * received
@@ -85,7 +88,11 @@ class CollectiveTimes:
             latency, bandwidth = link.rate(kind)
             devices = np.maximum(size, 1)
             waits = devices - 1 if link.ring else np.log2(devices)
-            seconds = latency * (1.0 + _ROUNDS.get(kind, 1.0) * waits)
+            rounds = 1.0 + _ROUNDS.get(kind, 1.0) * waits
+            if link.has_groups(kind):
+                latency, bandwidth = link.rate_of_group(kind, size)
+                rounds = 1.0
+            seconds = 0.0 if merged else latency * rounds
             if i:
                 # Of each host, the devices of the group share what the host receives.
                 joined = self._links[i - 1].devices or 1

@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from meshtf.errors import ArgumentError, ParseError, explain_error, near_misses
 from meshtf.names.arguments import as_path, refuse
 from meshtf.names.source import Source
@@ -50,7 +52,8 @@ class Link:
       bandwidth: the bytes that a device receives in a second, while all devices receive.
       latency: the seconds that a message of a few bytes takes.
       collectives: measured values in place of those, by kind of collective:
-        {"all_reduce": {"latency": 1e-5, "bandwidth": 2e11}}.
+        {"all_reduce": {"latency": 1e-5, "bandwidth": 2e11}}; or by the size of the group,
+        in lists of equal length: {"all_reduce": {"devices": [2, 8], "latency": [...], ...}}.
       ring: whether the messages of a collective wait for each other once for each device,
         in a ring; else once for each doubling of their count, in a tree.
     """
@@ -59,7 +62,7 @@ class Link:
     devices: int | None
     bandwidth: float
     latency: float
-    collectives: Mapping[str, Mapping[str, float]] = dataclasses.field(
+    collectives: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict
     )
     ring: bool = False
@@ -70,6 +73,21 @@ class Link:
         latency = measured.get("latency", self.latency)
         bandwidth = measured.get("bandwidth", self.bandwidth)
         return latency, bandwidth
+
+    def has_groups(self, kind: str) -> bool:
+        """Returns whether a kind of collective was measured for groups of several sizes."""
+        return "devices" in self.collectives.get(kind, {})
+
+    def rate_of_group(self, kind: str, size: Any) -> tuple[Any, Any]:
+        """Returns (latency, bandwidth) of a kind of collective in groups of `size` devices,
+        a number or an array: between measured sizes, linear in the logarithm of the size.
+        """
+        measured = self.collectives[kind]
+        sizes = np.log2(measured["devices"])
+        x = np.log2(np.maximum(size, 1))
+        latency = np.interp(x, sizes, measured["latency"])
+        seconds_per_byte = np.interp(x, sizes, 1.0 / np.array(measured["bandwidth"]))
+        return latency, 1.0 / seconds_per_byte
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +106,22 @@ class Hardware:
       op_seconds: the time to start an op, however small it is.
       launch_seconds: the time in which the host launches an op, while the device runs the
         ops before it; 0: it does not count, since programs are compiled.
+      call_seconds: the time of a call of a function that computes next to nothing.
+      array_seconds: the further time of a call for each variable that it reads or writes.
+      element_counts: numbers of elements for which `element_seconds` were measured.
+      element_seconds: the time of an element of ops by name, one for each of
+        `element_counts`: of the largest tensor that an op reads or writes. "elementwise" is
+        the time to read or write four bytes, for all ops that are not named; without it,
+        memory bandwidth and vector units decide.
       links: the links, from the fastest, between neighbours, to the one that joins all.
       fuses: whether elementwise ops are fused with the ops that read their results (XLA),
         so that these results are not written to memory.
       overlaps: whether collectives run while devices compute.
       shares_equal_work: whether what several positions compute identically is computed
         once for all: positions that share a device (the placed runtime).
-      layer_factors: measured time of a loop's body divided by the predicted one, by the
-        local shapes of its matmuls; see `meshtf calibrate --gin_file`.
+      work_factors: measured time divided by the predicted one, by kind of work: "matmul",
+        "update", "call", a kind of collective, or the name of an op; "all" is that of kinds
+        which are not named; see `calibration.adjust`.
       matmuls: measured matmuls.
       sources: where each value is from, by the name of the attribute.
     """
@@ -111,10 +137,14 @@ class Hardware:
     memory_efficiency: float = 1.0
     op_seconds: float = 0.0
     launch_seconds: float = 0.0
+    call_seconds: float = 0.0
+    array_seconds: float = 0.0
+    element_counts: tuple[int, ...] = ()
+    element_seconds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fuses: bool = True
     overlaps: bool = True
     shares_equal_work: bool = False
-    layer_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    work_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matmuls: tuple[MeasuredMatmul, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -127,6 +157,18 @@ class Hardware:
         """
         slowest = min(self.matmul_flops.values())
         return self.matmul_flops.get(dtype, slowest)
+
+    def work_factor(self, kind: str) -> float:
+        """Returns measured seconds of a kind of work divided by predicted ones."""
+        return self.work_factors.get(kind, self.work_factors.get("all", 1.0))
+
+    def seconds_of_element(self, name: str, elements: Any) -> Any:
+        """Returns the seconds of an element of an op that was measured, for a tensor of so
+        many elements: between measured ones, linear in the logarithm of their number.
+        """
+        counts = np.log2(self.element_counts)
+        logarithm = np.log2(np.maximum(elements, 1))
+        return np.interp(logarithm, counts, self.element_seconds[name])
 
     def save(self, path: str | Path) -> None:
         """Writes the profile as a JSON file, under a temporary name that is then renamed."""
@@ -147,7 +189,7 @@ class Hardware:
             if name in ("matmuls", "links") and value:
                 rows = ",\n    ".join(json.dumps(row) for row in value)
                 text = f"[\n    {rows}\n  ]"
-            elif name in ("sources", "layer_factors") and value:
+            elif name in ("sources", "work_factors") and value:
                 text = json.dumps(value, indent=4, ensure_ascii=False)
                 text = text.replace("\n}", "\n  }")
             lines.append(f"  {json.dumps(name)}: {text}")
@@ -199,6 +241,7 @@ def _read(path: Path) -> Hardware:
     """Returns the profile of a JSON file. Raises ParseError if it is none."""
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        fields["element_counts"] = tuple(fields.get("element_counts", ()))
         fields["links"] = tuple(Link(**link) for link in fields.get("links", ()))
         fields["matmuls"] = tuple(
             MeasuredMatmul(**matmul) for matmul in fields.get("matmuls", ())

@@ -20,6 +20,7 @@ from meshtf.forecast.memory.live_tensors import live_values
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.schedule import Schedule
+from meshtf.forecast.time.step_time import peak_dtype, step_times
 from meshtf.graph import Store
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
@@ -183,7 +184,9 @@ def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
             iterations={_SCANNED: grid.microbatches},
         )
     durations = Durations(problem.hardware, program.mesh, sizes)
-    seconds = np.broadcast_to(Schedule(program, durations).end, [len(grid)])
+    schedule = Schedule(program, durations)
+    end = step_times(schedule, peak_dtype(program, durations))["seconds"]
+    seconds = np.broadcast_to(end, [len(grid)])
     memory = np.broadcast_to(_memory(program, durations), [len(grid)])
     return Prices(structure, grid, seconds, memory, program.mesh)
 

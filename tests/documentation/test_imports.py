@@ -37,6 +37,7 @@ RANKS = {
     "pipeline": 8,
     "layout_search": 7,
     "testing": 9,
+    "calibration": 9,
     "__init__": 10,
     "commands": 10,
     "__main__": 11,

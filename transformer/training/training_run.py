@@ -108,6 +108,9 @@ class Run:
         not finite. By default, such a step stops the run.
       peak_flops: the peak FLOPs per second of all devices together, to report model FLOPs
         utilisation; None: it is not reported.
+      hardware: the profile of the devices, such as "h100", or the file of one that
+        `python -m meshtf calibrate` wrote, to report the predicted time and memory of a
+        step beside the measured ones; None: they are not reported.
 
     Raises:
       DataError: the vocabulary is larger than the model's, or the model takes other
@@ -137,6 +140,7 @@ class Run:
         profile: tuple[int, int] | None = None,
         skip_nonfinite_steps: bool = False,
         peak_flops: float | None = None,
+        hardware: str | None = None,
     ) -> None:
         _check_integers(
             steps=steps,
@@ -187,6 +191,7 @@ class Run:
             "async_save": async_save,
         }
         self.peak_flops = peak_flops
+        self.hardware = hardware
 
     @functools.cached_property
     def trainer(self) -> Trainer:
@@ -240,7 +245,7 @@ class Run:
         check_folder(model_dir, name="model_dir", run_files=FILES)
         check_sample_settings()
         # An error of the step is raised before any file is written.
-        forecast = self.explain()
+        forecast = self.explain(hardware=self.hardware)
         if forecast.error is not None:
             # The error is text, such as "PlanError: ...": raise the class that it names.
             class_name, _, message = forecast.error.partition(": ")
@@ -290,6 +295,7 @@ class Run:
             # The forecast is for one position of the mesh: one coordinate along each axis.
             flops=forecast.flops() * trainer.model.mesh.size,
             peak_flops=self.peak_flops,
+            predicted=run_report.predicted_metrics(forecast),
         )
         loop = Loop(
             trainer,
@@ -303,6 +309,7 @@ class Run:
         with metrics.Metrics(model_dir, start_step) as log, monitor:
             log.write(start_step, **run_report.held_out_metrics(scores_before))
             loop.run(model_dir, log)
+            run_report.compare(self.trainer, self.features(), monitor, log)
             scores_after = evaluation()
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
         self._print_sample()

@@ -34,6 +34,9 @@ from meshtf.partition import (
 from meshtf.partition.cost import bytes_per_byte, elements_received, local_bytes
 from meshtf.partition.steps import Bucket
 
+_ELEMENTWISE = "elementwise"  # in `Hardware.element_seconds`: ops that have no entry
+_WORD = 4  # bytes, for which that time is
+
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
@@ -137,16 +140,53 @@ class Durations:
         """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
+        share = self._positions_that_share(step) / self.factor(self.kind_of(step))
         if shape is not None:
             seconds = self.matmuls.seconds(shape, num_bytes) + self.hardware.op_seconds
-            return seconds / self._positions_that_share(step)
+            return seconds / share
         efficiency = self.hardware.memory_efficiency
         bandwidth = self.hardware.memory_bandwidth * efficiency
         flops = self.local_flops(step)
         seconds = np.maximum(num_bytes / bandwidth, flops / self.hardware.vector_flops)
+        measured = self._measured_elements(step, num_bytes)
+        if measured is not None:
+            seconds = measured
         if self.has_kernel(step, in_memory):
             seconds = seconds + self.hardware.op_seconds
-        return seconds / self._positions_that_share(step)
+        return seconds / share
+
+    def _measured_elements(self, step: Compute, num_bytes: Any) -> Any:
+        """Returns the seconds of an op by measured ones of its elements; None: there are
+        none.
+        """
+        name = step.node.op.display_name
+        elements = self._max_elements(step)
+        if name not in self.hardware.element_seconds:
+            if _ELEMENTWISE not in self.hardware.element_seconds:
+                return None
+            name = _ELEMENTWISE
+            words = num_bytes / _WORD
+        else:
+            words = elements
+        return words * self.hardware.seconds_of_element(name, elements)
+
+    def _max_elements(self, step: Compute) -> Any:
+        """Returns the elements of the largest tensor that an op reads or writes."""
+        result: Any = 0.0
+        for value in [*step.ins, *step.outs]:
+            if value.spec is not None:
+                elements = self.local_bytes(value) / dtype_bytes(value.spec.dtype)
+                result = np.maximum(result, elements)
+        return result
+
+    def kind_of(self, step: Compute) -> str:
+        """Returns the kind of work of an op, as `Hardware.work_factors` names it."""
+        shape = self.matmul_shape(step)
+        return step.node.op.display_name if shape is None else "matmul"
+
+    def factor(self, kind: str) -> float:
+        """Returns measured seconds of a kind of work divided by predicted ones."""
+        return self.hardware.work_factor(kind)
 
     def has_kernel(self, step: Compute, in_memory: Set[Value] | None) -> bool:
         """Returns whether an op is started on its own: it is a matmul, or not fused with the
@@ -203,7 +243,9 @@ class Durations:
 
     def _matmul_shape(self, step: Compute) -> MatmulShape | None:
         op = step.node.op
-        if len(step.node.inputs) < 2:
+        inputs = step.node.inputs
+        # Indices are no matrix: those of a segment_sum, or of a gather.
+        if len(inputs) < 2 or any("int" in x.dtype for x in inputs):
             return None
         factors_by_input = [
             {factor_of(op, name) for name in x.shape.names} for x in step.node.inputs
@@ -234,26 +276,51 @@ class Durations:
         for store in step.variables:
             num_bytes = num_bytes + 2 * self.shard_bytes(store.spec, store.placement)
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
-        return num_bytes / bandwidth + self.hardware.op_seconds
+        seconds = num_bytes / bandwidth + self.hardware.op_seconds
+        return seconds * self.factor("update")
 
-    def reshard(self, step: ReshardStep) -> Any:
-        """Returns the seconds of a collective."""
+    def reshard(self, step: ReshardStep, merged: bool = False) -> Any:
+        """Returns the seconds of a collective; `merged`: without its latency."""
         axes = step.reshard.axes
         group = self.collectives.group_size(axes)
         received = self.local_bytes(step.src) * bytes_per_byte(step.reshard.kind, group)
         if step.reshard.kind in ("send", "broadcast"):
             # The stage that receives gets all bytes.
             received = self.local_bytes(step.src)
-        return self.collectives.seconds(step.reshard.kind, axes, received)
+        seconds = self.collectives.seconds(step.reshard.kind, axes, received, merged)
+        seconds = seconds + self._transposes(step)
+        return seconds * self.factor(step.reshard.kind)
 
-    def bucket(self, step: Bucket) -> Any:
+    def _transposes(self, step: ReshardStep) -> Any:
+        """Returns the seconds of the copies that XLA makes of shards, since collectives
+        gather and scatter along the outermost dimension.
+        """
+        if not self.hardware.fuses or step.src.spec is None:
+            return 0.0
+        reshard = step.reshard
+        names = step.src.spec.shape.names
+        result: Any = 0.0
+        for kinds, state, value in (
+            (("all_gather", "all_to_all"), reshard.before, step.out),
+            (("reduce_scatter", "all_to_all"), reshard.after, step.src),
+        ):
+            is_inner = isinstance(state, Sharded) and names.index(state.dim) > 0
+            if reshard.kind in kinds and is_inner:
+                # The copy is written and read once more.
+                num_bytes = 2 * self.local_bytes(value)
+                bandwidth = self.hardware.memory_bandwidth
+                result = result + num_bytes / bandwidth
+        return result
+
+    def bucket(self, step: Bucket, merged: bool = False) -> Any:
         """Returns the seconds of the reductions that run as one collective."""
         first_reduction, *_ = step.reductions
         reshard = first_reduction.reshard
         group = self.collectives.group_size(reshard.axes)
         num_bytes: Any = sum(self.local_bytes(r.src) for r in step.reductions)
         received = num_bytes * bytes_per_byte(reshard.kind, group)
-        return self.collectives.seconds(reshard.kind, reshard.axes, received)
+        seconds = self.collectives.seconds(reshard.kind, reshard.axes, received, merged)
+        return seconds * self.factor(reshard.kind)
 
     def window(self, step: WindowStep) -> Any:
         """Returns the seconds of a halo exchange, at the sizes of the mesh."""
@@ -269,7 +336,8 @@ class Durations:
         )
         fraction = received / max(local_size, 1)
         num_bytes = self.local_bytes(step.src) * fraction
-        return self.collectives.seconds("window", step.axes, num_bytes)
+        seconds = self.collectives.seconds("window", step.axes, num_bytes)
+        return seconds * self.factor("window")
 
     def statistics(self, step: GatherStatisticsStep) -> Any:
         """Returns the seconds of an exchange of statistics."""
@@ -278,7 +346,8 @@ class Durations:
             local_bytes(spec, replicated, self.mesh) for spec in step.specs(self.mesh)
         )
         received = planned_bytes * (self.collectives.group_size(step.axes) - 1)
-        return self.collectives.seconds("gather_statistics", step.axes, received)
+        seconds = self.collectives.seconds("gather_statistics", step.axes, received)
+        return seconds * self.factor("gather_statistics")
 
 
 def stage_of(placement: Placement) -> int | None:

@@ -21,6 +21,7 @@ from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
 from meshtf.forecast.report_data import FREE_RESHARDS
 from meshtf.forecast.time.durations import Durations, stage_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
 from meshtf.graph import Node
 from meshtf.partition import (
     BranchStep,
@@ -72,6 +73,7 @@ class Totals:
       collectives: axes -> seconds of collectives.
       matmul_flops: FLOPs of matmuls.
       covered_flops: FLOPs of those matmuls of which similar ones were measured.
+      work: kind of work -> seconds; the kinds are those of `Hardware.work_factors`.
     """
 
     matmuls: Any = 0.0
@@ -79,6 +81,7 @@ class Totals:
     collectives: dict[str, Any] = dataclasses.field(default_factory=dict)
     matmul_flops: Any = 0.0
     covered_flops: Any = 0.0
+    work: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add(self, other: Totals, times: Any) -> None:
         """Adds the totals of a body that runs `times` times."""
@@ -88,6 +91,12 @@ class Totals:
         self.covered_flops = self.covered_flops + other.covered_flops * times
         for axes, seconds in other.collectives.items():
             self.add_collective(axes, seconds * times)
+        for kind, seconds in other.work.items():
+            self.add_work(kind, seconds * times)
+
+    def add_work(self, kind: str, seconds: Any) -> None:
+        """Adds seconds of a kind of work."""
+        self.work[kind] = self.work.get(kind, 0.0) + seconds
 
     def add_collective(self, axes: str, seconds: Any) -> None:
         """Adds the seconds of a collective along axes."""
@@ -129,7 +138,15 @@ class Schedule:
         self._ready: dict[Value, Any] = {}
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
         self._calls: dict[Program, tuple[Any, Totals]] = {}
-        for step in scheduled_steps(program):
+        steps = scheduled_steps(program)
+        # The ids of collectives that XLA merges with earlier ones, and that it leaves out.
+        self._merged: set[int] = set()
+        self._repeated: set[int] = set()
+        if durations.hardware.fuses:
+            self._merged = merged_reductions(steps)
+            if not durations.hardware.overlaps:
+                self._repeated = repeated_gathers(steps)
+        for step in steps:
             self._add(step)
         self.end: Any = np.max(
             np.broadcast_arrays(*self._computes, *self._receives), axis=0
@@ -158,6 +175,7 @@ class Schedule:
         elif isinstance(step, WriteStep):
             seconds = self.durations.write(step) if step.variables else 0.0
             self.totals.other_ops = self.totals.other_ops + seconds
+            self.totals.add_work("update", seconds)
             stage = stage_of(step.values[0].placement) if step.values else None
             self._launch(stage)
             self._run(step, seconds, stage, kind="update")
@@ -172,6 +190,7 @@ class Schedule:
         totals = self.totals
         shape = self.durations.matmul_shape(step)
         share = self._share_of_stages(step.plan.stage)
+        totals.add_work(self.durations.kind_of(step), seconds * share)
         if shape is None:
             totals.other_ops = totals.other_ops + seconds * share
             kind = "op"
@@ -233,6 +252,7 @@ class Schedule:
             stage = stage_of(step.out.placement)
         share = self._share_of_stages(stage)
         self.totals.add_collective(axes, seconds * share)
+        self.totals.add_work(_kind_of_collective(step), seconds * share)
         start = self._latest(dependencies_of(step))
         stages = self._stages(stage)
         waits = not self.durations.hardware.overlaps and not is_sent
@@ -256,9 +276,13 @@ class Schedule:
         """Returns the seconds of a collective, and its axes as text."""
         durations = self.durations
         if isinstance(step, ReshardStep):
-            return durations.reshard(step), "+".join(step.reshard.axes)
+            seconds = durations.reshard(step, merged=id(step) in self._merged)
+            if id(step) in self._repeated:
+                seconds = 0.0 * seconds
+            return seconds, "+".join(step.reshard.axes)
         if isinstance(step, Bucket):
-            return durations.bucket(step), "+".join(step.reductions[0].reshard.axes)
+            seconds = durations.bucket(step, merged=id(step) in self._merged)
+            return seconds, "+".join(step.reductions[0].reshard.axes)
         if isinstance(step, WindowStep):
             return durations.window(step), "+".join(step.axes)
         assert isinstance(step, GatherStatisticsStep)
@@ -269,10 +293,8 @@ class Schedule:
         if isinstance(step, LoopStep):
             iterations = self.durations.sizes.num_iterations(step)
             body = self._simulate(step.body, self._start_of(step))
-            factor = self._layer_factor(step)
-            period = body.period
-            seconds = (period * (iterations - 1) + body.end) * factor
-            self.totals.add(body.totals, iterations * factor)
+            seconds = body.period * (iterations - 1) + body.end
+            self.totals.add(body.totals, iterations)
         elif isinstance(step, BranchStep):
             schedules = [
                 self._simulate(body, self._start_of(step)) for body in step.bodies
@@ -311,15 +333,6 @@ class Schedule:
         """Returns when a loop, branch or call starts."""
         return np.maximum(self._latest(dependencies_of(step)), max_of(self._computes))
 
-    def _layer_factor(self, step: LoopStep) -> float:
-        """Returns the measured seconds of a loop's body divided by the predicted ones; 1 if
-        it was not measured.
-        """
-        factors = self.durations.hardware.layer_factors
-        if not factors:
-            return 1.0
-        return factors.get(layer_key(step.body, self.durations), 1.0)
-
     def _latest(self, values: Iterable[Value]) -> Any:
         """Returns when all of these values exist."""
         return max_of([self._ready[value] for value in values if value in self._ready])
@@ -351,21 +364,6 @@ def max_of(times: Iterable[Any]) -> Any:
     for time in times:
         latest = np.maximum(latest, time)
     return latest
-
-
-def layer_key(body: Program, durations: Durations) -> str:
-    """Returns what identifies the local computation of a loop's body in
-    `Hardware.layer_factors`: the local shapes of its matmuls.
-    """
-    shapes = []
-    for step in body.steps:
-        if isinstance(step, Compute):
-            shape = durations.matmul_shape(step)
-            if shape is not None:
-                sizes = ",".join(str(int(size)) for size in shape[:4])
-                shapes.append(f"{sizes},{shape.dtype}")
-    counts = {shape: shapes.count(shape) for shape in dict.fromkeys(sorted(shapes))}
-    return " ".join(f"{count}x{shape}" for shape, count in counts.items())
 
 
 def _kind_of_collective(step: Step) -> str:

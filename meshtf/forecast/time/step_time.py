@@ -13,7 +13,7 @@ from meshtf.forecast.report_data import StepTime, TimelineSpan
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.schedule import Schedule, Span
 from meshtf.hardware import Hardware
-from meshtf.partition import Compute, Program, walk
+from meshtf.partition import Compute, Program, ReadStep, WriteStep, walk
 
 
 def step_time(
@@ -35,9 +35,13 @@ def step_time(
     plain = {name: float(value) for name, value in times.items()}
     collectives = {axes: float(s) for axes, s in schedule.totals.collectives.items()}
     ordered = sorted(collectives.items(), key=lambda item: -item[1])
+    calls = plain["seconds"] - float(schedule.end)
+    totals = {**schedule.totals.work, "call": calls}
+    work = sorted(totals.items(), key=lambda item: -item[1])
     time = StepTime(
         hardware=hardware.name,
         source=hardware.sources.get("matmul_flops", ""),
+        work=tuple((kind, float(s)) for kind, s in work if s),
         collectives=tuple((axes, s) for axes, s in ordered if s),
         **plain,
     )
@@ -72,23 +76,42 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
       dtype: the dtype of its matmuls.
     """
     totals = schedule.totals
-    seconds = schedule.end
+    hardware = schedule.durations.hardware
+    calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
+    calls = calls * hardware.work_factor("call")
+    # Where devices compute on their own, the host prepares the next call meanwhile.
+    seconds = schedule.end + calls
+    if hardware.overlaps:
+        seconds = np.maximum(schedule.end, calls)
     busy: Any = sum(schedule.busy) / len(schedule.busy)
     computes = totals.matmuls + totals.other_ops
-    idle = np.maximum(seconds - busy, 0.0)
+    idle = np.maximum(schedule.end - busy, 0.0)
     has_stages = len(schedule.busy) > 1
-    peak = schedule.durations.hardware.peak_flops(dtype)
+    peak = hardware.peak_flops(dtype)
     flops = np.maximum(totals.matmul_flops, 1e-9)
     return {
         "seconds": seconds,
         "matmuls": totals.matmuls,
         "other_ops": totals.other_ops,
-        "exposed": np.maximum(seconds - computes - (idle if has_stages else 0.0), 0.0),
+        "exposed": np.maximum(
+            schedule.end - computes - (idle if has_stages else 0.0), 0.0
+        ),
         "bubble": idle / np.maximum(seconds, 1e-30) if has_stages else 0.0,
         "matmul_flops": totals.matmul_flops,
         "peak_share": totals.matmul_flops / (peak * np.maximum(seconds, 1e-30)),
         "measured_share": totals.covered_flops / flops,
     }
+
+
+def _num_stores(schedule: Schedule) -> int:
+    """Returns how many variables and arguments a program reads or writes."""
+    stores = set()
+    for step in schedule.program.steps:
+        if isinstance(step, ReadStep):
+            stores.add(step.store)
+        elif isinstance(step, WriteStep):
+            stores.update(step.variables)
+    return len(stores)
 
 
 def peak_dtype(program: Program, durations: Durations) -> str:

@@ -21,6 +21,7 @@ import math
 import os
 import re
 import socket
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
+from transformer.training.reporting.metrics import step_time
 
 FILE = "status.json"
 # "node:Op": TensorFlow's name of the event of an op in a profile, such as "dense:MatMul".
@@ -57,6 +59,8 @@ class Monitor:
       flops: the FLOPs of a step, summed over all positions of the mesh (a position is one
         coordinate along each axis).
       peak_flops: the peak FLOPs per second of all devices together; None: unknown.
+      predicted: the predicted time of a step and memory of a device, by name: see
+        `run_report.predicted_metrics`; empty: they are unknown.
       clock: a function that returns the time in seconds.
     """
 
@@ -66,6 +70,7 @@ class Monitor:
         steps: int,
         flops: float = 0.0,
         peak_flops: float | None = None,
+        predicted: Mapping[str, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = Path(folder, FILE)
@@ -73,6 +78,8 @@ class Monitor:
         self._clock = clock
         self._flops = flops
         self._peak_flops = peak_flops
+        self._predicted = dict(predicted or {})
+        self._step_seconds: list[float] = []  # of each report but the first
         self._input_seconds = 0.0  # since the last report
         self._last_step: int | None = None  # the step of the last report
         self._last_time = clock()  # the time of the last report
@@ -91,18 +98,20 @@ class Monitor:
             yield batch
 
     def report(self, step: int, **values: float) -> dict[str, float]:
-        """Writes status.json; returns two fractions over the steps since the last report.
+        """Writes status.json; returns metrics of the steps since the last report.
 
         `input_share` is the fraction of the time spent waiting for data;
-        `model_flops_utilization` is FLOPs per second divided by peak FLOPs. The first
-        report of a run returns neither, since its steps include tracing.
+        `model_flops_utilization` is FLOPs per second divided by peak FLOPs, both fractions.
+        With a prediction, `step_seconds` is the mean time of a step, and
+        `predicted_step_seconds` and `predicted_memory` are what was predicted. The first
+        report of a run returns nothing, since its steps include tracing.
 
         Args:
           step: the count of steps done.
           **values: further values for status.json, such as the loss.
         """
         now = self._clock()
-        shares: dict[str, float] = {}  # the two fractions, by name
+        shares: dict[str, float] = {}  # the metrics, by name
         last_step = self._last_step
         elapsed = now - self._last_time
         if last_step is not None and step > last_step and elapsed > 0:
@@ -112,12 +121,42 @@ class Monitor:
                 flops_per_second = self._flops / step_seconds
                 shares["model_flops_utilization"] = flops_per_second / self._peak_flops
             values["step_seconds"] = step_seconds
+            if self._predicted:
+                self._step_seconds.append(step_seconds)
+                shares |= {"step_seconds": step_seconds, **self._predicted}
             values["seconds_left"] = (self._steps - step) * step_seconds
         self._last_step = step
         self._last_time = now
         self._input_seconds = 0.0
         self._write("training", {"step": step, **values, **shares})
         return shares
+
+    @property
+    def has_prediction(self) -> bool:
+        """Whether a time of a step was predicted."""
+        return bool(self._predicted)
+
+    def comparison(self, memory: float | None = None) -> str:
+        """Returns a line with the predicted and the measured time of a step and memory of a
+        device; "" without a prediction or a measured step.
+
+        Args:
+          memory: the measured bytes of a device at the peak of a step; None: unknown.
+        """
+        if not self._step_seconds:
+            return ""
+        predicted = self._predicted["predicted_step_seconds"]
+        seconds = statistics.median(self._step_seconds)
+        line = (
+            f"a step took {step_time(seconds)}, {step_time(predicted)} were predicted "
+            f"(predicted / measured {predicted / seconds:.2f})"
+        )
+        predicted_memory = self._predicted["predicted_memory"]
+        memory_text = "" if memory is None else f"{memory / 2**20:,.1f} MiB, "
+        return (
+            f"{line}; memory of a device {memory_text}"
+            f"{predicted_memory / 2**20:,.1f} MiB predicted\n"
+        )
 
     def __enter__(self) -> Monitor:
         self._write("starting", {})

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gin
 
@@ -23,6 +23,8 @@ from transformer.data import ByteText, Data
 from transformer.models.base import Model
 from transformer.training.evaluation import Evaluation
 from transformer.training.reporting import baselines, metrics
+from transformer.training.reporting.monitor import Monitor
+from transformer.training.trainer import Trainer
 
 Scores = Mapping[str, float]  # the metrics of `Evaluation` by name
 _LABEL_WIDTH = 13  # of the first column of the table of scores
@@ -112,8 +114,51 @@ def cost(forecast: mtf.Forecast) -> str:
     return (
         f"on each position {forecast.memory.peak / 2**20:,.1f} MiB of memory, "
         f"{forecast.bytes_moved() / 2**20:,.1f} MiB received, "
-        f"{forecast.flops() / 1e9:,.2f} GFLOP"
+        f"{forecast.flops() / 1e9:,.2f} GFLOP{_time(forecast)}"
     )
+
+
+def _time(forecast: mtf.Forecast) -> str:
+    """Returns the predicted time of a step as text; "" without a profile of hardware."""
+    if forecast.time is None:
+        return ""
+    seconds = metrics.step_time(forecast.time.seconds)
+    return f", {seconds} predicted for {forecast.time.hardware}"
+
+
+def predicted_metrics(forecast: mtf.Forecast) -> dict[str, float]:
+    """Returns the predicted time of a step and peak of memory of a device, by their names in
+    metrics.jsonl; {} without a profile of hardware.
+    """
+    if forecast.time is None:
+        return {}
+    return {
+        "predicted_step_seconds": forecast.time.seconds,
+        "predicted_memory": forecast.memory.peak,
+    }
+
+
+def compare(
+    trainer: Trainer,
+    features: Mapping[str, Any],
+    monitor: Monitor,
+    log: metrics.Metrics,
+) -> None:
+    """Prints the predicted time and memory of a step beside the measured ones, if a profile of
+    hardware is set.
+
+    Args:
+      trainer: the trainer, after the last step.
+      features: the shape and dtype of each feature of a batch, by name.
+      monitor: has the predicted and measured times.
+      log: writes the measured memory.
+    """
+    if not monitor.has_prediction:
+        return
+    memory = trainer.device_memory(features)
+    print(monitor.comparison(memory), end="", flush=True)
+    if memory is not None:
+        log.write(trainer.steps_done, memory=memory)
 
 
 def write_config(model_dir: str) -> None:

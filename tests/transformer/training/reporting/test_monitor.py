@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.hardware import Hardware, Link
+from tests.transformer.small_runs import run_train, small
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -124,3 +126,26 @@ def test_a_run_is_watched_and_profiled(tmp_path, capsys):
     assert list(tmp_path.rglob("*.xplane.pb"))
     assert "profile of steps 3 to 4: compute" in capsys.readouterr().out
     assert status(tmp_path)["state"] == "done"
+
+
+def test_predicted_and_measured_steps_are_reported(tmp_path, capsys):
+    profile = tmp_path / "machine.json"
+    link = Link("all", None, bandwidth=1e9, latency=1e-5)
+    Hardware("machine", {"float32": 1e10}, 1e10, (link,)).save(profile)
+    settings = small(tmp_path, "steps = 3", f"train.hardware = '{profile}'")
+    code, out, _ = run_train(capsys, tmp_path / "run", settings)
+    assert code == 0 and "predicted for machine" in out
+    assert "a step took" in out and "MiB predicted" in out
+    lines = metrics.read(tmp_path / "run")
+    (line, *_) = (x for x in lines if "predicted_step_seconds" in x)
+    assert line["step_seconds"] > 0 and line["predicted_step_seconds"] > 0
+    assert line["predicted_memory"] > 0
+    values = status(tmp_path / "run")
+    assert values["predicted_memory"] == line["predicted_memory"]
+
+
+def test_without_a_profile_nothing_is_compared(tmp_path):
+    monitor = Monitor(tmp_path, steps=2)
+    monitor.report(1)
+    monitor.report(2)
+    assert monitor.comparison() == ""

@@ -1,0 +1,253 @@
+"""Layouts of small models: predicted and measured steps on eight devices of this machine.
+
+    run(["lm"], Options(devices="spmd:cpu:8"))
+
+A profile of the machine is measured first. Layouts are drawn at random, all are compiled, and
+then timed in rounds, a step each, in an order that is shuffled anew for each round. A round in
+which the machine was slow is scaled to the others, by the median over all layouts. One layout
+is timed twice in each round: the two medians show the noise.
+
+Some further layouts, which are not judged, give the profile its factors by kind of work, as
+`python -m meshtf calibrate --gin_file` does; results with the rates alone are printed as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import meshtf as mtf
+from benchmarks.regret.candidates import Candidate, draw
+from benchmarks.regret.scores import Scores, score
+from benchmarks.regret.small_models import SIZES, make_trainer
+from meshtf.hardware import Hardware, as_hardware
+from transformer.training.trainer import Trainer
+
+_CLOCKS = ("wall", "processor")
+_DEVICES = 8
+_WARM_UP = 2  # steps of each layout before it is timed
+
+
+class Options(NamedTuple):
+    """What is measured, and how.
+
+    Attributes:
+      devices: the devices, as `mtf.Mesh` takes them.
+      layouts: how many layouts are judged.
+      calibrating: how many others give the profile its factors.
+      rounds: how often each layout is timed.
+      seed: of the draw of layouts and the order of steps.
+      clock: by which time layouts are judged: "wall", or "processor": the processor time of
+        this process divided by the cores, which does not count other programs.
+      sizes: the sizes of the models.
+    """
+
+    devices: str | None = "spmd:cpu:8"
+    layouts: int = 30
+    calibrating: int = 10
+    rounds: int = 9
+    seed: int = 0
+    clock: str = "wall"
+    sizes: Mapping[str, int] = SIZES
+
+
+class Timed(NamedTuple):
+    """A layout with its forecast and its measured steps.
+
+    Attributes:
+      candidate: the layout.
+      step: runs a training step, and waits for its loss.
+      explain: returns the forecast of a step from a profile of hardware.
+    """
+
+    candidate: Candidate
+    step: Callable[[], None]
+    explain: Callable[[Any], mtf.Forecast]
+
+
+def run(
+    models: Sequence[str],
+    options: Options,
+    profile: str | Hardware | None = None,
+    json_path: str | None = None,
+    report: Callable[[str], None] = print,
+) -> list[Scores]:
+    """Measures and prints; returns the scores of each model, with factors.
+
+    Args:
+      models: "lm", "bert", "moe".
+      options: what is measured, and how.
+      profile: a profile of hardware, or the path of one; None: it is measured.
+      json_path: a file to write all times to.
+      report: is called with each line.
+    """
+    warnings.simplefilter("ignore", mtf.LayoutWarning)
+    if profile is None:
+        hardware = mtf.calibration.calibrate(options.devices, report=report)
+    else:
+        hardware = as_hardware(profile)
+    scores = []
+    rows: dict[str, Any] = {}
+    for model in models:
+        report(f"\n{model}: layouts on {options.devices}, seed {options.seed}")
+        result, rows[model] = _compare(model, options, hardware, report)
+        scores.append(result)
+        if json_path is not None:
+            Path(json_path).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return scores
+
+
+def _compare(
+    model: str,
+    options: Options,
+    hardware: Hardware,
+    report: Callable[[str], None],
+) -> tuple[Scores, list[dict[str, Any]]]:
+    """Returns the scores of one model, and a row for each layout."""
+    candidates = draw(
+        model,
+        options.seed,
+        options.layouts + options.calibrating,
+        is_legal=lambda candidate: _is_legal(model, candidate, options.sizes),
+    )
+    timed = [
+        _compile(model, candidate, options, f"{i + 1}/{len(candidates)}", report)
+        for i, candidate in enumerate(candidates)
+    ]
+    seconds, noise = measure(timed, options.rounds, options.seed, report)
+    judged_by = seconds[options.clock]
+    profile = hardware
+    steps = [
+        mtf.calibration.MeasuredStep(timed[i].explain(hardware), judged_by[i])
+        for i in range(options.layouts, len(timed))
+    ]
+    if steps:
+        profile = mtf.calibration.adjust(hardware, steps)
+    rows = []
+    for i, layout in enumerate(timed):
+        by_rates = layout.explain(hardware).time
+        forecast = layout.explain(profile).time
+        assert by_rates is not None and forecast is not None
+        rows.append(
+            {
+                "layout": layout.candidate.text,
+                "candidate": dataclasses.asdict(layout.candidate),
+                "judged": i < options.layouts,
+                "measured": judged_by[i],
+                **{clock: values[i] for clock, values in seconds.items()},
+                "predicted": forecast.seconds,
+                "by_rates": by_rates.seconds,
+                "work": dict(by_rates.work),
+            }
+        )
+    scores = _report(rows[: options.layouts], report)
+    differences = ", ".join(f"{x:.1%} by {clock} time" for clock, x in noise.items())
+    report(f"noise: the same layout twice differs by {differences}")
+    return scores, rows
+
+
+def _is_legal(model: str, candidate: Candidate, sizes: Mapping[str, int]) -> bool:
+    """Returns whether a layout can run, without padding of any dimension."""
+    try:
+        trainer, batch = make_trainer(model, candidate, "abstract", sizes)
+        forecast = trainer.explain(batch)
+    except mtf.MeshtfError:
+        return False
+    return forecast.error is None
+
+
+def _compile(
+    model: str,
+    candidate: Candidate,
+    options: Options,
+    progress: str,
+    report: Callable[[str], None],
+) -> Timed:
+    """Returns a layout whose step is compiled."""
+    start = time.monotonic()
+    trainer, batch = make_trainer(model, candidate, options.devices, options.sizes)
+    _assign_values(trainer)
+
+    def step() -> None:
+        """Trains for a step."""
+        loss, _norm = trainer.step(batch)
+        float(loss)
+
+    def explain(hardware: Any) -> mtf.Forecast:
+        """Returns the forecast of a step."""
+        return trainer.explain(batch, hardware=hardware)
+
+    for _ in range(_WARM_UP):
+        step()
+    report(f"  {progress} {candidate.text}: {time.monotonic() - start:.1f} s")
+    return Timed(candidate, step, explain)
+
+
+def _assign_values(trainer: Trainer) -> None:
+    """Assigns values to all variables, which is faster than to compile what draws them."""
+    rng = np.random.default_rng(0)
+    for variable in trainer.variables.values():
+        values = rng.standard_normal(variable.shape.sizes, np.float32)
+        variable.assign(np.abs(values) * 0.02)
+
+
+def measure(
+    layouts: Sequence[Timed],
+    rounds: int,
+    seed: int,
+    report: Callable[[str], None],
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Returns by clock the seconds of a step of each layout, and the relative difference of
+    two measurements of the same layout.
+    """
+    rng = random.Random(seed)
+    middle = len(layouts) // 2  # the layout that is timed twice
+    indices = [*range(len(layouts)), middle]
+    cores = min(len(os.sched_getaffinity(0)), _DEVICES)
+    times = np.zeros((len(_CLOCKS), rounds, len(indices)))
+    start = time.monotonic()
+    for i in range(rounds):
+        order = list(range(len(indices)))
+        rng.shuffle(order)
+        for j in order:
+            begin = time.perf_counter(), time.process_time() / cores
+            layouts[indices[j]].step()
+            end = time.perf_counter(), time.process_time() / cores
+            times[:, i, j] = np.subtract(end, begin)
+        report(f"  round {i + 1}/{rounds}, {time.monotonic() - start:.0f} s")
+    # Scales each round so that its layouts have the times of a usual round.
+    usual = np.median(times, axis=1, keepdims=True)
+    scales = np.median(times / usual, axis=2, keepdims=True)
+    medians = np.median(times / scales, axis=1)
+    seconds = {}
+    noise = {}
+    for clock, values in zip(_CLOCKS, medians):
+        seconds[clock] = [float(x) for x in values[:-1]]
+        noise[clock] = abs(float(values[-1] / values[middle]) - 1)
+    return seconds, noise
+
+
+def _report(rows: Sequence[Mapping[str, Any]], report: Callable[[str], None]) -> Scores:
+    """Prints the layouts, the fastest first, and returns the scores."""
+    report(f"{'layout':64}{'measured':>10}{'predicted':>11}{'error':>8}{'rates':>8}")
+    for row in sorted(rows, key=lambda row: row["measured"]):
+        errors = [row[key] / row["measured"] - 1 for key in ("predicted", "by_rates")]
+        report(
+            f"{row['layout']:64}{row['measured'] * 1e3:7.1f} ms"
+            f"{row['predicted'] * 1e3:8.1f} ms{errors[0]:8.1%}{errors[1]:8.1%}"
+        )
+    seconds = [row["measured"] for row in rows]
+    scores = score([row["predicted"] for row in rows], seconds)
+    by_rates = score([row["by_rates"] for row in rows], seconds)
+    report(f"with factors: {scores.text}")
+    report(f"rates alone:  {by_rates.text}")
+    return scores

@@ -1,0 +1,92 @@
+"""Factors by which measured steps of a model differ from predicted ones, by kind of work.
+
+    steps = [MeasuredStep(trainer.explain(batch, hardware=profile), seconds=0.12), ...]
+    profile = adjust(profile, steps)
+
+The predicted time of a step is a sum over kinds of work: matmuls, ops by name, updates of
+variables, kinds of collectives, the call. Each kind gets a factor. Few measured steps do not
+determine many factors, so one that they do not need stays near what all kinds have in common
+(ridge regression).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshtf.forecast.forecast import Forecast
+from meshtf.hardware import Hardware
+
+_NOISE = 0.05  # the expected relative error of a measured step
+_SPREAD = 0.5  # the expected distance of a factor from 1
+# The limits of a factor, relative to what all kinds have in common.
+_SMALLEST = 0.1
+_LARGEST = 10.0
+_ALL = "all"  # kinds that have no factor of their own
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredStep:
+    """A step that was measured.
+
+    Attributes:
+      forecast: its forecast, with the profile that is to be adjusted.
+      seconds: its measured time.
+    """
+
+    forecast: Forecast
+    seconds: float
+
+
+def scale(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
+    """Returns a profile in which all work takes longer by one factor.
+
+    Args:
+      hardware: the profile from which the steps were predicted; it has no factors yet.
+      steps: measured steps.
+    """
+    ratios = [step.seconds / _predicted(step) for step in steps]
+    factors = {**hardware.work_factors, _ALL: float(np.median(ratios))}
+    return dataclasses.replace(hardware, work_factors=factors)
+
+
+def _predicted(step: MeasuredStep) -> float:
+    """Returns the predicted time of a step."""
+    assert step.forecast.time is not None
+    return step.forecast.time.seconds
+
+
+def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
+    """Returns a profile with factors that fit measured steps.
+
+    Args:
+      hardware: the profile from which the steps were predicted.
+      steps: measured steps of one or several layouts.
+    """
+    works = []
+    for step in steps:
+        assert step.forecast.time is not None
+        works.append(dict(step.forecast.time.work))
+    kinds = sorted({kind for work in works for kind in work})
+    seconds = np.array([step.seconds for step in steps])
+    predicted = np.array([[work.get(kind, 0.0) for kind in kinds] for work in works])
+    shares = predicted / seconds[:, None]
+    # What all kinds have in common, such as other programs on the machine, is a factor of all.
+    common = 1.0 / float(np.median(shares.sum(axis=1)))
+    shares = shares * common
+    # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
+    weight = (_NOISE / _SPREAD) ** 2
+    matrix = shares.T @ shares + weight * np.eye(len(kinds))
+    error = 1.0 - shares.sum(axis=1)
+    factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
+    factors = common * np.clip(factors, _SMALLEST, _LARGEST)
+    changes = {kind: float(factor) for kind, factor in zip(kinds, factors)}
+    # Kinds of work that these steps do not have.
+    for kind in {_ALL, *hardware.work_factors} - set(kinds):
+        changes[kind] = common
+    work_factors = {
+        kind: hardware.work_factor(kind) * change for kind, change in changes.items()
+    }
+    return dataclasses.replace(hardware, work_factors=work_factors)

@@ -1,0 +1,168 @@
+"""Measures collectives: latency and bandwidth of each kind, by size of the group.
+
+    measure_collectives("spmd:cpu:8", 8, print)
+    # {"all_reduce": {"devices": [2, 4, 8], "latency": [...], "bandwidth": [...]}, ...}
+
+All groups of a mesh communicate at once, as in a training step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshtf.calibration.clock import WALL, Clock
+from meshtf.calibration.repeated_work import ROUNDS, RepeatedWork, measure
+from meshtf.graph import Tensor
+from meshtf.mesh import Mesh
+from meshtf.ops.control.layout_region import layout, relayout
+from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.ops.windows.shift import roll
+from meshtf.partition.cost import bytes_per_byte
+
+_FLOAT = 4  # bytes of a float32
+SIZES = (2**8, 2**17)  # elements of a device before a collective
+_FASTEST = 1e13  # bytes per second: the limit if the times of both sizes are equal
+# Rates of a kind: "devices", "latency" in seconds, "bandwidth" in bytes per second.
+Rates = Mapping[str, list[float]]
+
+
+def measure_collectives(
+    devices: str | None,
+    num_devices: int,
+    report: Callable[[str], None],
+    sizes: tuple[int, int] = SIZES,
+    rounds: int = ROUNDS,
+    clock: Clock = WALL,
+) -> dict[str, Rates]:
+    """Returns the rates of each kind of collective.
+
+    Args:
+      devices: the devices, as `Mesh` takes them.
+      num_devices: their count, a power of 2.
+      report: is called with a line for each kind and size of a group.
+      sizes: the elements of a device for which latency and bandwidth are measured.
+      rounds: how often each work is timed.
+      clock: the clock.
+    """
+    groups: list[int] = []
+    group = num_devices
+    while group > 1:
+        groups.insert(0, group)
+        group //= 2
+    # (size of the group, kind, elements) -> the work; in groups of 1, without collectives.
+    works = {}
+    for group in (1, *groups):
+        mesh = Mesh(
+            {"outer": num_devices // group, "inner": group},
+            layout="outer:outer; inner:inner",
+            devices=devices,
+        )
+        kinds = _BODIES if group > 1 else ["nothing"]
+        for kind, elements in itertools.product(kinds, sizes):
+            works[group, kind, elements] = _work(mesh, kind, elements, clock)
+    seconds = dict(zip(works, measure(list(works.values()), rounds)))
+    result: dict[str, Any] = {}
+    for group in groups:
+        times: dict[str, list[float]] = {}
+        for kind, elements in itertools.product(_BODIES, sizes):
+            excess = seconds[group, kind, elements] - seconds[1, "nothing", elements]
+            times.setdefault(kind, []).append(max(excess, 0.0) / _COUNTS.get(kind, 1))
+        for kind, (latency, bandwidth) in _rates(times, sizes, group).items():
+            rates = result.setdefault(
+                kind, {"devices": [], "latency": [], "bandwidth": []}
+            )
+            rates["devices"].append(group)
+            rates["latency"].append(latency)
+            rates["bandwidth"].append(bandwidth)
+            report(
+                f"  {kind:18} of {group}  {latency * 1e6:9.1f} us "
+                f"{bandwidth / 1e9:8.2f} GB/s"
+            )
+    return result
+
+
+def _rates(
+    seconds: Mapping[str, list[float]], sizes: tuple[int, int], size: int
+) -> dict[str, tuple[float, float]]:
+    """Returns (latency, bandwidth) of each kind in groups of `size` devices.
+
+    Args:
+      seconds: kind -> the times of both `sizes`.
+      sizes: the elements of a device.
+      size: the size of the groups.
+    """
+    # The gather after a reduce_scatter is of shards of one group's share.
+    rates = {}
+    for kind in ("all_gather", "all_reduce", "all_to_all", "collective_permute"):
+        rates[kind] = _fit(kind, seconds[kind], sizes, size)
+    latency, bandwidth = rates["all_gather"]
+    scatter = []
+    for value, elements in zip(seconds["reduce_scatter"], sizes):
+        received = _FLOAT * elements / size * float(bytes_per_byte("all_gather", size))
+        scatter.append(value - latency - received / bandwidth)
+    rates["reduce_scatter"] = _fit("reduce_scatter", scatter, sizes, size)
+    return rates
+
+
+def _fit(
+    kind: str, seconds: list[float], sizes: tuple[int, int], group: int
+) -> tuple[float, float]:
+    """Returns (latency, bytes received per second) from the times of two sizes."""
+    fewer, many = sizes
+    short, long = seconds
+    received = _FLOAT * (many - fewer) * float(bytes_per_byte(kind, group))
+    bandwidth = received / max(long - short, received / _FASTEST)
+    return max(short, 0.0), bandwidth
+
+
+def _work(mesh: Mesh, kind: str, elements: int, clock: Clock) -> RepeatedWork:
+    """Returns the repeated work of a collective of so many elements of each device."""
+    shape = (*mesh.axes.values(), elements)
+    array = np.ones(shape, "float32")
+    body = _BODIES.get(kind, _no_collective)
+    return RepeatedWork(mesh, body, {"x": (array, "outer;inner;elements")}, clock)
+
+
+def _no_collective(x: Tensor) -> Tensor:
+    return x * 0.5 + 0.0625
+
+
+def _all_reduce(x: Tensor) -> Tensor:
+    return x * 0.5 + reduce_sum(x, "inner") * 0.0625
+
+
+def _all_gather(x: Tensor) -> Tensor:
+    with layout("inner:"):
+        gathered = relayout(x)
+    return relayout(gathered * 0.5)
+
+
+def _all_to_all(x: Tensor) -> Tensor:
+    with layout("inner:; elements:inner"):
+        y = relayout(x) * 0.5
+    return relayout(y)
+
+
+def _reduce_scatter(x: Tensor) -> Tensor:
+    with layout("elements:inner"):
+        shards = relayout(reduce_sum(x, "inner"))
+    return x * 0.5 + shards * 0.0625
+
+
+def _permute(x: Tensor) -> Tensor:
+    return roll(x, "inner", 1) * 0.5
+
+
+# The work of each kind.
+_BODIES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "all_to_all": _all_to_all,
+    "reduce_scatter": _reduce_scatter,  # and an all_gather of its result
+    "collective_permute": _permute,
+}
+_COUNTS = {"all_to_all": 2}  # how many collectives the work has, if not one

@@ -1,0 +1,48 @@
+"""Rates of collectives, by size of the group, on positions that share one device."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshtf.calibration.collectives import measure_collectives
+from meshtf.hardware import CollectiveTimes, Hardware, Link
+
+KINDS = {
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "collective_permute",
+    "reduce_scatter",
+}
+
+
+def test_each_kind_has_rates_for_each_size_of_a_group():
+    lines = []
+    rates = measure_collectives(None, 2, lines.append, sizes=(8, 64), rounds=1)
+    assert set(rates) == KINDS
+    for values in rates.values():
+        assert values["devices"] == [2]
+        assert all(x >= 0 for x in values["latency"])
+        assert all(x > 0 for x in values["bandwidth"])
+    assert len(lines) == len(KINDS)
+
+
+def test_times_follow_the_size_of_the_group():
+    rates = {
+        "all_reduce": {
+            "devices": [2, 8],
+            "latency": [1e-5, 3e-5],
+            "bandwidth": [2e9, 1e9],
+        }
+    }
+    link = Link("all", None, bandwidth=1e12, latency=1.0, collectives=rates)
+    hardware = Hardware("machine", {"float32": 1e10}, 1e10, (link,))
+    times = CollectiveTimes(hardware, {"a": 2, "b": 4, "c": 8})
+
+    def seconds(axis, merged=False):
+        return float(times.seconds("all_reduce", (axis,), 1e6, merged))
+
+    assert seconds("a") == pytest.approx(1e-5 + 5e-4)
+    assert seconds("b") == pytest.approx(2e-5 + 7.5e-4)
+    assert seconds("c") == pytest.approx(3e-5 + 1e-3)
+    assert seconds("c", merged=True) == pytest.approx(1e-3)

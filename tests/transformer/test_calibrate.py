@@ -1,0 +1,73 @@
+"""`python -m meshtf calibrate`: a profile, with the factors of a configuration."""
+
+from __future__ import annotations
+
+import gin
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+import meshtf as mtf
+from meshtf.hardware import Hardware, Link, as_hardware
+from tests.transformer.small_runs import small
+from transformer import calibrate
+from transformer.training.step_calibration import meshes_like
+
+
+@pytest.fixture(name="profile")
+def replace_measurements(monkeypatch):
+    """A known profile in place of measured rates; returns what was asked for."""
+    calls = []
+
+    def known(devices, positions, report):
+        calls.append((devices, positions))
+        report("rates")
+        link = Link("all", None, bandwidth=1e9, latency=1e-5)
+        return Hardware("known", {"float32": 1e10}, 1e10, (link,), overlaps=False)
+
+    monkeypatch.setattr(mtf.calibration, "calibrate", known)
+    return calls
+
+
+def run(capsys, **values):
+    """Runs the command; returns its exit code, stdout and stderr."""
+    gin.clear_config()
+    flags.FLAGS(["calibrate"])
+    try:
+        with flagsaver.flagsaver(**values), pytest.raises(SystemExit) as left:
+            calibrate.main(["calibrate"])
+    finally:
+        gin.clear_config()
+    return (left.value.code, *capsys.readouterr())
+
+
+def test_rates_alone_are_written(tmp_path, capsys, profile):
+    path = tmp_path / "machine.json"
+    code, out, _ = run(capsys, output=str(path), devices="logical:2", positions=2)
+    assert code == 0 and f"wrote {path}" in out
+    assert profile == [("logical:2", 2)]
+    assert not as_hardware(path).work_factors
+
+
+def test_steps_of_a_configuration_give_factors(tmp_path, capsys, profile):
+    path = tmp_path / "machine.json"
+    settings = small(tmp_path, 'Mesh.axes = "data:2;model:1"')
+    code, out, err = run(
+        capsys,
+        gin_param=settings,
+        output=str(path),
+        calibrated_meshes=2,
+        calibrated_steps=2,
+    )
+    assert (code, err) == (0, "")
+    assert "data:2;model:1" in out and "data:1;model:2" in out
+    assert profile == [(None, 2)]
+    factors = as_hardware(path).work_factors
+    assert factors["matmul"] > 0
+
+
+def test_meshes_have_the_same_axes_and_size():
+    meshes = list(meshes_like({"data": 4, "model": 2}))
+    assert meshes[0] == {"data": 4, "model": 2}
+    assert len(meshes) == 4
+    assert all(mesh["data"] * mesh["model"] == 8 for mesh in meshes)

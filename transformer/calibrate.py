@@ -1,0 +1,120 @@
+"""Measures the present machine, and writes a profile of hardware, from which forecasts have the
+time of a step.
+
+    python -m meshtf calibrate --devices=spmd:cpu:8 --output=my_machine.json
+    python -m meshtf calibrate --devices=spmd --positions=8 --output=my_machine.json
+    python -m meshtf calibrate --gin_file=lm_stdlib.gin --output=my_machine.json
+
+    python -m meshtf explain --hardware=my_machine.json           # the predicted time of a step
+    python -m transformer.train --gin_param='train.hardware = "my_machine.json"'
+
+It measures matmuls, elementwise ops and each kind of collective, all devices at work at once,
+in a minute or so. With --gin_file or --gin_param it also times steps of that configuration,
+on its mesh and on others with the same axes, and writes factors by which its kinds of work
+differ from the rates; the devices are then those of its mesh, unless --devices names some.
+Exit code: 0; 1: an error of the configuration; 2: an error of usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+from transformer.cli import command_line
+
+_DEVICES = flags.DEFINE_string(
+    "devices",
+    None,
+    'The devices, as Mesh.devices: "spmd:cpu:8", "spmd", "logical:8". Default: those of the '
+    "configuration, or one device for all positions.",
+    allow_override=True,
+)
+_POSITIONS = flags.DEFINE_integer(
+    "positions",
+    8,
+    "The positions of the mesh, if --devices has no count.",
+    lower_bound=1,
+)
+_OUTPUT = flags.DEFINE_string(
+    "output",
+    "my_machine.json",
+    "The file to write the profile to.",
+    allow_override=True,
+)
+_MESHES = flags.DEFINE_integer(
+    "calibrated_meshes",
+    4,
+    "On how many meshes with the axes of the configuration its steps are timed.",
+    lower_bound=1,
+)
+_STEPS = flags.DEFINE_integer(
+    "calibrated_steps",
+    12,
+    "How many steps are timed on each mesh; the median counts.",
+    lower_bound=1,
+)
+flags.adopt_module_key_flags(command_line)  # so that --help shows them
+
+
+def usage_error(argv: Sequence[str]) -> str:
+    """Returns the error of a command line as text; "" without an error.
+
+    `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
+    """
+    return command_line.usage_error(argv)
+
+
+def flag_error(error: flags.Error) -> str:
+    """Returns a message about flags that absl cannot parse; `python -m meshtf` calls it."""
+    return command_line.flag_error(error)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Measures, and writes the profile."""
+    # Imports of TensorFlow are in functions, so that --help is fast.
+    import meshtf as mtf
+    from transformer.data.atomic_files import check_writable
+
+    mtf.configure_process()
+    with command_line.exit_on_user_errors():
+        check_writable(_OUTPUT.value, name="--output")
+        hardware = _profile(argv)
+        hardware.save(_OUTPUT.value)
+    print(f"wrote {_OUTPUT.value}", flush=True)
+    sys.exit(0)
+
+
+def _profile(argv: Sequence[str]) -> Any:
+    """Returns the profile, with the factors of a configuration if flags name one."""
+    import meshtf as mtf
+    from transformer.training import step_calibration
+
+    has_model = any(
+        not flags.FLAGS[flag.name].using_default_value
+        for flag in (command_line.GIN_FILE, command_line.GIN_PARAM)
+    )
+    devices = _DEVICES.value
+    positions = _POSITIONS.value
+    if has_model:
+        command_line.configure_by_flags(argv)
+        configured, positions = step_calibration.configured_mesh()
+        devices = devices or configured
+    hardware = mtf.calibration.calibrate(devices, positions, report=_print)
+    if not has_model:
+        return hardware
+    return step_calibration.calibrate_steps(
+        hardware,
+        devices,
+        configure=lambda *params: command_line.configure_by_flags(argv, *params),
+        max_meshes=_MESHES.value,
+        num_steps=_STEPS.value,
+        report=_print,
+    )
+
+
+def _print(line: str) -> None:
+    """Prints a line of progress."""
+    print(line, flush=True)
