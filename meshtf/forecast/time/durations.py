@@ -159,6 +159,8 @@ class Durations:
         """Returns the seconds of an op by measured ones of its elements; None: there are
         none.
         """
+        if not self.hardware.element_seconds:
+            return None
         name = step.node.op.display_name
         elements = self._max_elements(step)
         if name not in self.hardware.element_seconds:
