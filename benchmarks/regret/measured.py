@@ -124,35 +124,54 @@ def _compare(
         for i, candidate in enumerate(candidates)
     ]
     seconds, noise = measure(timed, options.rounds, options.seed, report)
-    judged_by = seconds[options.clock]
-    profile = hardware
+    # The chosen clock last: its table and scores end the output.
+    for clock in sorted(_CLOCKS, key=lambda name: name == options.clock):
+        rows = _rows(timed, hardware, seconds[clock], options.layouts)
+        report(f"by {clock} time; the same layout twice differs by {noise[clock]:.1%}")
+        scores = _report(rows, report, with_table=clock == options.clock)
+    other_times = {f"{clock}_seconds": seconds[clock] for clock in _CLOCKS}
+    for i, row in enumerate(rows):
+        row.update({name: values[i] for name, values in other_times.items()})
+    return scores, rows
+
+
+def _rows(
+    timed: Sequence[Timed],
+    hardware: Hardware,
+    seconds: Sequence[float],
+    num_judged: int,
+) -> list[dict[str, Any]]:
+    """Returns a row for each layout: measured and predicted, with and without factors.
+
+    Args:
+      timed: the layouts; those after the judged ones give the factors.
+      hardware: the profile, without factors.
+      seconds: the measured time of each.
+      num_judged: how many are judged.
+    """
+    by_rates = [layout.explain(hardware) for layout in timed]
     steps = [
-        mtf.calibration.MeasuredStep(timed[i].explain(hardware), judged_by[i])
-        for i in range(options.layouts, len(timed))
+        mtf.calibration.MeasuredStep(forecast, measured)
+        for forecast, measured in zip(by_rates[num_judged:], seconds[num_judged:])
     ]
-    if steps:
-        profile = mtf.calibration.adjust(hardware, steps)
+    profile = mtf.calibration.adjust(hardware, steps) if steps else hardware
     rows = []
     for i, layout in enumerate(timed):
-        by_rates = layout.explain(hardware).time
-        forecast = layout.explain(profile).time
-        assert by_rates is not None and forecast is not None
+        rate_time = by_rates[i].time
+        forecast_time = layout.explain(profile).time
+        assert rate_time is not None and forecast_time is not None
         rows.append(
             {
                 "layout": layout.candidate.text,
                 "candidate": dataclasses.asdict(layout.candidate),
-                "judged": i < options.layouts,
-                "measured": judged_by[i],
-                **{clock: values[i] for clock, values in seconds.items()},
-                "predicted": forecast.seconds,
-                "by_rates": by_rates.seconds,
-                "work": dict(by_rates.work),
+                "judged": i < num_judged,
+                "measured": seconds[i],
+                "predicted": forecast_time.seconds,
+                "by_rates": rate_time.seconds,
+                "work": dict(rate_time.work),
             }
         )
-    scores = _report(rows[: options.layouts], report)
-    differences = ", ".join(f"{x:.1%} by {clock} time" for clock, x in noise.items())
-    report(f"noise: the same layout twice differs by {differences}")
-    return scores, rows
+    return rows
 
 
 def _is_legal(model: str, candidate: Candidate, sizes: Mapping[str, int]) -> bool:
@@ -236,18 +255,35 @@ def measure(
     return seconds, noise
 
 
-def _report(rows: Sequence[Mapping[str, Any]], report: Callable[[str], None]) -> Scores:
-    """Prints the layouts, the fastest first, and returns the scores."""
-    report(f"{'layout':64}{'measured':>10}{'predicted':>11}{'error':>8}{'rates':>8}")
-    for row in sorted(rows, key=lambda row: row["measured"]):
-        errors = [row[key] / row["measured"] - 1 for key in ("predicted", "by_rates")]
+def _report(
+    rows: Sequence[Mapping[str, Any]],
+    report: Callable[[str], None],
+    with_table: bool,
+) -> Scores:
+    """Returns the scores of the judged layouts; prints them, and a table with the fastest
+    layout first.
+    """
+    judged = [row for row in rows if row["judged"]]
+    if with_table:
         report(
-            f"{row['layout']:64}{row['measured'] * 1e3:7.1f} ms"
-            f"{row['predicted'] * 1e3:8.1f} ms{errors[0]:8.1%}{errors[1]:8.1%}"
+            f"{'layout':64}{'measured':>10}{'predicted':>11}{'error':>8}{'rates':>8}"
         )
-    seconds = [row["measured"] for row in rows]
-    scores = score([row["predicted"] for row in rows], seconds)
-    by_rates = score([row["by_rates"] for row in rows], seconds)
+        for row in sorted(judged, key=lambda row: row["measured"]):
+            errors = [
+                row[key] / row["measured"] - 1 for key in ("predicted", "by_rates")
+            ]
+            report(
+                f"{row['layout']:64}{row['measured'] * 1e3:7.1f} ms"
+                f"{row['predicted'] * 1e3:8.1f} ms{errors[0]:8.1%}{errors[1]:8.1%}"
+            )
+    seconds = [row["measured"] for row in judged]
+    by_rates = np.array([row["by_rates"] for row in judged])
+    others = [row for row in rows if not row["judged"]]
+    level = 1.0
+    if others:
+        level = float(np.median([row["measured"] / row["by_rates"] for row in others]))
+    scores = score([row["predicted"] for row in judged], seconds)
     report(f"with factors: {scores.text}")
-    report(f"rates alone:  {by_rates.text}")
+    report(f"rates x {level:.2f}: {score(list(by_rates * level), seconds).text}")
+    report(f"rates alone:  {score(list(by_rates), seconds).text}")
     return scores

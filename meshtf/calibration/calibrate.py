@@ -31,7 +31,7 @@ from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.version import __version__
 
-_BFLOAT16 = TABLE[4:6]
+_BFLOAT16 = TABLE[3:5]
 _CALLS = 10
 _VARIABLES = 2, 34
 

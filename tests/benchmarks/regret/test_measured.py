@@ -40,7 +40,8 @@ def test_layouts_are_predicted_and_measured(tmp_path):
     rows = json.loads((tmp_path / "times.json").read_text())["lm"]
     assert [row["judged"] for row in rows] == [True, True, False]
     assert all(row["measured"] > 0 and row["predicted"] > 0 for row in rows)
-    assert any("noise" in line for line in lines)
+    assert all(row["wall_seconds"] > 0 for row in rows)
+    assert any("the same layout twice" in line for line in lines)
 
 
 @pytest.mark.parametrize("model", candidates.RULES)
