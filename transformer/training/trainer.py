@@ -188,16 +188,20 @@ class Trainer:
             hardware=hardware,
         )
 
-    def device_memory(self, batch: Mapping[str, Any]) -> int | None:
+    def device_memory(self, features: Mapping[str, Any]) -> int | None:
         """Returns the bytes of a device at the peak of a step, as XLA has planned them; None:
         they are not known, since the mesh is not live or has pipeline stages.
 
         Args:
-          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+          features: a `tf.TensorSpec` for each feature of a batch.
         """
         if not self.model.mesh.live:
             return None
-        executable = self._step.lower(dict(batch), np.int32(0))
+        arrays = {
+            name: np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
+            for name, spec in features.items()
+        }
+        executable = self._step.lower(arrays, np.int32(0))
         live_executable = getattr(executable, "live_executable", None)
         return getattr(live_executable, "peak_memory", None)
 
