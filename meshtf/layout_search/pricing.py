@@ -96,6 +96,8 @@ def make_grid(
     """
     axes = [axis for axis, _ in structure.axes]
     if fixed:
+        if math.prod(fixed.values()) * structure.stages != problem.devices:
+            return None
         all_sizes = [tuple(fixed[axis] for axis in axes)]
         orders = [tuple(axes)]
     else:

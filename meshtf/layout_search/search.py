@@ -24,6 +24,8 @@ from meshtf.layout_search.space import (
     structures_of_names,
 )
 from meshtf.layout_search.why_not import (
+    check_fixed,
+    check_sizes,
     comparison_text,
     refused_text,
     structure_of,
@@ -241,6 +243,7 @@ class Search:
             choices={**self.choices, MICROBATCHES: self.microbatches},
         )
         other.names = self.names
+        check_fixed(structure, self.names, fixed, self.problem.devices)
         for choice in _with_choices(structure, self.choices):
             other._price(choice)
         if other.refused and not other.prices:
@@ -261,9 +264,11 @@ class Search:
         variables = names.variables
         sets = names.sets()
         if self.layout is not None:
-            axes = dict(structure_of(self.layout, Layout(()), Layout(())).axes)
-            candidates = structures_of_axes(axes, variables)
+            structure = structure_of(self.layout, Layout(()), Layout(()))
+            check_fixed(structure, names, self.fixed_axes, self.problem.devices)
+            candidates = structures_of_axes(dict(structure.axes), variables)
         elif self.fixed_axes:
+            check_sizes(self.fixed_axes, self.problem.devices)
             candidates = structures_of_names(sets, list(self.fixed_axes), variables)
         else:
             candidates = structures(sets, self.max_axes, variables)

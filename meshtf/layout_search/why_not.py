@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Mapping
 
-from meshtf.errors import MeshtfError, ParseError
+from meshtf.errors import (
+    LayoutError,
+    MeshError,
+    MeshtfError,
+    ParseError,
+    explain_error,
+    near_misses,
+)
 from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.units import bytes_text, seconds_text
 from meshtf.layout_search.candidates import Candidate
+from meshtf.layout_search.problem import Names
 from meshtf.layout_search.space import Structure
 from meshtf.mesh import Layout
 
@@ -56,6 +65,61 @@ def structure_of(
     return dataclasses.replace(
         structure, stored_dim=stored_dim, stored_axes=stored_axes
     )
+
+
+def check_fixed(
+    structure: Structure, names: Names, axes: Mapping[str, int], devices: int
+) -> None:
+    """Raises an error for rules and axes of a user that do not belong together.
+
+    Args:
+      structure: the structure of the rules.
+      names: the names of the program.
+      axes: the axes with their sizes; empty if all sizes are tried.
+      devices: the number of devices.
+
+    Raises:
+      LayoutError: no tensor has a dimension, or `axes` lack an axis.
+      MeshError: the sizes of `axes` do not give the number of devices.
+    """
+    dims = [dim for _, axis_dims in structure.axes for dim in axis_dims]
+    for dim in [*dims, *([structure.stored_dim] if structure.stored_dim else [])]:
+        if dim not in names.sizes:
+            raise LayoutError(
+                explain_error(
+                    f"no tensor of the program has a dimension {dim!r}.",
+                    rules=structure.layout,
+                    close_to=near_misses(dim, names.sizes) or "none of its dimensions",
+                    way_out=f"Its dimensions are {', '.join(sorted(names.sizes))}.",
+                )
+            )
+    if not axes:
+        return
+    named = {axis for axis, _ in structure.axes} | set(structure.stored_axes)
+    if named != set(axes):
+        raise LayoutError(
+            explain_error(
+                "the rules name other axes than those that are given.",
+                rules=structure.layout,
+                axes="; ".join(f"{axis}:{size}" for axis, size in axes.items()),
+                way_out="Give the size of each axis of the rules, and of no other.",
+            )
+        )
+    check_sizes(axes, devices)
+
+
+def check_sizes(axes: Mapping[str, int], devices: int) -> None:
+    """Raises MeshError if the sizes of axes do not give the number of devices."""
+    size = math.prod(axes.values())
+    if devices % size:
+        raise MeshError(
+            explain_error(
+                f"the axes have {size} positions, which do not divide {devices} devices.",
+                axes="; ".join(f"{axis}:{size}" for axis, size in axes.items()),
+                way_out="Give axes whose sizes, times the number of pipeline stages, give "
+                "the number of devices.",
+            )
+        )
 
 
 def refused_text(error: MeshtfError) -> str:

@@ -175,3 +175,13 @@ def test_wrong_arguments_are_refused_by_name():
         search(storage="zero")
     with pytest.raises(mtf.LayoutError, match="no layout that was tried is legal"):
         search(devices=7)
+    with pytest.raises(
+        mtf.LayoutError, match="no tensor of the program has a .* 'bach'"
+    ):
+        search(layout="bach:data")
+    with pytest.raises(mtf.LayoutError, match="other axes than those that are given"):
+        search(layout="batch:data", axes="rows:8")
+    with pytest.raises(mtf.MeshError, match="do not divide 8 devices"):
+        search(axes="data:3")
+    with pytest.raises(mtf.LayoutError, match="no tensor of the program has a"):
+        search().why_not("batch:data; d_f:model")
