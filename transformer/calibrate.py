@@ -1,9 +1,9 @@
 """Measures the present machine, and writes a profile of hardware, from which forecasts have the
 time of a step.
 
-    python -m meshtf calibrate --devices=spmd:cpu:8 --output=my_machine.json
-    python -m meshtf calibrate --devices=spmd --positions=8 --output=my_machine.json
-    python -m meshtf calibrate --gin_file=lm_stdlib.gin --output=my_machine.json
+    python -m meshtf calibrate --mesh_devices=spmd:cpu:8 --save=my_machine.json
+    python -m meshtf calibrate --mesh_devices=spmd --positions=8 --save=my_machine.json
+    python -m meshtf calibrate --gin_file=lm_stdlib.gin --save=my_machine.json
 
     python -m meshtf explain --hardware=my_machine.json           # the predicted time of a step
     python -m transformer.train --gin_param='train.hardware = "my_machine.json"'
@@ -11,7 +11,7 @@ time of a step.
 It measures matmuls, elementwise ops and each kind of collective, all devices at work at once,
 in a minute or so. With --gin_file or --gin_param it also times steps of that configuration,
 on its mesh and on others with the same axes, and writes factors by which its kinds of work
-differ from the rates; the devices are then those of its mesh, unless --devices names some.
+differ from the rates; the devices are then those of its mesh, unless --mesh_devices names some.
 Exit code: 0; 1: an error of the configuration; 2: an error of usage.
 """
 
@@ -23,26 +23,13 @@ from typing import Any
 
 from absl import flags
 
-from transformer.cli import command_line
+from transformer.cli import command_line, measure_flags
 
-_DEVICES = flags.DEFINE_string(
-    "devices",
-    None,
-    'The devices, as Mesh.devices: "spmd:cpu:8", "spmd", "logical:8". Default: those of the '
-    "configuration, or one device for all positions.",
-    allow_override=True,
-)
 _POSITIONS = flags.DEFINE_integer(
     "positions",
     8,
-    "The positions of the mesh, if --devices has no count.",
+    "The positions of the mesh, if --mesh_devices has no count.",
     lower_bound=1,
-)
-_OUTPUT = flags.DEFINE_string(
-    "output",
-    "my_machine.json",
-    "The file to write the profile to.",
-    allow_override=True,
 )
 _MESHES = flags.DEFINE_integer(
     "calibrated_meshes",
@@ -56,7 +43,9 @@ _STEPS = flags.DEFINE_integer(
     "How many steps are timed on each mesh; the median counts.",
     lower_bound=1,
 )
+_DEFAULT_PATH = "my_machine.json"
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
+flags.adopt_module_key_flags(measure_flags)
 
 
 def usage_error(argv: Sequence[str]) -> str:
@@ -80,10 +69,11 @@ def main(argv: Sequence[str]) -> None:
 
     mtf.configure_process()
     with command_line.exit_on_user_errors():
-        check_writable(_OUTPUT.value, name="--output")
+        path = measure_flags.SAVE.value or _DEFAULT_PATH
+        check_writable(path, name="--save")
         hardware = _profile(argv)
-        hardware.save(_OUTPUT.value)
-    print(f"wrote {_OUTPUT.value}", flush=True)
+        hardware.save(path)
+    print(f"wrote {path}", flush=True)
     sys.exit(0)
 
 
@@ -96,7 +86,7 @@ def _profile(argv: Sequence[str]) -> Any:
         not flags.FLAGS[flag.name].using_default_value
         for flag in (command_line.GIN_FILE, command_line.GIN_PARAM)
     )
-    devices = _DEVICES.value
+    devices = measure_flags.MESH_DEVICES.value
     positions = _POSITIONS.value
     if has_model:
         command_line.configure_by_flags(argv)

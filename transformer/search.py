@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import gin
 from absl import flags
 
-from transformer.cli import command_line, hardware_flags
+from transformer.cli import command_line, hardware_flags, measure_flags
 
 if TYPE_CHECKING:
     import meshtf as mtf
@@ -80,9 +80,6 @@ _WHY_NOT = flags.DEFINE_string(
     None,
     "Layout rules: says which rule of the program they break, or by how much they are slower.",
 )
-_SAVE = flags.DEFINE_string(
-    "save", None, "A gin file to write the first choice to, for --gin_file."
-)
 _MEASURE = flags.DEFINE_integer(
     "measure",
     0,
@@ -90,13 +87,9 @@ _MEASURE = flags.DEFINE_integer(
     "with --mesh_devices.",
     lower_bound=0,
 )
-_MESH_DEVICES = flags.DEFINE_string(
-    "mesh_devices",
-    None,
-    'The devices that --measure runs on, as Mesh.devices, such as "spmd:cpu:8".',
-)
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 flags.adopt_module_key_flags(hardware_flags)
+flags.adopt_module_key_flags(measure_flags)
 
 
 def usage_error(argv: Sequence[str]) -> str:
@@ -106,7 +99,7 @@ def usage_error(argv: Sequence[str]) -> str:
     """
     if _DEVICES.value is None or hardware_flags.HARDWARE.value is None:
         return "--devices=N and --hardware=NAME say what to search for."
-    if _MEASURE.value and _MESH_DEVICES.value is None:
+    if _MEASURE.value and measure_flags.MESH_DEVICES.value is None:
         return "--measure needs --mesh_devices, such as --mesh_devices=spmd:cpu:8."
     return command_line.usage_error(argv)
 
@@ -125,8 +118,8 @@ def main(argv: Sequence[str]) -> None:
     # Gin takes no further configurables once it is configured.
     importlib.import_module("transformer.models.pipelined_language_model")
     with command_line.exit_on_user_errors():
-        if _SAVE.value is not None:
-            check_writable(_SAVE.value, name="--save")
+        if measure_flags.SAVE.value is not None:
+            check_writable(measure_flags.SAVE.value, name="--save")
         command_line.configure_by_flags(argv, 'Mesh.axes = ""', *_EMPTY_LAYOUTS)
         batch, step = _arguments()
         result = mtf.search(
@@ -145,13 +138,13 @@ def main(argv: Sequence[str]) -> None:
             progress=_Progress(),
         )
         if _MEASURE.value:
-            result = result.measured(_MESH_DEVICES.value, _MEASURE.value)
+            result = result.measured(measure_flags.MESH_DEVICES.value, _MEASURE.value)
         print(result, flush=True)
         if _WHY_NOT.value is not None:
             print(f"\nWhy not {_WHY_NOT.value}?")
             print(result.why_not(_WHY_NOT.value), flush=True)
-        if _SAVE.value is not None:
-            _save(_SAVE.value, gin_text(result.best[0]))
+        if measure_flags.SAVE.value is not None:
+            _save(measure_flags.SAVE.value, gin_text(result.best[0]))
 
 
 _PROGRESS_SECONDS = 5.0

@@ -43,6 +43,8 @@ BERT = (
 # The headings of the flags that several commands have, by the module of the flags.
 SHARED = {
     "transformer.cli.command_line": "Flags of configurations",
+    "transformer.cli.hardware_flags": "Flags of hardware",
+    "transformer.cli.measure_flags": "Flags of measuring",
     "meshtf.commands.timeouts": "Flags of supervision",
     "examples.bert.shared.program_flags": "Flags of BERT programs",
     "examples.bert.shared.training_flags": "Flags of fine-tuning",

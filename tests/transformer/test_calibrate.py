@@ -43,7 +43,7 @@ def run(capsys, **values):
 
 def test_rates_alone_are_written(tmp_path, capsys, profile):
     path = tmp_path / "machine.json"
-    code, out, _ = run(capsys, output=str(path), devices="logical:2", positions=2)
+    code, out, _ = run(capsys, save=str(path), mesh_devices="logical:2", positions=2)
     assert code == 0 and f"wrote {path}" in out
     assert profile == [("logical:2", 2)]
     assert not as_hardware(path).work_factors
@@ -55,7 +55,7 @@ def test_steps_of_a_configuration_give_factors(tmp_path, capsys, profile):
     code, out, err = run(
         capsys,
         gin_param=settings,
-        output=str(path),
+        save=str(path),
         calibrated_meshes=2,
         calibrated_steps=2,
     )
