@@ -34,7 +34,7 @@ def test_it_lists_its_commands(argv, capsys):
 
 
 @pytest.mark.parametrize(
-    "command, hint", [("selfchek", "Did you mean selfcheck?"), ("--quick", "")]
+    "command, hint", [("selfchek", "Did you mean selfcheck"), ("--quick", "")]
 )
 def test_an_unknown_command_is_refused_with_near_misses(command, hint, capsys):
     code, out, err = leave([command], capsys)

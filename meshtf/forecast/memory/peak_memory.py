@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
+import weakref
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -306,14 +306,22 @@ def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, i
     return last_use
 
 
-@functools.lru_cache(maxsize=32)  # memory and time both ask for them
+# Memory and time both ask for the steps of a program, as long as it exists.
+_scheduled: weakref.WeakKeyDictionary[Program, Sequence[Step]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def scheduled_steps(program: Program) -> Sequence[Step]:
     """Returns all steps of a program in the order in which they run."""
+    if program in _scheduled:
+        return _scheduled[program]
     steps: list[Step] = []
     # A segment: computations that run as one TensorFlow function, and the steps before.
     for segment in schedule(program, bucket_bytes=program.mesh.bucket_bytes):
         steps.extend(segment.before)
         steps.extend(segment.computes)
+    _scheduled[program] = steps
     return steps
 
 
