@@ -35,7 +35,11 @@ if TYPE_CHECKING:
     from transformer.training.training_run import Run
 
 _DEVICES = flags.DEFINE_integer(
-    "devices", None, "The number of devices.", lower_bound=1
+    "devices",
+    None,
+    "The number of devices.",
+    lower_bound=1,
+    allow_override=True,
 )
 _MEMORY = flags.DEFINE_string(
     "memory",
@@ -46,7 +50,10 @@ _MAX_AXES = flags.DEFINE_integer(
     "max_axes", 3, "The largest number of axes of the mesh.", lower_bound=1
 )
 _AXES = flags.DEFINE_string(
-    "axes", None, 'Axes to be kept as they are, such as "data:8;model:4".'
+    "axes",
+    None,
+    'Axes to be kept as they are, such as "data:8;model:4".',
+    allow_override=True,
 )
 _RULES = flags.DEFINE_string(
     "rules", None, 'Layout rules to be kept as they are, such as "batch:data".'

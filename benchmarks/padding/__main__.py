@@ -2,7 +2,7 @@
 with 30,524, which it divides.
 
     python -m benchmarks.padding                          # the placed runtime
-    python -m benchmarks.padding --mesh_devices=spmd:cpu       # a live mesh
+    python -m benchmarks.padding --padding_devices=spmd:cpu       # a live mesh
 
 Both models train in one process, a step each in turn, so that a slow moment of the machine
 meets both. Sizes are those of BERT-base with fewer blocks (--bert_blocks), in batches of 8 texts of
@@ -25,7 +25,7 @@ from transformer.training.trainer import Trainer
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string(
-    "mesh_devices", "", 'The devices, such as "spmd:cpu"; "": those of TensorFlow.'
+    "padding_devices", "", 'The devices, such as "spmd:cpu"; "": those of TensorFlow.'
 )
 flags.DEFINE_integer(
     "bert_blocks", 2, "The number of transformer blocks.", lower_bound=1
@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
     del argv
     mtf.configure_process()
     pairs = measure(
-        _SIZES, FLAGS.timed_steps, FLAGS.mesh_devices or None, blocks=FLAGS.bert_blocks
+        _SIZES, FLAGS.timed_steps, FLAGS.padding_devices or None, blocks=FLAGS.bert_blocks
     )
     uneven, even = (statistics.median(seconds) for seconds in zip(*pairs))
     ratio = statistics.median(a / b for a, b in pairs)

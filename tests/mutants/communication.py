@@ -77,7 +77,7 @@ RESHARDS = (
     Mutant(
         "an all-reduce at half its bytes",
         COST,
-        "bytes_received",
+        "bytes_per_byte",
         "2 * remote",
         "remote",
         TEST_MOVES,

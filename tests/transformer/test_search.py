@@ -34,6 +34,7 @@ def call(capsys):
             "devices": 8,
             "hardware": "h100",
             "max_axes": 2,
+            "axes": None,
             "microbatches": ["1", "2"],
             "recompute": "no",
         }
