@@ -74,7 +74,7 @@ def brute_force(problem, microbatches, max_axes):
 
 
 @pytest.mark.parametrize("index", range(200))
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_the_first_choice_is_that_of_brute_force(index):
     draw = random.Random(index)
     sizes = {
