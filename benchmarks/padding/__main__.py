@@ -43,7 +43,10 @@ def main(argv: list[str]) -> None:
     del argv
     mtf.configure_process()
     pairs = measure(
-        _SIZES, FLAGS.timed_steps, FLAGS.padding_devices or None, blocks=FLAGS.bert_blocks
+        _SIZES,
+        FLAGS.timed_steps,
+        FLAGS.padding_devices or None,
+        blocks=FLAGS.bert_blocks,
     )
     uneven, even = (statistics.median(seconds) for seconds in zip(*pairs))
     ratio = statistics.median(a / b for a, b in pairs)
