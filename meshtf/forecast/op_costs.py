@@ -73,7 +73,7 @@ class OpCosts:
             local_flops=local_flops,
             mean_flops=mean_flops,
             stages=stages,
-            repeated=math.prod(axes[axis] for axis in self._redundant_axes(step)),
+            repeated=math.prod(axes[axis] for axis in redundant_axes(step, self._mesh)),
             outputs=self._tensors.of_values(step.outs),
         )
 
@@ -89,18 +89,19 @@ class OpCosts:
                 result *= stored / size
         return result
 
-    def _redundant_axes(self, step: Compute) -> list[str]:
-        """Returns the mesh axes along which all devices compute the same: no input and no
-        factor of the op is sharded along them.
-        """
-        sharded_axes = {axis for axis, _ in step.plan.sharded_factors}
-        axes = []
-        for i, axis in enumerate(self._mesh.axes):
-            on_one_stage = step.plan.stage is not None and axis == self._mesh.stages
-            replicated = all(value.placement[i] == Replicated for value in step.ins)
-            if replicated and axis not in sharded_axes and not on_one_stage:
-                axes.append(axis)
-        return axes
+
+def redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
+    """Returns the mesh axes along which all devices compute the same: no input and no
+    factor of the op is sharded along them.
+    """
+    sharded_axes = {axis for axis, _ in step.plan.sharded_factors}
+    axes = []
+    for i, axis in enumerate(mesh.axes):
+        on_one_stage = step.plan.stage is not None and axis == mesh.stages
+        replicated = all(value.placement[i] == Replicated for value in step.ins)
+        if replicated and axis not in sharded_axes and not on_one_stage:
+            axes.append(axis)
+    return axes
 
 
 def global_flops(body: Program) -> float:

@@ -96,11 +96,11 @@ class CollectiveTimes:
             if i:
                 # Of each host, the devices of the group share what the host receives.
                 joined = self._links[i - 1].devices or 1
-                together = np.clip(joined / stride, 1, size)
+                positions_in_host = np.clip(joined / stride, 1, size)
                 if kind != "all_to_all":
-                    bandwidth = bandwidth * together
+                    bandwidth = bandwidth * positions_in_host
                 bandwidth = np.minimum(bandwidth, self._links[0].rate(kind)[1])
-                crosses = size > together
+                crosses = size > positions_in_host
             else:
                 crosses = np.ones_like(np.asarray(size), dtype=bool)
             seconds = seconds + received / bandwidth

@@ -108,8 +108,8 @@ class SearchResult:
         rows.insert(0, titles)
         widths = [max(len(row[i]) for row in rows) for i in range(len(titles) - 1)]
         for row in rows:
-            cells = [cell.rjust(width) for cell, width in zip(row, widths)]
-            lines.append("  ".join([*cells, row[-1]]))
+            columns = [column.rjust(width) for column, width in zip(row, widths)]
+            lines.append("  ".join([*columns, row[-1]]))
         lines += self._uncertainty()
         lines += self._front()
         return "\n".join(lines)

@@ -138,7 +138,7 @@ def plan_node(
 
 
 def _plans_of(mesh: Mesh) -> _Plans:
-    """Returns the plans that a mesh shares with all meshes that are alike for the planner."""
+    """Returns the plans that a mesh shares with meshes of equal axes, stages and padding."""
     key = tuple(mesh.axes.items()), mesh.stages, mesh.pads
     plans = _shared_plans.get(key)
     if plans is None:

@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.forecast.op_costs import redundant_axes
 from meshtf.graph import Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
-from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded
+from meshtf.mesh import Mesh, OnStage, Placement, Sharded
 from meshtf.names import dtype_bytes
 from meshtf.partition import (
     Compute,
@@ -140,7 +141,7 @@ class Durations:
         """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
-        share = self._positions_that_share(step) / self.factor(self.kind_of(step))
+        share = self._positions_that_share(step) / self.factor(self.work_kind(step))
         if shape is not None:
             seconds = self.matmuls.seconds(shape, num_bytes) + self.hardware.op_seconds
             return seconds / share
@@ -181,7 +182,7 @@ class Durations:
                 result = np.maximum(result, elements)
         return result
 
-    def kind_of(self, step: Compute) -> str:
+    def work_kind(self, step: Compute) -> str:
         """Returns the kind of work of an op, as `Hardware.work_factors` names it."""
         shape = self.matmul_shape(step)
         return step.node.op.display_name if shape is None else "matmul"
@@ -202,12 +203,7 @@ class Durations:
         """Returns how many positions have one result computed for all of them."""
         if not self.hardware.shares_equal_work:
             return 1
-        sharded = {axis for axis, _ in step.plan.sharded_factors}
-        axes = []
-        for i, axis in enumerate(self.mesh.axes):
-            states = [value.placement[i] for value in step.ins]
-            if axis not in sharded and all(s == Replicated for s in states):
-                axes.append(axis)
+        axes = redundant_axes(step, self.mesh)
         return self.collectives.group_size(axes)
 
     def _traffic(self, step: Compute, in_memory: Set[Value] | None) -> Any:

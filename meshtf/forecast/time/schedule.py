@@ -190,7 +190,7 @@ class Schedule:
         totals = self.totals
         shape = self.durations.matmul_shape(step)
         share = self._share_of_stages(step.plan.stage)
-        totals.add_work(self.durations.kind_of(step), seconds * share)
+        totals.add_work(self.durations.work_kind(step), seconds * share)
         if shape is None:
             totals.other_ops = totals.other_ops + seconds * share
             kind = "op"
