@@ -117,7 +117,7 @@ class Communication:
         before = self._tensors.of_value(step.src)
         reshard = step.reshard
         received = bytes_received(
-            reshard.kind, before.bytes, self._mesh.group_size(*reshard.axes)
+            reshard.kind, before.bytes, reshard.num_exchanging(self._mesh.axes)
         )
         # The mean over the stages of a pipeline. A reshard along the axis of the stages
         # concerns all of them; along any other axis only those that hold the tensor.

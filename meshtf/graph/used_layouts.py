@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshtf.graph.op_kinds import ControlFlowOp, ReadOp, Store, WriteOp
 from meshtf.graph.tensor import Node
-from meshtf.mesh import LayoutUse, Mesh, Sharded
+from meshtf.mesh import LayoutUse, Mesh
+from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.mesh.layout_use import Rule
 
 # Mesh -> what all programs so far used of its layout. A `LayoutUse` consists of names, so it
@@ -86,8 +87,4 @@ def _stores(node: Node) -> Sequence[Store]:
 def _rules_of(store: Store) -> Iterator[Rule]:
     """Yields the rules that shard a variable."""
     assert store.mesh is not None
-    axes_of: dict[str, tuple[str, ...]] = {}
-    for axis, state in zip(store.mesh.axes, store.placement, strict=True):
-        if isinstance(state, Sharded):
-            axes_of[state.dim] = (*axes_of.get(state.dim, ()), axis)
-    yield from axes_of.items()
+    yield from axes_by_dim(store.mesh.axes, store.placement).items()

@@ -14,7 +14,7 @@ rules:
 length:data
 
 A rule maps a dimension to a tuple of axes: "batch:data+fsdp" shards one dimension over two
-axes, of which the first is the major one. They are in the order of the mesh's axes.
+axes, of which the first is the major one.
 
 >>> Layout("batch:data+fsdp").axes("batch")
 ('data', 'fsdp')
@@ -103,31 +103,6 @@ class Layout:
     def __repr__(self) -> str:
         return "; ".join(
             f"{name}:{'+'.join(axes)}" for name, axes in self._rules.items()
-        )
-
-
-def check_order(layout: Layout, mesh_axes: Iterable[str], **details: object) -> None:
-    """Raises ParseError if the axes of a rule are not in the order of the mesh's axes.
-
-    Args:
-      layout: the rules.
-      mesh_axes: the axes of the mesh; others are not looked at.
-      **details: lines of the error, such as mesh=mesh.
-    """
-    mesh_axes = tuple(mesh_axes)
-    for name, axes in layout.items():
-        ordered_axes = [axis for axis in mesh_axes if axis in axes]
-        if [axis for axis in axes if axis in mesh_axes] == ordered_axes:
-            continue
-        raise ParseError(
-            explain_error(
-                f"the axes of dimension {name!r} are not in the order of the mesh.",
-                rule=f"{name}:{'+'.join(axes)}",
-                **details,
-                way_out="The first axis of a rule is the major one, as in the mesh: "
-                f'write "{name}:{"+".join(ordered_axes)}", or give the mesh its axes in '
-                "another order.",
-            )
         )
 
 

@@ -4,7 +4,7 @@
 >>> from meshtf.names import Shape
 >>> mesh = Mesh("data:4;model:2", layout="batch:data;d_ff:model")
 >>> mesh.place(Shape("batch:8;d_model:16"))               # (placement, conflicts)
-((Sharded(dim='batch'), Replicated), ())
+((Sharded('batch'), Replicated), ())
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
@@ -28,7 +28,8 @@ from meshtf.mesh.axes import (
     read_names,
     read_strings,
 )
-from meshtf.mesh.layout import Layout, LayoutLike, check_order
+from meshtf.mesh.axis_order import sharded_states
+from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh_text import (
     devices_text,
     mesh_repr,
@@ -89,8 +90,7 @@ class Mesh:
       LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
       MeshError: the number of devices differs from the mesh's size, `within_host` names no
         axis, or `bucket_bytes` is negative.
-      ParseError: a string cannot be read, or the axes of a rule are not in the order of
-        the mesh's.
+      ParseError: a string cannot be read.
     """
 
     def __init__(
@@ -144,18 +144,22 @@ class Mesh:
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
         """Returns groups of positions: those of one group differ only along `axes`, and are
-        in the order of their coordinates.
+        in the order of their coordinates along `axes`, which change fastest along the last.
         """
         for axis in axes:
             as_choice("axes", axis, self.axes)  # raises an error for an unknown axis
         if axes not in self._groups:
             indices = [self.axis_index[axis] for axis in axes]
-            groups: dict[tuple[int, ...], list[int]] = {}
+            # {coordinates along other axes: [(coordinates along `axes`, position)]}
+            groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
             for position, coord in enumerate(self.coords):
-                # Equal for positions that differ only along `axes`.
                 key = tuple(c for i, c in enumerate(coord) if i not in indices)
-                groups.setdefault(key, []).append(position)
-            self._groups[axes] = tuple(map(tuple, groups.values()))
+                along_axes = tuple(coord[i] for i in indices)
+                groups.setdefault(key, []).append((along_axes, position))
+            self._groups[axes] = tuple(
+                tuple(position for _along_axes, position in sorted(group))
+                for group in groups.values()
+            )
         return self._groups[axes]
 
     def layout_in(
@@ -210,19 +214,20 @@ class Mesh:
         """Whether the devices are jax's: "spmd", "spmd:cpu:8", ..."""
         return isinstance(self.devices, str) and self.devices.split(":")[0] == "spmd"
 
-    def exchanges(self, axis: str, other: str) -> list[tuple[int, int]]:
-        """Returns pairs (source position, target position) of the collective_permute that
-        exchanges the states of two axes of equal size.
+    def reorderings(
+        self, axes: Sequence[str], new_axes: Sequence[str]
+    ) -> list[tuple[int, int]]:
+        """Returns pairs (source position, target position) of the collective_permute after
+        which a dimension is sharded over the same axes in another order.
+
+        Args:
+          axes: the axes before, the major one first.
+          new_axes: the same axes in the new order.
         """
-        as_choice("axis", axis, self.axes)  # raises an error for an unknown axis
-        as_choice("other", other, self.axes)
-        size = self.axes[axis]
-        pairs = []
-        for group in self.groups(axis, other):
-            for i, target in enumerate(group):
-                # A group is a matrix [size, size]: the source is the transposed element.
-                row, column = divmod(i, size)
-                pairs.append((group[column * size + row], target))
+        # Target k of a group by the new order gets shard k, which source k has.
+        pairs: list[tuple[int, int]] = []
+        for sources, targets in zip(self.groups(*axes), self.groups(*new_axes)):
+            pairs += zip(sources, targets)
         return pairs
 
     def group_size(self, *axes: str) -> int:
@@ -271,6 +276,7 @@ class Mesh:
         if stage is not None and self.axes.get(self.stages, 1) > 1:
             states[self.stages] = OnStage(stage)
         conflicts: list[Conflict] = []
+        axes_of_dim: dict[str, list[str]] = {}
         for dim in shape:
             rule_axes = layout.axes(dim.name)
             axes = [axis for axis in rule_axes if self.axes.get(axis, 1) > 1]
@@ -283,6 +289,8 @@ class Mesh:
                     conflicts.append(Conflict("axis", dim.name, axis, other=state.dim))
                 else:
                     states[axis] = Sharded(dim.name)
+                    axes_of_dim.setdefault(dim.name, []).append(axis)
+        states.update(sharded_states(tuple(self.axes), axes_of_dim))
         return tuple(states.values()), tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
@@ -332,7 +340,6 @@ class Mesh:
 
     def _check_rules(self, layout: Layout) -> None:
         """Raises an error for a rule that no mesh allows, and reports missing axes."""
-        check_order(layout, self.axes, mesh=self)
         for name, axes in layout.items():
             for axis in axes:
                 if axis == self.stages and axis in self.axes:

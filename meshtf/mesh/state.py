@@ -6,7 +6,8 @@
     OnStage(k)      the devices at coordinate k hold the entire tensor, the others nothing
 
 A `Placement` is one state for each axis of the mesh, in the order of the axes. If several
-axes shard one dimension, the first of them in this order is the major one.
+axes shard one dimension, the first of them in this order is the major one, unless their
+states say otherwise (see `axis_order`).
 
 >>> from meshtf.mesh import Partial, Sharded, Replicated
 >>> (Sharded("batch"), Partial("sum")) == (Sharded("batch"), Partial("sum"))
@@ -27,9 +28,20 @@ Kind: TypeAlias = Literal["sum", "max", "min"]
 class Sharded:
     """The tensor is divided along a dimension into shards of equal size, the last of which may
     end with padding (see `shard_sizes`).
+
+    Attributes:
+      dim: the name of the dimension.
+      order: where several axes shard the dimension, those of a lower order are more
+        significant; axes of equal order are in the order of the mesh. It is 0 for all axes
+        unless they are in another order than that of the mesh.
     """
 
     dim: str
+    order: int = 0
+
+    def __repr__(self) -> str:
+        order = f", order={self.order}" if self.order else ""
+        return f"Sharded({self.dim!r}{order})"
 
 
 @dataclasses.dataclass(frozen=True)

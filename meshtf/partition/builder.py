@@ -32,6 +32,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.recorder import EagerStore
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
+from meshtf.mesh.axis_order import with_lowest_orders
 from meshtf.mesh.state import reduced_placement
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only, received_elements
@@ -161,6 +162,7 @@ class Builder:
         `node` is the node that needs the value; None: a result of the program.
         """
         self.placement_of(tensor)
+        target = with_lowest_orders(target)
         values = self.available_values(tensor, node)
         if target not in values:
             self._append_reshards(tensor, target, node, values)
@@ -182,7 +184,7 @@ class Builder:
         """
         start = min(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))
         placement = start
-        for reshard in reshards(self.mesh.axes, start, target):
+        for reshard in reshards(self.mesh.axes, start, target, tensor.shape):
             source = values[placement]
             placement = placement_after(self.mesh.axes, placement, reshard)
             if placement in values:
@@ -224,7 +226,7 @@ class Builder:
         """
         if creates_partial(old, new):
             return float("inf")
-        num_reshards = len(reshards(self.mesh.axes, old, new))
+        num_reshards = len(reshards(self.mesh.axes, old, new, spec.shape))
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
 
     def _read(self, tensor: Tensor, store: Any) -> None:

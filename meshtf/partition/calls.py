@@ -20,6 +20,7 @@ from meshtf.graph import (
     Tensor,
 )
 from meshtf.mesh import OnStage, Partial, Placement, Sharded, State
+from meshtf.mesh.axis_order import with_lowest_orders
 from meshtf.mesh.state import reduced_placement
 from meshtf.partition.builder import Builder, PlannedBody
 from meshtf.partition.control_dependencies import with_stage
@@ -234,7 +235,7 @@ def _sum_placement(term: Placement, preferred: Placement) -> Placement:
             return term_state
         return reduced_state
 
-    return tuple(map(sum_state, term, reduced))
+    return with_lowest_orders(tuple(map(sum_state, term, reduced)))
 
 
 def _result_placement(

@@ -72,8 +72,8 @@ def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) ->
     """Returns the elements that one device receives in a reshard from `old` to `new`."""
     size = local_size(spec.shape, old, mesh)
     return sum(
-        bytes_received(reshard.kind, size, mesh.group_size(*reshard.axes))
-        for reshard in reshards(mesh.axes, old, new)
+        bytes_received(reshard.kind, size, reshard.num_exchanging(mesh.axes))
+        for reshard in reshards(mesh.axes, old, new, spec.shape)
     )
 
 
@@ -236,14 +236,14 @@ def _windows(
     return [(window.low(start), window.high(start + local_size)) for start in starts]
 
 
-def bytes_received(kind: str, size: float, num_devices: int) -> float:
+def bytes_received(kind: str, size: float, num_devices: float) -> float:
     """Returns the bytes that one device receives in a reshard along a mesh axis.
 
     Args:
       kind: the kind of reshard, such as "all_reduce".
       size: the bytes of one shard before the reshard. If it is the number of elements,
         the result is a number of elements too.
-      num_devices: the size of the axis.
+      num_devices: the number of devices: `Reshard.num_exchanging`.
     """
     return size * float(bytes_per_byte(kind, num_devices))
 

@@ -274,7 +274,10 @@ def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
     placement = reduced_placement(placement)
     if dim is None:
         return placement
-    return tuple(Replicated if s == Sharded(dim.name) else s for s in placement)
+    return tuple(
+        Replicated if isinstance(s, Sharded) and s.dim == dim.name else s
+        for s in placement
+    )
 
 
 def hoist_invariant_steps(

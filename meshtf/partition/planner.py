@@ -26,6 +26,7 @@ stay sharded or partial until an op needs all elements.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -41,12 +42,8 @@ from meshtf.mesh import (
     Sharded,
     State,
 )
-from meshtf.partition.cost import (
-    can_pad,
-    factor_sizes,
-    received_elements,
-    sizes_of,
-)
+from meshtf.mesh.axis_order import Orders, axes_by_dim
+from meshtf.partition.cost import can_pad, factor_sizes, received_elements, sizes_of
 from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
@@ -110,15 +107,8 @@ def plan_node(
       preferred: the placements that the outputs should have.
       stage: the pipeline stage on which the node runs; None: all stages.
     """
-    arguments = (
-        op,
-        layout,
-        tuple(ins),
-        tuple(placements),
-        tuple(outs),
-        tuple(preferred),
-        stage,
-    )
+    tensors = tuple(ins), tuple(placements), tuple(outs), tuple(preferred)
+    arguments = (op, layout, *tensors, stage)
     plans = _plans.get(mesh)
     if plans is None:
         plans = _plans[mesh] = _plans_of(mesh)
@@ -140,36 +130,25 @@ def plan_node(
 def _plans_of(mesh: Mesh) -> _Plans:
     """Returns the plans that a mesh shares with meshes of equal axes, stages and padding."""
     key = tuple(mesh.axes.items()), mesh.stages, mesh.pads
-    plans = _shared_plans.get(key)
-    if plans is None:
-        plans = _shared_plans[key] = _Plans()
-    return plans
+    return _shared_plans.setdefault(key, _Plans())
 
 
+@dataclasses.dataclass
 class _Planner:
     """Plans one node; the arguments are those of `plan_node`."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        op: Op,
-        layout: Layout,
-        ins: tuple[Spec, ...],
-        placements: tuple[Placement, ...],
-        outs: tuple[Spec, ...],
-        preferred: tuple[Placement, ...],
-        stage: int | None,
-    ) -> None:
-        self.mesh = mesh
-        self.op = op
-        self.layout = layout
-        self.ins = ins
-        self.placements = placements
-        self.outs = outs
-        self.preferred = preferred
-        self.stage = stage
-        self.axes = tuple(mesh.axes)
-        self.sizes = factor_sizes(op, ins, outs)
+    mesh: Mesh
+    op: Op
+    layout: Layout
+    ins: tuple[Spec, ...]
+    placements: tuple[Placement, ...]
+    outs: tuple[Spec, ...]
+    preferred: tuple[Placement, ...]
+    stage: int | None
+
+    def __post_init__(self) -> None:
+        self.axes = tuple(self.mesh.axes)
+        self.sizes = factor_sizes(self.op, self.ins, self.outs)
         # Axis -> the factor that it shards, for the axes that were planned so far.
         self.sharded_factors: dict[str, str] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
@@ -185,12 +164,17 @@ class _Planner:
             for x, placement in zip(self.ins, self.placements)
         )
         results = tuple(self._output_placement(y) for y in self.outs)
-        finals = tuple(map(final_placement, results, self.preferred))
+        sharded_factors = tuple(self.sharded_factors.items())
+        orders = self._orders()
+        if orders is not None:
+            targets = tuple(map(orders.applied_to, targets))
+            results = tuple(map(orders.applied_to, results))
+            sharded_factors = orders.sharded_factors()
         return NodePlan(
             targets=targets,
             results=results,
-            finals=finals,
-            sharded_factors=tuple(self.sharded_factors.items()),
+            finals=tuple(map(final_placement, results, self.preferred)),
+            sharded_factors=sharded_factors,
             sizes=tuple(self.sizes.items()),
             stage=self.stage,
         )
@@ -309,18 +293,28 @@ class _Planner:
         """
         result = [set(self.layout.axes(factor))]
         for placement in self.placements:
-            result.append(
-                {
-                    axis
-                    for axis, state in zip(self.axes, placement)
-                    if isinstance(state, Sharded)
-                    and factor_of(self.op, state.dim) == factor
-                }
-            )
+            axes_together: set[str] = set()
+            for dim, axes in axes_by_dim(self.axes, placement).items():
+                if factor_of(self.op, dim) == factor:
+                    axes_together.update(axes)
+            result.append(axes_together)
         for placement in self.preferred:
-            states = zip(self.axes, placement)
-            result.append({axis for axis, s in states if s == Sharded(factor)})
+            result.append(set(axes_by_dim(self.axes, placement).get(factor, ())))
         return result
+
+    def _orders(self) -> Orders | None:
+        """Returns the orders of the axes of each factor: those that most elements of its inputs
+        and preferred outputs have; None: all are in the order of the mesh.
+        """
+        placements = (*self.placements, *self.preferred)
+        if not any(isinstance(s, Sharded) and s.order for p in placements for s in p):
+            return None
+        sizes = [x.shape.size for x in (*self.ins, *self.outs)]
+        tensors = list(zip(placements, sizes))
+        if isinstance(self.op, ReshardOp):
+            tensors = tensors[len(self.ins) :]
+        factor_of_dim = functools.partial(factor_of, self.op)
+        return Orders(self.axes, factor_of_dim, self.sharded_factors, tensors)
 
     def _num_received(self, factor: str | None, axis: str) -> float:
         """Returns the elements that one device receives if `axis` shards `factor` (None:
@@ -330,10 +324,11 @@ class _Planner:
         total = 0.0
         for x, placement in zip(self.ins, self.placements):
             state = self._input_state(x, placement[i], axis, factor)
+            state = _with_order_of(state, placement[i])
             target = (*placement[:i], state, *placement[i + 1 :])
             total += received_elements(self.mesh, x, placement, target)
         for y, preferred in zip(self.outs, self.preferred):
-            state = self._output_state(y, axis, factor)
+            state = _with_order_of(self._output_state(y, axis, factor), preferred[i])
             result = (*preferred[:i], state, *preferred[i + 1 :])
             total += received_elements(self.mesh, y, result, preferred)
         return total
@@ -395,3 +390,10 @@ class _Planner:
         if self.stage is None:
             return Replicated
         return OnStage(self.stage)
+
+
+def _with_order_of(state: State, other: State) -> State:
+    """Returns `other` if both states shard the same dimension, else `state`."""
+    if isinstance(state, Sharded) and isinstance(other, Sharded):
+        return other if state.dim == other.dim else state
+    return state

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from meshtf.graph import Node, ReshardOp, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded, State
+from meshtf.mesh.axis_order import axes_by_dim, with_lowest_orders
 from meshtf.mesh.mesh import Conflict
 from meshtf.names import Shape
 from meshtf.partition.cost import local_shape
@@ -125,8 +126,7 @@ class PreferredPlacement:
                 return primal_state
             if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:
                 return Replicated
-            axes = zip(self.mesh.axes, placement)
-            shards = [axis for axis, state in axes if state == primal_state]
+            shards = axes_by_dim(self.mesh.axes, placement)[primal_state.dim]
             num_shards = self.mesh.group_size(*shards)
             if y.shape[primal_state.dim] % num_shards and not self.mesh.pads:
                 return Replicated
@@ -143,13 +143,17 @@ def final_placement(result: Placement, preferred: Placement) -> Placement:
     preferred placement shards the same dimension along another axis.
     """
 
+    preferred_dims = {s.dim for s in preferred if isinstance(s, Sharded)}
+
     def final_state(state: State, preferred_state: State) -> State:
-        is_sharded_elsewhere = isinstance(state, Sharded) and state in preferred
+        is_sharded_elsewhere = isinstance(state, Sharded) and (
+            state.dim in preferred_dims
+        )
         if preferred_state == Replicated and not is_sharded_elsewhere:
             return state
         return preferred_state
 
-    return tuple(map(final_state, result, preferred))
+    return with_lowest_orders(tuple(map(final_state, result, preferred)))
 
 
 def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[str]:
@@ -157,8 +161,9 @@ def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[st
     elements, since its shards end with padding.
     """
     local = local_shape(shape, placement, mesh)
+    sharding_axes = axes_by_dim(mesh.axes, placement)
     for dim in shape:
-        axes = [a for a, s in zip(mesh.axes, placement) if s == Sharded(dim.name)]
+        axes = sharding_axes.get(dim.name, ())
         num_shards = mesh.group_size(*axes)
         stored = local[dim.name] * num_shards
         if not axes or not dim.size or stored < (1 + _MIN_PADDING) * dim.size:

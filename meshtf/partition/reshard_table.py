@@ -11,8 +11,9 @@ the table is the state along an axis before the reshard, each column the state a
 A slice or drop is free: it sends nothing. If two axes of equal size exchange their states,
 and nothing else changes, only the order of the devices changes: one collective_permute.
 
-If several axes shard one dimension, the first of them (in the order of the mesh) is the major
-one, and the leading axes that both placements share are not resharded. Where several axes
+If several axes shard one dimension, the leading axes that both placements share are not
+resharded (which of them is major: see `mesh.state`). If the same axes shard it in another
+order, the devices exchange their shards: one collective_permute. Where several axes
 change in the same way, one collective runs over all of them: an all_reduce over 2 x 4 devices
 receives 7/8 of twice the tensor, and one over 2 followed by one over 4 devices 5/4 of it. Slices
 of dimensions that no all_gather changes come before all gathers, since they make the gathered
@@ -29,15 +30,29 @@ tensors smaller.
 ['collective_permute']
 >>> [(r.kind, r.axes) for r in reshards(mesh, (batch, batch), (length, length))]
 [('all_to_all', ('data', 'model'))]
+>>> [r.kind for r in reshards(mesh, (batch, batch), (Sharded("batch", order=1), batch))]
+['collective_permute']
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
+from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
+from meshtf.mesh.axis_order import (
+    axes_by_dim,
+    changed_axes,
+    new_orders,
+    num_kept_shards,
+    sharded_states,
+    with_lowest_orders,
+)
+from meshtf.mesh.shard_sizes import is_padded
+from meshtf.names import Shape
 
 
 class Reshard(NamedTuple):
@@ -46,11 +61,12 @@ class Reshard(NamedTuple):
 
     Attributes:
       kind: the name in the table, such as "all_reduce"; or "collective_permute".
-      axes: the axes of the mesh, in its order.
-      before: the state of these axes before the reshard.
-      after: the state of these axes after the reshard.
+      axes: the axes of the mesh. Those of a dimension: the major one first.
+      before: the state of these axes before the reshard; its `order` is 0.
+      after: the state of these axes after the reshard; its `order` is 0.
       other_axis: for a collective_permute, the axis that exchanges its state with the one in
         `axes`.
+      new_axes: for a collective_permute that changes the order of `axes`, the new order.
     """
 
     kind: str
@@ -58,6 +74,28 @@ class Reshard(NamedTuple):
     before: State
     after: State
     other_axis: str = ""
+    new_axes: tuple[str, ...] = ()
+
+    def num_exchanging(self, axes: Mapping[str, int]) -> float:
+        """Returns the number p of devices in the formulas of `cost.bytes_received`: those
+        that differ along the axes of the reshard. A new order of axes leaves one device in
+        p with its shard.
+
+        Args:
+          axes: names and sizes of the mesh's axes.
+        """
+        num_devices = math.prod(axes[axis] for axis in self.axes)
+        if not self.new_axes:
+            return num_devices
+        return num_devices / num_kept_shards(axes, self.axes, self.new_axes)
+
+    def permuted_positions(self, mesh: Mesh) -> list[tuple[int, int]]:
+        """Returns pairs (source position, target position) of a collective_permute."""
+        axes, new_axes = self.axes, self.new_axes
+        if self.other_axis:
+            axes = (*self.axes, self.other_axis)
+            new_axes = axes[::-1]
+        return mesh.reorderings(axes, new_axes)
 
     @property
     def axes_text(self) -> str:
@@ -79,15 +117,31 @@ def placement_after(
     axes: Iterable[str], placement: Placement, reshard: Reshard
 ) -> Placement:
     """Returns the placement after a reshard."""
+    axes = tuple(axes)
     states = dict(zip(axes, placement))
+    dim_axes = axes_by_dim(axes, placement)
+    if reshard.other_axis:
+        a, b = (*reshard.axes, reshard.other_axis)
+        exchanged = {a: b, b: a}
+        for dim, axes_of_dim in dim_axes.items():
+            dim_axes[dim] = tuple(exchanged.get(axis, axis) for axis in axes_of_dim)
+        states[reshard.other_axis] = reshard.before
+    elif isinstance(reshard.before, Sharded):
+        dim = reshard.before.dim
+        dim_axes[dim] = tuple(a for a in dim_axes[dim] if a not in reshard.axes)
     for axis in reshard.axes:
         states[axis] = reshard.after
-    if reshard.other_axis:
-        states[reshard.other_axis] = reshard.before
+    if isinstance(reshard.after, Sharded) and not reshard.other_axis:
+        dim = reshard.after.dim
+        new_axes = reshard.new_axes or reshard.axes
+        dim_axes[dim] = (*dim_axes.get(dim, ()), *new_axes)
+    states.update(sharded_states(axes, dim_axes))
     return tuple(states.values())
 
 
-def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Reshard]:
+def reshards(
+    axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None = None
+) -> list[Reshard]:
     """Returns the reshards from placement `old` to `new`, in the order in which they
     run.
 
@@ -95,19 +149,31 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
       axes: names and sizes of the mesh's axes, in order.
       old: the placement of the tensor.
       new: the required placement.
+      shape: the global shape of the tensor; None: the axes divide its sizes.
 
     Raises:
       ValueError: `new` is a partial sum along an axis where `old` is not the same
         partial sum: the table has "never" there.
     """
+    has_orders = any(isinstance(s, Sharded) and s.order for s in (*old, *new))
+    if has_orders:
+        old, new = with_lowest_orders(old), with_lowest_orders(new)
     if old == new:
         return []
     if creates_partial(old, new):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
-    permute = _permute(axes, old, new)
+    permute = _reorder(axes, old, new, shape) if has_orders else None
+    permute = permute or _permute(axes, old, new)
     if permute is None:
-        return _in_order(tuple(axes), old, new)
-    remaining_reshards = reshards(axes, placement_after(axes, old, permute), new)
+        result = _in_order(tuple(axes), old, new)
+        if not has_orders:
+            return result
+        # An all_to_all gives a dimension the axes of another one, in their order.
+        after_all = functools.reduce(
+            functools.partial(placement_after, tuple(axes)), result, old
+        )
+        return [*result, *reshards(axes, after_all, new, shape)]
+    remaining_reshards = reshards(axes, placement_after(axes, old, permute), new, shape)
     # Leading reshards that make the tensor smaller run before the permute, which then sends
     # less.
     num_shrinking = 0
@@ -122,12 +188,35 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     ]
 
 
+def _reorder(
+    axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
+) -> Reshard | None:
+    """Returns the collective_permute after which a dimension is sharded over its axes in the
+    order of `new`; None: no order changes without a gather.
+
+    The arguments are those of `reshards`.
+    """
+    for dim, old_axes, new_axes in new_orders(axes, old, new):
+        state = Sharded(dim)
+        permute = Reshard(
+            "collective_permute", old_axes, state, state, new_axes=new_axes
+        )
+        sizes = [axes[axis] for axis in old_axes]
+        if shape is None or sizes == [axes[axis] for axis in new_axes]:
+            return permute
+        # If there is padding, shards begin elsewhere in the new order.
+        all_axes = axes_by_dim(axes, new)[dim]
+        if not is_padded(shape[dim], [axes[axis] for axis in all_axes]):
+            return permute
+    return None
+
+
 def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:
     """Returns the collective_permute that exchanges the states of two axes of equal
     size; None: no two axes exchange their states between `old` and `new`.
     """
-    before = dict(zip(axes, old))
-    after = dict(zip(axes, new))
+    before = {axis: _without_order(state) for axis, state in zip(axes, old)}
+    after = {axis: _without_order(state) for axis, state in zip(axes, new)}
     for a, b in itertools.combinations(axes, 2):
         if axes[a] != axes[b] or before[a] == before[b]:
             continue
@@ -156,10 +245,10 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
     """Returns reshards in this order: drop, early slice or reduce_scatter, all_reduce, send
     or broadcast, all_gather, all_to_all, late slice.
     """
-    before = dict(zip(axes, old))
-    after = dict(zip(axes, new))
-    old_dims = _changed_dims(axes, before, after)
-    new_dims = _changed_dims(axes, after, before)
+    before = {axis: _without_order(state) for axis, state in zip(axes, old)}
+    after = {axis: _without_order(state) for axis, state in zip(axes, new)}
+    old_dims = changed_axes(axes, old, new)
+    new_dims = changed_axes(axes, new, old)
     all_to_all = [
         axis
         for axis in axes
@@ -191,16 +280,24 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
     return result
 
 
+def _without_order(state: State) -> State:
+    """Returns a state whose `order` is 0."""
+    return Sharded(state.dim) if isinstance(state, Sharded) else state
+
+
 def _grouped(axes: Iterable[str], dims: Mapping[str, str]) -> list[str]:
-    """Returns axes such that those of one dimension follow each other, in their order.
+    """Returns axes such that those of one dimension follow each other, in their order in
+    `dims`.
 
     Args:
       axes: the axes.
       dims: {axis: its dimension}.
     """
-    groups: dict[str, list[str]] = {}
-    for axis in axes:
-        groups.setdefault(dims[axis], []).append(axis)
+    axes = tuple(axes)
+    groups: dict[str, list[str]] = {dims[axis]: [] for axis in axes}
+    for axis, dim in dims.items():
+        if axis in axes:
+            groups[dim].append(axis)
     return [axis for group in groups.values() for axis in group]
 
 
@@ -291,31 +388,6 @@ def _shard(axis: str, before: State, after: State) -> Reshard:
     return Reshard(kind, (axis,), before=before, after=after)
 
 
-def _changed_dims(
-    axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
-) -> dict[str, str]:
-    """Returns {axis: dimension}, for the axes that shard a dimension in `before` and do
-    not shard it in the same way in `after`.
-
-    An axis shards a dimension in the same way if the more significant axes of the
-    dimension are equal as well; otherwise its shards have different elements.
-    """
-    old_dims: dict[str, str] = {}
-    for state in set(before.values()):
-        if not isinstance(state, Sharded):
-            continue
-        old_axes = [axis for axis in axes if before[axis] == state]
-        new_axes = [axis for axis in axes if after[axis] == state]
-        num_equal = 0  # leading axes that are equal before and after
-        for old_axis, new_axis in zip(old_axes, new_axes):
-            if old_axis != new_axis:
-                break
-            num_equal += 1
-        for axis in old_axes[num_equal:]:
-            old_dims[axis] = state.dim
-    return old_dims
-
-
 def _is_all_to_all(
     axis: str, old_dims: dict[str, str], new_dims: dict[str, str]
 ) -> bool:
@@ -330,10 +402,6 @@ def _is_all_to_all(
         old != new
         and old not in new_dims.values()
         and new not in old_dims.values()
-        and _axes_of(old, old_dims) == _axes_of(new, new_dims)
+        and {a for a, dim in old_dims.items() if dim == old}
+        == {a for a, dim in new_dims.items() if dim == new}
     )
-
-
-def _axes_of(dim: str, dims: dict[str, str]) -> set[str]:
-    """Returns the axes whose dimension in `dims` is `dim`."""
-    return {axis for axis, dim_of_axis in dims.items() if dim_of_axis == dim}

@@ -22,6 +22,7 @@ from meshtf.forecast.op_costs import redundant_axes
 from meshtf.graph import Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, OnStage, Placement, Sharded
+from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import dtype_bytes
 from meshtf.partition import (
     Compute,
@@ -119,7 +120,7 @@ class Durations:
 
     def _num_shards(self, placement: Placement, dim: str) -> Any:
         """Returns the number of shards of a dimension in a placement."""
-        axes = [a for a, s in zip(self.mesh.axes, placement) if s == Sharded(dim)]
+        axes = axes_by_dim(self.mesh.axes, placement).get(dim, ())
         return self.collectives.group_size(axes)
 
     def compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:

@@ -34,7 +34,6 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Layout, LayoutLike
-from meshtf.mesh.layout import check_order
 from meshtf.names.arguments import as_dim, as_int
 
 
@@ -112,8 +111,7 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
         "data+fsdp"}. Along all other axes the result is replicated.
 
     Raises:
-      ParseError: `layout` cannot be read, or the axes of a rule are not in the order of
-        the mesh's.
+      ParseError: `layout` cannot be read.
       ShapeError: x lacks a dimension of `layout`.
       LayoutError: two dimensions go to one axis, the mesh is strict and the axis does not
         divide a size, or the mesh lacks the axis and it is not one of the mesh's
@@ -122,9 +120,6 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
     x = as_tensor("x", x)
     rules = Layout.changes(layout)
     _check_names(x, [name for name, _ in rules.items()])
-    if x.mesh is not None:
-        source = Source.of_caller()
-        check_order(rules, x.mesh.axes, tensor=repr(x.shape), source=source)
     for name, axes in rules.items():
         _check_axes_exist(x, name, axes)
     return _reshard(x, Layout.changes("*:").then(rules))

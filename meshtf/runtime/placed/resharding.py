@@ -212,14 +212,10 @@ class ReshardExecutor(StepExecutor):
         return send(x, self.devices[source], self.devices[target])
 
     def _permute(self, step: ReshardStep) -> Shards:
-        """Returns the shards with two axes exchanged: position (i, j) gets the shard of
-        position (j, i).
-        """
+        """Returns the shards after a collective_permute."""
         shards = self.values[step.src]
         outputs = list(shards)
-        for source, target in self.mesh.exchanges(
-            step.reshard.axes[0], step.reshard.other_axis
-        ):
+        for source, target in step.reshard.permuted_positions(self.mesh):
             if shards[source] is not None:
                 outputs[target] = self._send(shards[source], source, target)
         return outputs

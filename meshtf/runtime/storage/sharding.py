@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Placement, Sharded
+from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.mesh.shard_sizes import num_elements, shard_size, start_of_shard
 from meshtf.names import Shape
 from meshtf.runtime.devices.names import LOCAL_CPU
@@ -64,15 +65,12 @@ def region(
     """Returns the region of the global array that a shard covers, a slice for each
     dimension, without the padding of the shard.
     """
-    axis_sizes: dict[str, list[int]] = {dim.name: [] for dim in shape}
-    coordinates: dict[str, list[int]] = {dim.name: [] for dim in shape}
-    for state, coordinate, num_shards in zip(placement, key, mesh.axes.values()):
-        if isinstance(state, Sharded):
-            axis_sizes[state.dim].append(num_shards)
-            coordinates[state.dim].append(coordinate)
+    coordinates = dict(zip(mesh.axes, key))
+    sharding_axes = axes_by_dim(mesh.axes, placement)
     slices = []
     for dim in shape:
-        position = axis_sizes[dim.name], coordinates[dim.name]
+        axes = sharding_axes.get(dim.name, ())
+        position = [mesh.axes[a] for a in axes], [coordinates[a] for a in axes]
         # The region of an empty shard is empty, at the end of the dimension.
         start = min(start_of_shard(dim.size, *position), dim.size)
         slices.append(slice(start, start + num_elements(dim.size, *position)))
@@ -132,19 +130,20 @@ def _distinct_shards(
     mesh: Mesh,
 ) -> dict[ShardKey, Any]:
     """Returns {shard key: shard} for the distinct shards of a global array."""
-    # Each axis of the mesh adds a coordinate to all keys.
-    shards: dict[ShardKey, Any] = {(): array}
-    for state, num_shards in zip(placement, mesh.axes.values()):
-        smaller_shards: dict[ShardKey, Any] = {}
-        for key, x in shards.items():
-            slices = [x]
-            if isinstance(state, Sharded):
-                axis = spec.shape.index(state.dim)
+    # Each axis of the mesh that shards a dimension divides all shards.
+    shards: dict[ShardKey, Any] = {(0,) * len(placement): array}
+    for dim, axes in axes_by_dim(mesh.axes, placement).items():
+        axis = spec.shape.index(dim)
+        for mesh_axis in axes:
+            index = mesh.axis_index[mesh_axis]
+            num_shards = mesh.axes[mesh_axis]
+            smaller_shards: dict[ShardKey, Any] = {}
+            for key, x in shards.items():
                 slices = tf.split(_padded(x, axis, num_shards), num_shards, axis)
-            for coordinate, smaller_shard in enumerate(slices):
-                smaller_key = (*key, coordinate)
-                smaller_shards[smaller_key] = smaller_shard
-        shards = smaller_shards
+                for coordinate, smaller_shard in enumerate(slices):
+                    smaller_key = (*key[:index], coordinate, *key[index + 1 :])
+                    smaller_shards[smaller_key] = smaller_shard
+            shards = smaller_shards
     return shards
 
 

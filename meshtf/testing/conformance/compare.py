@@ -13,6 +13,7 @@ import numpy as np
 
 from meshtf.graph import ShardedValue, Tensor
 from meshtf.mesh import Mesh, Partial, Sharded
+from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import Shape
 
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
@@ -135,16 +136,15 @@ def _shard(
       array: the array.
     """
     shard = array
-    axis_sizes = mesh.axes.values()
-    for axis_coord, state, axis_size in zip(
-        coord, sharded.placement, axis_sizes, strict=True
-    ):
-        if isinstance(state, Sharded):
-            dim = shape.index(state.dim)
+    coordinates = dict(zip(mesh.axes, coord, strict=True))
+    for dim_name, axes in axes_by_dim(mesh.axes, sharded.placement).items():
+        dim = shape.index(dim_name)
+        for axis in axes:
+            axis_size = mesh.axes[axis]
             local_size = math.ceil(shard.shape[dim] / axis_size)
             pads = [(0, 0)] * shard.ndim
             pads[dim] = (0, local_size * axis_size - shard.shape[dim])
-            shard = np.split(np.pad(shard, pads), axis_size, dim)[axis_coord]
+            shard = np.split(np.pad(shard, pads), axis_size, dim)[coordinates[axis]]
     return shard
 
 

@@ -6,7 +6,7 @@ that a wrong check in the library is noticed.
 >>> from meshtf.names import Shape
 >>> from meshtf.testing.conformance.layouts import all_layouts, is_legal
 >>> len(all_layouts(["b", "h"], ["x", "y"]))
-16
+25
 >>> is_legal([Shape("b:4;h:3")], {"b": "x+y", "h": "z"})
 True
 >>> is_legal([Shape("b:4;h:4")], {"b": "x", "h": "x"})    # two names on one axis
@@ -55,11 +55,11 @@ def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:
 
 
 def axis_choices(axes: Sequence[str]) -> list[str]:
-    """Returns each axis and, joined by "+", all combinations of several in their order."""
+    """Returns each axis and, joined by "+", all combinations of several in all orders."""
     return [
         "+".join(chosen)
         for count in range(1, len(axes) + 1)
-        for chosen in itertools.combinations(axes, count)
+        for chosen in itertools.permutations(axes, count)
     ]
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
+from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.lowering.padding.shard_blocks import NumpyOps, to_blocks
@@ -89,12 +90,9 @@ class ArrayLayout:
 
     @functools.cached_property
     def _axes_of(self) -> dict[str, tuple[str, ...]]:
-        """The mesh axes that shard each dimension."""
-        axes_of: dict[str, tuple[str, ...]] = dict.fromkeys(self.spec.shape.names, ())
-        for axis, state in zip(self.mesh.axes, self.placement):
-            if isinstance(state, Sharded):
-                axes_of[state.dim] = (*axes_of[state.dim], axis)
-        return axes_of
+        """The mesh axes that shard each dimension, the major one first."""
+        sharding_axes = axes_by_dim(self.mesh.axes, self.placement)
+        return {name: sharding_axes.get(name, ()) for name in self.spec.shape.names}
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:

@@ -108,8 +108,7 @@ class Replica(SingleReplica):
             # of one stage, all devices already have x.
             return x
         if reshard.kind == "collective_permute":
-            # Replicas swap shards, since two mesh axes swap their states.
-            pairs = self.mesh.exchanges(reshard.axes[0], reshard.other_axis)
+            pairs = reshard.permuted_positions(self.mesh)
             return stablehlo_collectives.permute(x, pairs)
         blocks = ReshardBlocks(step, self.mesh)
         ops = TensorFlowOps()
