@@ -13,7 +13,7 @@ class is `kind`; all coordinates are pixels from the upper left corner.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -134,18 +134,20 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
     axes = [axis for axis, _ in forecast.axes]
     for i, (dim, size) in enumerate(row.tensor.shape):
         # "batch:16/data": the dimension is sharded along the axis.
-        sharding = "".join(
-            f"/{axis}" for axis, state in zip(axes, row.tensor.states) if state == dim
-        )
+        sharding = "".join(f"/{axis}" for axis in row.tensor.axes_of(dim, axes))
         css_class = "code sharded" if sharding else "code"
         yield text(MARGIN, y + 61 + 15 * i, css_class, f"{dim}:{size}{sharding}")
     box = _Box(row)
     yield from box.global_box(TENSOR_X, y)
-    axis_sizes = [size for _, size in forecast.axes]
-    all_coordinates = itertools.product(*map(range, axis_sizes))
+    sizes = dict(forecast.axes)
+    all_coordinates = itertools.product(*map(range, sizes.values()))
     for position, coordinates in enumerate(all_coordinates):
-        # The state of an axis is the dimension that it shards, if any.
-        shard_of_dim = dict(zip(row.tensor.states, coordinates))
+        coordinate_of = dict(zip(axes, coordinates))
+        shard_of_dim = {
+            dim: _shard_index(row.tensor.axes_of(dim, axes), sizes, coordinate_of)
+            for dim, _size in row.tensor.shape
+            if row.tensor.axes_of(dim, axes)
+        }
         x = FIRST_POSITION_X + POSITION_STEP * position
         colour = f"p{position % 4}"  # the CSS class of one of four colours
         yield from box.shards(x, y, shard_of_dim, colour)
@@ -153,6 +155,22 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
     yield text(RIGHT_TEXT_X, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
     for i, collective in enumerate(row.collectives):
         yield text(RIGHT_TEXT_X, y + 63 + 15 * i, "code", collective)
+
+
+def _shard_index(
+    axes: Sequence[str], sizes: Mapping[str, int], coordinate_of: Mapping[str, int]
+) -> int:
+    """Returns the index of the shard of a position.
+
+    Args:
+      axes: the axes that shard the dimension, the major one first.
+      sizes: the size of each axis.
+      coordinate_of: the coordinate of the position along each axis.
+    """
+    index = 0
+    for axis in axes:
+        index = index * sizes[axis] + coordinate_of[axis]
+    return index
 
 
 def _share(tensor: PlacedTensor, positions: int) -> str:

@@ -31,7 +31,8 @@ def placement_text(states: Mapping[str, str]) -> str:
     Args:
       states: for each axis, the state of the tensor: the name of the dimension that the
         axis shards; "+", "max" or "min" for a partial result; "stage 2" for a tensor on one
-        pipeline stage; "" for replicated.
+        pipeline stage; "" for replicated. Of the axes that shard one dimension, the major one
+        comes first.
     """
     words = []
     for axis, state in states.items():
@@ -101,22 +102,20 @@ def _shard_label(
       states: for each axis, the state of the tensor.
       sizes: the names and sizes of the tensor's dimensions.
     """
-    shards: dict[str, tuple[int, int]] = {}  # dimension -> (shard index, shard count)
+    # {dimension: (first element, element after the last, size of the shard with padding)}
+    shards: dict[str, tuple[int, int, int]] = {}
     for axis, state in states.items():
         index = position[axis]
         if state.startswith(_STAGE) and state != f"{_STAGE}{index}":
             return ""  # the tensor is on another stage
         if state in sizes:
             # If several axes shard a dimension, the first of them is the major one.
-            outer_index, outer_count = shards.get(state, (0, 1))
-            axis_size = axes[axis]
-            shards[state] = (outer_index * axis_size + index, outer_count * axis_size)
-    ranges = []
-    for dim, (index, count) in shards.items():
-        local_size = sizes[dim] // count
-        start = index * local_size
-        stop = start + local_size
-        ranges.append(f"{dim} {start}:{stop}")
+            size = sizes[state]
+            start, stop, shard_size = shards.get(state, (0, size, size))
+            shard_size = math.ceil(shard_size / axes[axis])
+            start = min(start + index * shard_size, stop)
+            shards[state] = (start, min(start + shard_size, stop), shard_size)
+    ranges = [f"{dim} {start}:{stop}" for dim, (start, stop, _) in shards.items()]
     return ", ".join(ranges) or "all"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Spec, Store
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded, State
+from meshtf.mesh.axis_order import order_of
 from meshtf.partition import Value
 from meshtf.partition.cost import local_bytes, local_shape
 
@@ -48,6 +49,7 @@ class PlacedTensors:
                 states=tuple(map(state_name, placement)),
                 local=local_shape(spec.shape, placement, self._mesh).sizes,
                 bytes=local_bytes(spec, placement, self._mesh),
+                orders=_orders(placement),
             )
         return self._cache[key]
 
@@ -55,6 +57,12 @@ class PlacedTensors:
 def has_shape_of(spec: Spec | None, other: Spec) -> bool:
     """Returns whether a tensor has the dimensions of another, in any order."""
     return spec is not None and set(spec.shape) == set(other.shape)
+
+
+def _orders(placement: Placement) -> tuple[int, ...]:
+    """Returns the order of each axis; () if all have the order of the mesh."""
+    orders = tuple(map(order_of, placement))
+    return orders if any(orders) else ()
 
 
 def state_name(state: State) -> str:

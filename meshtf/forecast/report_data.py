@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from meshtf.names.arguments import as_choice, as_text
@@ -49,6 +50,25 @@ class PlacedTensor:
     states: tuple[str, ...]  # the state along each mesh axis: ("batch", "replicated")
     local: tuple[int, ...]  # the sizes of one shard: (2, 16)
     bytes: float  # the bytes of one shard
+    # For each axis: of axes that shard one dimension, those of a lower order are more
+    # significant. (): they are in the order of the mesh.
+    orders: tuple[int, ...] = ()
+
+    def axes_of(self, dim: str, axes: Iterable[str]) -> tuple[str, ...]:
+        """Returns the axes that shard a dimension, the major one first.
+
+        Args:
+          dim: the name of the dimension.
+          axes: the axes of the mesh, in its order.
+        """
+        orders = self.orders or (0,) * len(self.states)
+        sharding = [
+            (order, axis)
+            for axis, state, order in zip(axes, self.states, orders)
+            if state == dim
+        ]
+        sharding.sort(key=lambda order_and_axis: order_and_axis[0])
+        return tuple(axis for _order, axis in sharding)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,11 +15,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from meshtf.mesh.state import Placement, Sharded
+from meshtf.mesh.state import Placement, Sharded, State
 
 Axis = TypeVar("Axis", bound=Hashable)
+# A placement, a function from a dimension to its factor, and the number of elements.
+PlacedSize: TypeAlias = tuple[Placement, Callable[[str], str], int]
+
+
+def order_of(state: State) -> int:
+    """Returns the order of a state: 0 if it shards no dimension."""
+    return state.order if isinstance(state, Sharded) else 0
 
 
 def axes_by_dim(
@@ -71,7 +78,7 @@ def with_lowest_orders(placement: Placement) -> Placement:
     """Returns the same placement with the lowest `order` of each sharded axis, such that
     equal placements are equal objects. An axis that alone shards a dimension has order 0.
     """
-    if not any(isinstance(state, Sharded) and state.order for state in placement):
+    if not any(map(order_of, placement)):
         return placement
     axes = range(len(placement))
     states = sharded_states(axes, axes_by_dim(axes, placement))
@@ -151,31 +158,36 @@ def num_kept_shards(
     return sum(index == new_index for index, new_index in enumerate(new_indices))
 
 
+def with_order_of(state: State, other: State) -> State:
+    """Returns `other` if both states shard the same dimension, else `state`."""
+    if isinstance(state, Sharded) and isinstance(other, Sharded):
+        return other if state.dim == other.dim else state
+    return state
+
+
 class Orders:
     """The order of the axes that shard the factors of an op. A factor is what several
     dimensions of its inputs and outputs have in common; axes of the mesh shard it.
 
     Args:
       axes: the axes of the mesh, in its order.
-      factor_of: a function from the name of a dimension to that of its factor.
       sharded_factors: {axis: the factor that it shards}.
-      tensors: the placement of each tensor, and its number of elements. Each factor has the
-        order that most elements have, of tensors that all of its axes shard.
+      tensors: for each tensor its placement, the factor of each of its dimensions, and its
+        number of elements. Each factor has the order that most elements have, of tensors
+        that all of its axes shard.
     """
 
     def __init__(
         self,
         axes: Sequence[str],
-        factor_of: Callable[[str], str],
         sharded_factors: Mapping[str, str],
-        tensors: Iterable[tuple[Placement, int]],
+        tensors: Iterable[PlacedSize],
     ) -> None:
         self._axes = axes
-        self._factor_of = factor_of
         self._sharded_factors = sharded_factors
         # {factor: {its axes in an order: the number of elements}}
         elements: dict[str, dict[tuple[str, ...], int]] = {}
-        for placement, size in tensors:
+        for placement, factor_of, size in tensors:
             for dim, dim_axes in axes_by_dim(axes, placement).items():
                 factor = factor_of(dim)
                 if set(dim_axes) == self._axes_of(factor):
@@ -201,11 +213,18 @@ class Orders:
             for axis, factor in self._sharded_factors.items()
         )
 
-    def applied_to(self, placement: Placement) -> Placement:
-        """Returns a placement in which the axes of each factor are in their order."""
+    def applied_to(
+        self, placement: Placement, factor_of: Callable[[str], str]
+    ) -> Placement:
+        """Returns a placement in which the axes of each factor are in their order.
+
+        Args:
+          placement: the placement of a tensor.
+          factor_of: a function from a dimension of the tensor to its factor.
+        """
         dim_axes = axes_by_dim(self._axes, placement)
         for dim, axes in dim_axes.items():
-            order = self._orders.get(self._factor_of(dim), axes)
+            order = self._orders.get(factor_of(dim), axes)
             dim_axes[dim] = order if set(order) == set(axes) else axes
         states = sharded_states(self._axes, dim_axes)
         return tuple(

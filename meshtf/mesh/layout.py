@@ -51,6 +51,15 @@ class Layout:
                         f'write "{name}:{"+".join((*self._rules[name], *axes))}".',
                     )
                 )
+            if len(set(axes)) < len(axes):
+                distinct_axes = "+".join(dict.fromkeys(axes))
+                raise ParseError(
+                    explain_error(
+                        f"the rule of dimension {name!r} names an axis twice.",
+                        rule=f"{name}:{'+'.join(axes)}",
+                        way_out=f'Write "{name}:{distinct_axes}".',
+                    )
+                )
             self._rules[name] = axes
         self._hash = hash(tuple(sorted(self._rules.items())))
 

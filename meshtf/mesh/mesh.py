@@ -28,7 +28,7 @@ from meshtf.mesh.axes import (
     read_names,
     read_strings,
 )
-from meshtf.mesh.axis_order import sharded_states
+from meshtf.mesh.axis_order import order_of, sharded_states
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh_text import (
     devices_text,
@@ -214,22 +214,6 @@ class Mesh:
         """Whether the devices are jax's: "spmd", "spmd:cpu:8", ..."""
         return isinstance(self.devices, str) and self.devices.split(":")[0] == "spmd"
 
-    def reorderings(
-        self, axes: Sequence[str], new_axes: Sequence[str]
-    ) -> list[tuple[int, int]]:
-        """Returns pairs (source position, target position) of the collective_permute after
-        which a dimension is sharded over the same axes in another order.
-
-        Args:
-          axes: the axes before, the major one first.
-          new_axes: the same axes in the new order.
-        """
-        # Target k of a group by the new order gets shard k, which source k has.
-        pairs: list[tuple[int, int]] = []
-        for sources, targets in zip(self.groups(*axes), self.groups(*new_axes)):
-            pairs += zip(sources, targets)
-        return pairs
-
     def group_size(self, *axes: str) -> int:
         """Returns the number of positions that differ only along `axes`."""
         try:
@@ -372,9 +356,14 @@ class Mesh:
         warn_once(self, f"lacking axis {axis}", text)
 
     def states(self, placement: Placement) -> dict[str, str]:
-        """Returns the state along each axis as text, see `state_text`."""
+        """Returns the state along each axis as text, see `state_text`. Of the axes that shard
+        a dimension, the major one comes first.
+        """
         self._check_placement(placement)
-        return dict(zip(self.axes, map(state_text, placement)))
+        placed_axes = sorted(
+            zip(self.axes, placement), key=lambda pair: order_of(pair[1])
+        )
+        return {axis: state_text(state) for axis, state in placed_axes}
 
     def _check_placement(self, placement: object) -> None:
         """Raises ArgumentError unless a placement has a state for each axis."""

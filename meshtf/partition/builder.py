@@ -2,8 +2,8 @@
 appends the node's reshards and its computation to the steps of the program.
 
 A tensor is resharded to each placement (its state along each mesh axis) at most once, from
-the value that costs the fewest bytes to reshard. But a parameter that is gathered for the
-forward pass is freed, and gathered again for the backward pass: see `Mesh.keep_gathered`.
+the value that costs the fewest bytes. But a parameter that is gathered for the forward pass
+is freed, and gathered again for the backward pass: see `Mesh.keep_gathered`.
 
     builder = Builder(mesh, planners)
     builder.add_node(node)

@@ -26,7 +26,6 @@ stay sharded or partial until an op needs all elements.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -42,7 +41,13 @@ from meshtf.mesh import (
     Sharded,
     State,
 )
-from meshtf.mesh.axis_order import Orders, axes_by_dim
+from meshtf.mesh.axis_order import (
+    Orders,
+    PlacedSize,
+    axes_by_dim,
+    order_of,
+    with_order_of,
+)
 from meshtf.partition.cost import can_pad, factor_sizes, received_elements, sizes_of
 from meshtf.partition.preferred_placement import final_placement
 
@@ -167,8 +172,8 @@ class _Planner:
         sharded_factors = tuple(self.sharded_factors.items())
         orders = self._orders()
         if orders is not None:
-            targets = tuple(map(orders.applied_to, targets))
-            results = tuple(map(orders.applied_to, results))
+            targets = tuple(orders.applied_to(p, self._factor_of) for p in targets)
+            results = tuple(orders.applied_to(p, str) for p in results)
             sharded_factors = orders.sharded_factors()
         return NodePlan(
             targets=targets,
@@ -307,14 +312,20 @@ class _Planner:
         and preferred outputs have; None: all are in the order of the mesh.
         """
         placements = (*self.placements, *self.preferred)
-        if not any(isinstance(s, Sharded) and s.order for p in placements for s in p):
+        if not any(order_of(s) for p in placements for s in p):
             return None
-        sizes = [x.shape.size for x in (*self.ins, *self.outs)]
-        tensors = list(zip(placements, sizes))
-        if isinstance(self.op, ReshardOp):
-            tensors = tensors[len(self.ins) :]
-        factor_of_dim = functools.partial(factor_of, self.op)
-        return Orders(self.axes, factor_of_dim, self.sharded_factors, tensors)
+        # The dimensions of outputs are factors.
+        tensors: list[PlacedSize] = [
+            (p, str, y.shape.size) for y, p in zip(self.outs, self.preferred)
+        ]
+        if not isinstance(self.op, ReshardOp):
+            inputs = zip(self.ins, self.placements)
+            tensors += [(p, self._factor_of, x.shape.size) for x, p in inputs]
+        return Orders(self.axes, self.sharded_factors, tensors)
+
+    def _factor_of(self, dim: str) -> str:
+        """Returns the factor of a dimension of an input."""
+        return factor_of(self.op, dim)
 
     def _num_received(self, factor: str | None, axis: str) -> float:
         """Returns the elements that one device receives if `axis` shards `factor` (None:
@@ -324,11 +335,11 @@ class _Planner:
         total = 0.0
         for x, placement in zip(self.ins, self.placements):
             state = self._input_state(x, placement[i], axis, factor)
-            state = _with_order_of(state, placement[i])
+            state = with_order_of(state, placement[i])
             target = (*placement[:i], state, *placement[i + 1 :])
             total += received_elements(self.mesh, x, placement, target)
         for y, preferred in zip(self.outs, self.preferred):
-            state = _with_order_of(self._output_state(y, axis, factor), preferred[i])
+            state = with_order_of(self._output_state(y, axis, factor), preferred[i])
             result = (*preferred[:i], state, *preferred[i + 1 :])
             total += received_elements(self.mesh, y, result, preferred)
         return total
@@ -390,10 +401,3 @@ class _Planner:
         if self.stage is None:
             return Replicated
         return OnStage(self.stage)
-
-
-def _with_order_of(state: State, other: State) -> State:
-    """Returns `other` if both states shard the same dimension, else `state`."""
-    if isinstance(state, Sharded) and isinstance(other, Sharded):
-        return other if state.dim == other.dim else state
-    return state

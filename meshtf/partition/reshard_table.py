@@ -48,6 +48,7 @@ from meshtf.mesh.axis_order import (
     changed_axes,
     new_orders,
     num_kept_shards,
+    order_of,
     sharded_states,
     with_lowest_orders,
 )
@@ -79,10 +80,7 @@ class Reshard(NamedTuple):
     def num_exchanging(self, axes: Mapping[str, int]) -> float:
         """Returns the number p of devices in the formulas of `cost.bytes_received`: those
         that differ along the axes of the reshard. A new order of axes leaves one device in
-        p with its shard.
-
-        Args:
-          axes: names and sizes of the mesh's axes.
+        p with its shard. `axes` are the names and sizes of the mesh's axes.
         """
         num_devices = math.prod(axes[axis] for axis in self.axes)
         if not self.new_axes:
@@ -93,9 +91,11 @@ class Reshard(NamedTuple):
         """Returns pairs (source position, target position) of a collective_permute."""
         axes, new_axes = self.axes, self.new_axes
         if self.other_axis:
-            axes = (*self.axes, self.other_axis)
+            axes = (*axes, self.other_axis)
             new_axes = axes[::-1]
-        return mesh.reorderings(axes, new_axes)
+        # Position k of a group in the new order gets shard k.
+        groups = zip(mesh.groups(*axes), mesh.groups(*new_axes))
+        return [pair for old, new in groups for pair in zip(old, new)]
 
     @property
     def axes_text(self) -> str:
@@ -155,7 +155,7 @@ def reshards(
       ValueError: `new` is a partial sum along an axis where `old` is not the same
         partial sum: the table has "never" there.
     """
-    has_orders = any(isinstance(s, Sharded) and s.order for s in (*old, *new))
+    has_orders = any(map(order_of, (*old, *new)))
     if has_orders:
         old, new = with_lowest_orders(old), with_lowest_orders(new)
     if old == new:
@@ -191,16 +191,12 @@ def reshards(
 def _reorder(
     axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
 ) -> Reshard | None:
-    """Returns the collective_permute after which a dimension is sharded over its axes in the
-    order of `new`; None: no order changes without a gather.
-
-    The arguments are those of `reshards`.
+    """Returns the collective_permute after which a dimension has its axes in the order of
+    `new`; None: no order changes, or only by a gather. The arguments are those of `reshards`.
     """
     for dim, old_axes, new_axes in new_orders(axes, old, new):
         state = Sharded(dim)
-        permute = Reshard(
-            "collective_permute", old_axes, state, state, new_axes=new_axes
-        )
+        permute = Reshard("collective_permute", old_axes, state, state, "", new_axes)
         sizes = [axes[axis] for axis in old_axes]
         if shape is None or sizes == [axes[axis] for axis in new_axes]:
             return permute

@@ -24,7 +24,7 @@ MESHES = {
     "zero 1": {"axes": "data:4", "optimizer_layout": "d_model:data"},
     "two axes": {
         "axes": "data:2; fsdp:4",
-        "variable_layout": "d_model:data+fsdp; vocab:",
+        "variable_layout": "d_model:fsdp+data; vocab:",
         "optimizer_layout": "d_model:fsdp; vocab:data",
         "devices": "logical:8",
     },

@@ -49,6 +49,10 @@ def test_a_name_goes_to_one_place():
     ):
         Layout("batch:data;batch:model")
     assert Layout("batch:data;batch:data") == Layout("batch:data")
+    with pytest.raises(
+        ParseError, match='(?s)names an axis twice.*"batch:data\\+model"'
+    ):
+        Layout("batch:data+model+data")
 
 
 def test_a_layout_that_cannot_be_read():

@@ -9,8 +9,9 @@ import itertools
 import numpy as np
 import pytest
 
-from meshtf.graph import Window
+from meshtf.graph import Spec, Window
 from meshtf.mesh import Mesh, Partial, Replicated, Sharded
+from meshtf.mesh.axis_order import axes_by_dim, sharded_states
 from meshtf.names import Shape
 from meshtf.partition import reshards
 from meshtf.partition.cost import (
@@ -19,6 +20,7 @@ from meshtf.partition.cost import (
     local_shape,
     local_size,
     reads_local_only,
+    received_elements,
 )
 from meshtf.partition.reshard_table import placement_after
 
@@ -27,15 +29,16 @@ REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(
 
 
 def shards_of(x, mesh, placement):
-    """Returns the shard of x[a, b] at each position, sharded along the axes of the mesh
-    in order.
+    """Returns the shard of x[a, b] at each position, sharded along the axes of the mesh,
+    the major one first.
     """
     shards = []
     for coord in mesh.coords:
+        coordinates = dict(zip(mesh.axes, coord, strict=True))
         y = x
-        for state, c, size in zip(placement, coord, mesh.axes.values(), strict=True):
-            if isinstance(state, Sharded):
-                y = np.split(y, size, "ab".index(state.dim))[c]
+        for dim, axes in axes_by_dim(mesh.axes, placement).items():
+            for axis in axes:
+                y = np.split(y, mesh.axes[axis], "ab".index(dim))[coordinates[axis]]
         shards.append(y)
     return shards
 
@@ -62,11 +65,8 @@ def run_reshard(reshard, xs, mesh):
     """Returns the shards after a reshard, computed by NumPy."""
     out = list(xs)
     if reshard.kind == "collective_permute":
-        (axis,) = reshard.axes
-        for group in mesh.groups(axis, reshard.other_axis):
-            grid = np.reshape(group, [mesh.axes[axis]] * 2)
-            for source, target in zip(grid.T.flat, grid.flat, strict=True):
-                out[target] = xs[source]
+        for source, target in reshard.permuted_positions(mesh):
+            out[target] = xs[source]
         return out
     gather_axis = (
         "ab".index(reshard.before.dim) if isinstance(reshard.before, Sharded) else None
@@ -274,3 +274,99 @@ def test_bytes_of_reshards():
             "all_reduce",
         )
     ] == [0, 240, 60, 60, 60, 120]
+
+
+def orders_of_axes():
+    """Returns every placement of x[a, b] on the mesh x:2; y:3; z:2, in all orders of axes."""
+    placements = []
+    for choice in itertools.product((None, "a", "b"), repeat=3):
+        axes = {d: [n for n, c in zip("xyz", choice) if c == d] for d in "ab"}
+        for a_axes in itertools.permutations(axes["a"]):
+            for b_axes in itertools.permutations(axes["b"]):
+                states = sharded_states("xyz", {"a": a_axes, "b": b_axes})
+                placements.append(tuple(states.get(n, Replicated) for n in "xyz"))
+    return placements
+
+
+@pytest.mark.parametrize("size", [12, 10])
+def test_every_order_of_axes_is_reached(size):
+    """With 10 elements shards have padding, and some orders need a gather."""
+    axes = {"x": 2, "y": 3, "z": 2}
+    shape = Shape(f"a:{size};b:12")
+    placements = orders_of_axes()
+    assert len(placements) == 49
+    for old, new in itertools.product(placements, repeat=2):
+        placement = old
+        for reshard in reshards(axes, old, new, shape):
+            placement = placement_after(axes, placement, reshard)
+        assert placement == new
+
+
+def sharded_over(dim, *axes):
+    """Returns a placement on data:4; model:2 in which these axes shard a dimension, the
+    major one first.
+    """
+    states = sharded_states(("data", "model"), {dim: axes})
+    return tuple(states.get(axis, Replicated) for axis in ("data", "model"))
+
+
+@pytest.mark.parametrize(
+    "old, new, kinds, received",
+    [
+        # 2 of 8 devices have their shard already: those of the first and the last.
+        (
+            sharded_over("a", "data", "model"),
+            sharded_over("a", "model", "data"),
+            ["collective_permute"],
+            6 / 64,
+        ),
+        # 7/64 for the all_to_all, and a shard for the new order.
+        (
+            sharded_over("a", "data", "model"),
+            sharded_over("b", "model", "data"),
+            ["all_to_all", "collective_permute"],
+            7 / 64 + 6 / 64,
+        ),
+        (
+            sharded_over("a", "model", "data"),
+            sharded_over("a", "model"),
+            ["all_gather"],
+            3 / 8,
+        ),
+        (
+            sharded_over("a", "model"),
+            sharded_over("a", "model", "data"),
+            ["slice"],
+            0,
+        ),
+    ],
+)
+def test_other_orders_receive_no_more_than_they_must(old, new, kinds, received):
+    """`received` is the part of the whole tensor that a device receives."""
+    mesh = Mesh("data:4;model:2")
+    spec = Spec(Shape("a:64;b:64"), "float32")
+    assert [r.kind for r in reshards(mesh.axes, old, new)] == kinds
+    assert received_elements(mesh, spec, old, new) == received * 64 * 64
+
+
+def test_a_new_order_moves_the_shards_where_they_belong():
+    mesh = Mesh("data:4;model:2")
+    x = np.arange(64.0).reshape(64, 1)
+    old = sharded_over("a", "data", "model")
+    new = sharded_over("a", "model", "data")
+    (reshard,) = reshards(mesh.axes, old, new)
+    shards = run_reshard(reshard, shards_of(x, mesh, old), mesh)
+    for shard, want in zip(shards, shards_of(x, mesh, new), strict=True):
+        np.testing.assert_array_equal(shard, want)
+
+
+def test_shards_with_padding_are_gathered_for_a_new_order():
+    mesh = Mesh("data:4;model:2")
+    old = sharded_over("a", "data", "model")
+    new = sharded_over("a", "model", "data")
+    table = reshards(mesh.axes, old, new, Shape("a:10;b:2"))
+    assert [r.kind for r in table] == ["all_gather", "slice"]
+    # Axes of equal sizes: shards begin at the same elements in both orders.
+    equal = Mesh("data:2;model:2").axes
+    table = reshards(equal, old, new, Shape("a:10;b:2"))
+    assert [r.kind for r in table] == ["collective_permute"]

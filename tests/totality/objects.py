@@ -19,7 +19,6 @@ def names(t: SimpleNamespace) -> dict[str, Call]:
     shape = t.x.shape
     layout = mtf.Layout("batch:data")
     mesh = t.mesh
-    twin = mtf.Mesh("data:2;twin:2")
     return {
         "Dimension": call("a", 3),
         "Shape": call("a:3"),
@@ -38,7 +37,6 @@ def names(t: SimpleNamespace) -> dict[str, Call]:
         "Layout.override": call("d:model", on=layout),
         "Layout.then": call("d:model", on=layout),
         "Mesh": call("data:2", "batch:data"),
-        "Mesh.exchanges": call("data", "twin", on=twin),
         "Mesh.group_size": call("data", on=mesh),
         "Mesh.groups": call("data", on=mesh),
         "Mesh.has": call(mesh.replicated, on=mesh),

@@ -199,13 +199,15 @@ def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[
 
 def shape_text(tensor: PlacedTensor, axes: Iterable[str]) -> str:
     """Returns a shape and how it is sharded, such as "[batch:64/data d_ff:8] +model"."""
-    dim_texts = {name: f"{name}:{size}" for name, size in tensor.shape}
+    axes = tuple(axes)
+    dim_texts = {}
+    for name, size in tensor.shape:
+        sharding_axes = tensor.axes_of(name, axes)
+        dim_texts[name] = "/".join((f"{name}:{size}", *sharding_axes))
     partial_text = ""
     signs = {"sum": "+", "max": "max ", "min": "min "}
     for axis, state in zip(axes, tensor.states):
-        if state in dim_texts:
-            dim_texts[state] += f"/{axis}"
-        elif state in signs:
+        if state in signs and state not in dim_texts:
             partial_text += f" {signs[state]}{axis}"
     return f"[{' '.join(dim_texts.values())}]{partial_text}"
 

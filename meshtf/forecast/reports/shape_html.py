@@ -55,7 +55,7 @@ class ShapeHtml:
 
     def _dim(self, tensor: PlacedTensor, name: str, text: str) -> str:
         """Returns the HTML of one dimension, marked if mesh axes shard it."""
-        axes = [axis for axis, state in zip(self.axes, tensor.states) if state == name]
+        axes = tensor.axes_of(name, self.axes)
         if not axes:
             return escape(text)
         sharded = "".join(f"/{axis}" for axis in axes)

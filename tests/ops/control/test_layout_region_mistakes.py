@@ -79,15 +79,6 @@ def test_sizes_that_do_not_divide():
     assert 'mtf.split(x, "d"' in line_of(str(error.value), __file__)
 
 
-def test_axes_in_another_order_than_the_mesh(x):
-    words = "'d'", "not in the order of the mesh", r"d:b\+a"
-    way_out = r'write "d:a\+b"'
-    with mtf.layout("d:b+a; batch:"), refuses(mtf.ParseError, *words, way_out):
-        mtf.exp(x)
-    with refuses(mtf.ParseError, *words, r"\[", "mtf.shard", HERE, way_out):
-        mtf.shard(x, {"d": "b+a"})
-
-
 def test_rules_that_cannot_be_read(x):
     with refuses(mtf.ParseError, "cannot be read", "batch a"), mtf.layout("batch a"):
         pass

@@ -64,7 +64,7 @@ LAYOUTS = {
     },
     "experts over two axes": {
         "axes": "data:2;fsdp:4",
-        "layout": "batch:data+fsdp; experts:data+fsdp",
+        "layout": "batch:data+fsdp; experts:fsdp+data",
         "variable_layout": "d_model:",
     },
     "sequence": {

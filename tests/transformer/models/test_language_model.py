@@ -40,7 +40,7 @@ PAIRS = [
     {
         "axes": "data:2;fsdp:4",
         "layout": "batch:data+fsdp",
-        "variable_layout": "d_model:data+fsdp",
+        "variable_layout": "d_model:fsdp+data",
         "devices": "separate:8",
     },
     {

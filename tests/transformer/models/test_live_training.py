@@ -31,7 +31,7 @@ LAYOUTS = {
     "two axes": {
         "axes": "data:2; fsdp:4",
         "layout": "batch:data+fsdp",
-        "variable_layout": "d_model:data+fsdp",
+        "variable_layout": "d_model:fsdp+data",
     },
     "tensor": {"axes": "data:2; model:4", "layout": TENSOR},
     "4x2": {"axes": "data:4; model:2", "layout": f"batch:data; {TENSOR}"},

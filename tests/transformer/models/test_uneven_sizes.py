@@ -34,6 +34,12 @@ LAYOUTS = {
         "layout": f"batch:data+fsdp;{TENSOR}",
         "variable_layout": "d_model:data+fsdp",
     },
+    "another order": {
+        "axes": "data:2;fsdp:3",
+        "layout": "batch:fsdp+data",
+        "variable_layout": "d_model:data+fsdp; vocab:",
+        "optimizer_layout": "d_model:fsdp+data; vocab:",
+    },
     "length": {"axes": "seq:4;data:2", "layout": "batch:data;length:seq"},
     "width": {"axes": "model:4", "layout": "d_model:model"},
     "experts": {"axes": "data:4", "layout": "batch:data;experts:data"},
