@@ -82,8 +82,8 @@ does. The bytes received are 1.5 times those of data parallelism.""",
         """\
 Use it in place of FSDP on several hosts, the inner axis within a host (`Mesh.within_host`):
 variables are gathered there, and only the sums of gradients cross hosts. The rule `batch:data+fsdp`
-shards the batch over both axes, the first being the major one: the order may be another than that of
-the mesh. Variables over both axes, `d_model:data+fsdp`, are FSDP again.""",
+shards the batch over both axes, the first being the major one: the order may be another than that
+of the mesh. Variables over both axes, `d_model:data+fsdp`, are FSDP again.""",
     ),
     "uneven": Layout(
         "Sizes that an axis does not divide",

@@ -29,6 +29,11 @@ def order_of(state: State) -> int:
     return state.order if isinstance(state, Sharded) else 0
 
 
+def without_order(state: State) -> State:
+    """Returns a state whose `order` is 0."""
+    return Sharded(state.dim) if isinstance(state, Sharded) else state
+
+
 def axes_by_dim(
     axes: Iterable[Axis], placement: Placement
 ) -> dict[str, tuple[Axis, ...]]:

@@ -157,9 +157,8 @@ class Builder:
 
     def reshard_to(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
         """Returns the value of a tensor in the placement `target`, and appends the
-        reshards that compute it, from the cheapest existing value.
-
-        `node` is the node that needs the value; None: a result of the program.
+        reshards that compute it, from the cheapest existing value. `node` is the node that
+        needs the value; None: a result of the program.
         """
         self.placement_of(tensor)
         target = with_lowest_orders(target)

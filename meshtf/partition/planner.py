@@ -41,13 +41,7 @@ from meshtf.mesh import (
     Sharded,
     State,
 )
-from meshtf.mesh.axis_order import (
-    Orders,
-    PlacedSize,
-    axes_by_dim,
-    order_of,
-    with_order_of,
-)
+from meshtf.mesh.axis_order import Orders, axes_by_dim, order_of, with_order_of
 from meshtf.partition.cost import can_pad, factor_sizes, received_elements, sizes_of
 from meshtf.partition.preferred_placement import final_placement
 
@@ -314,10 +308,9 @@ class _Planner:
         placements = (*self.placements, *self.preferred)
         if not any(order_of(s) for p in placements for s in p):
             return None
+        outputs = zip(self.preferred, self.outs)
         # The dimensions of outputs are factors.
-        tensors: list[PlacedSize] = [
-            (p, str, y.shape.size) for y, p in zip(self.outs, self.preferred)
-        ]
+        tensors: list[Any] = [(p, str, y.shape.size) for p, y in outputs]
         if not isinstance(self.op, ReshardOp):
             inputs = zip(self.ins, self.placements)
             tensors += [(p, self._factor_of, x.shape.size) for x, p in inputs]

@@ -51,6 +51,7 @@ from meshtf.mesh.axis_order import (
     order_of,
     sharded_states,
     with_lowest_orders,
+    without_order,
 )
 from meshtf.mesh.shard_sizes import is_padded
 from meshtf.names import Shape
@@ -211,8 +212,8 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
     """Returns the collective_permute that exchanges the states of two axes of equal
     size; None: no two axes exchange their states between `old` and `new`.
     """
-    before = {axis: _without_order(state) for axis, state in zip(axes, old)}
-    after = {axis: _without_order(state) for axis, state in zip(axes, new)}
+    before = {axis: without_order(state) for axis, state in zip(axes, old)}
+    after = {axis: without_order(state) for axis, state in zip(axes, new)}
     for a, b in itertools.combinations(axes, 2):
         if axes[a] != axes[b] or before[a] == before[b]:
             continue
@@ -241,8 +242,8 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
     """Returns reshards in this order: drop, early slice or reduce_scatter, all_reduce, send
     or broadcast, all_gather, all_to_all, late slice.
     """
-    before = {axis: _without_order(state) for axis, state in zip(axes, old)}
-    after = {axis: _without_order(state) for axis, state in zip(axes, new)}
+    before = {axis: without_order(state) for axis, state in zip(axes, old)}
+    after = {axis: without_order(state) for axis, state in zip(axes, new)}
     old_dims = changed_axes(axes, old, new)
     new_dims = changed_axes(axes, new, old)
     all_to_all = [
@@ -274,11 +275,6 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
         if axis not in all_to_all
     )
     return result
-
-
-def _without_order(state: State) -> State:
-    """Returns a state whose `order` is 0."""
-    return Sharded(state.dim) if isinstance(state, Sharded) else state
 
 
 def _grouped(axes: Iterable[str], dims: Mapping[str, str]) -> list[str]:
