@@ -43,6 +43,16 @@ def test_a_dimension_over_two_axes_has_shards_of_both():
     assert cells(drawing)[0] == ["b 0:2", "b 2:4", "b 4:6", "b 6:8"]
 
 
+def test_shards_of_another_order_and_with_padding():
+    mesh = mtf.Mesh("x:2;y:2", "b:y+x")
+    even = mtf.asarray(mesh, np.ones(8), "b")
+    assert placement_text(mesh.states(even.placement)) == "b/y b/x"
+    labels, _colours = cells(even._repr_html_())
+    assert labels == ["b 0:2", "b 4:6", "b 2:4", "b 6:8"]
+    labels, _colours = cells(mtf.asarray(mesh, np.ones(5), "b")._repr_html_())
+    assert labels == ["b 0:2", "b 3:5", "b 2:3", "b 5:5"]
+
+
 def test_partial_sums_and_stages():
     mesh = mtf.Mesh("stage:2;x:2", "d:x")
     x = mtf.asarray(mesh, np.ones((8, 2)), "b;d")
