@@ -96,6 +96,8 @@ def test_the_counts_of_two_layers_are_those_of_the_ring(axes, layout, expected):
         ("data:4", "batch:data", "d_model:data"),
         ("rows:2;cols:2", "d_ff:rows;d_model:cols", ""),
         ("data:2;rows:2;cols:2", "batch:data;d_ff:rows;d_model:cols", ""),
+        # Updates change the order of the axes: devices exchange shards.
+        ("data:2;fsdp:4", "batch:data+fsdp", "d_model:fsdp+data"),
     ],
 )
 def test_two_layers_of_other_layouts(axes, layout, variable_layout):
