@@ -109,8 +109,12 @@ def changed_axes(
 
 def num_equal_axes(axes: Sequence[str], other: Sequence[str]) -> int:
     """Returns how many axes two sequences share from their start on."""
-    pairs = zip(axes, other)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    num_equal = 0
+    for axis, other_axis in zip(axes, other):
+        if axis != other_axis:
+            break
+        num_equal += 1
+    return num_equal
 
 
 class NewOrder(NamedTuple):

@@ -55,8 +55,8 @@ RESHARDS = (
         "equal trailing axes count as unchanged",
         ORDERS,
         "num_equal_axes",
-        "pair[0] == pair[1]",
-        "True",
+        "axis != other_axis",
+        "False",
         TEST_MOVES,
     ),
     Mutant(

@@ -92,7 +92,10 @@ class ArrayLayout:
     def _axes_of(self) -> dict[str, tuple[str, ...]]:
         """The mesh axes that shard each dimension, the major one first."""
         sharding_axes = axes_by_dim(self.mesh.axes, self.placement)
-        return {name: sharding_axes.get(name, ()) for name in self.spec.shape.names}
+        axes_of: dict[str, tuple[str, ...]] = {}
+        for name in self.spec.shape.names:
+            axes_of[name] = sharding_axes.get(name, ())
+        return axes_of
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
