@@ -17,7 +17,7 @@ from meshtf.forecast.report_data import (
     ForecastData,
     without_indices,
 )
-from meshtf.forecast.reports.op_table import count_ops
+from meshtf.forecast.reports.op_table import MIN_SECONDS, count_ops
 from meshtf.forecast.reports.shape_html import ShapeHtml
 from meshtf.forecast.reports.totals import (
     Folded,
@@ -26,12 +26,13 @@ from meshtf.forecast.reports.totals import (
     op_key,
     redundant_flops,
 )
-from meshtf.forecast.reports.units import bytes_text, flops_text
+from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 
 _LEAD = (
     "In the order in which they run. [batch:8/data] is sharded along axis data; +model is "
     "a partial sum along model, not yet reduced. Below an op are the reshards of its "
-    "inputs. Equal runs are shown once."
+    "inputs. Equal runs are shown once. With a profile of hardware, the last column has the "
+    "predicted time of one run on one device."
 )
 
 
@@ -104,9 +105,9 @@ class _OpRows:
             self._call = call
             yield f'<div class="call">{escape(call)}</div>'
         outputs = ", ".join(map(self._shapes, op.outputs))
-        remark = f"x {op.times} " if op.times > 1 else ""
+        remark = _times_text(op.seconds, op.times)
         if redundant_flops(op):
-            remark += f"identical on {op.repeated}"
+            remark += f" identical on {op.repeated}"
         yield (
             f'<div class="row"><i>{op.index}</i><code>{escape(op.title)}</code>'
             f"<span>{outputs}</span><i>{flops_text(op.flops)}</i><i>{remark}</i></div>"
@@ -123,10 +124,20 @@ class _OpRows:
     def collective(self, collective: Collective) -> str:
         """Returns the row of one collective."""
         arrow = f"{self._shapes(collective.tensor)} -> {self._shapes(collective.after)}"
-        times = f"x {collective.times}" if collective.times > 1 else ""
+        times = _times_text(collective.seconds, collective.times)
         size = bytes_text(collective.bytes) if collective.bytes else "free"
         label = escape(f"{collective.kind} {collective.axis}")
         return (
             f'<div class="row collective"><i></i><code>&larr; {label}</code>'
             f"<span>{arrow}</span><i>{size}</i><i>{times}</i></div>"
         )
+
+
+def _times_text(seconds: float, times: int) -> str:
+    """Returns how long an op or collective takes, where that is known, and how often it runs."""
+    texts = []
+    if seconds >= MIN_SECONDS:
+        texts.append(seconds_text(seconds))
+    if times > 1:
+        texts.append(f"x {times}")
+    return " ".join(texts)

@@ -29,11 +29,14 @@ from meshtf.forecast.reports.totals import (
     op_key,
     redundant_flops,
 )
-from meshtf.forecast.reports.units import bytes_text, flops_text
+from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 
 WIDTH = 110
 AMOUNT_WIDTH = 12  # of FLOPs and bytes
+SECONDS_WIDTH = 10  # of the column of seconds, if the forecast has times
+MIN_SECONDS = 1e-10  # of what is written
 REMARK_WIDTH = 19  # "  identical on 2048"
+SECONDS_LEGEND = "The last column is the predicted time of one run on one device."
 LEGEND = """\
 [batch:8/data] is sharded along axis data; +model: a partial sum along model (also max, min).
 <- a reshard of an input, before the op runs; identical on 4: four devices compute the same."""
@@ -44,6 +47,8 @@ def op_lines(forecast: ForecastData) -> Iterator[str]:
     if forecast.ops or forecast.results:
         yield "  ops"
         yield from textwrap.indent(LEGEND, "    ").split("\n")
+        if forecast.time:
+            yield f"    {SECONDS_LEGEND}"
     table = _OpTable(forecast)
     items = fold(list(map(op_key, forecast.ops)))
     indent = "    "
@@ -73,6 +78,7 @@ class _OpTable:
         self._call = _NO_CALL  # the user's line of the last op, and the called function
         longest_title = max((len(op.title) for op in self._ops), default=0)
         self._title_width = min(24, longest_title) + 2
+        self._seconds_width = SECONDS_WIDTH if forecast.time else 0
 
     def lines_of(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
         """Yields the lines of ops, given as indices and repeated runs."""
@@ -117,9 +123,19 @@ class _OpTable:
         remark = _times_text(op.times)
         if redundant_flops(op):
             remark += f"  identical on {op.repeated}"
-        yield from _wrapped(title, shapes, amount=flops_text(op.flops), remark=remark)
+        yield from _wrapped(
+            title,
+            shapes,
+            amounts=self._amounts(flops_text(op.flops), op.seconds),
+            remark=remark,
+        )
         for collective in op.collectives:
             yield from self.collective(collective, indent)
+
+    def _amounts(self, amount: str, seconds: float) -> str:
+        """Returns the columns on the right: an amount and, if there are times, seconds."""
+        seconds_column = seconds_text(seconds) if seconds >= MIN_SECONDS else ""
+        return f"{amount:>{AMOUNT_WIDTH}}{seconds_column:>{self._seconds_width}}"
 
     def _new_phase(self, op: Computation, indent: str) -> Iterator[str]:
         """Yields the phase, if it changes."""
@@ -151,7 +167,7 @@ class _OpTable:
         yield from _wrapped(
             f"{indent}      <- ",
             f"{collective.kind} {collective.axis}  {shapes}",
-            amount=bytes_text(collective.bytes),
+            amounts=self._amounts(bytes_text(collective.bytes), collective.seconds),
             remark=_times_text(collective.times),
         )
 
@@ -177,21 +193,21 @@ def _indices(items: Iterable[Folded]) -> Iterator[int]:
                 yield from _indices(body)
 
 
-def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[str]:
-    """Yields a line of the op table with three columns and a remark.
+def _wrapped(left: str, middle: str, amounts: str, remark: str = "") -> Iterator[str]:
+    """Yields a line of the op table with columns and a remark.
 
     Args:
       left: the left column; its "|" signs are repeated on continued lines.
       middle: the middle column; long text continues on the next lines.
-      amount: the right column.
+      amounts: the columns on the right.
       remark: the text after the columns.
     """
-    width = max(24, WIDTH - len(left) - AMOUNT_WIDTH - REMARK_WIDTH)
+    width = max(24, WIDTH - len(left) - len(amounts) - REMARK_WIDTH)
     wrapped = textwrap.wrap(
         middle, width, break_long_words=False, break_on_hyphens=False
     )
     start, *continued = wrapped or [""]
-    yield f"{left}{start:<{width}}{amount:>{AMOUNT_WIDTH}}{remark}"
+    yield f"{left}{start:<{width}}{amounts}{remark}"
     margin = "".join("|" if character == "|" else " " for character in left)
     for line in continued:
         yield margin + line
