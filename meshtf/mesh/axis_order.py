@@ -17,7 +17,9 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from meshtf.mesh.state import Placement, Sharded, State
+from meshtf.mesh.shard_sizes import is_padded
+from meshtf.mesh.state import OnStage, Placement, Sharded, State
+from meshtf.names import Shape
 
 Axis = TypeVar("Axis", bound=Hashable)
 # A placement, a function from a dimension to its factor, and the number of elements.
@@ -142,6 +144,56 @@ def new_orders(
         num_equal = num_equal_axes(before, dim_axes)
         if num_equal < len(dim_axes) and set(before) == set(dim_axes):
             yield NewOrder(dim, before[num_equal:], dim_axes[num_equal:])
+
+
+def can_reorder(
+    axes: Mapping[str, int],
+    dim: str,
+    dim_axes: Sequence[str],
+    new_axes: Sequence[str],
+    shape: Shape | None,
+) -> bool:
+    """Returns whether the shards of a dimension have the same elements in two orders of its
+    axes. With padding, the shards of another order may begin at other elements.
+
+    Args:
+      axes: names and sizes of the mesh's axes, in order.
+      dim: the name of the dimension.
+      dim_axes: all axes that shard it, the major one first.
+      new_axes: the same axes in another order.
+      shape: the global shape of the tensor; None: the axes divide its sizes.
+    """
+    sizes = [axes[axis] for axis in dim_axes]
+    new_sizes = [axes[axis] for axis in new_axes]
+    return shape is None or sizes == new_sizes or not is_padded(shape[dim], sizes)
+
+
+def placement_between(
+    axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
+) -> Placement | None:
+    """Returns a placement between two others, such that a dimension loses or gains its minor
+    axes only; None: it does so anyway. The arguments are those of `reshards`.
+
+    From (a, b) to b alone, and from b to (a, b), the dimension is sharded over (b, a) in
+    between: devices exchange shards, where otherwise they would gather the dimension.
+    """
+    states = dict(zip(axes, old))
+    old_axes = axes_by_dim(axes, old)
+    for dim, after in axes_by_dim(axes, new).items():
+        before = old_axes.get(dim, ())
+        order = (*after, *(axis for axis in before if axis not in after))
+        full = before
+        if set(before) < set(after):
+            order = (*before, *(axis for axis in after if axis not in before))
+            full = after
+        added = (states[axis] for axis in order if axis not in before)
+        is_free = not any(isinstance(state, (Sharded, OnStage)) for state in added)
+        if not before or order == full or set(order) != set(full) or not is_free:
+            continue
+        if set(before) != set(after) and can_reorder(axes, dim, full, order, shape):
+            states.update(sharded_states(tuple(axes), {**old_axes, dim: order}))
+            return tuple(states.values())
+    return None
 
 
 def num_kept_shards(

@@ -30,7 +30,7 @@ from meshtf.graph import Op, OpWithStatistics, Spec, Window, factor_of, window_o
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
-from meshtf.partition.reshard_table import reshards
+from meshtf.partition.reshard_table import placement_after, reshards
 
 
 def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
@@ -70,11 +70,13 @@ def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
 
 def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) -> float:
     """Returns the elements that one device receives in a reshard from `old` to `new`."""
-    size = local_size(spec.shape, old, mesh)
-    return sum(
-        bytes_received(reshard.kind, size, reshard.num_exchanging(mesh.axes))
-        for reshard in reshards(mesh.axes, old, new, spec.shape)
-    )
+    total = 0.0
+    placement = old
+    for reshard in reshards(mesh.axes, old, new, spec.shape):
+        size = local_size(spec.shape, placement, mesh)
+        total += bytes_received(reshard.kind, size, reshard.num_exchanging(mesh.axes))
+        placement = placement_after(mesh.axes, placement, reshard)
+    return total
 
 
 def factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:

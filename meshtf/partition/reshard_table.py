@@ -12,8 +12,9 @@ A slice or drop is free: it sends nothing. If two axes of equal size exchange th
 and nothing else changes, only the order of the devices changes: one collective_permute.
 
 If several axes shard one dimension, the leading axes that both placements share are not
-resharded (which of them is major: see `mesh.state`). If the same axes shard it in another
-order, the devices exchange their shards: one collective_permute. Where several axes
+resharded (which of them is major: see `mesh.axis_order`). If the same axes shard it in another
+order, the devices exchange their shards: one collective_permute. Before the major axis alone
+is gathered, it becomes the minor one in this way. Where several axes
 change in the same way, one collective runs over all of them: an all_reduce over 2 x 4 devices
 receives 7/8 of twice the tensor, and one over 2 followed by one over 4 devices 5/4 of it. Slices
 of dimensions that no all_gather changes come before all gathers, since they make the gathered
@@ -45,15 +46,16 @@ from typing import NamedTuple
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
 from meshtf.mesh.axis_order import (
     axes_by_dim,
+    can_reorder,
     changed_axes,
     new_orders,
     num_kept_shards,
     order_of,
+    placement_between,
     sharded_states,
     with_lowest_orders,
     without_order,
 )
-from meshtf.mesh.shard_sizes import is_padded
 from meshtf.names import Shape
 
 
@@ -163,6 +165,10 @@ def reshards(
         return []
     if creates_partial(old, new):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
+    between = placement_between(axes, old, new, shape)
+    if between is not None:
+        to_between = reshards(axes, old, between, shape)
+        return [*to_between, *reshards(axes, between, new, shape)]
     permute = _reorder(axes, old, new, shape) if has_orders else None
     permute = permute or _permute(axes, old, new)
     if permute is None:
@@ -196,15 +202,10 @@ def _reorder(
     `new`; None: no order changes, or only by a gather. The arguments are those of `reshards`.
     """
     for dim, old_axes, new_axes in new_orders(axes, old, new):
-        state = Sharded(dim)
-        permute = Reshard("collective_permute", old_axes, state, state, "", new_axes)
-        sizes = [axes[axis] for axis in old_axes]
-        if shape is None or sizes == [axes[axis] for axis in new_axes]:
-            return permute
-        # If there is padding, shards begin elsewhere in the new order.
-        all_axes = axes_by_dim(axes, new)[dim]
-        if not is_padded(shape[dim], [axes[axis] for axis in all_axes]):
-            return permute
+        all_axes = axes_by_dim(axes, old)[dim], axes_by_dim(axes, new)[dim]
+        if can_reorder(axes, dim, *all_axes, shape):
+            state = Sharded(dim)
+            return Reshard("collective_permute", old_axes, state, state, "", new_axes)
     return None
 
 

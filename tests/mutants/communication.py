@@ -61,9 +61,9 @@ RESHARDS = (
     ),
     Mutant(
         "shards with padding change their order",
-        MOVES,
-        "_reorder",
-        "is_padded(shape[dim], [axes[axis] for axis in all_axes])",
+        ORDERS,
+        "can_reorder",
+        "is_padded(shape[dim], sizes)",
         "False",
         TEST_MOVES,
     ),
