@@ -22,6 +22,7 @@ from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import peak_dtype, step_times
 from meshtf.graph import Store
+from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
@@ -29,9 +30,9 @@ from meshtf.partition import LoopStep, Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_bytes
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
-_PLANNED_MICROBATCHES = 2
+PLANNED_MICROBATCHES = 2
 STAGE = "stage"  # the axis of pipeline stages
-_SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
+SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Grid:
 
     def __len__(self) -> int:
         return len(self.orders)
+
+    @property
+    def has_microbatches(self) -> bool:
+        """Whether the program has a loop over microbatches, outside of any pipeline."""
+        return self.stages == 1 and bool((self.microbatches > 1).any())
 
     def axes_text(self, index: int) -> str:
         """Returns the axes of a candidate, such as "data:8;model:4"."""
@@ -153,8 +159,8 @@ def _divides(
     return True
 
 
-def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
-    """Returns the prices of all candidates of a grid.
+def record(structure: Structure, problem: Problem, grid: Grid) -> Recorded:
+    """Returns the program of a structure, recorded for axes of medium size.
 
     Args:
       structure: the structure.
@@ -166,31 +172,64 @@ def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
     """
     index = _medium(grid)
     choices = dict(structure.choices)
-    has_microbatches = grid.stages == 1 and bool((grid.microbatches > 1).any())
-    if has_microbatches:
-        choices[MICROBATCHES] = _PLANNED_MICROBATCHES
-    recorded = problem.record(
-        grid.axes_text(index), ordered(structure, grid.orders[index]), choices
-    )
+    if grid.has_microbatches:
+        choices[MICROBATCHES] = PLANNED_MICROBATCHES
+    settings = ordered(structure, grid.orders[index])
+    return problem.record(grid.axes_text(index), settings, choices)
+
+
+def price(
+    structure: Structure, problem: Problem, grid: Grid, recorded: Recorded
+) -> Prices:
+    """Returns the prices of all candidates of a grid.
+
+    Args:
+      structure: the structure.
+      problem: what is searched for.
+      grid: the sizes.
+      recorded: the program, as `record` returns it.
+
+    Raises:
+      MeshtfError: the program cannot be planned.
+    """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
-    axes = dict(grid.axes)
-    strides = dict(grid.strides)
-    if grid.stages > 1:
-        axes[STAGE] = np.full(len(grid), grid.stages)
-        strides[STAGE] = np.full(len(grid), problem.devices // grid.stages)
-    sizes = Sizes(axes, strides=strides)
-    if has_microbatches:
-        sizes = dataclasses.replace(
-            sizes,
-            dims=_microbatch_dims(program, grid.microbatches),
-            iterations={_SCANNED: grid.microbatches},
-        )
+    sizes = sizes_of_grid(problem, grid, program)
     durations = Durations(problem.hardware, program.mesh, sizes)
     schedule = Schedule(program, durations)
     end = step_times(schedule, peak_dtype(program, durations))["seconds"]
     seconds = np.broadcast_to(end, [len(grid)])
     memory = np.broadcast_to(_memory(program, durations), [len(grid)])
     return Prices(structure, grid, seconds, memory, program.mesh)
+
+
+def sizes_of_grid(problem: Problem, grid: Grid, program: Program) -> Sizes:
+    """Returns the sizes for which a program is timed: those of all candidates of a grid.
+
+    Args:
+      problem: what is searched for.
+      grid: the sizes.
+      program: the program, which was planned for one of the candidates.
+    """
+    axes = dict(grid.axes)
+    strides = dict(grid.strides)
+    if grid.stages > 1:
+        axes[STAGE] = np.full(len(grid), grid.stages)
+        strides[STAGE] = np.full(len(grid), problem.devices // grid.stages)
+    if not grid.has_microbatches:
+        return Sizes(axes, strides=strides)
+    return Sizes(
+        axes,
+        dims=microbatch_dims(program, grid.microbatches),
+        iterations={SCANNED: grid.microbatches},
+        strides=strides,
+    )
+
+
+def medium_mesh(structure: Structure, grid: Grid) -> Mesh:
+    """Returns the mesh that a structure is planned for."""
+    index = _medium(grid)
+    settings = ordered(structure, grid.orders[index])
+    return Mesh(grid.axes_text(index), devices="abstract", **settings)
 
 
 def _medium(grid: Grid) -> int:
@@ -212,16 +251,16 @@ def ordered(structure: Structure, order: Sequence[str]) -> dict[str, Any]:
     ).mesh_settings()
 
 
-def _microbatch_dims(
+def microbatch_dims(
     program: Program, microbatches: np.ndarray
 ) -> dict[tuple[str, int], Any]:
     """Returns the sizes of dimensions that depend on the number of microbatches."""
-    planned = _PLANNED_MICROBATCHES
-    result: dict[tuple[str, int], Any] = {(_SCANNED, planned): microbatches}
+    planned = PLANNED_MICROBATCHES
+    result: dict[tuple[str, int], Any] = {(SCANNED, planned): microbatches}
     for step, _ in walk(program):
         if not isinstance(step, LoopStep):
             continue
-        if step.op.dim is None or step.op.dim.name != _SCANNED:
+        if step.op.dim is None or step.op.dim.name != SCANNED:
             continue
         for value in step.scanned_inputs:
             assert value.spec is not None

@@ -27,6 +27,8 @@ class SearchResult:
       front: (seconds, bytes, text) of those that no other candidate beats in both; estimates.
       num_priced: how many candidates were priced.
       num_planned: how many plans they share.
+      num_pruned: how many structures have no plan of their own: a lower bound of their
+        seconds exceeds the times of the best.
       refused: (structure, error) of those that the program does not allow.
       seconds: the duration of the search.
       why_not_layout: the function behind `why_not`.
@@ -37,6 +39,7 @@ class SearchResult:
     front: tuple[tuple[float, float, str], ...]
     num_priced: int
     num_planned: int
+    num_pruned: int
     refused: tuple[tuple[Structure, MeshtfError], ...]
     seconds: float
     why_not_layout: Callable[[Candidate, Mapping[str, str]], str]

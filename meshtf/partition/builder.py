@@ -74,6 +74,7 @@ class Builder:
         appends its steps}, for ops with bodies: loops, branches and calls.
       notes: the notes of the surrounding program, to which the builder of a body adds
         its own; None: this is not the builder of a body.
+      store_placements: the placements of stores that are on another mesh; see `build`.
 
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
@@ -91,9 +92,11 @@ class Builder:
         mesh: Mesh,
         planners: Mapping[type[Op], Planner],
         notes: dict[str, None] | None = None,
+        store_placements: Mapping[Store, Placement] | None = None,
     ) -> None:
         self.mesh = mesh
         self.planners = planners
+        self.store_placements = store_placements or {}
         self.notes: dict[str, None] = {} if notes is None else notes
         self.steps: list[Step] = []
         self.placements: dict[Tensor, Placement] = {}
@@ -229,9 +232,9 @@ class Builder:
 
     def _read(self, tensor: Tensor, store: Any) -> None:
         """Appends the step that reads a store, such as a variable, as `tensor`; a store of
-        another mesh is read as replicated.
+        another mesh is read as replicated, unless `store_placements` has it.
         """
-        placement = self.mesh.replicated
+        placement = self.store_placements.get(store, self.mesh.replicated)
         if store.mesh is self.mesh:
             placement = store.placement
         value = Value(tensor.spec, placement)
@@ -299,7 +302,7 @@ class Builder:
         return plan_node(
             op=node.op,
             mesh=self.mesh,
-            layout=node.layout,
+            layout=self.mesh.layout_in(node.region),
             ins=tuple(x.spec for x in node.inputs),
             placements=self._input_placements(node),
             outs=tuple(y.spec for y in node.outputs),

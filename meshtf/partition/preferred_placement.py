@@ -67,7 +67,8 @@ class PreferredPlacement:
             candidates = equal_names + superset_names
             if candidates:
                 return self._as_primal(candidates[0], y)
-        placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
+        layout = self.mesh.layout_in(node.region)
+        placement, conflicts = self.mesh.place(y.shape, layout, self.stage(node))
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None
         if (y.shape, placement) not in self._seen:
@@ -109,7 +110,8 @@ class PreferredPlacement:
         if primal in self.tensors.placements or primal.sharded_value is not None:
             return self.tensors.placement_of(primal)
         node = primal.node
-        placement, _conflicts = self.mesh.place(primal.shape, node.layout, node.stage)
+        layout = self.mesh.layout_in(node.region)
+        placement, _conflicts = self.mesh.place(primal.shape, layout, node.stage)
         return placement
 
     def _as_primal(self, primal: Tensor, y: Tensor) -> Placement:

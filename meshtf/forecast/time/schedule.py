@@ -153,6 +153,11 @@ class Schedule:
         )
 
     @property
+    def computed(self) -> Any:
+        """The time at which devices have computed all ops; collectives may still run."""
+        return max_of(self._computes)
+
+    @property
     def period(self) -> Any:
         """The seconds after which the next iteration of a loop can start, if the program is
         its body. Reductions that the next iteration does not read run during it.

@@ -1,0 +1,187 @@
+"""Lower bounds of the time and memory of a structure, which need a part of its plan.
+
+    bounds = LowerBounds(problem, choices, microbatches=[1, 2, 4])
+    bounds.of_forward(structure, grid)      # seconds [candidates], by a fifth of the plan
+    bounds.of_gradient(structure, grid)     # larger ones, by half of the plan
+
+No bound exceeds the seconds that `price` computes. The ops of a program run one after the
+other, in the order in which they were recorded, so the forward pass takes as long as if
+nothing followed; and N devices need at least an N-th of the time in which one device computes
+what follows:
+
+    seconds >= (forward pass, planned) + (what follows, on one device) / N
+
+The program is recorded once, on a mesh of one position. This assumes that `build` makes the
+same ops on each mesh; `hold_for` checks that for each structure that is recorded on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshtf.forecast.time.durations import Durations, Sizes
+from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.forecast.time.schedule import Schedule
+from meshtf.graph import Node
+from meshtf.graph.recorder import Recorded
+from meshtf.layout_search.beginning import (
+    Beginning,
+    Stores,
+    forward_nodes,
+    has_gradient,
+    nodes_before_updates,
+)
+from meshtf.layout_search.candidates import MEMORY_MARGIN
+from meshtf.layout_search.pricing import (
+    PLANNED_MICROBATCHES,
+    SCANNED,
+    Grid,
+    medium_mesh,
+    microbatch_dims,
+    sizes_of_grid,
+)
+from meshtf.layout_search.problem import MICROBATCHES, Problem
+from meshtf.layout_search.space import Structure
+from meshtf.mesh import Mesh
+from meshtf.partition import Compute, LoopStep, Program
+from meshtf.partition.build import live_nodes
+
+
+class LowerBounds:
+    """The lower bounds of one program, that is of one combination of choices.
+
+    Args:
+      problem: what is searched for.
+      choices: the further arguments of `build`.
+      microbatches: the numbers of microbatches that are tried.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        choices: Mapping[str, Any],
+        microbatches: Sequence[int],
+    ) -> None:
+        self._problem = problem
+        choices = dict(choices)
+        if max(microbatches) > 1:
+            choices[MICROBATCHES] = PLANNED_MICROBATCHES
+        recorded = problem.record("", {}, choices)
+        nodes = live_nodes(recorded.nodes, recorded.results)
+        self._stores = Stores(nodes)
+        self._forward = Beginning(forward_nodes(nodes), self._stores)
+        self._gradient = Beginning(nodes_before_updates(nodes), self._stores)
+        following = self._following_seconds(recorded.mesh, np.array(microbatches))
+        shares = np.broadcast_to(following / problem.devices, [len(microbatches)])
+        # Number of microbatches -> the least seconds of what follows the forward pass.
+        self._following = dict(zip(microbatches, shares))
+
+    def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns lower bounds of the seconds of each candidate by the plan of the forward
+        pass; infinity for those that exceed the memory when it ends: `[candidates]`.
+        """
+        mesh = medium_mesh(structure, grid)
+        program = self._forward.plan(mesh)
+        durations = self._durations(program, grid)
+        following = [self._following[int(count)] for count in grid.microbatches]
+        seconds = np.array(following) + _seconds_of_forward(program, durations)
+        memory = self._stored_bytes(mesh, durations) + _residual_bytes(program, durations)
+        limit = self._problem.memory * MEMORY_MARGIN
+        return np.where(memory <= limit, seconds, np.inf)
+
+    def of_gradient(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns lower bounds of the seconds of each candidate by the plan of the forward
+        and backward pass: `[candidates]`.
+        """
+        program = self._gradient.plan(medium_mesh(structure, grid))
+        durations = self._durations(program, grid)
+        return np.broadcast_to(Schedule(program, durations).computed, [len(grid)])
+
+    def hold_for(self, recorded: Recorded) -> bool:
+        """Returns whether a recording on another mesh begins with the same ops."""
+        nodes = live_nodes(recorded.nodes, recorded.results)
+        other = Beginning(nodes_before_updates(nodes), self._stores)
+        return self._gradient.is_like(other)
+
+    def _durations(self, program: Program, grid: Grid) -> Durations:
+        """Returns the durations of a program for all candidates of a grid."""
+        sizes = sizes_of_grid(self._problem, grid, program)
+        return Durations(self._problem.hardware, program.mesh, sizes)
+
+    def _stored_bytes(self, mesh: Mesh, durations: Durations) -> Any:
+        """Returns the bytes of a device's shards of all variables."""
+        return sum(
+            durations.shard_bytes(store.spec, placement)
+            for store, placement in self._stores.placements(mesh).items()
+            if store.kind in ("parameter", "state")
+        )
+
+    def _following_seconds(self, mesh: Mesh, microbatches: np.ndarray) -> Any:
+        """Returns the seconds of what follows the forward pass on one device, for numbers of
+        microbatches.
+        """
+        hardware = self._problem.hardware
+        if hardware.matmuls or hardware.element_seconds:
+            return 0.0  # measured times are not proportional to sizes
+        program = self._gradient.plan(mesh)
+        dims = microbatch_dims(program, microbatches)
+        sizes = Sizes({}, dims=dims, iterations={SCANNED: microbatches})
+        durations = Durations(hardware, mesh, sizes)
+        nodes = self._forward.nodes
+        loop = _loop_over_microbatches(program)
+        if loop is None:
+            return _seconds_after(nodes, program, durations)
+        nodes = forward_nodes(loop.op.body.nodes)
+        seconds = _seconds_after(nodes, loop.body, durations)
+        return seconds * microbatches
+
+
+def _residual_bytes(program: Program, durations: Durations) -> Any:
+    """Returns the bytes of a device that the loops of the forward pass, such as that over
+    layers, have stacked for the gradient.
+    """
+    total: Any = 0.0
+    for step in program.steps:
+        if isinstance(step, LoopStep) and not step.outs:
+            return _residual_bytes(step.body, durations)
+        if isinstance(step, LoopStep):
+            for value in step.outs[step.op.num_carries + step.op.num_sums :]:
+                total = total + durations.local_bytes(value)
+    return total
+
+
+def _loop_over_microbatches(program: Program) -> LoopStep | None:
+    """Returns the loop that computes gradients; None: there is none."""
+    for step in program.steps:
+        if isinstance(step, LoopStep) and has_gradient(step.op):
+            return step
+    return None
+
+
+def _seconds_of_forward(program: Program, durations: Durations) -> Any:
+    """Returns when devices have computed the forward pass, in all microbatches."""
+    last = program.steps[-1] if program.steps else None
+    if not isinstance(last, LoopStep) or last.outs:
+        return Schedule(program, durations).computed
+    # What follows may run while the last collectives of a microbatch do.
+    body = Schedule(last.body, durations)
+    return body.computed * durations.sizes.num_iterations(last)
+
+
+def _seconds_after(
+    nodes: Sequence[Node], program: Program, durations: Durations
+) -> Any:
+    """Returns the seconds of the ops of a program other than `nodes`, on one device."""
+    done = set(nodes)
+    in_memory = values_in_memory(program, durations.hardware.fuses)
+    total: Any = 0.0
+    for step in program.steps:
+        if isinstance(step, Compute) and step.node not in done:
+            total = total + durations.compute(step, in_memory)
+        elif isinstance(step, LoopStep) and step.node not in done:
+            body = Schedule(step.body, durations).computed
+            total = total + body * durations.sizes.num_iterations(step)
+    return total
