@@ -40,6 +40,7 @@ from meshtf.layout_search.pricing import (
     SCANNED,
     Grid,
     medium_mesh,
+    memory_of,
     microbatch_dims,
     sizes_of_grid,
 )
@@ -66,6 +67,7 @@ class LowerBounds:
         microbatches: Sequence[int],
     ) -> None:
         self._problem = problem
+        self._memory_limit = problem.memory * MEMORY_MARGIN
         choices = dict(choices)
         if max(microbatches) > 1:
             choices[MICROBATCHES] = PLANNED_MICROBATCHES
@@ -89,16 +91,18 @@ class LowerBounds:
         following = [self._following[int(count)] for count in grid.microbatches]
         seconds = np.array(following) + _seconds_of_forward(program, durations)
         memory = self._stored_bytes(mesh, durations) + _residual_bytes(program, durations)
-        limit = self._problem.memory * MEMORY_MARGIN
-        return np.where(memory <= limit, seconds, np.inf)
+        return np.where(memory <= self._memory_limit, seconds, np.inf)
 
     def of_gradient(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
-        and backward pass: `[candidates]`.
+        and backward pass; infinity for those that exceed the memory during these:
+        `[candidates]`.
         """
         program = self._gradient.plan(medium_mesh(structure, grid))
         durations = self._durations(program, grid)
-        return np.broadcast_to(Schedule(program, durations).computed, [len(grid)])
+        seconds = np.broadcast_to(Schedule(program, durations).computed, [len(grid)])
+        memory = memory_of(program, durations)
+        return np.where(memory <= self._memory_limit, seconds, np.inf)
 
     def hold_for(self, recorded: Recorded) -> bool:
         """Returns whether a recording on another mesh begins with the same ops."""

@@ -26,7 +26,15 @@ from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
-from meshtf.partition import LoopStep, Program, ReadStep, WriteStep, build, walk
+from meshtf.partition import (
+    LoopStep,
+    Program,
+    ReadStep,
+    Value,
+    WriteStep,
+    build,
+    walk,
+)
 from meshtf.partition.cost import local_bytes
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
@@ -198,7 +206,7 @@ def price(
     schedule = Schedule(program, durations)
     end = step_times(schedule, peak_dtype(program, durations))["seconds"]
     seconds = np.broadcast_to(end, [len(grid)])
-    memory = np.broadcast_to(_memory(program, durations), [len(grid)])
+    memory = np.broadcast_to(memory_of(program, durations), [len(grid)])
     return Prices(structure, grid, seconds, memory, program.mesh)
 
 
@@ -271,20 +279,23 @@ def microbatch_dims(
     return result
 
 
-def _memory(program: Program, durations: Durations) -> Any:
+def memory_of(program: Program, durations: Durations) -> Any:
     """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
     timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
-    stores: dict[Store, None] = {}
+    # A program that was recorded on another mesh only knows the placements of its reads.
+    stored: dict[Store, Store | Value] = {}
     for step, _ in walk(program):
         if isinstance(step, ReadStep):
-            stores[step.store] = None
+            stored[step.store] = step.out
         elif isinstance(step, WriteStep):
-            stores.update(dict.fromkeys(step.variables))
+            for store in step.variables:
+                stored.setdefault(store, store)
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
     total: Any = 0.0
-    for store in by_stage(stores, program.mesh)[stage]:
-        total = total + durations.shard_bytes(store.spec, store.placement)
+    for tensor in by_stage(stored.values(), program.mesh)[stage]:
+        assert tensor.spec is not None
+        total = total + durations.shard_bytes(tensor.spec, tensor.placement)
     for live in live_values(timelines, stage):
         if live.spec is None or not live.bytes:
             total = total + live.bytes

@@ -183,7 +183,10 @@ class Builder:
         """Appends the reshards to `target`; adds the value that each of them computes to
         `values`, the tensor's values by placement.
         """
-        start = min(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))
+        start = next(iter(values))
+        if len(values) > 1:
+            spec = tensor.spec
+            start = min(values, key=lambda p: self._reshard_cost(spec, p, target))
         placement = start
         for reshard in reshards(self.mesh.axes, start, target):
             source = values[placement]

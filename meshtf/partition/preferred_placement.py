@@ -158,12 +158,13 @@ def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[st
     """Yields a remark on each dimension of which at least a tenth more is stored than it has
     elements, since its shards end with padding.
     """
-    local = local_shape(shape, placement, mesh)
     for dim in shape:
         axes = [a for a, s in zip(mesh.axes, placement) if s == Sharded(dim.name)]
         num_shards = mesh.group_size(*axes)
-        stored = local[dim.name] * num_shards
-        if not axes or not dim.size or stored < (1 + _MIN_PADDING) * dim.size:
+        if not dim.size % num_shards:
+            continue
+        stored = local_shape(shape, placement, mesh)[dim.name] * num_shards
+        if stored < (1 + _MIN_PADDING) * dim.size:
             continue
         below = dim.size // num_shards * num_shards
         sizes = f"{below} or {below + num_shards}" if below else f"{num_shards}"

@@ -33,11 +33,14 @@ tensors smaller.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
+
+MAX_CACHED = 20_000  # pairs of placements; then the oldest are dropped
 
 
 class Reshard(NamedTuple):
@@ -102,11 +105,20 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
     """
     if old == new:
         return []
+    return list(_reshards(tuple(axes.items()), old, new))
+
+
+@functools.lru_cache(maxsize=MAX_CACHED)
+def _reshards(
+    axes_and_sizes: tuple[tuple[str, int], ...], old: Placement, new: Placement
+) -> tuple[Reshard, ...]:
+    """Returns what `reshards` does, for placements that differ."""
     if creates_partial(old, new):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
+    axes = dict(axes_and_sizes)
     permute = _permute(axes, old, new)
     if permute is None:
-        return _in_order(tuple(axes), old, new)
+        return tuple(_in_order(tuple(axes), old, new))
     remaining_reshards = reshards(axes, placement_after(axes, old, permute), new)
     # Leading reshards that make the tensor smaller run before the permute, which then sends
     # less.
@@ -115,11 +127,11 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
         if reshard.kind not in ("slice", "reduce_scatter"):
             break
         num_shrinking += 1
-    return [
+    return (
         *remaining_reshards[:num_shrinking],
         permute,
         *remaining_reshards[num_shrinking:],
-    ]
+    )
 
 
 def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:
