@@ -262,7 +262,7 @@ def gin_text(candidate: Any) -> str:
     """Returns a candidate as settings of gin."""
     lines = [
         f"# {candidate.seconds:.4g} s a step, predicted for "
-        f"{candidate.forecast.positions} devices.",
+        f"{candidate.problem.devices} devices.",
         "",
     ]
     for name, value in candidate.mesh_settings.items():

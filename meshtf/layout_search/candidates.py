@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast
+from meshtf.forecast.outline import Outline
 from meshtf.layout_search.pricing import Prices, ordered
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 
@@ -23,9 +25,10 @@ _MORE = 3  # times as many candidates are planned in full as are shown
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout with sizes, and its forecast.
+    """A layout with sizes, and what its own plan says.
 
     Attributes:
+      problem: what was searched for.
       axes: the axes of the mesh, such as "data:8;model:4".
       layout: the rules for tensors.
       variable_layout: the further rules for variables.
@@ -33,10 +36,11 @@ class Candidate:
       choices: the further arguments of the program.
       seconds: the predicted time of a step.
       estimated: the time that the search estimated before it planned this candidate.
-      forecast: the forecast.
+      outline: the time, memory and bytes of the plan.
       measured: the measured time of a step; None: it did not run.
     """
 
+    problem: Problem
     axes: str
     layout: str
     variable_layout: str
@@ -44,11 +48,23 @@ class Candidate:
     choices: Mapping[str, Any]
     seconds: float
     estimated: float
-    forecast: Forecast
+    outline: Outline
     measured: float | None = None
 
     def __repr__(self) -> str:
         return f"Candidate({self.axes!r}, {self.layout!r}, {self.seconds:.4g} s)"
+
+    @functools.cached_property
+    def forecast(self) -> Forecast:
+        """The forecast, with all ops and collectives."""
+        settings = {**self.mesh_settings}
+        axes = settings.pop("axes")
+        return self.problem.forecast(axes, settings, self.choices)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak of memory fits on a device."""
+        return self.outline.peak <= self.problem.memory
 
     @property
     def mesh_settings(self) -> dict[str, Any]:
@@ -90,7 +106,7 @@ class FullPlans:
             if prices.seconds[index] > self._limit_of(fitting):
                 break
             candidate = self._plan(prices, index)
-            if candidate is not None and candidate.forecast.fits:
+            if candidate is not None and candidate.fits:
                 fitting.append(candidate)
             if len(fitting) >= _MORE * self._count:
                 break
@@ -146,17 +162,16 @@ def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | No
         choices[MICROBATCHES] = microbatches
     settings = ordered(prices.structure, grid.orders[index])
     try:
-        forecast = problem.forecast(grid.axes_text(index), settings, choices)
+        outline = problem.outline(grid.axes_text(index), settings, choices)
     except MeshtfError:
         return None
-    if forecast.error is not None or forecast.time is None:
-        return None
     return Candidate(
+        problem,
         axes=grid.axes_text(index),
         choices=choices,
-        seconds=forecast.time.seconds,
+        seconds=outline.time.seconds,
         estimated=float(prices.seconds[index]),
-        forecast=forecast,
+        outline=outline,
         **settings,
     )
 

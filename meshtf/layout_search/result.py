@@ -119,8 +119,7 @@ class SearchResult:
 
     def _uncertainty(self) -> list[str]:
         """Returns a remark on the error of the times, if it is large."""
-        time = self.best[0].forecast.time
-        assert time is not None
+        time = self.best[0].outline.time
         if time.uncertainty < 0.01:
             return []
         return [
@@ -152,18 +151,17 @@ class SearchResult:
 
     def _columns(self, candidate: Candidate) -> tuple[str, ...]:
         """Returns the columns of a candidate."""
-        forecast = candidate.forecast
-        assert forecast.time is not None
+        outline = candidate.outline
         rank = self.best.index(candidate) + 1
         return (
             f"{rank}",
             seconds_text(candidate.seconds),
             *self._measured(candidate),
-            bytes_text(forecast.memory.peak),
-            f"{forecast.time.peak_share:.1%}",
-            bytes_text(forecast.bytes_moved()),
-            seconds_text(forecast.time.exposed),
-            f"{forecast.time.bubble:.0%}",
+            bytes_text(outline.peak),
+            f"{outline.time.peak_share:.1%}",
+            bytes_text(outline.received),
+            seconds_text(outline.time.exposed),
+            f"{outline.time.bubble:.0%}",
             _layout_text(candidate),
         )
 
