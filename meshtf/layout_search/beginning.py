@@ -11,10 +11,10 @@ its ops run at the same times.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from meshtf.graph import Loop, Node, ReadOp, Store, WriteOp
+from meshtf.graph import Loop, Node, ReadOp, Store, Tensor, WriteOp
 from meshtf.mesh import NO_CHANGES, Mesh, Placement
 from meshtf.partition import Program, build
 
@@ -44,7 +44,24 @@ def forward_nodes(nodes: Sequence[Node]) -> list[Node]:
             break
         result.append(node)
     loops = [i for i, node in enumerate(result) if isinstance(node.op, Loop)]
-    return result[: loops[-1] + 1] if loops else result
+    if loops:
+        result = result[: loops[-1] + 1]
+    used = {x for node in result for x in node.inputs}
+    return [
+        _without_residuals(node, node.op, used) if isinstance(node.op, Loop) else node
+        for node in result
+    ]
+
+
+def _without_residuals(node: Node, loop: Loop, used: Set[Tensor]) -> Node:
+    """Returns a loop without the last stacked outputs that are not among `used`."""
+    count = loop.num_carries + loop.num_sums
+    for y in node.outputs[count:]:
+        if y in used:
+            count = y.index + 1
+    body = dataclasses.replace(loop.body, results=loop.body.results[:count])
+    op = dataclasses.replace(loop, body=body)
+    return node.copy_with(op=op, outputs=node.outputs[:count])
 
 
 def has_gradient(loop: Loop) -> bool:

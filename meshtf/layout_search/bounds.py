@@ -17,7 +17,8 @@ same ops on each mesh; `hold_for` checks that for each structure that is recorde
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,10 @@ from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
     SCANNED,
     Grid,
+    durations_of,
     medium_mesh,
     memory_of,
     microbatch_dims,
-    sizes_of_grid,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
@@ -76,33 +77,50 @@ class LowerBounds:
         self._stores = Stores(nodes)
         self._forward = Beginning(forward_nodes(nodes), self._stores)
         self._gradient = Beginning(nodes_before_updates(nodes), self._stores)
-        following = self._following_seconds(recorded.mesh, np.array(microbatches))
-        shares = np.broadcast_to(following / problem.devices, [len(microbatches)])
-        # Number of microbatches -> the least seconds of what follows the forward pass.
-        self._following = dict(zip(microbatches, shares))
+        # Structure without choices -> the seconds of the forward pass.
+        self._forward_seconds: dict[Structure, Any] = {}
+        # Number of microbatches -> the least seconds of what follows the forward pass, and
+        # the least bytes that it needs of that pass.
+        self._following: dict[int, tuple[float, float]] = {}
+        self._set_following(recorded.mesh, microbatches)
 
     def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
         mesh = medium_mesh(structure, grid)
-        program = self._forward.plan(mesh)
-        durations = self._durations(program, grid)
+        key = dataclasses.replace(structure, choices=())
+        if key not in self._forward_seconds:
+            program = self._forward.plan(mesh)
+            durations = durations_of(program, self._problem, grid)
+            self._forward_seconds[key] = _seconds_of_forward(program, durations)
         following = [self._following[int(count)] for count in grid.microbatches]
-        seconds = np.array(following) + _seconds_of_forward(program, durations)
-        memory = self._stored_bytes(mesh, durations) + _residual_bytes(program, durations)
+        seconds, residual_bytes = np.array(following).T
+        memory = self._stored_bytes(mesh, grid) + residual_bytes
+        seconds = self._forward_seconds[key] + seconds
         return np.where(memory <= self._memory_limit, seconds, np.inf)
 
-    def of_gradient(self, structure: Structure, grid: Grid) -> np.ndarray:
+    def of_gradient(
+        self, structure: Structure, grid: Grid
+    ) -> tuple[np.ndarray, Durations]:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
-        and backward pass; infinity for those that exceed the memory during these:
-        `[candidates]`.
+        and backward pass, `[candidates]`, and the durations of this plan. Bounds are infinite
+        for candidates that exceed the memory during these.
         """
         program = self._gradient.plan(medium_mesh(structure, grid))
-        durations = self._durations(program, grid)
+        durations = durations_of(program, self._problem, grid)
         seconds = np.broadcast_to(Schedule(program, durations).computed, [len(grid)])
         memory = memory_of(program, durations)
-        return np.where(memory <= self._memory_limit, seconds, np.inf)
+        return np.where(memory <= self._memory_limit, seconds, np.inf), durations
+
+    def share_forward(self, others: Iterable[LowerBounds]) -> None:
+        """Shares the seconds of forward passes with other bounds whose forward pass has the
+        same ops.
+        """
+        for other in others:
+            same = self._forward.is_like(other._forward)
+            if same and set(self._following) == set(other._following):
+                self._forward_seconds = other._forward_seconds
 
     def hold_for(self, recorded: Recorded) -> bool:
         """Returns whether a recording on another mesh begins with the same ops."""
@@ -110,48 +128,47 @@ class LowerBounds:
         other = Beginning(nodes_before_updates(nodes), self._stores)
         return self._gradient.is_like(other)
 
-    def _durations(self, program: Program, grid: Grid) -> Durations:
-        """Returns the durations of a program for all candidates of a grid."""
-        sizes = sizes_of_grid(self._problem, grid, program)
-        return Durations(self._problem.hardware, program.mesh, sizes)
-
-    def _stored_bytes(self, mesh: Mesh, durations: Durations) -> Any:
-        """Returns the bytes of a device's shards of all variables."""
+    def _stored_bytes(self, mesh: Mesh, grid: Grid) -> Any:
+        """Returns the bytes of a device's shards of all variables: `[candidates]`."""
+        durations = Durations(self._problem.hardware, mesh, Sizes(grid.axes, strides={}))
         return sum(
             durations.shard_bytes(store.spec, placement)
             for store, placement in self._stores.placements(mesh).items()
             if store.kind in ("parameter", "state")
         )
 
-    def _following_seconds(self, mesh: Mesh, microbatches: np.ndarray) -> Any:
-        """Returns the seconds of what follows the forward pass on one device, for numbers of
-        microbatches.
-        """
+    def _set_following(self, mesh: Mesh, microbatches: Sequence[int]) -> None:
+        """Computes what follows the forward pass on one device, for numbers of microbatches."""
         hardware = self._problem.hardware
-        if hardware.matmuls or hardware.element_seconds:
-            return 0.0  # measured times are not proportional to sizes
         program = self._gradient.plan(mesh)
-        dims = microbatch_dims(program, microbatches)
-        sizes = Sizes({}, dims=dims, iterations={SCANNED: microbatches})
+        counts = np.array(microbatches)
+        dims = microbatch_dims(program, counts)
+        sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
         durations = Durations(hardware, mesh, sizes)
         nodes = self._forward.nodes
         loop = _loop_over_microbatches(program)
-        if loop is None:
-            return _seconds_after(nodes, program, durations)
-        nodes = forward_nodes(loop.op.body.nodes)
-        seconds = _seconds_after(nodes, loop.body, durations)
-        return seconds * microbatches
+        iterations: Any = 1
+        if loop is not None:
+            program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
+            iterations = counts
+        seconds = _seconds_after(nodes, program, durations) * iterations
+        if hardware.matmuls or hardware.element_seconds:
+            seconds = 0.0  # measured times are not proportional to sizes
+        amounts = np.broadcast_arrays(
+            seconds, _residual_bytes(program, durations), counts
+        )
+        for one_seconds, one_bytes, count in zip(*amounts, strict=True):
+            devices = self._problem.devices
+            self._following[int(count)] = one_seconds / devices, one_bytes / devices
 
 
 def _residual_bytes(program: Program, durations: Durations) -> Any:
-    """Returns the bytes of a device that the loops of the forward pass, such as that over
-    layers, have stacked for the gradient.
+    """Returns the bytes that the loops of the forward pass, such as that over layers, have
+    stacked for the gradient.
     """
     total: Any = 0.0
     for step in program.steps:
-        if isinstance(step, LoopStep) and not step.outs:
-            return _residual_bytes(step.body, durations)
-        if isinstance(step, LoopStep):
+        if isinstance(step, LoopStep) and not step.node.primals:
             for value in step.outs[step.op.num_carries + step.op.num_sums :]:
                 total = total + durations.local_bytes(value)
     return total
@@ -179,13 +196,13 @@ def _seconds_after(
     nodes: Sequence[Node], program: Program, durations: Durations
 ) -> Any:
     """Returns the seconds of the ops of a program other than `nodes`, on one device."""
-    done = set(nodes)
+    done = {node.serial for node in nodes}
     in_memory = values_in_memory(program, durations.hardware.fuses)
     total: Any = 0.0
     for step in program.steps:
-        if isinstance(step, Compute) and step.node not in done:
+        if isinstance(step, Compute) and step.node.serial not in done:
             total = total + durations.compute(step, in_memory)
-        elif isinstance(step, LoopStep) and step.node not in done:
+        elif isinstance(step, LoopStep) and step.node.serial not in done:
             body = Schedule(step.body, durations).computed
             total = total + body * durations.sizes.num_iterations(step)
     return total

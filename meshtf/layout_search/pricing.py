@@ -187,7 +187,11 @@ def record(structure: Structure, problem: Problem, grid: Grid) -> Recorded:
 
 
 def price(
-    structure: Structure, problem: Problem, grid: Grid, recorded: Recorded
+    structure: Structure,
+    problem: Problem,
+    grid: Grid,
+    recorded: Recorded,
+    durations: Durations | None = None,
 ) -> Prices:
     """Returns the prices of all candidates of a grid.
 
@@ -196,13 +200,14 @@ def price(
       problem: what is searched for.
       grid: the sizes.
       recorded: the program, as `record` returns it.
+      durations: those of the beginning of the program; None: there are none yet.
 
     Raises:
       MeshtfError: the program cannot be planned.
     """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
-    sizes = sizes_of_grid(problem, grid, program)
-    durations = Durations(problem.hardware, program.mesh, sizes)
+    if durations is None:
+        durations = durations_of(program, problem, grid)
     schedule = Schedule(program, durations)
     end = step_times(schedule, peak_dtype(program, durations))["seconds"]
     seconds = np.broadcast_to(end, [len(grid)])
@@ -210,14 +215,21 @@ def price(
     return Prices(structure, grid, seconds, memory, program.mesh)
 
 
-def sizes_of_grid(problem: Problem, grid: Grid, program: Program) -> Sizes:
-    """Returns the sizes for which a program is timed: those of all candidates of a grid.
+def durations_of(program: Program, problem: Problem, grid: Grid) -> Durations:
+    """Returns the durations of a program for all candidates of a grid.
 
     Args:
+      program: the program, which was planned for one of the candidates.
       problem: what is searched for.
       grid: the sizes.
-      program: the program, which was planned for one of the candidates.
     """
+    return Durations(
+        problem.hardware, program.mesh, _sizes_of_grid(program, problem, grid)
+    )
+
+
+def _sizes_of_grid(program: Program, problem: Problem, grid: Grid) -> Sizes:
+    """Returns the sizes of all candidates; the arguments are those of `durations_of`."""
     axes = dict(grid.axes)
     strides = dict(grid.strides)
     if grid.stages > 1:

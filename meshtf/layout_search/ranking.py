@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshtf.errors import MeshtfError
+from meshtf.forecast.time.durations import Durations
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.bounds import LowerBounds
 from meshtf.layout_search.pricing import Grid
@@ -34,6 +35,7 @@ class Ranked(NamedTuple):
       grid: its sizes.
       seconds: lower bounds of the seconds of each candidate: `[candidates]`.
       is_final: whether there is no larger bound.
+      durations: what was computed for the larger bound; None: it was not.
     """
 
     bound: float
@@ -42,6 +44,7 @@ class Ranked(NamedTuple):
     grid: Grid
     seconds: np.ndarray
     is_final: bool
+    durations: Durations | None = None
 
 
 class Ranking:
@@ -96,11 +99,15 @@ class Ranking:
                 return ranked
             bounds = self._bounds_of(ranked.structure, ranked.grid)
             assert bounds is not None
-            larger = bounds.of_gradient(ranked.structure, ranked.grid)
+            larger, durations = bounds.of_gradient(ranked.structure, ranked.grid)
             seconds = np.maximum(ranked.seconds, larger)
-            bound = float(seconds.min())
-            final = ranked._replace(bound=bound, seconds=seconds, is_final=True)
-            heapq.heappush(self._heap, final)
+            ranked = ranked._replace(
+                bound=float(seconds.min()),
+                seconds=seconds,
+                is_final=True,
+                durations=durations,
+            )
+            heapq.heappush(self._heap, ranked)
         return None
 
     def check(self, ranked: Ranked, recorded: Recorded) -> None:
@@ -130,5 +137,8 @@ class Ranking:
                 bounds = LowerBounds(self._problem, dict(structure.choices), counts)
             except MeshtfError:
                 bounds = None
+            others = [other for other in self._bounds.values() if other is not None]
+            if bounds is not None:
+                bounds.share_forward(others)
             self._bounds[key] = bounds
         return self._bounds[key]

@@ -340,7 +340,9 @@ class Search:
         try:
             recorded = record(structure, self.problem, grid)
             ranking.check(ranked, recorded)
-            self.prices.append(price(structure, self.problem, grid, recorded))
+            self.prices.append(
+                price(structure, self.problem, grid, recorded, ranked.durations)
+            )
         except MeshtfError as error:
             self.refused.append((structure, error))
         if self.progress is not None:

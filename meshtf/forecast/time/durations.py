@@ -27,6 +27,7 @@ from meshtf.partition import (
     Compute,
     GatherStatisticsStep,
     LoopStep,
+    NodePlan,
     ReshardStep,
     Value,
     WindowStep,
@@ -70,7 +71,8 @@ class Sizes:
 
 
 class Durations:
-    """Predicts the seconds of the steps of one program.
+    """Predicts the seconds of the steps of a program, or of programs that were planned for
+    meshes of the same axes.
 
     Args:
       hardware: the profile.
@@ -92,7 +94,8 @@ class Durations:
         )
         self.matmuls = MatmulTimes(hardware)
         self._bytes: dict[tuple[Spec, Placement], Any] = {}
-        # By the id of a plan: the steps of the program keep all plans alive.
+        # By the id of a plan; all of these plans are kept, so that no other one gets the id.
+        self._plans: dict[int, NodePlan] = {}
         self._shapes: dict[int, MatmulShape | None] = {}
         self._flops: dict[int, Any] = {}
         self._seconds: dict[tuple[Any, ...], Any] = {}
@@ -132,10 +135,16 @@ class Durations:
         stored: tuple[bool, ...] = ()
         if in_memory is not None:
             stored = tuple(value in in_memory for value in (*step.ins, *step.outs))
-        key = (id(step.plan), step.makes_statistics, stored)
+        key = (self._id_of_plan(step), step.makes_statistics, stored)
         if key not in self._seconds:
             self._seconds[key] = self._compute(step, in_memory)
         return self._seconds[key]
+
+    def _id_of_plan(self, step: Compute) -> int:
+        """Returns the id of the plan of a step."""
+        key = id(step.plan)
+        self._plans[key] = step.plan
+        return key
 
     def _compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns what `compute` does."""
@@ -217,7 +226,7 @@ class Durations:
 
     def local_flops(self, step: Compute) -> Any:
         """Returns the FLOPs of an op on one device, with those of padding."""
-        key = id(step.plan)
+        key = self._id_of_plan(step)
         if key not in self._flops:
             self._flops[key] = self._local_flops(step)
         return self._flops[key]
@@ -234,7 +243,7 @@ class Durations:
         """Returns the local shape of a matmul; None: the op is none. An op multiplies matrices
         if it sums over a factor that two of its inputs have.
         """
-        key = id(step.plan)
+        key = self._id_of_plan(step)
         if key not in self._shapes:
             self._shapes[key] = self._matmul_shape(step)
         return self._shapes[key]
