@@ -109,7 +109,7 @@ class LowerBounds:
         """
         program = self._gradient.plan(medium_mesh(structure, grid))
         durations = durations_of(program, self._problem, grid)
-        seconds = np.broadcast_to(Schedule(program, durations).computed, [len(grid)])
+        seconds = np.broadcast_to(Schedule(program, durations, counts=False).computed, [len(grid)])
         memory = memory_of(program, durations)
         return np.where(memory <= self._memory_limit, seconds, np.inf), durations
 
@@ -186,9 +186,9 @@ def _seconds_of_forward(program: Program, durations: Durations) -> Any:
     """Returns when devices have computed the forward pass, in all microbatches."""
     last = program.steps[-1] if program.steps else None
     if not isinstance(last, LoopStep) or last.outs:
-        return Schedule(program, durations).computed
+        return Schedule(program, durations, counts=False).computed
     # What follows may run while the last collectives of a microbatch do.
-    body = Schedule(last.body, durations)
+    body = Schedule(last.body, durations, counts=False)
     return body.computed * durations.sizes.num_iterations(last)
 
 
@@ -203,6 +203,6 @@ def _seconds_after(
         if isinstance(step, Compute) and step.node.serial not in done:
             total = total + durations.compute(step, in_memory)
         elif isinstance(step, LoopStep) and step.node.serial not in done:
-            body = Schedule(step.body, durations).computed
+            body = Schedule(step.body, durations, counts=False).computed
             total = total + body * durations.sizes.num_iterations(step)
     return total

@@ -20,7 +20,7 @@ from meshtf.forecast.memory.live_tensors import live_values
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.schedule import Schedule
-from meshtf.forecast.time.step_time import peak_dtype, step_times
+from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
@@ -208,8 +208,7 @@ def price(
     program = build(recorded.nodes, recorded.results, recorded.mesh)
     if durations is None:
         durations = durations_of(program, problem, grid)
-    schedule = Schedule(program, durations)
-    end = step_times(schedule, peak_dtype(program, durations))["seconds"]
+    end = step_seconds(Schedule(program, durations, counts=False))
     seconds = np.broadcast_to(end, [len(grid)])
     memory = np.broadcast_to(memory_of(program, durations), [len(grid)])
     return Prices(structure, grid, seconds, memory, program.mesh)

@@ -93,6 +93,7 @@ class Durations:
             strides=self.sizes.strides,
         )
         self.matmuls = MatmulTimes(hardware)
+        self._local_sizes: dict[tuple[str, int, tuple[str, ...]], Any] = {}
         self._bytes: dict[tuple[Spec, Placement], Any] = {}
         # By the id of a plan; all of these plans are kept, so that no other one gets the id.
         self._plans: dict[int, NodePlan] = {}
@@ -114,16 +115,30 @@ class Durations:
         return self._bytes[key]
 
     def _shard_bytes(self, spec: Spec, placement: Placement) -> Any:
+        axes_of: dict[str, tuple[str, ...]] = {}
+        for axis, state in zip(self.mesh.axes, placement):
+            if isinstance(state, Sharded):
+                axes_of[state.dim] = (*axes_of.get(state.dim, ()), axis)
         result: Any = float(dtype_bytes(spec.dtype))
         for dim in spec.shape:
-            size = self.sizes.global_size(dim.name, dim.size)
-            result = result * _ceil_divide(size, self._num_shards(placement, dim.name))
+            axes = axes_of.get(dim.name, ())
+            result = result * self._local_size(dim.name, dim.size, axes)
         return result
 
-    def _num_shards(self, placement: Placement, dim: str) -> Any:
-        """Returns the number of shards of a dimension in a placement."""
-        axes = [a for a, s in zip(self.mesh.axes, placement) if s == Sharded(dim)]
-        return self.collectives.group_size(axes)
+    def _local_size(self, name: str, size: int, axes: tuple[str, ...]) -> Any:
+        """Returns the size of a dimension or factor on one device, with padding.
+
+        Args:
+          name: its name.
+          size: its planned global size.
+          axes: the axes that shard it.
+        """
+        key = name, size, axes
+        if key not in self._local_sizes:
+            global_size = self.sizes.global_size(name, size)
+            shards = self.collectives.group_size(axes)
+            self._local_sizes[key] = -(-global_size // shards)
+        return self._local_sizes[key]
 
     def compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns the seconds of an op on one device.
@@ -234,9 +249,9 @@ class Durations:
     def _local_flops(self, step: Compute) -> Any:
         flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
         for factor, planned_size in step.plan.sizes:
-            size = self.sizes.global_size(factor, planned_size)
-            shards = self.collectives.group_size(step.plan.axes_of(factor))
-            flops = flops * _ceil_divide(size, shards) / max(planned_size, 1)
+            axes = step.plan.axes_of(factor)
+            local_size = self._local_size(factor, planned_size, axes)
+            flops = flops * local_size / max(planned_size, 1)
         return flops
 
     def matmul_shape(self, step: Compute) -> MatmulShape | None:
@@ -263,9 +278,8 @@ class Durations:
             return None
         sizes: dict[str, Any] = {"batch": 1, "m": 1, "n": 1, "k": 1}
         for factor, planned_size in step.plan.sizes:
-            shards = self.collectives.group_size(step.plan.axes_of(factor))
-            size = self.sizes.global_size(factor, planned_size)
-            local_size = _ceil_divide(size, shards)
+            axes = step.plan.axes_of(factor)
+            local_size = self._local_size(factor, planned_size, axes)
             if factor in sums:
                 group = "k"
             elif factor in left and factor in right:
@@ -363,8 +377,3 @@ def stage_of(placement: Placement) -> int | None:
         if isinstance(state, OnStage):
             return state.coordinate
     return None
-
-
-def _ceil_divide(size: Any, shards: Any) -> Any:
-    """Returns the number of elements of a shard, with padding."""
-    return -(-size // shards)

@@ -71,6 +71,19 @@ def _plain_span(span: Span) -> TimelineSpan:
     )
 
 
+def step_seconds(schedule: Schedule) -> Any:
+    """Returns the seconds of a step, with those of its call; an array if the schedule has
+    arrays.
+    """
+    hardware = schedule.durations.hardware
+    calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
+    calls = calls * hardware.work_factor("call")
+    # Where devices compute on their own, the host prepares the next call meanwhile.
+    if hardware.overlaps:
+        return np.maximum(schedule.end, calls)
+    return schedule.end + calls
+
+
 def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
     """Returns the values of `StepTime` that are numbers, by name; arrays if the schedule has
     arrays.
@@ -81,12 +94,7 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
     """
     totals = schedule.totals
     hardware = schedule.durations.hardware
-    calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
-    calls = calls * hardware.work_factor("call")
-    # Where devices compute on their own, the host prepares the next call meanwhile.
-    seconds = schedule.end + calls
-    if hardware.overlaps:
-        seconds = np.maximum(schedule.end, calls)
+    seconds = step_seconds(schedule)
     busy: Any = sum(schedule.busy) / len(schedule.busy)
     computes = totals.matmuls + totals.other_ops
     idle = np.maximum(schedule.end - busy, 0.0)
