@@ -121,9 +121,15 @@ def make_grid(
         all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
     rows: list[tuple[dict[str, int], tuple[str, ...], int]] = []
-    for sizes, count in itertools.product(all_sizes, microbatches):
+    for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
-        if _divides(structure, names, size_of, count):
+        shards = _shards(structure, size_of)
+        if any(names.sizes[dim] % count for dim, count in shards.items()):
+            continue
+        for count in microbatches:
+            # Microbatches are sharded as the batch is.
+            if "batch" in shards and names.sizes["batch"] % (count * shards["batch"]):
+                continue
             rows.extend((size_of, order, count) for order in orders)
     if not rows:
         return None
@@ -144,10 +150,8 @@ def make_grid(
     )
 
 
-def _divides(
-    structure: Structure, names: Names, sizes: Mapping[str, int], microbatches: int
-) -> bool:
-    """Returns whether the axes divide all dimensions that they shard."""
+def _shards(structure: Structure, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the number of shards of each dimension that axes of these sizes shard."""
     shards: dict[str, int] = {}
     for axis, dims in structure.axes:
         for dim in dims:
@@ -156,15 +160,7 @@ def _divides(
         shards[structure.stored_dim] = math.prod(
             sizes[axis] for axis in structure.stored_axes
         )
-    for dim, count in shards.items():
-        size = names.sizes[dim]
-        if dim == "batch":
-            size, remainder = divmod(size, microbatches)
-            if remainder:
-                return False
-        if size % count:
-            return False
-    return True
+    return shards
 
 
 def record(structure: Structure, problem: Problem, grid: Grid) -> Recorded:
