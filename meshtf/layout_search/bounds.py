@@ -17,7 +17,6 @@ same ops on each mesh; `hold_for` checks that for each structure that is recorde
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -89,7 +88,7 @@ class LowerBounds:
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
         mesh = medium_mesh(structure, grid)
-        key = dataclasses.replace(structure, choices=())
+        key = structure.with_choices(())
         if key not in self._forward_seconds:
             program = self._forward.plan(mesh)
             durations = durations_of(program, self._problem, grid)
@@ -109,18 +108,20 @@ class LowerBounds:
         """
         program = self._gradient.plan(medium_mesh(structure, grid))
         durations = durations_of(program, self._problem, grid)
-        seconds = np.broadcast_to(Schedule(program, durations, counts=False).computed, [len(grid)])
+        seconds = np.broadcast_to(
+            Schedule(program, durations, counts=False).computed, [len(grid)]
+        )
         memory = memory_of(program, durations)
         return np.where(memory <= self._memory_limit, seconds, np.inf), durations
 
-    def share_forward(self, others: Iterable[LowerBounds]) -> None:
-        """Shares the seconds of forward passes with other bounds whose forward pass has the
-        same ops.
-        """
-        for other in others:
-            same = self._forward.is_like(other._forward)
-            if same and set(self._following) == set(other._following):
-                self._forward_seconds = other._forward_seconds
+    def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
+        """Shares the seconds of forward passes with bounds whose forward pass has equal ops."""
+        for bounds in all_bounds:
+            has_microbatches = max(bounds._following) > 1
+            if has_microbatches != (max(self._following) > 1):
+                continue
+            if self._forward.is_like(bounds._forward):
+                self._forward_seconds = bounds._forward_seconds
 
     def hold_for(self, recorded: Recorded) -> bool:
         """Returns whether a recording on another mesh begins with the same ops."""
@@ -130,7 +131,9 @@ class LowerBounds:
 
     def _stored_bytes(self, mesh: Mesh, grid: Grid) -> Any:
         """Returns the bytes of a device's shards of all variables: `[candidates]`."""
-        durations = Durations(self._problem.hardware, mesh, Sizes(grid.axes, strides={}))
+        durations = Durations(
+            self._problem.hardware, mesh, Sizes(grid.axes, strides={})
+        )
         return sum(
             durations.shard_bytes(store.spec, placement)
             for store, placement in self._stores.placements(mesh).items()

@@ -290,19 +290,18 @@ def memory_of(program: Program, durations: Durations) -> Any:
     """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
     timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
     # A program that was recorded on another mesh only knows the placements of its reads.
-    stored: dict[Store, Store | Value] = {}
+    stored: dict[Store, Value] = {}
     for step, _ in walk(program):
         if isinstance(step, ReadStep):
             stored[step.store] = step.out
         elif isinstance(step, WriteStep):
             for store in step.variables:
-                stored.setdefault(store, store)
+                stored.setdefault(store, Value(store.spec, store.placement))
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
     total: Any = 0.0
-    for tensor in by_stage(stored.values(), program.mesh)[stage]:
-        assert tensor.spec is not None
-        total = total + durations.shard_bytes(tensor.spec, tensor.placement)
+    for value in by_stage(stored.values(), program.mesh)[stage]:
+        total = total + durations.local_bytes(value)
     for live in live_values(timelines, stage):
         if live.spec is None or not live.bytes:
             total = total + live.bytes

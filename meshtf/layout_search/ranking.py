@@ -137,8 +137,7 @@ class Ranking:
                 bounds = LowerBounds(self._problem, dict(structure.choices), counts)
             except MeshtfError:
                 bounds = None
-            others = [other for other in self._bounds.values() if other is not None]
             if bounds is not None:
-                bounds.share_forward(others)
+                bounds.share_forward(filter(None, self._bounds.values()))
             self._bounds[key] = bounds
         return self._bounds[key]

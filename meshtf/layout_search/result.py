@@ -101,7 +101,7 @@ class SearchResult:
             f"{self.num_priced:,} layouts on {problem.devices:,} devices "
             f"({problem.hardware.name}, {bytes_text(problem.memory)} each) priced by "
             f"{self.num_planned:,} plans in {self.seconds:.1f} s",
-            self._proof(),
+            *self._proof(),
             "",
         ]
         rows = [self._columns(candidate) for candidate in self.best]
@@ -134,20 +134,28 @@ class SearchResult:
         if len(fitting) < 2:
             return []
         stride = max(1, -(-len(fitting) // MAX_FRONT))
-        lines = ["", "less memory for more time (estimates)"]
+        lines = ["", "less memory for more time (estimates, of the kinds with a plan)"]
         for seconds, memory, text in fitting[::stride]:
             lines.append(
                 f"  {seconds_text(seconds):>8}  {bytes_text(memory):>9}  {text}"
             )
         return lines
 
-    def _proof(self) -> str:
-        """Returns how far the estimates and the plans of the best agree."""
+    def _proof(self) -> list[str]:
+        """Returns how far the estimates and the plans of the best agree, and why the other
+        kinds of layouts have no plan.
+        """
         error = max(abs(c.estimated / c.seconds - 1) for c in self.best)
-        return (
+        lines = [
             f"the best {len(self.best)} are planned in full: estimates differ from their "
             f"times by {error:.1%} at most"
-        )
+        ]
+        if self.num_pruned:
+            lines.append(
+                f"{self.num_pruned} more kinds of layouts have no plan: a lower bound of "
+                "their times exceeds those, or they do not fit"
+            )
+        return lines
 
     def _columns(self, candidate: Candidate) -> tuple[str, ...]:
         """Returns the columns of a candidate."""

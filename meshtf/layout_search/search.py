@@ -330,9 +330,12 @@ class Search:
 
     def _last_estimate(self) -> float:
         """Returns the estimated seconds of the last of the best candidates so far."""
-        seconds = [p.seconds[p.memory <= self.problem.memory] for p in self.prices]
-        estimates = np.concatenate([*seconds, np.full(self.num_best, np.inf)])
-        return float(np.partition(estimates, self.num_best - 1)[self.num_best - 1])
+        estimates = [np.full(self.num_best, np.inf)]
+        for prices in self.prices:
+            fits = prices.memory <= self.problem.memory
+            estimates.append(prices.seconds[fits])
+        last = self.num_best - 1
+        return float(np.partition(np.concatenate(estimates), last)[last])
 
     def _price(self, ranked: Ranked, ranking: Ranking) -> None:
         """Prices the candidates of a structure."""
@@ -382,6 +385,4 @@ def _with_choices(
 ) -> Iterator[Structure]:
     """Yields a structure with each combination of the choices."""
     for values in itertools.product(*choices.values()):
-        yield dataclasses.replace(
-            structure, choices=tuple(zip(choices, values, strict=True))
-        )
+        yield structure.with_choices(tuple(zip(choices, values, strict=True)))

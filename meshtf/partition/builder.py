@@ -72,9 +72,8 @@ class Builder:
       mesh: the mesh on which the program runs.
       planners: {type of op: function (builder, node) that plans a node of this type and
         appends its steps}, for ops with bodies: loops, branches and calls.
-      notes: the notes of the surrounding program, to which the builder of a body adds
-        its own; None: this is not the builder of a body.
-      store_placements: the placements of stores that are on another mesh; see `build`.
+      notes: those of the surrounding program, if this is the builder of a body.
+      store_placements: see `build`; a store of another mesh that it lacks is replicated.
 
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
@@ -82,8 +81,7 @@ class Builder:
       placements: {tensor: the placement that planning assumes for it}. A value in this
         placement is computed only when a node needs it.
       values: {tensor: {placement: the tensor's value in this placement}}.
-      backward_values: the same dict for nodes of the backward pass, with the parameters
-        that are gathered a second time there.
+      backward_values: the same for the backward pass, which gathers parameters again.
       planned_bodies: {body: the plan that all its calls share}.
     """
 
@@ -183,10 +181,11 @@ class Builder:
         """Appends the reshards to `target`; adds the value that each of them computes to
         `values`, the tensor's values by placement.
         """
-        start = next(iter(values))
-        if len(values) > 1:
-            spec = tensor.spec
-            start = min(values, key=lambda p: self._reshard_cost(spec, p, target))
+        start, *remaining = values
+        if remaining:
+            start = min(
+                values, key=lambda p: self._reshard_cost(tensor.spec, p, target)
+            )
         placement = start
         for reshard in reshards(self.mesh.axes, start, target):
             source = values[placement]
@@ -234,9 +233,7 @@ class Builder:
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
 
     def _read(self, tensor: Tensor, store: Any) -> None:
-        """Appends the step that reads a store, such as a variable, as `tensor`; a store of
-        another mesh is read as replicated, unless `store_placements` has it.
-        """
+        """Appends the step that reads a store, such as a variable, as `tensor`."""
         placement = self.store_placements.get(store, self.mesh.replicated)
         if store.mesh is self.mesh:
             placement = store.placement

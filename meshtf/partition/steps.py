@@ -350,7 +350,7 @@ Step = (
 
 def inputs_of(step: Step) -> Iterable[Value]:
     """Returns the values that a step computes on."""
-    if isinstance(step, Compute):  # most steps
+    if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
         return step.inputs
     if isinstance(step, ReadStep):
         return ()
@@ -358,8 +358,6 @@ def inputs_of(step: Step) -> Iterable[Value]:
         return step.values
     if isinstance(step, Bucket):
         return [reduction.src for reduction in step.reductions]
-    if isinstance(step, (LoopStep, BranchStep, CallStep)):
-        return step.inputs
     return (step.src,)
 
 
