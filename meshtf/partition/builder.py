@@ -183,9 +183,7 @@ class Builder:
         """
         start, *remaining = values
         if remaining:
-            start = min(
-                values, key=lambda p: self._reshard_cost(tensor.spec, p, target)
-            )
+            start = min(values, key=lambda p: self._cost(tensor.spec, p, target))
         placement = start
         for reshard in reshards(self.mesh.axes, start, target):
             source = values[placement]
@@ -223,7 +221,7 @@ class Builder:
         placement, stored_value = next(iter(values.items()))
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
-    def _reshard_cost(self, spec: Spec, old: Placement, new: Placement) -> float:
+    def _cost(self, spec: Spec, old: Placement, new: Placement) -> float:
         """Returns the cost of a reshard: the elements that a device receives, and 0.001
         for each collective. It is infinite if `new` is a partial sum that `old` is not.
         """
