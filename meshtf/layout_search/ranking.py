@@ -3,12 +3,14 @@ times of the best need no plan.
 
     ranking = Ranking(problem, microbatches)
     ranking.add(structure, grid)
+    ranking.check_bounds()
     while (entry := ranking.pop(limit)) is not None:    # seconds of the tenth candidate so far
         price(...)
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ from meshtf.errors import MeshtfError
 from meshtf.forecast.time.durations import Durations
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.bounds import LowerBounds
-from meshtf.layout_search.pricing import Grid
+from meshtf.layout_search.pricing import Grid, record
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 
@@ -64,6 +66,7 @@ class Ranking:
         self._prune = prune
         self._heap: list[Ranked] = []
         self._serials = itertools.count()
+        self._recorded: dict[Structure, Recorded] = {}
         self._bounds: dict[tuple[object, bool], LowerBounds | None] = {}
 
     def __len__(self) -> int:
@@ -110,13 +113,37 @@ class Ranking:
             heapq.heappush(self._heap, ranked)
         return None
 
-    def check(self, ranked: Ranked, recorded: Recorded) -> None:
-        """Drops all bounds if a structure's own recording has other ops than that of the
-        bounds: the program depends on its mesh.
+    def record(self, ranked: Ranked) -> Recorded:
+        """Returns the program of a structure. If it has other ops than that of the bounds, the
+        program depends on its mesh, and all bounds are dropped.
+
+        Raises:
+          MeshtfError: the layout does not allow the program.
         """
-        bounds = self._bounds_of(ranked.structure, ranked.grid)
-        if bounds is None or bounds.hold_for(recorded):
-            return
+        structure, grid = ranked.structure, ranked.grid
+        if structure not in self._recorded:
+            self._recorded[structure] = record(structure, self._problem, grid)
+        recorded = self._recorded[structure]
+        bounds = self._bounds_of(structure, grid)
+        if bounds is not None and not bounds.hold_for(recorded):
+            self._drop_bounds()
+        return recorded
+
+    def check_bounds(self) -> None:
+        """Records structures that together have each set of dimensions that an axis shards,
+        those with the least bounds, to see whether the bounds hold.
+        """
+        covered: set[tuple[str, ...]] = set()
+        for ranked in sorted(self._heap):
+            sets = {dims for _, dims in ranked.structure.axes}
+            if ranked.is_final or sets <= covered:
+                continue
+            covered |= sets
+            with contextlib.suppress(MeshtfError):  # whoever prices it gets the error
+                self.record(ranked)
+
+    def _drop_bounds(self) -> None:
+        """Sets all bounds to 0, so that all structures are priced."""
         self._prune = False
         self._heap = [
             entry._replace(bound=0.0, seconds=np.zeros(len(entry.grid)), is_final=True)

@@ -15,7 +15,7 @@ import numpy as np
 from meshtf.errors import ArgumentError, LayoutError, MeshtfError, explain_error
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans, pareto_front
-from meshtf.layout_search.pricing import Prices, make_grid, price, record
+from meshtf.layout_search.pricing import Prices, make_grid, price
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem, names_of_program
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult
@@ -68,6 +68,9 @@ def search(
     order (the last axis joins neighbours), with every set of dimensions that one axis may
     shard, and with variables that are replicated, with sharded slots (ZeRO-1) or sharded
     (FSDP). Nothing runs, and no devices are needed.
+
+    Layouts are left out whose time cannot be below that of the best ten, by a lower bound
+    from a recording on a mesh without axes: `build` must make the same ops on each mesh.
 
     Args:
       build: a function of a mesh, and of the names of `choices`, that makes the model and
@@ -319,6 +322,7 @@ class Search:
         """Returns the best candidates. It prices all structures that may have one, and leaves
         the others in the ranking.
         """
+        ranking.check_bounds()
         plans = FullPlans(self.problem, self.num_best)
         while (ranked := ranking.pop(self._last_estimate())) is not None:
             self._price(ranked, ranking)
@@ -341,8 +345,7 @@ class Search:
         """Prices the candidates of a structure."""
         structure, grid = ranked.structure, ranked.grid
         try:
-            recorded = record(structure, self.problem, grid)
-            ranking.check(ranked, recorded)
+            recorded = ranking.record(ranked)
             self.prices.append(
                 price(structure, self.problem, grid, recorded, ranked.durations)
             )

@@ -78,3 +78,16 @@ def test_a_program_that_depends_on_its_mesh_is_priced_without_bounds():
     pruned, every = results(problem)
     assert table(pruned) == table(every)
     assert not pruned.num_pruned
+
+
+def test_a_program_that_depends_on_one_rule_is_priced_without_bounds():
+    """The op that is there where d_ff is sharded makes no plan faster, and is noticed."""
+
+    def build(mesh, **choices):
+        return stack(mesh, **choices, is_longer=bool(mesh.layout.axes("d_ff")))
+
+    hardware = drawn_hardware(random.Random(1))
+    problem = Problem(build, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    pruned, every = results(problem)
+    assert table(pruned) == table(every)
+    assert not pruned.num_pruned
