@@ -177,7 +177,7 @@ class _Progress:
             self._next = now + _PROGRESS_SECONDS
             remaining = (now - self._start) / done * (total - done)
             print(
-                f"{done:,} of {total:,} plans, {remaining:,.0f} s remaining",
+                f"{done:,} of about {total:,} plans, {remaining:,.0f} s remaining",
                 file=sys.stderr,
                 flush=True,
             )

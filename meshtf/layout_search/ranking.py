@@ -77,6 +77,10 @@ class Ranking:
         """How many candidates the structures have."""
         return sum(len(ranked.grid) for ranked in self._heap)
 
+    def count(self, limit: float) -> int:
+        """Returns how many structures have a bound up to `limit`."""
+        return sum(ranked.bound <= limit for ranked in self._heap)
+
     def add(self, structure: Structure, grid: Grid) -> None:
         """Adds a structure."""
         seconds = np.zeros(len(grid))

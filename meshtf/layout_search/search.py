@@ -94,7 +94,8 @@ def search(
         of that size, the outermost, and `build` makes a pipeline, whose number of
         microbatches it gets as well. Each of these plans is as long as the pipeline's
         schedule: fix what you can.
-      progress: a function of the number of plans so far and of all plans, called after each.
+      progress: a function of the number of plans so far, and of all plans that seem to be
+        needed, called after each.
 
     Raises:
       ArgumentError: an argument is of another type, or there are no such devices.
@@ -353,7 +354,8 @@ class Search:
             self.refused.append((structure, error))
         if self.progress is not None:
             num_priced = len(self.prices) + len(self.refused)
-            self.progress(num_priced, num_priced + len(ranking))
+            remaining = ranking.count(self._last_estimate())
+            self.progress(num_priced, num_priced + remaining)
 
     def _nothing_fits(self) -> LayoutError:
         """Returns the error for a search without a result."""
