@@ -177,7 +177,7 @@ class _Progress:
             self._next = now + _PROGRESS_SECONDS
             remaining = (now - self._start) / done * (total - done)
             print(
-                f"{done:,} of {total:,} plans, {remaining:,.0f} s remaining",
+                f"{done:,} of about {total:,} plans, {remaining:,.0f} s remaining",
                 file=sys.stderr,
                 flush=True,
             )
@@ -262,7 +262,7 @@ def gin_text(candidate: Any) -> str:
     """Returns a candidate as settings of gin."""
     lines = [
         f"# {candidate.seconds:.4g} s a step, predicted for "
-        f"{candidate.forecast.positions} devices.",
+        f"{candidate.problem.devices} devices.",
         "",
     ]
     for name, value in candidate.mesh_settings.items():

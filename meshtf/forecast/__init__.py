@@ -6,6 +6,7 @@ Contents:
 
     forecast        the class `Forecast`: prints and saves
     analysis        a planned program -> a forecast
+    outline         a planned program -> the totals of its forecast, faster
     report_data     the data of a forecast
     placed_tensors  global shape, states and local shape of a tensor
     communication   the op that needs each collective, and the phase

@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from meshtf.forecast.memory.peak_memory import num_stages
+from meshtf.forecast.op_costs import global_flops
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Collective,
@@ -26,13 +27,22 @@ from meshtf.graph import Node
 from meshtf.hardware import CollectiveTimes
 from meshtf.mesh import Mesh, OnStage, Partial, Placement
 from meshtf.partition import (
+    BranchStep,
+    CallStep,
     Compute,
     GatherStatisticsStep,
+    LoopStep,
+    Program,
     ReshardStep,
     Value,
     WindowStep,
 )
-from meshtf.partition.cost import bytes_received, elements_received, local_bytes
+from meshtf.partition.cost import (
+    bytes_received,
+    elements_received,
+    local_bytes,
+    local_shape,
+)
 
 
 class Communication:
@@ -114,15 +124,7 @@ class Communication:
           step: the reshard.
           times: how often it runs in one call of the program.
         """
-        before = self._tensors.of_value(step.src)
         reshard = step.reshard
-        received = bytes_received(
-            reshard.kind, before.bytes, reshard.num_exchanging(self._mesh.axes)
-        )
-        # The mean over the stages of a pipeline. A reshard along the axis of the stages
-        # concerns all of them; along any other axis only those that hold the tensor.
-        if self._mesh.stages not in reshard.axes:
-            received *= self._fraction_of_stages(step.src.placement)
         origin = self._origins.get(step.src)
         reduces = isinstance(reshard.before, Partial)
         self._add(
@@ -130,9 +132,9 @@ class Communication:
             origin=origin if reduces else step.node,
             kind=reshard.kind,
             axis=reshard.axes_text,
-            before=before,
+            before=self._tensors.of_value(step.src),
             after=self._tensors.of_value(step.out),
-            received=received,
+            received=_received_by_reshard(step, self._mesh),
             times=times,
         )
         if origin is not None:  # the output may still be partial along other axes
@@ -143,17 +145,6 @@ class Communication:
         windows of a sharded dimension.
         """
         tensor = self._tensors.of_value(step.src)
-        names = [name for name, _ in tensor.shape]
-        local_size = tensor.local[names.index(step.dim)]
-        # `factor_size` is the global size of the dimension in the op's output.
-        received_length = elements_received(
-            step.window,
-            step.factor_size,
-            input_size=local_size,
-            num_shards=self._mesh.group_size(*step.axes),
-        )
-        received = tensor.bytes * (received_length / local_size)
-        received *= self._fraction_of_stages(step.src.placement)
         self._add(
             step.node,
             origin=step.node,
@@ -161,7 +152,7 @@ class Communication:
             axis="+".join(step.axes),
             before=tensor,
             after=tensor,
-            received=received,
+            received=_received_by_window(step, self._mesh),
             times=times,
         )
 
@@ -173,16 +164,8 @@ class Communication:
         represents them all.
         """
         specs = step.specs(self._mesh)
-        replicated = self._mesh.replicated
-        bytes_per_shard = sum(
-            local_bytes(spec, replicated, self._mesh) for spec in specs
-        )
-        received_shards = float(step.num_shards(self._mesh) - 1)
-        # The mean over the stages, of which only one exchanges these statistics.
-        if step.plan.stage is not None:
-            received_shards /= num_stages(self._mesh)
         largest_spec = max(specs, key=lambda spec: spec.shape.size)
-        largest = self._tensors.of(largest_spec, replicated)
+        largest = self._tensors.of(largest_spec, self._mesh.replicated)
         self._add(
             step.node,
             origin=step.node,
@@ -190,7 +173,7 @@ class Communication:
             axis="+".join(step.axes),
             before=largest,
             after=largest,
-            received=bytes_per_shard * received_shards,
+            received=_received_by_statistics(step, self._mesh),
             times=times,
         )
 
@@ -238,17 +221,82 @@ class Communication:
         )
         self._pending.setdefault(node, []).append(collective)
 
-    def _fraction_of_stages(self, placement: Placement) -> float:
-        """Returns the fraction of the pipeline stages that hold a tensor."""
-        if any(isinstance(state, OnStage) for state in placement):
-            return 1 / num_stages(self._mesh)
-        return 1.0
-
     def pop(self, node: Node | None) -> tuple[Collective, ...]:
         """Removes and returns the collectives that were added for a node; None: for the
         results of the program.
         """
         return tuple(self._pending.pop(node, ()))
+
+
+def received_bytes(program: Program) -> float:
+    """Returns the bytes that a device receives in one call of a program, as the mean over the
+    stages: `ForecastData.bytes_moved` without a forecast.
+    """
+    total = 0.0
+    for step in program.steps:
+        if isinstance(step, ReshardStep):
+            total += _received_by_reshard(step, program.mesh)
+        elif isinstance(step, WindowStep):
+            total += _received_by_window(step, program.mesh)
+        elif isinstance(step, GatherStatisticsStep):
+            total += _received_by_statistics(step, program.mesh)
+        elif isinstance(step, LoopStep):
+            bodies = [body for body in (step.test, step.body) if body is not None]
+            total += sum(map(received_bytes, bodies)) * (step.op.num_iterations or 1)
+        elif isinstance(step, CallStep):
+            total += received_bytes(step.body)
+        elif isinstance(step, BranchStep):
+            total += received_bytes(max(step.bodies, key=global_flops))
+    return total
+
+
+def _received_by_reshard(step: ReshardStep, mesh: Mesh) -> float:
+    """Returns the bytes that a device receives in a reshard."""
+    reshard = step.reshard
+    assert step.src.spec is not None
+    num_bytes = local_bytes(step.src.spec, step.src.placement, mesh)
+    num_devices = reshard.num_exchanging(mesh.axes)
+    received = bytes_received(reshard.kind, num_bytes, num_devices)
+    # The mean over the stages of a pipeline. A reshard along the axis of the stages concerns
+    # all of them; along any other axis only those that hold the tensor.
+    if mesh.stages not in reshard.axes:
+        received *= _fraction_of_stages(step.src.placement, mesh)
+    return received
+
+
+def _received_by_window(step: WindowStep, mesh: Mesh) -> float:
+    """Returns the bytes that a device receives in an exchange with its neighbours."""
+    spec, placement = step.src.spec, step.src.placement
+    assert spec is not None
+    local_size = local_shape(spec.shape, placement, mesh)[step.dim]
+    # `factor_size` is the global size of the dimension in the op's output.
+    received_length = elements_received(
+        step.window,
+        step.factor_size,
+        input_size=local_size,
+        num_shards=mesh.group_size(*step.axes),
+    )
+    num_bytes = local_bytes(spec, placement, mesh) * (received_length / local_size)
+    return num_bytes * _fraction_of_stages(placement, mesh)
+
+
+def _received_by_statistics(step: GatherStatisticsStep, mesh: Mesh) -> float:
+    """Returns the bytes that a device receives in an exchange of statistics."""
+    bytes_per_shard = sum(
+        local_bytes(spec, mesh.replicated, mesh) for spec in step.specs(mesh)
+    )
+    received_shards = float(step.num_shards(mesh) - 1)
+    # The mean over the stages, of which only one exchanges these statistics.
+    if step.plan.stage is not None:
+        received_shards /= num_stages(mesh)
+    return bytes_per_shard * received_shards
+
+
+def _fraction_of_stages(placement: Placement, mesh: Mesh) -> float:
+    """Returns the fraction of the pipeline stages that hold a tensor."""
+    if any(isinstance(state, OnStage) for state in placement):
+        return 1 / num_stages(mesh)
+    return 1.0
 
 
 def merge_equal(collectives: Iterable[Collective]) -> tuple[Collective, ...]:

@@ -12,8 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,20 @@ from meshtf.hardware.profile import Hardware
 # devices - 1 in a ring.
 _ROUNDS = {"all_reduce": 2.0, "send": 0.0, "broadcast": 1.0}
 _KIND_OF = {"window": "collective_permute", "gather_statistics": "all_gather"}
+
+
+class _Path(NamedTuple):
+    """How collectives along some axes use one link; values are numbers or arrays.
+
+    Attributes:
+      latency: the seconds before the bytes arrive.
+      bandwidth: the bytes per second of a device.
+      crosses: whether the devices are on both sides of it.
+    """
+
+    latency: Any
+    bandwidth: Any
+    crosses: Any
 
 
 class CollectiveTimes:
@@ -47,6 +61,7 @@ class CollectiveTimes:
     ) -> None:
         self._links = hardware.links
         self._axes = axes
+        self._paths: dict[tuple[str, tuple[str, ...]], list[_Path]] = {}
         if strides is not None:
             self._strides = dict(strides)
             return
@@ -78,12 +93,24 @@ class CollectiveTimes:
         """
         if kind in ("slice", "drop"):
             return 0.0 * received
-        kind = _KIND_OF.get(kind, kind)
+        key = _KIND_OF.get(kind, kind), tuple(axes)
+        if key not in self._paths:
+            self._paths[key] = list(self._paths_of(*key))
+        result: Any = 0.0
+        for path in self._paths[key]:
+            seconds = received / path.bandwidth
+            if not merged:
+                seconds = path.latency + seconds
+            # The slowest link that a group crosses decides.
+            result = np.where(path.crosses, np.maximum(seconds, result), result)
+        return result
+
+    def _paths_of(self, kind: str, axes: Sequence[str]) -> Iterator[_Path]:
+        """Yields the links that a collective along axes may cross, and how it uses them."""
         size = self.group_size(axes)
         stride = self._strides[axes[0]]
         for axis in axes[1:]:
             stride = np.minimum(stride, self._strides[axis])
-        result: Any = 0.0
         for i, link in enumerate(self._links):
             latency, bandwidth = link.rate(kind)
             devices = np.maximum(size, 1)
@@ -92,7 +119,7 @@ class CollectiveTimes:
             if link.has_groups(kind):
                 latency, bandwidth = link.rate_of_group(kind, size)
                 rounds = 1.0
-            seconds = 0.0 if merged else latency * rounds
+            crosses = np.asarray(size) > 1
             if i:
                 # Of each host, the devices of the group share what the host receives.
                 joined = self._links[i - 1].devices or 1
@@ -100,10 +127,5 @@ class CollectiveTimes:
                 if kind != "all_to_all":
                     bandwidth = bandwidth * positions_in_host
                 bandwidth = np.minimum(bandwidth, self._links[0].rate(kind)[1])
-                crosses = size > positions_in_host
-            else:
-                crosses = np.ones_like(np.asarray(size), dtype=bool)
-            seconds = seconds + received / bandwidth
-            # The slowest link that a group crosses decides.
-            result = np.where(crosses, np.maximum(seconds, result), result)
-        return np.where(np.asarray(size) > 1, result, 0.0)
+                crosses = crosses & (size > positions_in_host)
+            yield _Path(latency * rounds, bandwidth, crosses)

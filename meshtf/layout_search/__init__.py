@@ -5,6 +5,9 @@ Contents:
     search      `mtf.search`: what is fixed, what is tried, in which order
     space       which dimensions an axis may shard together, and how variables are stored
     problem     the program as a function of a mesh, and the devices
+    ranking     structures in the order of lower bounds: most need no plan
+    bounds      lower bounds of the time and memory of a structure
+    beginning   the forward pass of a recorded program, planned on any mesh
     pricing     one plan for each structure, and its time and memory for all sizes of axes
     candidates  the best layouts, planned in full
     measure     the best layouts, run for a few steps

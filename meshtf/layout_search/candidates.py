@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,20 +13,22 @@ import numpy as np
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast
+from meshtf.forecast.outline import Outline
 from meshtf.layout_search.pricing import Prices, ordered
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 
 # Candidates whose estimated memory exceeds the limit by more than this are not planned: the
 # estimate is for the moment of another plan's peak.
-_MEMORY_MARGIN = 1.1
+MEMORY_MARGIN = 1.1
 _MORE = 3  # times as many candidates are planned in full as are shown
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout with sizes, and its forecast.
+    """A layout with sizes, and what its own plan says.
 
     Attributes:
+      problem: what was searched for.
       axes: the axes of the mesh, such as "data:8;model:4".
       layout: the rules for tensors.
       variable_layout: the further rules for variables.
@@ -32,10 +36,11 @@ class Candidate:
       choices: the further arguments of the program.
       seconds: the predicted time of a step.
       estimated: the time that the search estimated before it planned this candidate.
-      forecast: the forecast.
+      outline: the time, memory and bytes of the plan.
       measured: the measured time of a step; None: it did not run.
     """
 
+    problem: Problem
     axes: str
     layout: str
     variable_layout: str
@@ -43,11 +48,23 @@ class Candidate:
     choices: Mapping[str, Any]
     seconds: float
     estimated: float
-    forecast: Forecast
+    outline: Outline
     measured: float | None = None
 
     def __repr__(self) -> str:
         return f"Candidate({self.axes!r}, {self.layout!r}, {self.seconds:.4g} s)"
+
+    @functools.cached_property
+    def forecast(self) -> Forecast:
+        """The forecast, with all ops and collectives."""
+        settings = {**self.mesh_settings}
+        axes = settings.pop("axes")
+        return self.problem.forecast(axes, settings, self.choices)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak of memory fits on a device."""
+        return self.outline.peak <= self.problem.memory
 
     @property
     def mesh_settings(self) -> dict[str, Any]:
@@ -60,44 +77,63 @@ class Candidate:
         }
 
 
-def exact_candidates(
-    problem: Problem, all_prices: Sequence[Prices], count: int
-) -> list[Candidate]:
-    """Returns the best candidates, planned in full; the fastest comes first.
+class FullPlans:
+    """The candidates that are planned in full, each once.
 
     Args:
       problem: what is searched for.
-      all_prices: the prices of all structures.
-      count: how many candidates to return.
-    """
-    planned: list[Candidate] = []
-    for prices, index in _fastest(problem, all_prices):
-        candidate = plan_in_full(problem, prices, index)
-        if candidate is not None and candidate.forecast.fits:
-            planned.append(candidate)
-        if len(planned) >= _MORE * count:
-            break
-        if len(planned) >= count and _is_settled(planned, prices, index, count):
-            break
-    return sorted(planned, key=lambda candidate: candidate.seconds)[:count]
+      count: how many candidates are shown.
 
-
-def _is_settled(
-    planned: Sequence[Candidate], prices: Prices, index: int, count: int
-) -> bool:
-    """Returns whether no later candidate can be among the best, if estimates err by no more
-    than they did so far.
+    Attributes:
+      limit: no candidate whose estimate exceeds these seconds can be among the best, if
+        estimates err by no more than they did so far.
     """
-    largest_error = max(c.estimated / c.seconds for c in planned)
-    last_shown = sorted(c.seconds for c in planned)[count - 1]
-    return float(prices.seconds[index]) > last_shown * max(largest_error, 1.0)
+
+    def __init__(self, problem: Problem, count: int) -> None:
+        self._problem = problem
+        self._count = count
+        self._planned: dict[tuple[int, int], Candidate | None] = {}
+        self.limit = math.inf
+
+    def best(self, all_prices: Sequence[Prices]) -> list[Candidate]:
+        """Returns the best candidates; the fastest comes first.
+
+        Args:
+          all_prices: the prices of all structures, which may be more at the next call.
+        """
+        fitting: list[Candidate] = []
+        for prices, index in _fastest(self._problem, all_prices):
+            if prices.seconds[index] > self._limit_of(fitting):
+                break
+            candidate = self._plan(prices, index)
+            if candidate is not None and candidate.fits:
+                fitting.append(candidate)
+            if len(fitting) >= _MORE * self._count:
+                break
+        self.limit = self._limit_of(fitting)
+        return sorted(fitting, key=lambda candidate: candidate.seconds)[: self._count]
+
+    def _limit_of(self, fitting: Sequence[Candidate]) -> float:
+        """Returns what `limit` is if these candidates are those that fit."""
+        if len(fitting) < self._count:
+            return math.inf
+        largest_error = max(c.estimated / c.seconds for c in fitting)
+        last_shown = sorted(c.seconds for c in fitting)[self._count - 1]
+        return last_shown * max(largest_error, 1.0)
+
+    def _plan(self, prices: Prices, index: int) -> Candidate | None:
+        """Returns what `plan_in_full` does, by one plan for each candidate."""
+        key = id(prices), index  # the search keeps all prices
+        if key not in self._planned:
+            self._planned[key] = plan_in_full(self._problem, prices, index)
+        return self._planned[key]
 
 
 def _fastest(
     problem: Problem, all_prices: Sequence[Prices]
 ) -> Iterator[tuple[Prices, int]]:
     """Yields (prices, index) of candidates that may fit, from the fastest on."""
-    limit = problem.memory * _MEMORY_MARGIN
+    limit = problem.memory * MEMORY_MARGIN
     heap: list[tuple[float, int, int, np.ndarray]] = []
     orders = []
     for i, prices in enumerate(all_prices):
@@ -126,17 +162,16 @@ def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | No
         choices[MICROBATCHES] = microbatches
     settings = ordered(prices.structure, grid.orders[index])
     try:
-        forecast = problem.forecast(grid.axes_text(index), settings, choices)
+        outline = problem.outline(grid.axes_text(index), settings, choices)
     except MeshtfError:
         return None
-    if forecast.error is not None or forecast.time is None:
-        return None
     return Candidate(
+        problem,
         axes=grid.axes_text(index),
         choices=choices,
-        seconds=forecast.time.seconds,
+        seconds=outline.time.seconds,
         estimated=float(prices.seconds[index]),
-        forecast=forecast,
+        outline=outline,
         **settings,
     )
 

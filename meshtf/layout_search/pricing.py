@@ -20,18 +20,27 @@ from meshtf.forecast.memory.live_tensors import live_values
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.schedule import Schedule
-from meshtf.forecast.time.step_time import peak_dtype, step_times
+from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph import Store
+from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
-from meshtf.partition import LoopStep, Program, ReadStep, WriteStep, build, walk
+from meshtf.partition import (
+    LoopStep,
+    Program,
+    ReadStep,
+    Value,
+    WriteStep,
+    build,
+    walk,
+)
 from meshtf.partition.cost import local_bytes
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
-_PLANNED_MICROBATCHES = 2
+PLANNED_MICROBATCHES = 2
 STAGE = "stage"  # the axis of pipeline stages
-_SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
+SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +63,11 @@ class Grid:
 
     def __len__(self) -> int:
         return len(self.orders)
+
+    @property
+    def has_microbatches(self) -> bool:
+        """Whether the program has a loop over microbatches, outside of any pipeline."""
+        return self.stages == 1 and bool((self.microbatches > 1).any())
 
     def axes_text(self, index: int) -> str:
         """Returns the axes of a candidate, such as "data:8;model:4"."""
@@ -107,9 +121,15 @@ def make_grid(
         all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
     rows: list[tuple[dict[str, int], tuple[str, ...], int]] = []
-    for sizes, count in itertools.product(all_sizes, microbatches):
+    for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
-        if _divides(structure, names, size_of, count):
+        shards = _shards(structure, size_of)
+        if any(names.sizes[dim] % count for dim, count in shards.items()):
+            continue
+        for count in microbatches:
+            # Microbatches are sharded as the batch is.
+            if "batch" in shards and names.sizes["batch"] % (count * shards["batch"]):
+                continue
             rows.extend((size_of, order, count) for order in orders)
     if not rows:
         return None
@@ -130,10 +150,8 @@ def make_grid(
     )
 
 
-def _divides(
-    structure: Structure, names: Names, sizes: Mapping[str, int], microbatches: int
-) -> bool:
-    """Returns whether the axes divide all dimensions that they shard."""
+def _shards(structure: Structure, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Returns the number of shards of each dimension that axes of these sizes shard."""
     shards: dict[str, int] = {}
     for axis, dims in structure.axes:
         for dim in dims:
@@ -142,19 +160,11 @@ def _divides(
         shards[structure.stored_dim] = math.prod(
             sizes[axis] for axis in structure.stored_axes
         )
-    for dim, count in shards.items():
-        size = names.sizes[dim]
-        if dim == "batch":
-            size, remainder = divmod(size, microbatches)
-            if remainder:
-                return False
-        if size % count:
-            return False
-    return True
+    return shards
 
 
-def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
-    """Returns the prices of all candidates of a grid.
+def record(structure: Structure, problem: Problem, grid: Grid) -> Recorded:
+    """Returns the program of a structure, recorded for axes of medium size.
 
     Args:
       structure: the structure.
@@ -166,31 +176,75 @@ def price(structure: Structure, problem: Problem, grid: Grid) -> Prices:
     """
     index = _medium(grid)
     choices = dict(structure.choices)
-    has_microbatches = grid.stages == 1 and bool((grid.microbatches > 1).any())
-    if has_microbatches:
-        choices[MICROBATCHES] = _PLANNED_MICROBATCHES
-    recorded = problem.record(
-        grid.axes_text(index), ordered(structure, grid.orders[index]), choices
-    )
+    if grid.has_microbatches:
+        choices[MICROBATCHES] = PLANNED_MICROBATCHES
+    settings = ordered(structure, grid.orders[index])
+    return problem.record(grid.axes_text(index), settings, choices)
+
+
+def price(
+    structure: Structure,
+    problem: Problem,
+    grid: Grid,
+    recorded: Recorded,
+    durations: Durations | None = None,
+) -> Prices:
+    """Returns the prices of all candidates of a grid.
+
+    Args:
+      structure: the structure.
+      problem: what is searched for.
+      grid: the sizes.
+      recorded: the program, as `record` returns it.
+      durations: those of the beginning of the program; None: there are none yet.
+
+    Raises:
+      MeshtfError: the program cannot be planned.
+    """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
+    if durations is None:
+        durations = durations_of(program, problem, grid)
+    end = step_seconds(Schedule(program, durations, counts=False))
+    seconds = np.broadcast_to(end, [len(grid)])
+    memory = np.broadcast_to(memory_of(program, durations), [len(grid)])
+    return Prices(structure, grid, seconds, memory, program.mesh)
+
+
+def durations_of(program: Program, problem: Problem, grid: Grid) -> Durations:
+    """Returns the durations of a program for all candidates of a grid.
+
+    Args:
+      program: the program, which was planned for one of the candidates.
+      problem: what is searched for.
+      grid: the sizes.
+    """
+    return Durations(
+        problem.hardware, program.mesh, _sizes_of_grid(program, problem, grid)
+    )
+
+
+def _sizes_of_grid(program: Program, problem: Problem, grid: Grid) -> Sizes:
+    """Returns the sizes of all candidates; the arguments are those of `durations_of`."""
     axes = dict(grid.axes)
     strides = dict(grid.strides)
     if grid.stages > 1:
         axes[STAGE] = np.full(len(grid), grid.stages)
         strides[STAGE] = np.full(len(grid), problem.devices // grid.stages)
-    sizes = Sizes(axes, strides=strides)
-    if has_microbatches:
-        sizes = dataclasses.replace(
-            sizes,
-            dims=_microbatch_dims(program, grid.microbatches),
-            iterations={_SCANNED: grid.microbatches},
-        )
-    durations = Durations(problem.hardware, program.mesh, sizes)
-    schedule = Schedule(program, durations)
-    end = step_times(schedule, peak_dtype(program, durations))["seconds"]
-    seconds = np.broadcast_to(end, [len(grid)])
-    memory = np.broadcast_to(_memory(program, durations), [len(grid)])
-    return Prices(structure, grid, seconds, memory, program.mesh)
+    if not grid.has_microbatches:
+        return Sizes(axes, strides=strides)
+    return Sizes(
+        axes,
+        dims=microbatch_dims(program, grid.microbatches),
+        iterations={SCANNED: grid.microbatches},
+        strides=strides,
+    )
+
+
+def medium_mesh(structure: Structure, grid: Grid) -> Mesh:
+    """Returns the mesh that a structure is planned for."""
+    index = _medium(grid)
+    settings = ordered(structure, grid.orders[index])
+    return Mesh(grid.axes_text(index), devices="abstract", **settings)
 
 
 def _medium(grid: Grid) -> int:
@@ -212,16 +266,16 @@ def ordered(structure: Structure, order: Sequence[str]) -> dict[str, Any]:
     ).mesh_settings()
 
 
-def _microbatch_dims(
+def microbatch_dims(
     program: Program, microbatches: np.ndarray
 ) -> dict[tuple[str, int], Any]:
     """Returns the sizes of dimensions that depend on the number of microbatches."""
-    planned = _PLANNED_MICROBATCHES
-    result: dict[tuple[str, int], Any] = {(_SCANNED, planned): microbatches}
+    planned = PLANNED_MICROBATCHES
+    result: dict[tuple[str, int], Any] = {(SCANNED, planned): microbatches}
     for step, _ in walk(program):
         if not isinstance(step, LoopStep):
             continue
-        if step.op.dim is None or step.op.dim.name != _SCANNED:
+        if step.op.dim is None or step.op.dim.name != SCANNED:
             continue
         for value in step.scanned_inputs:
             assert value.spec is not None
@@ -232,20 +286,22 @@ def _microbatch_dims(
     return result
 
 
-def _memory(program: Program, durations: Durations) -> Any:
+def memory_of(program: Program, durations: Durations) -> Any:
     """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
     timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
-    stores: dict[Store, None] = {}
+    # A program that was recorded on another mesh only knows the placements of its reads.
+    stored: dict[Store, Value] = {}
     for step, _ in walk(program):
         if isinstance(step, ReadStep):
-            stores[step.store] = None
+            stored[step.store] = step.out
         elif isinstance(step, WriteStep):
-            stores.update(dict.fromkeys(step.variables))
+            for store in step.variables:
+                stored.setdefault(store, Value(store.spec, store.placement))
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
     total: Any = 0.0
-    for store in by_stage(stores, program.mesh)[stage]:
-        total = total + durations.shard_bytes(store.spec, store.placement)
+    for value in by_stage(stored.values(), program.mesh)[stage]:
+        total = total + durations.local_bytes(value)
     for live in live_values(timelines, stage):
         if live.spec is None or not live.bytes:
             total = total + live.bytes

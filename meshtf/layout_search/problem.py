@@ -13,6 +13,7 @@ from typing import Any
 
 from meshtf.errors import LayoutWarning
 from meshtf.forecast import Forecast
+from meshtf.forecast.outline import Outline, outline
 from meshtf.function.function import Function
 from meshtf.function.without_running import as_function
 from meshtf.graph import ControlFlowOp, Loop, Node
@@ -22,6 +23,7 @@ from meshtf.hardware import Hardware
 from meshtf.layout_search.space import sharded_together
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
+from meshtf.partition import build
 
 MICROBATCHES = "microbatches"  # the choice that is priced without a plan of its own
 # What an axis shards is decided by the dimensions that ops with this fraction of all FLOPs have,
@@ -75,6 +77,19 @@ class Problem:
             warnings.simplefilter("ignore", LayoutWarning)
             function, args = self.function(axes, settings, choices)
             return function.record_call(args, {}).recorded
+
+    def outline(
+        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
+    ) -> Outline:
+        """Returns the time, memory and bytes of the program, from a plan of its own. The
+        arguments are those of `function`.
+
+        Raises:
+          MeshtfError: the layout does not allow the program.
+        """
+        recorded = self.record(axes, settings, choices)
+        program = build(recorded.nodes, recorded.results, recorded.mesh)
+        return outline(program, self.hardware)
 
     def forecast(
         self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]

@@ -27,6 +27,8 @@ class SearchResult:
       front: (seconds, bytes, text) of those that no other candidate beats in both; estimates.
       num_priced: how many candidates were priced.
       num_planned: how many plans they share.
+      num_pruned: how many structures have no plan of their own: a lower bound of their
+        seconds exceeds the times of the best.
       refused: (structure, error) of those that the program does not allow.
       seconds: the duration of the search.
       why_not_layout: the function behind `why_not`.
@@ -37,6 +39,7 @@ class SearchResult:
     front: tuple[tuple[float, float, str], ...]
     num_priced: int
     num_planned: int
+    num_pruned: int
     refused: tuple[tuple[Structure, MeshtfError], ...]
     seconds: float
     why_not_layout: Callable[[Candidate, Mapping[str, str]], str]
@@ -98,7 +101,7 @@ class SearchResult:
             f"{self.num_priced:,} layouts on {problem.devices:,} devices "
             f"({problem.hardware.name}, {bytes_text(problem.memory)} each) priced by "
             f"{self.num_planned:,} plans in {self.seconds:.1f} s",
-            self._proof(),
+            *self._proof(),
             "",
         ]
         rows = [self._columns(candidate) for candidate in self.best]
@@ -116,8 +119,7 @@ class SearchResult:
 
     def _uncertainty(self) -> list[str]:
         """Returns a remark on the error of the times, if it is large."""
-        time = self.best[0].forecast.time
-        assert time is not None
+        time = self.best[0].outline.time
         if time.uncertainty < 0.01:
             return []
         return [
@@ -132,35 +134,42 @@ class SearchResult:
         if len(fitting) < 2:
             return []
         stride = max(1, -(-len(fitting) // MAX_FRONT))
-        lines = ["", "less memory for more time (estimates)"]
+        lines = ["", "less memory for more time (estimates, of the kinds with a plan)"]
         for seconds, memory, text in fitting[::stride]:
             lines.append(
                 f"  {seconds_text(seconds):>8}  {bytes_text(memory):>9}  {text}"
             )
         return lines
 
-    def _proof(self) -> str:
-        """Returns how far the estimates and the plans of the best agree."""
+    def _proof(self) -> list[str]:
+        """Returns how far the estimates and the plans of the best agree, and why the other
+        kinds of layouts have no plan.
+        """
         error = max(abs(c.estimated / c.seconds - 1) for c in self.best)
-        return (
+        lines = [
             f"the best {len(self.best)} are planned in full: estimates differ from their "
             f"times by {error:.1%} at most"
-        )
+        ]
+        if self.num_pruned:
+            lines.append(
+                f"{self.num_pruned} more kinds of layouts have no plan: a lower bound of "
+                "their times exceeds those, or they do not fit"
+            )
+        return lines
 
     def _columns(self, candidate: Candidate) -> tuple[str, ...]:
         """Returns the columns of a candidate."""
-        forecast = candidate.forecast
-        assert forecast.time is not None
+        outline = candidate.outline
         rank = self.best.index(candidate) + 1
         return (
             f"{rank}",
             seconds_text(candidate.seconds),
             *self._measured(candidate),
-            bytes_text(forecast.memory.peak),
-            f"{forecast.time.peak_share:.1%}",
-            bytes_text(forecast.bytes_moved()),
-            seconds_text(forecast.time.exposed),
-            f"{forecast.time.bubble:.0%}",
+            bytes_text(outline.peak),
+            f"{outline.time.peak_share:.1%}",
+            bytes_text(outline.received),
+            seconds_text(outline.time.exposed),
+            f"{outline.time.bubble:.0%}",
             _layout_text(candidate),
         )
 

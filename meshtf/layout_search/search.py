@@ -7,14 +7,17 @@ import dataclasses
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from meshtf.errors import ArgumentError, LayoutError, MeshtfError, explain_error
 from meshtf.hardware import Hardware, as_hardware
-from meshtf.layout_search.candidates import Candidate, exact_candidates, pareto_front
+from meshtf.layout_search.candidates import Candidate, FullPlans, pareto_front
 from meshtf.layout_search.pricing import Prices, make_grid, price
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem, names_of_program
+from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult
 from meshtf.layout_search.space import (
     STORAGES,
@@ -66,6 +69,9 @@ def search(
     shard, and with variables that are replicated, with sharded slots (ZeRO-1) or sharded
     (FSDP). Nothing runs, and no devices are needed.
 
+    Layouts are left out whose time cannot be below that of the best ten, by a lower bound
+    from a recording on a mesh without axes: `build` must make the same ops on each mesh.
+
     Args:
       build: a function of a mesh, and of the names of `choices`, that makes the model and
         returns the function to be timed, such as a training step.
@@ -88,7 +94,8 @@ def search(
         of that size, the outermost, and `build` makes a pipeline, whose number of
         microbatches it gets as well. Each of these plans is as long as the pipeline's
         schedule: fix what you can.
-      progress: a function of the number of plans so far and of all plans, called after each.
+      progress: a function of the number of plans so far, and of all plans that seem to be
+        needed, called after each.
 
     Raises:
       ArgumentError: an argument is of another type, or there are no such devices.
@@ -160,7 +167,10 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 class Search:
-    """One search; the arguments are those of `search`.
+    """One search; the arguments are those of `search`, and
+
+      prune: whether structures whose lower bound exceeds the times of the best are left out.
+      num_best: how many candidates are planned in full and shown.
 
     Attributes:
       prices: the prices of each structure so far.
@@ -178,8 +188,12 @@ class Search:
         choices: dict[str, Sequence[Any]],
         stages: Sequence[int] = (1,),
         progress: Callable[[int, int], None] | None = None,
+        prune: bool = True,
+        num_best: int = NUM_BEST,
     ) -> None:
+        self.num_best = num_best
         self.progress = progress
+        self.prune = prune
         self.problem = problem
         self.max_axes = max_axes
         self.fixed_axes = dict(axes)
@@ -202,20 +216,18 @@ class Search:
         # The first value of each choice stands for all: names do not depend on it.
         base = {name: values[0] for name, values in self.choices.items()}
         self.names = names_of_program(self.problem.record("", {}, base))
-        all_structures = list(self._structures(self.names))
-        for i, structure in enumerate(all_structures):
-            self._price(structure)
-            if self.progress is not None:
-                self.progress(i + 1, len(all_structures))
-        best = exact_candidates(self.problem, self.prices, NUM_BEST)
+        ranking = self._ranked(self._structures(self.names))
+        best = self._price_the_best(ranking)
         if not best:
             raise self._nothing_fits()
+        num_priced = sum(len(prices.grid) for prices in self.prices)
         return SearchResult(
             problem=self.problem,
             best=tuple(best),
             front=tuple(pareto_front(self.prices)),
-            num_priced=sum(len(prices.grid) for prices in self.prices),
+            num_priced=num_priced + ranking.num_candidates,
             num_planned=len(self.prices),
+            num_pruned=len(ranking),
             refused=tuple(self.refused),
             seconds=time.monotonic() - start,
             why_not_layout=self.why_not,
@@ -241,11 +253,12 @@ class Search:
             layout=None,
             storages=[structure.storage],
             choices={**self.choices, MICROBATCHES: self.microbatches},
+            num_best=1,
         )
         other.names = self.names
         check_fixed(structure, self.names, fixed, self.problem.devices)
-        for choice in _with_choices(structure, self.choices):
-            other._price(choice)
+        all_choices = _with_choices(structure, self.choices)
+        candidates = other._price_the_best(other._ranked(all_choices))
         if other.refused and not other.prices:
             return refused_text(other.refused[0][1])
         if not other.prices:
@@ -253,7 +266,6 @@ class Search:
                 f"No sizes of its axes with {self.problem.devices:,} devices in all divide "
                 "what they shard."
             )
-        candidates = exact_candidates(self.problem, other.prices, 1)
         if candidates:
             return comparison_text(best, candidates[0])
         least = min(float(prices.memory.min()) for prices in other.prices)
@@ -294,18 +306,56 @@ class Search:
             return self.choices
         return {**self.choices, MICROBATCHES: self.microbatches}
 
-    def _price(self, structure: Structure) -> None:
+    def _ranked(self, all_structures: Iterable[Structure]) -> Ranking:
+        """Returns the structures that have sizes, in the order in which they are priced."""
+        ranking = Ranking(self.problem, self.microbatches, self.prune)
+        for structure in all_structures:
+            counts = self.microbatches
+            if structure.stages > 1:
+                counts = [int(dict(structure.choices)[MICROBATCHES])]  # type: ignore[call-overload]
+            fixed = self.fixed_axes
+            grid = make_grid(structure, self.problem, self.names, counts, fixed)
+            if grid is not None:
+                ranking.add(structure, grid)
+        return ranking
+
+    def _price_the_best(self, ranking: Ranking) -> list[Candidate]:
+        """Returns the best candidates. It prices all structures that may have one, and leaves
+        the others in the ranking.
+        """
+        ranking.check_bounds()
+        plans = FullPlans(self.problem, self.num_best)
+        while (ranked := ranking.pop(self._last_estimate())) is not None:
+            self._price(ranked, ranking)
+        best = plans.best(self.prices)
+        while (ranked := ranking.pop(plans.limit)) is not None:
+            self._price(ranked, ranking)
+            best = plans.best(self.prices)
+        return best
+
+    def _last_estimate(self) -> float:
+        """Returns the estimated seconds of the last of the best candidates so far."""
+        estimates = [np.full(self.num_best, np.inf)]
+        for prices in self.prices:
+            fits = prices.memory <= self.problem.memory
+            estimates.append(prices.seconds[fits])
+        last = self.num_best - 1
+        return float(np.partition(np.concatenate(estimates), last)[last])
+
+    def _price(self, ranked: Ranked, ranking: Ranking) -> None:
         """Prices the candidates of a structure."""
-        counts = self.microbatches
-        if structure.stages > 1:
-            counts = [int(dict(structure.choices)[MICROBATCHES])]  # type: ignore[call-overload]
-        grid = make_grid(structure, self.problem, self.names, counts, self.fixed_axes)
-        if grid is None:
-            return
+        structure, grid = ranked.structure, ranked.grid
         try:
-            self.prices.append(price(structure, self.problem, grid))
+            recorded = ranking.record(ranked)
+            self.prices.append(
+                price(structure, self.problem, grid, recorded, ranked.durations)
+            )
         except MeshtfError as error:
             self.refused.append((structure, error))
+        if self.progress is not None:
+            num_priced = len(self.prices) + len(self.refused)
+            remaining = ranking.count(self._last_estimate())
+            self.progress(num_priced, num_priced + remaining)
 
     def _nothing_fits(self) -> LayoutError:
         """Returns the error for a search without a result."""
@@ -340,6 +390,4 @@ def _with_choices(
 ) -> Iterator[Structure]:
     """Yields a structure with each combination of the choices."""
     for values in itertools.product(*choices.values()):
-        yield dataclasses.replace(
-            structure, choices=tuple(zip(choices, values, strict=True))
-        )
+        yield structure.with_choices(tuple(zip(choices, values, strict=True)))

@@ -113,6 +113,10 @@ class Structure:
                 axes_of.setdefault(dim, []).append(axis)
         return "; ".join(f"{dim}:{'+'.join(axes)}" for dim, axes in axes_of.items())
 
+    def with_choices(self, choices: tuple[tuple[str, object], ...]) -> Structure:
+        """Returns this structure with other settings of the program."""
+        return dataclasses.replace(self, choices=choices)
+
     @property
     def stored_rule(self) -> str:
         """The further rule for variables or slots; "" if there is none."""

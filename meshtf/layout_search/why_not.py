@@ -145,8 +145,8 @@ def comparison_text(best: Candidate, other: Candidate) -> str:
     lines = [
         f"At best (axes {sizes}{choices}) a step takes {seconds_text(other.seconds)}, "
         f"{ratio:.2f} of the {seconds_text(best.seconds)} of the first choice; "
-        f"{bytes_text(other.forecast.memory.peak)} in place of "
-        f"{bytes_text(best.forecast.memory.peak)}."
+        f"{bytes_text(other.outline.peak)} in place of "
+        f"{bytes_text(best.outline.peak)}."
     ]
     rows = _differences(best.forecast, other.forecast)
     if rows:

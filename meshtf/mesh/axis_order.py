@@ -92,6 +92,12 @@ def with_lowest_orders(placement: Placement) -> Placement:
     return tuple(states.get(axis, state) for axis, state in zip(axes, placement))
 
 
+def shards_over_several(placement: Placement) -> bool:
+    """Returns whether several axes shard one dimension."""
+    dims = [state.dim for state in placement if isinstance(state, Sharded)]
+    return len(set(dims)) < len(dims)
+
+
 def changed_axes(
     axes: Sequence[str], placement: Placement, other: Placement
 ) -> dict[str, str]:

@@ -106,3 +106,13 @@ def reduced_placement(placement: Placement) -> Placement:
     return tuple(
         Replicated if isinstance(state, Partial) else state for state in placement
     )
+
+
+def creates_partial(old: Placement, new: Placement) -> bool:
+    """Returns whether `new` is a partial sum along an axis where `old` is not the same
+    partial sum: no reshard does that.
+    """
+    for old_state, new_state in zip(old, new):
+        if isinstance(new_state, Partial) and new_state != old_state:
+            return True
+    return False

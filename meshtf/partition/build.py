@@ -10,9 +10,9 @@ Differentiation may replace a recorded node by one with more outputs, such as re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from meshtf.graph import Branch, Call, HostOp, Loop, Node, Tensor, WriteOp
+from meshtf.graph import Branch, Call, HostOp, Loop, Node, Store, Tensor, WriteOp
 from meshtf.graph.recorder import latest_version
 from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.once_per_mesh import log_once
@@ -33,20 +33,23 @@ def build(
     placement: Placement | None = None,
     finish: bool = True,
     prune: bool = True,
+    store_placements: Mapping[Store, Placement] | None = None,
 ) -> Program:
     """Returns the program that computes `results`.
 
     Args:
       nodes: the recorded nodes, in the order in which they were recorded.
       results: the tensors to compute.
-      mesh: the mesh of the tensors.
+      mesh: the mesh that the program runs on: that of the tensors, or another one.
       placement: the placement that all results get; None: each result keeps the
         placement that the planner chose for it.
       finish: whether partial sums among the results are reduced, where `placement` is
         None.
       prune: whether to leave out nodes that neither a result nor an effect needs.
+      store_placements: where the nodes were recorded on another mesh, the placements on
+        `mesh` of the variables and arguments that they read.
     """
-    builder = Builder(mesh, PLANNERS)
+    builder = Builder(mesh, PLANNERS, store_placements=store_placements)
     if prune:
         remaining_nodes = live_nodes(nodes, results)
     else:

@@ -1,9 +1,8 @@
 """The builder of a program: it plans one node (application of an op) after another, and
 appends the node's reshards and its computation to the steps of the program.
 
-A tensor is resharded to each placement (its state along each mesh axis) at most once, from
-the value that costs the fewest bytes. But a parameter that is gathered for the forward pass
-is freed, and gathered again for the backward pass: see `Mesh.keep_gathered`.
+A tensor is resharded to each placement (its state along each mesh axis) at most once, from the
+cheapest value. But a parameter that was gathered is freed: see `Mesh.keep_gathered`.
 
     builder = Builder(mesh, planners)
     builder.add_node(node)
@@ -33,12 +32,12 @@ from meshtf.graph import (
 from meshtf.graph.recorder import EagerStore
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
 from meshtf.mesh.axis_order import with_lowest_orders
-from meshtf.mesh.state import reduced_placement
+from meshtf.mesh.state import creates_partial, reduced_placement
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only, received_elements
 from meshtf.partition.planner import NodePlan, plan_node
 from meshtf.partition.preferred_placement import PreferredPlacement
-from meshtf.partition.reshard_table import creates_partial, placement_after, reshards
+from meshtf.partition.reshard_table import placement_after, reshards
 from meshtf.partition.steps import (
     Compute,
     GatherStatisticsStep,
@@ -73,8 +72,8 @@ class Builder:
       mesh: the mesh on which the program runs.
       planners: {type of op: function (builder, node) that plans a node of this type and
         appends its steps}, for ops with bodies: loops, branches and calls.
-      notes: the notes of the surrounding program, to which the builder of a body adds
-        its own; None: this is not the builder of a body.
+      notes: those of the surrounding program, if this is the builder of a body.
+      store_placements: see `build`; a store of another mesh that it lacks is replicated.
 
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
@@ -82,8 +81,7 @@ class Builder:
       placements: {tensor: the placement that planning assumes for it}. A value in this
         placement is computed only when a node needs it.
       values: {tensor: {placement: the tensor's value in this placement}}.
-      backward_values: the same dict for nodes of the backward pass, with the parameters
-        that are gathered a second time there.
+      backward_values: the same for the backward pass, which gathers parameters again.
       planned_bodies: {body: the plan that all its calls share}.
     """
 
@@ -92,9 +90,11 @@ class Builder:
         mesh: Mesh,
         planners: Mapping[type[Op], Planner],
         notes: dict[str, None] | None = None,
+        store_placements: Mapping[Store, Placement] | None = None,
     ) -> None:
         self.mesh = mesh
         self.planners = planners
+        self.store_placements = store_placements or {}
         self.notes: dict[str, None] = {} if notes is None else notes
         self.steps: list[Step] = []
         self.placements: dict[Tensor, Placement] = {}
@@ -181,7 +181,9 @@ class Builder:
         """Appends the reshards to `target`; adds the value that each of them computes to
         `values`, the tensor's values by placement.
         """
-        start = min(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))
+        start, *remaining = values
+        if remaining:
+            start = min(values, key=lambda p: self._cost(tensor.spec, p, target))
         placement = start
         for reshard in reshards(self.mesh.axes, start, target, tensor.shape):
             source = values[placement]
@@ -219,7 +221,7 @@ class Builder:
         placement, stored_value = next(iter(values.items()))
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
-    def _reshard_cost(self, spec: Spec, old: Placement, new: Placement) -> float:
+    def _cost(self, spec: Spec, old: Placement, new: Placement) -> float:
         """Returns the cost of a reshard: the elements that a device receives, and 0.001
         for each collective. It is infinite if `new` is a partial sum that `old` is not.
         """
@@ -229,10 +231,8 @@ class Builder:
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
 
     def _read(self, tensor: Tensor, store: Any) -> None:
-        """Appends the step that reads a store, such as a variable, as `tensor`; a store of
-        another mesh is read as replicated.
-        """
-        placement = self.mesh.replicated
+        """Appends the step that reads a store, such as a variable, as `tensor`."""
+        placement = self.store_placements.get(store, self.mesh.replicated)
         if store.mesh is self.mesh:
             placement = store.placement
         value = Value(tensor.spec, placement)
@@ -300,7 +300,7 @@ class Builder:
         return plan_node(
             op=node.op,
             mesh=self.mesh,
-            layout=node.layout,
+            layout=self.mesh.layout_in(node.region),
             ins=tuple(x.spec for x in node.inputs),
             placements=self._input_placements(node),
             outs=tuple(y.spec for y in node.outputs),

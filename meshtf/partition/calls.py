@@ -274,7 +274,7 @@ def _as_argument(
     plan = plan_node(
         op=x.node.op,
         mesh=builder.mesh,
-        layout=x.node.layout,
+        layout=builder.mesh.layout_in(x.node.region),
         ins=(),
         placements=(),
         outs=(x.spec,),

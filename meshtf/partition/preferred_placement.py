@@ -68,7 +68,8 @@ class PreferredPlacement:
             candidates = equal_names + superset_names
             if candidates:
                 return self._as_primal(candidates[0], y)
-        placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
+        layout = self.mesh.layout_in(node.region)
+        placement, conflicts = self.mesh.place(y.shape, layout, self.stage(node))
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None
         if (y.shape, placement) not in self._seen:
@@ -110,7 +111,8 @@ class PreferredPlacement:
         if primal in self.tensors.placements or primal.sharded_value is not None:
             return self.tensors.placement_of(primal)
         node = primal.node
-        placement, _conflicts = self.mesh.place(primal.shape, node.layout, node.stage)
+        layout = self.mesh.layout_in(node.region)
+        placement, _conflicts = self.mesh.place(primal.shape, layout, node.stage)
         return placement
 
     def _as_primal(self, primal: Tensor, y: Tensor) -> Placement:
@@ -160,13 +162,14 @@ def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[st
     """Yields a remark on each dimension of which at least a tenth more is stored than it has
     elements, since its shards end with padding.
     """
-    local = local_shape(shape, placement, mesh)
     sharding_axes = axes_by_dim(mesh.axes, placement)
     for dim in shape:
         axes = sharding_axes.get(dim.name, ())
         num_shards = mesh.group_size(*axes)
-        stored = local[dim.name] * num_shards
-        if not axes or not dim.size or stored < (1 + _MIN_PADDING) * dim.size:
+        if not dim.size % num_shards:
+            continue
+        stored = local_shape(shape, placement, mesh)[dim.name] * num_shards
+        if stored < (1 + _MIN_PADDING) * dim.size:
             continue
         below = dim.size // num_shards * num_shards
         sizes = f"{below} or {below + num_shards}" if below else f"{num_shards}"

@@ -50,13 +50,16 @@ from meshtf.mesh.axis_order import (
     changed_axes,
     new_orders,
     num_kept_shards,
-    order_of,
     placement_between,
     sharded_states,
+    shards_over_several,
     with_lowest_orders,
     without_order,
 )
+from meshtf.mesh.state import creates_partial
 from meshtf.names import Shape
+
+MAX_CACHED = 20_000  # pairs of placements; then the oldest are dropped
 
 
 class Reshard(NamedTuple):
@@ -106,16 +109,6 @@ class Reshard(NamedTuple):
         return "+".join(self.axes)
 
 
-def creates_partial(old: Placement, new: Placement) -> bool:
-    """Returns whether `new` is a partial sum along an axis where `old` is not the same
-    partial sum: no reshard does that.
-    """
-    for old_state, new_state in zip(old, new):
-        if isinstance(new_state, Partial) and new_state != old_state:
-            return True
-    return False
-
-
 def placement_after(
     axes: Iterable[str], placement: Placement, reshard: Reshard
 ) -> Placement:
@@ -158,41 +151,48 @@ def reshards(
       ValueError: `new` is a partial sum along an axis where `old` is not the same
         partial sum: the table has "never" there.
     """
-    has_orders = any(map(order_of, (*old, *new)))
-    if has_orders:
-        old, new = with_lowest_orders(old), with_lowest_orders(new)
+    old, new = with_lowest_orders(old), with_lowest_orders(new)
     if old == new:
         return []
+    if not (shards_over_several(old) or shards_over_several(new)):
+        shape = None  # no order could change, whatever the sizes
+    return list(_reshards(tuple(axes.items()), old, new, shape))
+
+
+@functools.lru_cache(maxsize=MAX_CACHED)
+def _reshards(
+    axes_and_sizes: tuple[tuple[str, int], ...],
+    old: Placement,
+    new: Placement,
+    shape: Shape | None,
+) -> tuple[Reshard, ...]:
+    """Returns what `reshards` does, for placements that differ."""
     if creates_partial(old, new):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
+    axes = dict(axes_and_sizes)
     between = placement_between(axes, old, new, shape)
     if between is not None:
         to_between = reshards(axes, old, between, shape)
-        return [*to_between, *reshards(axes, between, new, shape)]
-    permute = _reorder(axes, old, new, shape) if has_orders else None
-    permute = permute or _permute(axes, old, new)
+        return (*to_between, *reshards(axes, between, new, shape))
+    permute = _reorder(axes, old, new, shape) or _permute(axes, old, new)
     if permute is None:
         result = _in_order(tuple(axes), old, new)
-        if not has_orders:
-            return result
         # An all_to_all gives a dimension the axes of another one, in their order.
-        after_all = functools.reduce(
-            functools.partial(placement_after, tuple(axes)), result, old
-        )
-        return [*result, *reshards(axes, after_all, new, shape)]
+        after_each = functools.partial(placement_after, tuple(axes))
+        after_all = functools.reduce(after_each, result, old)
+        return (*result, *reshards(axes, after_all, new, shape))
     remaining_reshards = reshards(axes, placement_after(axes, old, permute), new, shape)
-    # Leading reshards that make the tensor smaller run before the permute, which then sends
-    # less.
+    # The permute sends less after leading reshards that make the tensor smaller.
     num_shrinking = 0
     for reshard in remaining_reshards:
         if reshard.kind not in ("slice", "reduce_scatter"):
             break
         num_shrinking += 1
-    return [
+    return (
         *remaining_reshards[:num_shrinking],
         permute,
         *remaining_reshards[num_shrinking:],
-    ]
+    )
 
 
 def _reorder(

@@ -350,14 +350,14 @@ Step = (
 
 def inputs_of(step: Step) -> Iterable[Value]:
     """Returns the values that a step computes on."""
+    if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
+        return step.inputs
     if isinstance(step, ReadStep):
         return ()
     if isinstance(step, WriteStep):
         return step.values
     if isinstance(step, Bucket):
         return [reduction.src for reduction in step.reductions]
-    if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
-        return step.inputs
     return (step.src,)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 
-import numpy as np
 import pytest
 
 import meshtf as mtf
@@ -14,6 +13,7 @@ from meshtf.layout_search.pricing import make_grid, ordered
 from meshtf.layout_search.problem import Problem, names_of_program
 from meshtf.layout_search.search import Search
 from meshtf.layout_search.space import structures
+from tests.layout_search.programs import drawn_hardware, mlp
 
 SLOW_NETWORK = Hardware(
     "test",
@@ -22,37 +22,6 @@ SLOW_NETWORK = Hardware(
     links=(Link("host", 2, 1e10, 1e-6), Link("network", None, 1e9, 1e-5)),
     memory=2**40,
 )
-
-
-def mlp(sizes):
-    """Returns (build, arguments) of a training step of two layers."""
-
-    def build(mesh, microbatches=1):
-        layer = mtf.layers.FeedForward(
-            mesh,
-            f"d_model:{sizes['d_model']}",
-            f"d_ff:{sizes['d_ff']}",
-            use_bias=False,
-        )
-        variables = layer.trainable_variables
-        optimizer = mtf.optimizers.AdamW(variables, 1e-3)
-
-        @mtf.function(mesh=mesh, x="batch;d_model", step="")
-        def train_step(x, step):
-            loss, grads = mtf.optimizers.accumulate_gradients(
-                lambda xs: mtf.reduce_mean(mtf.square(layer(xs["x"]))),
-                variables,
-                {"x": x},
-                dim="batch",
-                microbatches=microbatches,
-            )
-            optimizer.apply_gradients(grads, variables, step)
-            return loss
-
-        return train_step
-
-    x = np.zeros([sizes["batch"], sizes["d_model"]], "float32")
-    return build, (x, np.int32(0))
 
 
 def brute_force(problem, microbatches, max_axes):
@@ -81,18 +50,7 @@ def test_the_first_choice_is_that_of_brute_force(index):
         name: draw.choice((8, 16, 64, 256)) for name in ("batch", "d_model", "d_ff")
     }
     build, args = mlp(sizes)
-    hardware = Hardware(
-        "drawn",
-        {"float32": 10 ** draw.uniform(9, 13)},
-        memory_bandwidth=10 ** draw.uniform(8, 12),
-        op_seconds=draw.choice((0.0, 1e-6)),
-        overlaps=draw.random() < 0.5,
-        fuses=draw.random() < 0.5,
-        links=(
-            Link("host", 2, 10 ** draw.uniform(8, 11), 1e-6),
-            Link("network", None, 10 ** draw.uniform(7, 10), 1e-5),
-        ),
-    )
+    hardware = drawn_hardware(draw)
     problem = Problem(build, args, draw.choice((4, 8)), hardware, memory=2**40)
     microbatches = [1, 2, 4]
     every = brute_force(problem, microbatches, max_axes=2)

@@ -171,8 +171,8 @@ PLANNING = (
         "the farthest version is moved",
         PROGRAM,
         "Builder._append_reshards",
-        "min(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))",
-        "max(values, key=lambda p: self._reshard_cost(tensor.spec, p, target))",
+        "min(values, key=lambda p: self._cost(tensor.spec, p, target))",
+        "max(values, key=lambda p: self._cost(tensor.spec, p, target))",
         TEST_PROGRAM,
     ),
     Mutant(

@@ -28,6 +28,7 @@ from meshtf.partition import (
     Compute,
     GatherStatisticsStep,
     LoopStep,
+    NodePlan,
     ReshardStep,
     Value,
     WindowStep,
@@ -71,7 +72,8 @@ class Sizes:
 
 
 class Durations:
-    """Predicts the seconds of the steps of one program.
+    """Predicts the seconds of the steps of a program, or of programs that were planned for
+    meshes of the same axes.
 
     Args:
       hardware: the profile.
@@ -92,8 +94,10 @@ class Durations:
             strides=self.sizes.strides,
         )
         self.matmuls = MatmulTimes(hardware)
+        self._local_sizes: dict[tuple[str, int, tuple[str, ...]], Any] = {}
         self._bytes: dict[tuple[Spec, Placement], Any] = {}
-        # By the id of a plan: the steps of the program keep all plans alive.
+        # By the id of a plan; all of these plans are kept, so that no other one gets the id.
+        self._plans: dict[int, NodePlan] = {}
         self._shapes: dict[int, MatmulShape | None] = {}
         self._flops: dict[int, Any] = {}
         self._seconds: dict[tuple[Any, ...], Any] = {}
@@ -112,16 +116,27 @@ class Durations:
         return self._bytes[key]
 
     def _shard_bytes(self, spec: Spec, placement: Placement) -> Any:
+        axes_of = axes_by_dim(self.mesh.axes, placement)
         result: Any = float(dtype_bytes(spec.dtype))
         for dim in spec.shape:
-            size = self.sizes.global_size(dim.name, dim.size)
-            result = result * _ceil_divide(size, self._num_shards(placement, dim.name))
+            axes = axes_of.get(dim.name, ())
+            result = result * self._local_size(dim.name, dim.size, axes)
         return result
 
-    def _num_shards(self, placement: Placement, dim: str) -> Any:
-        """Returns the number of shards of a dimension in a placement."""
-        axes = axes_by_dim(self.mesh.axes, placement).get(dim, ())
-        return self.collectives.group_size(axes)
+    def _local_size(self, name: str, size: int, axes: tuple[str, ...]) -> Any:
+        """Returns the size of a dimension or factor on one device, with padding.
+
+        Args:
+          name: its name.
+          size: its planned global size.
+          axes: the axes that shard it.
+        """
+        key = name, size, axes
+        if key not in self._local_sizes:
+            global_size = self.sizes.global_size(name, size)
+            shards = self.collectives.group_size(axes)
+            self._local_sizes[key] = -(-global_size // shards)
+        return self._local_sizes[key]
 
     def compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns the seconds of an op on one device.
@@ -133,10 +148,16 @@ class Durations:
         stored: tuple[bool, ...] = ()
         if in_memory is not None:
             stored = tuple(value in in_memory for value in (*step.ins, *step.outs))
-        key = (id(step.plan), step.makes_statistics, stored)
+        key = (self._id_of_plan(step), step.makes_statistics, stored)
         if key not in self._seconds:
             self._seconds[key] = self._compute(step, in_memory)
         return self._seconds[key]
+
+    def _id_of_plan(self, step: Compute) -> int:
+        """Returns the id of the plan of a step."""
+        key = id(step.plan)
+        self._plans[key] = step.plan
+        return key
 
     def _compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns what `compute` does."""
@@ -218,7 +239,7 @@ class Durations:
 
     def local_flops(self, step: Compute) -> Any:
         """Returns the FLOPs of an op on one device, with those of padding."""
-        key = id(step.plan)
+        key = self._id_of_plan(step)
         if key not in self._flops:
             self._flops[key] = self._local_flops(step)
         return self._flops[key]
@@ -226,16 +247,16 @@ class Durations:
     def _local_flops(self, step: Compute) -> Any:
         flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
         for factor, planned_size in step.plan.sizes:
-            size = self.sizes.global_size(factor, planned_size)
-            shards = self.collectives.group_size(step.plan.axes_of(factor))
-            flops = flops * _ceil_divide(size, shards) / max(planned_size, 1)
+            axes = step.plan.axes_of(factor)
+            local_size = self._local_size(factor, planned_size, axes)
+            flops = flops * local_size / max(planned_size, 1)
         return flops
 
     def matmul_shape(self, step: Compute) -> MatmulShape | None:
         """Returns the local shape of a matmul; None: the op is none. An op multiplies matrices
         if it sums over a factor that two of its inputs have.
         """
-        key = id(step.plan)
+        key = self._id_of_plan(step)
         if key not in self._shapes:
             self._shapes[key] = self._matmul_shape(step)
         return self._shapes[key]
@@ -255,9 +276,8 @@ class Durations:
             return None
         sizes: dict[str, Any] = {"batch": 1, "m": 1, "n": 1, "k": 1}
         for factor, planned_size in step.plan.sizes:
-            shards = self.collectives.group_size(step.plan.axes_of(factor))
-            size = self.sizes.global_size(factor, planned_size)
-            local_size = _ceil_divide(size, shards)
+            axes = step.plan.axes_of(factor)
+            local_size = self._local_size(factor, planned_size, axes)
             if factor in sums:
                 group = "k"
             elif factor in left and factor in right:
@@ -355,8 +375,3 @@ def stage_of(placement: Placement) -> int | None:
         if isinstance(state, OnStage):
             return state.coordinate
     return None
-
-
-def _ceil_divide(size: Any, shards: Any) -> Any:
-    """Returns the number of elements of a shard, with padding."""
-    return -(-size // shards)

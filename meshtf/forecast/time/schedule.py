@@ -110,6 +110,7 @@ class Schedule:
       program: the program.
       durations: the seconds of its steps.
       spans: the list to which the spans of all steps are added; None: none are recorded.
+      counts: whether `totals` has the seconds of ops; those of collectives are always there.
 
     Attributes:
       totals: the seconds by kind of work.
@@ -123,8 +124,10 @@ class Schedule:
         program: Program,
         durations: Durations,
         spans: list[Span] | None = None,
+        counts: bool = True,
     ) -> None:
         self.program = program
+        self._counts = counts
         self.durations = durations
         self.spans = spans
         self.totals = Totals()
@@ -151,6 +154,11 @@ class Schedule:
         self.end: Any = np.max(
             np.broadcast_arrays(*self._computes, *self._receives), axis=0
         )
+
+    @property
+    def computed(self) -> Any:
+        """The time at which devices have computed all ops; collectives may still run."""
+        return max_of(self._computes)
 
     @property
     def period(self) -> Any:
@@ -187,24 +195,30 @@ class Schedule:
         seconds = self.durations.compute(step, self._in_memory)
         if self.durations.has_kernel(step, self._in_memory):
             self._launch(step.plan.stage)
+        kind = "op" if self.durations.matmul_shape(step) is None else "matmul"
+        if self._counts:
+            self._count(step, seconds)
+        self._run(step, seconds, step.plan.stage, kind)
+
+    def _count(self, step: Compute, seconds: Any) -> None:
+        """Adds the seconds of an op to the totals."""
         totals = self.totals
         shape = self.durations.matmul_shape(step)
         share = self._share_of_stages(step.plan.stage)
         totals.add_work(self.durations.work_kind(step), seconds * share)
         if shape is None:
             totals.other_ops = totals.other_ops + seconds * share
-            kind = "op"
-        else:
-            totals.matmuls = totals.matmuls + seconds * share
-            totals.matmul_flops = totals.matmul_flops + shape.flops * share
-            covered = self.durations.matmuls.is_covered(shape)
-            totals.covered_flops = totals.covered_flops + shape.flops * share * covered
-            kind = "matmul"
-        self._run(step, seconds, step.plan.stage, kind)
+            return
+        totals.matmuls = totals.matmuls + seconds * share
+        totals.matmul_flops = totals.matmul_flops + shape.flops * share
+        covered = self.durations.matmuls.is_covered(shape)
+        totals.covered_flops = totals.covered_flops + shape.flops * share * covered
 
     def _launch(self, stage: int | None, ops: Any = 1) -> None:
         """Lets the hosts of a stage, or of all stages, launch the next ops."""
         seconds = self.durations.hardware.launch_seconds
+        if not seconds:
+            return
         for i in self._stages(stage):
             self._launched[i] = self._launched[i] + ops * seconds
 
@@ -222,17 +236,21 @@ class Schedule:
         """Runs a step on the unit that computes, of one stage or of all."""
         ready = self._latest(dependencies_of(step))
         stages = self._stages(stage)
-        end: Any = ready + seconds
+        end: Any = 0.0
+        if len(stages) > 1:
+            end = ready + seconds
+        launches = self.durations.hardware.launch_seconds > 0
         for i in stages:
             # Stages do not wait for each other: each computes what all of them need when it
             # is free, and then goes on.
             start = np.maximum(ready, self._computes[i])
-            start = np.maximum(start, self._launched[i])
+            if launches:
+                start = np.maximum(start, self._launched[i])
             self._computes[i] = start + seconds
             self.busy[i] = self.busy[i] + seconds
-            self._record(i, kind, step, start, start + seconds, runs)
+            self._record(i, kind, step, start, self._computes[i], runs)
             if len(stages) == 1:
-                end = start + seconds
+                end = self._computes[i]
         self._ready.update(dict.fromkeys(outputs_of(step), end))
 
     def _add_collective(self, step: Step) -> None:
@@ -252,11 +270,13 @@ class Schedule:
             stage = stage_of(step.out.placement)
         share = self._share_of_stages(stage)
         self.totals.add_collective(axes, seconds * share)
-        self.totals.add_work(_kind_of_collective(step), seconds * share)
+        if self._counts:
+            self.totals.add_work(_kind_of_collective(step), seconds * share)
         start = self._latest(dependencies_of(step))
         stages = self._stages(stage)
         waits = not self.durations.hardware.overlaps and not is_sent
-        self._launch(stage, ops=np.where(np.asarray(seconds) > 0, 1, 0))
+        if self.durations.hardware.launch_seconds:
+            self._launch(stage, ops=np.where(np.asarray(seconds) > 0, 1, 0))
         for i in stages:
             start = np.maximum(start, self._receives[i])
             start = np.maximum(start, self._launched[i])
@@ -268,7 +288,7 @@ class Schedule:
             if waits:
                 self._computes[i] = end
                 self.busy[i] = self.busy[i] + seconds
-            if np.any(seconds):
+            if self.spans is not None and np.any(seconds):
                 self._record(i, "collective", step, start, end)
         self._ready.update(dict.fromkeys(outputs_of(step), end))
 
@@ -321,7 +341,7 @@ class Schedule:
     def _simulate(self, body: Program, start: Any) -> Schedule:
         """Returns the schedule of one run of a body."""
         if self.spans is None:
-            return Schedule(body, self.durations)
+            return Schedule(body, self.durations, counts=self._counts)
         spans: list[Span] = []
         schedule = Schedule(body, self.durations, spans)
         for span in spans:

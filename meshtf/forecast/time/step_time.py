@@ -28,24 +28,28 @@ def step_time(
     """
     if hardware is None:
         return None, ()
-    durations = Durations(hardware, program.mesh)
     spans: list[Span] = []
-    schedule = Schedule(program, durations, spans)
-    times = step_times(schedule, peak_dtype(program, durations))
+    schedule = Schedule(program, Durations(hardware, program.mesh), spans)
+    return time_of(schedule), tuple(map(_plain_span, spans))
+
+
+def time_of(schedule: Schedule) -> StepTime:
+    """Returns the predicted time of a simulated program."""
+    hardware = schedule.durations.hardware
+    times = step_times(schedule, peak_dtype(schedule.program, schedule.durations))
     plain = {name: float(value) for name, value in times.items()}
     collectives = {axes: float(s) for axes, s in schedule.totals.collectives.items()}
     ordered = sorted(collectives.items(), key=lambda item: -item[1])
     calls = plain["seconds"] - float(schedule.end)
     totals = {**schedule.totals.work, "call": calls}
     work = sorted(totals.items(), key=lambda item: -item[1])
-    time = StepTime(
+    return StepTime(
         hardware=hardware.name,
         source=hardware.sources.get("matmul_flops", ""),
         work=tuple((kind, float(s)) for kind, s in work if s),
         collectives=tuple((axes, s) for axes, s in ordered if s),
         **plain,
     )
-    return time, tuple(map(_plain_span, spans))
 
 
 def _plain_span(span: Span) -> TimelineSpan:
@@ -67,6 +71,19 @@ def _plain_span(span: Span) -> TimelineSpan:
     )
 
 
+def step_seconds(schedule: Schedule) -> Any:
+    """Returns the seconds of a step, with those of its call; an array if the schedule has
+    arrays.
+    """
+    hardware = schedule.durations.hardware
+    calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
+    calls = calls * hardware.work_factor("call")
+    # Where devices compute on their own, the host prepares the next call meanwhile.
+    if hardware.overlaps:
+        return np.maximum(schedule.end, calls)
+    return schedule.end + calls
+
+
 def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
     """Returns the values of `StepTime` that are numbers, by name; arrays if the schedule has
     arrays.
@@ -77,12 +94,7 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
     """
     totals = schedule.totals
     hardware = schedule.durations.hardware
-    calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
-    calls = calls * hardware.work_factor("call")
-    # Where devices compute on their own, the host prepares the next call meanwhile.
-    seconds = schedule.end + calls
-    if hardware.overlaps:
-        seconds = np.maximum(schedule.end, calls)
+    seconds = step_seconds(schedule)
     busy: Any = sum(schedule.busy) / len(schedule.busy)
     computes = totals.matmuls + totals.other_ops
     idle = np.maximum(schedule.end - busy, 0.0)

@@ -1,0 +1,66 @@
+"""The outline of a forecast: time, memory and bytes received of a whole program, without its
+ops. It takes a third of the time of a forecast.
+
+    outline(build(nodes, results, mesh), hardware).peak
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from meshtf.forecast.communication import received_bytes
+from meshtf.forecast.memory.peak_memory import Timelines, by_stage
+from meshtf.forecast.report_data import StepTime
+from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.schedule import Schedule
+from meshtf.forecast.time.step_time import time_of
+from meshtf.graph import Store
+from meshtf.hardware import Hardware
+from meshtf.partition import Program, ReadStep, WriteStep, walk
+from meshtf.partition.cost import local_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """What a program needs on one device.
+
+    Attributes:
+      time: the predicted time of a step.
+      peak: the bytes at the peak of memory, at the stage that needs the most.
+      received: the bytes that a device receives, as the mean over the stages.
+    """
+
+    time: StepTime
+    peak: float
+    received: float
+
+
+def outline(program: Program, hardware: Hardware) -> Outline:
+    """Returns the outline of a program's forecast.
+
+    Args:
+      program: the planned program.
+      hardware: the profile of the devices.
+    """
+    schedule = Schedule(program, Durations(hardware, program.mesh))
+    return Outline(
+        time=time_of(schedule),
+        peak=_peak_bytes(program, under_xla=hardware.fuses),
+        received=received_bytes(program),
+    )
+
+
+def _peak_bytes(program: Program, under_xla: bool) -> float:
+    """Returns the bytes at the peak of memory, those of variables and arguments included."""
+    mesh = program.mesh
+    stores: dict[Store, None] = {}
+    for step, _ in walk(program):
+        if isinstance(step, ReadStep):
+            stores[step.store] = None
+        elif isinstance(step, WriteStep):
+            stores.update(dict.fromkeys(step.variables))
+    peaks = Timelines(program, set(), under_xla).peaks()
+    return max(
+        peak.everything + sum(local_bytes(x.spec, x.placement, mesh) for x in stored)
+        for peak, stored in zip(peaks, by_stage(stores, mesh), strict=True)
+    )

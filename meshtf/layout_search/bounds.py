@@ -1,0 +1,211 @@
+"""Lower bounds of the time and memory of a structure, which need a part of its plan.
+
+    bounds = LowerBounds(problem, choices, microbatches=[1, 2, 4])
+    bounds.of_forward(structure, grid)      # seconds [candidates], by a fifth of the plan
+    bounds.of_gradient(structure, grid)     # larger ones, by half of the plan
+
+No bound exceeds the seconds that `price` computes. The ops of a program run one after the
+other, in the order in which they were recorded, so the forward pass takes as long as if
+nothing followed; and N devices need at least an N-th of the time in which one device computes
+what follows:
+
+    seconds >= (forward pass, planned) + (what follows, on one device) / N
+
+The program is recorded once, on a mesh of one position. This assumes that `build` makes the
+same ops on each mesh; `hold_for` checks that for each structure that is recorded on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshtf.forecast.time.durations import Durations, Sizes
+from meshtf.forecast.time.memory_traffic import values_in_memory
+from meshtf.forecast.time.schedule import Schedule
+from meshtf.graph import Node
+from meshtf.graph.recorder import Recorded
+from meshtf.layout_search.beginning import (
+    Beginning,
+    Stores,
+    forward_nodes,
+    has_gradient,
+    nodes_before_updates,
+)
+from meshtf.layout_search.candidates import MEMORY_MARGIN
+from meshtf.layout_search.pricing import (
+    PLANNED_MICROBATCHES,
+    SCANNED,
+    Grid,
+    durations_of,
+    medium_mesh,
+    memory_of,
+    microbatch_dims,
+)
+from meshtf.layout_search.problem import MICROBATCHES, Problem
+from meshtf.layout_search.space import Structure
+from meshtf.mesh import Mesh
+from meshtf.partition import Compute, LoopStep, Program
+from meshtf.partition.build import live_nodes
+
+
+class LowerBounds:
+    """The lower bounds of one program, that is of one combination of choices.
+
+    Args:
+      problem: what is searched for.
+      choices: the further arguments of `build`.
+      microbatches: the numbers of microbatches that are tried.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        choices: Mapping[str, Any],
+        microbatches: Sequence[int],
+    ) -> None:
+        self._problem = problem
+        self._memory_limit = problem.memory * MEMORY_MARGIN
+        choices = dict(choices)
+        if max(microbatches) > 1:
+            choices[MICROBATCHES] = PLANNED_MICROBATCHES
+        recorded = problem.record("", {}, choices)
+        nodes = live_nodes(recorded.nodes, recorded.results)
+        self._stores = Stores(nodes)
+        self._forward = Beginning(forward_nodes(nodes), self._stores)
+        self._gradient = Beginning(nodes_before_updates(nodes), self._stores)
+        # Structure without choices -> the seconds of the forward pass.
+        self._forward_seconds: dict[Structure, Any] = {}
+        # Number of microbatches -> the least seconds of what follows the forward pass, and
+        # the least bytes that it needs of that pass.
+        self._following: dict[int, tuple[float, float]] = {}
+        self._set_following(recorded.mesh, microbatches)
+
+    def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns lower bounds of the seconds of each candidate by the plan of the forward
+        pass; infinity for those that exceed the memory when it ends: `[candidates]`.
+        """
+        mesh = medium_mesh(structure, grid)
+        key = structure.with_choices(())
+        if key not in self._forward_seconds:
+            program = self._forward.plan(mesh)
+            durations = durations_of(program, self._problem, grid)
+            self._forward_seconds[key] = _seconds_of_forward(program, durations)
+        following = [self._following[int(count)] for count in grid.microbatches]
+        seconds, residual_bytes = np.array(following).T
+        memory = self._stored_bytes(mesh, grid) + residual_bytes
+        seconds = self._forward_seconds[key] + seconds
+        return np.where(memory <= self._memory_limit, seconds, np.inf)
+
+    def of_gradient(
+        self, structure: Structure, grid: Grid
+    ) -> tuple[np.ndarray, Durations]:
+        """Returns lower bounds of the seconds of each candidate by the plan of the forward
+        and backward pass, `[candidates]`, and the durations of this plan. Bounds are infinite
+        for candidates that exceed the memory during these.
+        """
+        program = self._gradient.plan(medium_mesh(structure, grid))
+        durations = durations_of(program, self._problem, grid)
+        seconds = np.broadcast_to(
+            Schedule(program, durations, counts=False).computed, [len(grid)]
+        )
+        memory = memory_of(program, durations)
+        return np.where(memory <= self._memory_limit, seconds, np.inf), durations
+
+    def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
+        """Shares the seconds of forward passes with bounds whose forward pass has equal ops."""
+        for bounds in all_bounds:
+            has_microbatches = max(bounds._following) > 1
+            if has_microbatches != (max(self._following) > 1):
+                continue
+            if self._forward.is_like(bounds._forward):
+                self._forward_seconds = bounds._forward_seconds
+
+    def hold_for(self, recorded: Recorded) -> bool:
+        """Returns whether a recording on another mesh begins with the same ops."""
+        nodes = live_nodes(recorded.nodes, recorded.results)
+        other = Beginning(nodes_before_updates(nodes), self._stores)
+        return self._gradient.is_like(other)
+
+    def _stored_bytes(self, mesh: Mesh, grid: Grid) -> Any:
+        """Returns the bytes of a device's shards of all variables: `[candidates]`."""
+        durations = Durations(
+            self._problem.hardware, mesh, Sizes(grid.axes, strides={})
+        )
+        return sum(
+            durations.shard_bytes(store.spec, placement)
+            for store, placement in self._stores.placements(mesh).items()
+            if store.kind in ("parameter", "state")
+        )
+
+    def _set_following(self, mesh: Mesh, microbatches: Sequence[int]) -> None:
+        """Computes what follows the forward pass on one device, for numbers of microbatches."""
+        hardware = self._problem.hardware
+        program = self._gradient.plan(mesh)
+        counts = np.array(microbatches)
+        dims = microbatch_dims(program, counts)
+        sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
+        durations = Durations(hardware, mesh, sizes)
+        nodes = self._forward.nodes
+        loop = _loop_over_microbatches(program)
+        iterations: Any = 1
+        if loop is not None:
+            program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
+            iterations = counts
+        seconds = _seconds_after(nodes, program, durations) * iterations
+        if hardware.matmuls or hardware.element_seconds:
+            seconds = 0.0  # measured times are not proportional to sizes
+        amounts = np.broadcast_arrays(
+            seconds, _residual_bytes(program, durations), counts
+        )
+        for one_seconds, one_bytes, count in zip(*amounts, strict=True):
+            devices = self._problem.devices
+            self._following[int(count)] = one_seconds / devices, one_bytes / devices
+
+
+def _residual_bytes(program: Program, durations: Durations) -> Any:
+    """Returns the bytes that the loops of the forward pass, such as that over layers, have
+    stacked for the gradient.
+    """
+    total: Any = 0.0
+    for step in program.steps:
+        if isinstance(step, LoopStep) and not step.node.primals:
+            for value in step.outs[step.op.num_carries + step.op.num_sums :]:
+                total = total + durations.local_bytes(value)
+    return total
+
+
+def _loop_over_microbatches(program: Program) -> LoopStep | None:
+    """Returns the loop that computes gradients; None: there is none."""
+    for step in program.steps:
+        if isinstance(step, LoopStep) and has_gradient(step.op):
+            return step
+    return None
+
+
+def _seconds_of_forward(program: Program, durations: Durations) -> Any:
+    """Returns when devices have computed the forward pass, in all microbatches."""
+    last = program.steps[-1] if program.steps else None
+    if not isinstance(last, LoopStep) or last.outs:
+        return Schedule(program, durations, counts=False).computed
+    # What follows may run while the last collectives of a microbatch do.
+    body = Schedule(last.body, durations, counts=False)
+    return body.computed * durations.sizes.num_iterations(last)
+
+
+def _seconds_after(
+    nodes: Sequence[Node], program: Program, durations: Durations
+) -> Any:
+    """Returns the seconds of the ops of a program other than `nodes`, on one device."""
+    done = {node.serial for node in nodes}
+    in_memory = values_in_memory(program, durations.hardware.fuses)
+    total: Any = 0.0
+    for step in program.steps:
+        if isinstance(step, Compute) and step.node.serial not in done:
+            total = total + durations.compute(step, in_memory)
+        elif isinstance(step, LoopStep) and step.node.serial not in done:
+            body = Schedule(step.body, durations, counts=False).computed
+            total = total + body * durations.sizes.num_iterations(step)
+    return total

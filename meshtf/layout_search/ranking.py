@@ -1,0 +1,174 @@
+"""Structures in the order of lower bounds of their seconds: those whose bound exceeds the
+times of the best need no plan.
+
+    ranking = Ranking(problem, microbatches)
+    ranking.add(structure, grid)
+    ranking.check_bounds()
+    while (entry := ranking.pop(limit)) is not None:    # seconds of the tenth candidate so far
+        price(...)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshtf.errors import MeshtfError
+from meshtf.forecast.time.durations import Durations
+from meshtf.graph.recorder import Recorded
+from meshtf.layout_search.bounds import LowerBounds
+from meshtf.layout_search.pricing import Grid, record
+from meshtf.layout_search.problem import Problem
+from meshtf.layout_search.space import Structure
+
+
+class Ranked(NamedTuple):
+    """A structure with a bound; compared by the bound, then by `serial`.
+
+    Attributes:
+      bound: the least of `seconds`.
+      serial: the place at which it was added.
+      structure: the structure.
+      grid: its sizes.
+      seconds: lower bounds of the seconds of each candidate: `[candidates]`.
+      is_final: whether there is no larger bound.
+      durations: what was computed for the larger bound; None: it was not.
+    """
+
+    bound: float
+    serial: int
+    structure: Structure
+    grid: Grid
+    seconds: np.ndarray
+    is_final: bool
+    durations: Durations | None = None
+
+
+class Ranking:
+    """Structures that are not priced yet.
+
+    Args:
+      problem: what is searched for.
+      microbatches: the numbers of microbatches that are tried.
+      prune: whether bounds are computed; otherwise all structures are priced.
+    """
+
+    def __init__(
+        self, problem: Problem, microbatches: Sequence[int], prune: bool = True
+    ) -> None:
+        self._problem = problem
+        self._microbatches = microbatches
+        self._prune = prune
+        self._heap: list[Ranked] = []
+        self._serials = itertools.count()
+        self._recorded: dict[Structure, Recorded] = {}
+        self._bounds: dict[tuple[object, bool], LowerBounds | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def num_candidates(self) -> int:
+        """How many candidates the structures have."""
+        return sum(len(ranked.grid) for ranked in self._heap)
+
+    def count(self, limit: float) -> int:
+        """Returns how many structures have a bound up to `limit`."""
+        return sum(ranked.bound <= limit for ranked in self._heap)
+
+    def add(self, structure: Structure, grid: Grid) -> None:
+        """Adds a structure."""
+        seconds = np.zeros(len(grid))
+        bounds = self._bounds_of(structure, grid)
+        if bounds is not None:
+            try:
+                seconds = bounds.of_forward(structure, grid)
+            except MeshtfError:
+                bounds = None  # whoever prices it gets the error
+        is_final = bounds is None
+        bound = float(seconds.min())
+        serial = next(self._serials)
+        ranked = Ranked(bound, serial, structure, grid, seconds, is_final)
+        heapq.heappush(self._heap, ranked)
+
+    def pop(self, limit: float) -> Ranked | None:
+        """Removes and returns the structure with the least bound; None: all bounds exceed
+        `limit`.
+        """
+        while self._heap and self._heap[0].bound <= limit:
+            ranked = heapq.heappop(self._heap)
+            if ranked.is_final:
+                return ranked
+            bounds = self._bounds_of(ranked.structure, ranked.grid)
+            assert bounds is not None
+            larger, durations = bounds.of_gradient(ranked.structure, ranked.grid)
+            seconds = np.maximum(ranked.seconds, larger)
+            ranked = ranked._replace(
+                bound=float(seconds.min()),
+                seconds=seconds,
+                is_final=True,
+                durations=durations,
+            )
+            heapq.heappush(self._heap, ranked)
+        return None
+
+    def record(self, ranked: Ranked) -> Recorded:
+        """Returns the program of a structure. If it has other ops than that of the bounds, the
+        program depends on its mesh, and all bounds are dropped.
+
+        Raises:
+          MeshtfError: the layout does not allow the program.
+        """
+        structure, grid = ranked.structure, ranked.grid
+        if structure not in self._recorded:
+            self._recorded[structure] = record(structure, self._problem, grid)
+        recorded = self._recorded[structure]
+        bounds = self._bounds_of(structure, grid)
+        if bounds is not None and not bounds.hold_for(recorded):
+            self._drop_bounds()
+        return recorded
+
+    def check_bounds(self) -> None:
+        """Records structures that together have each set of dimensions that an axis shards,
+        those with the least bounds, to see whether the bounds hold.
+        """
+        covered: set[tuple[str, ...]] = set()
+        for ranked in sorted(self._heap):
+            sets = {dims for _, dims in ranked.structure.axes}
+            if ranked.is_final or sets <= covered:
+                continue
+            covered |= sets
+            with contextlib.suppress(MeshtfError):  # whoever prices it gets the error
+                self.record(ranked)
+
+    def _drop_bounds(self) -> None:
+        """Sets all bounds to 0, so that all structures are priced."""
+        self._prune = False
+        self._heap = [
+            entry._replace(bound=0.0, seconds=np.zeros(len(entry.grid)), is_final=True)
+            for entry in self._heap
+        ]
+        heapq.heapify(self._heap)
+
+    def _bounds_of(self, structure: Structure, grid: Grid) -> LowerBounds | None:
+        """Returns the bounds of a structure's program; None: there are none, as for
+        pipelines, whose stages do not compute one after the other.
+        """
+        if not self._prune or structure.stages > 1:
+            return None
+        key = structure.choices, grid.has_microbatches
+        if key not in self._bounds:
+            counts = self._microbatches if grid.has_microbatches else [1]
+            try:
+                bounds = LowerBounds(self._problem, dict(structure.choices), counts)
+            except MeshtfError:
+                bounds = None
+            if bounds is not None:
+                bounds.share_forward(filter(None, self._bounds.values()))
+            self._bounds[key] = bounds
+        return self._bounds[key]

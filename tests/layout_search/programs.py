@@ -1,0 +1,99 @@
+"""Programs whose layouts are searched for in tests."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+import meshtf as mtf
+from meshtf.hardware import Hardware, Link
+
+
+def mlp(sizes):
+    """Returns (build, arguments) of a training step of two layers."""
+
+    def build(mesh, microbatches=1):
+        layer = mtf.layers.FeedForward(
+            mesh,
+            f"d_model:{sizes['d_model']}",
+            f"d_ff:{sizes['d_ff']}",
+            use_bias=False,
+        )
+        variables = layer.trainable_variables
+        optimizer = mtf.optimizers.AdamW(variables, 1e-3)
+
+        @mtf.function(mesh=mesh, x="batch;d_model", step="")
+        def train_step(x, step):
+            loss, grads = mtf.optimizers.accumulate_gradients(
+                lambda xs: mtf.reduce_mean(mtf.square(layer(xs["x"]))),
+                variables,
+                {"x": x},
+                dim="batch",
+                microbatches=microbatches,
+            )
+            optimizer.apply_gradients(grads, variables, step)
+            return loss
+
+        return train_step
+
+    x = np.zeros([sizes["batch"], sizes["d_model"]], "float32")
+    return build, (x, np.int32(0))
+
+
+class Residual(mtf.Module):
+    """A layer of a stack: a feed-forward layer, and its input."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        self.feed_forward = mtf.layers.FeedForward(
+            mesh, "d_model:16", "d_ff:64", use_bias=False
+        )
+
+    def __call__(self, x):
+        return x + self.feed_forward(x)
+
+
+def stack(mesh, microbatches=1, recompute=False, is_longer=False):
+    """Returns a training step of four scanned layers, with clipped gradients; with one more
+    op if `is_longer`.
+    """
+    layers = mtf.layers.Repeat(lambda: Residual(mesh), "layers:4", recomputed=recompute)
+    variables = layers.trainable_variables
+    optimizer = mtf.optimizers.AdamW(variables, 1e-3)
+
+    def loss_of(examples):
+        y = layers(examples["x"])
+        if is_longer:
+            y = mtf.exp(y)
+        return mtf.reduce_mean(mtf.square(y))
+
+    @mtf.function(mesh=mesh, x="batch;d_model", step="")
+    def train_step(x, step):
+        loss, grads = mtf.optimizers.accumulate_gradients(
+            loss_of, variables, {"x": x}, dim="batch", microbatches=microbatches
+        )
+        grads, _ = mtf.optimizers.clip_by_global_norm(grads, 1.0)
+        optimizer.apply_gradients(grads, variables, step)
+        return loss
+
+    return train_step
+
+
+STACK_ARGUMENTS = (np.zeros([64, 16], "float32"), np.int32(0))
+
+
+def drawn_hardware(draw: random.Random) -> Hardware:
+    """Returns hardware with drawn rates of ops and links."""
+    return Hardware(
+        "drawn",
+        {"float32": 10 ** draw.uniform(9, 13)},
+        memory_bandwidth=10 ** draw.uniform(8, 12),
+        op_seconds=draw.choice((0.0, 1e-6)),
+        overlaps=draw.random() < 0.5,
+        fuses=draw.random() < 0.5,
+        links=(
+            Link("host", 2, 10 ** draw.uniform(8, 11), 1e-6),
+            Link("network", None, 10 ** draw.uniform(7, 10), 1e-5),
+        ),
+    )

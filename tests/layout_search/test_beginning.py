@@ -1,0 +1,64 @@
+"""The beginning of a program ends where its name says, and is planned on any mesh."""
+
+from __future__ import annotations
+
+import meshtf as mtf
+from meshtf.graph import Loop, WriteOp
+from meshtf.hardware import as_hardware
+from meshtf.layout_search.beginning import (
+    Beginning,
+    Stores,
+    forward_nodes,
+    nodes_before_updates,
+)
+from meshtf.layout_search.problem import Problem
+from meshtf.mesh import Sharded
+from meshtf.partition import LoopStep, ReadStep
+from tests.layout_search.programs import STACK_ARGUMENTS, stack
+
+PROBLEM = Problem(stack, STACK_ARGUMENTS, 4, as_hardware("h100"), memory=2**40)
+
+
+def nodes_of(**choices):
+    """Returns the nodes of the training step, recorded on a mesh without axes."""
+    return PROBLEM.record("", {}, choices).nodes
+
+
+def test_the_forward_pass_of_microbatches_is_the_body_of_a_loop():
+    *before, last = forward_nodes(nodes_of(microbatches=2))
+    assert isinstance(last.op, Loop) and not last.outputs
+    body = last.op.body
+    assert not any(node.primals for node in [*before, *body.nodes])
+    # Without microbatches, the last node is the loop over layers, without its residuals.
+    loop = forward_nodes(nodes_of())[-1]
+    assert isinstance(loop.op, Loop) and len(loop.outputs) == 1
+    assert body.nodes[-1].op.num_iterations == loop.op.num_iterations == 4
+
+
+def test_nothing_is_updated_before_updates():
+    nodes = nodes_of(microbatches=2)
+    gradient = list(nodes_before_updates(nodes))
+    assert not any(isinstance(node.op, WriteOp) for node in gradient)
+    (loop,) = [node for node in gradient if isinstance(node.op, Loop)]
+    assert loop.outputs and len(gradient) < len(nodes)
+
+
+def test_a_beginning_is_planned_on_another_mesh():
+    nodes = nodes_of(microbatches=2)
+    mesh = mtf.Mesh("data:4", "batch:data", variable_layout="d_model:data")
+    program = Beginning(nodes_before_updates(nodes), Stores(nodes)).plan(mesh)
+    reads = [step for step in program.steps if isinstance(step, ReadStep)]
+    placements = {step.store.name: step.out.placement for step in reads}
+    weights = [name for name in placements if name.endswith("kernel")]
+    assert placements["x"] == (Sharded("batch"),)
+    assert {placements[name] for name in weights} == {(Sharded("d_model"),)}
+    assert any(isinstance(step, LoopStep) for step in program.steps)
+
+
+def test_recordings_are_compared_by_their_ops():
+    def forward(**choices):
+        nodes = nodes_of(**choices)
+        return Beginning(forward_nodes(nodes), Stores(nodes))
+
+    assert forward(recompute=True).is_like(forward())
+    assert not forward(microbatches=2).is_like(forward())

@@ -1,0 +1,70 @@
+"""No lower bound exceeds what it is a bound of."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from meshtf.layout_search.bounds import LowerBounds
+from meshtf.layout_search.candidates import plan_in_full
+from meshtf.layout_search.pricing import make_grid, price, record
+from meshtf.layout_search.problem import Problem, names_of_program
+from meshtf.layout_search.space import structures
+from tests.layout_search.programs import STACK_ARGUMENTS, drawn_hardware, stack
+
+MICROBATCHES = [1, 2, 4]
+RECOMPUTE = (("recompute", False),), (("recompute", True),)
+
+
+def priced(problem, max_axes):
+    """Yields (structure, grid, bounds, prices) of the structures of a program."""
+    names = names_of_program(problem.record("", {}, {}))
+    bounds = {}
+    for choices in RECOMPUTE:
+        bounds[choices] = LowerBounds(problem, dict(choices), MICROBATCHES)
+        bounds[choices].share_forward(bounds.values())
+    for structure in structures(names.sets(), max_axes, names.variables):
+        grid = make_grid(structure, problem, names, MICROBATCHES, {})
+        if grid is None or not grid.has_microbatches:
+            continue
+        for choices in RECOMPUTE:
+            chosen = structure.with_choices(choices)
+            recorded = record(chosen, problem, grid)
+            assert bounds[choices].hold_for(recorded)
+            prices = price(chosen, problem, grid, recorded)
+            yield chosen, grid, bounds[choices], prices
+
+
+@pytest.mark.parametrize("index", range(100))
+@pytest.mark.sampled(2)
+def test_no_bound_exceeds_the_price(index):
+    draw = random.Random(index)
+    hardware = drawn_hardware(draw)
+    problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    number = 0
+    for structure, grid, bounds, prices in priced(problem, max_axes=2):
+        by_gradient, _ = bounds.of_gradient(structure, grid)
+        for bound in (bounds.of_forward(structure, grid), by_gradient):
+            assert (bound > 0).all()
+            assert (bound <= prices.seconds * (1 + 1e-9)).all(), structure
+        number += len(grid)
+    assert number > 100
+
+
+def test_what_bounds_leave_out_for_its_memory_does_not_fit():
+    hardware = drawn_hardware(random.Random(0))
+    roomy = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    memory = [prices.memory for *_, prices in priced(roomy, max_axes=1)]
+    limit = float(np.median(np.concatenate(memory)))
+    problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=limit)
+    left_out = 0
+    for structure, grid, bounds, prices in priced(problem, max_axes=1):
+        by_gradient, _ = bounds.of_gradient(structure, grid)
+        infinite = np.isinf(bounds.of_forward(structure, grid)) | np.isinf(by_gradient)
+        for index in np.flatnonzero(infinite):
+            candidate = plan_in_full(problem, prices, int(index))
+            assert candidate is None or not candidate.fits
+            left_out += 1
+    assert left_out
