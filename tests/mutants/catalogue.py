@@ -45,7 +45,7 @@ MISSED = (
     ),
     Mutant(
         "partial sums permuted",
-        MOVES,
+        "meshtf.mesh.state",
         "creates_partial",
         "isinstance(new_state, Partial) and new_state != old_state",
         "False",
