@@ -14,7 +14,6 @@ from tests.mutants.objects import OBJECTS
 from tests.mutants.places import (
     BITS,
     GRADIENTS,
-    MOVES,
     PLAN,
     PROGRAM,
     TEST_GRADIENTS,

@@ -324,15 +324,6 @@ def test_shapes(states, text):
     assert shape_text(dataclasses.replace(X, states=states), ["data", "model"]) == text
 
 
-def test_the_major_axis_of_a_dimension_comes_first():
-    over_both = dataclasses.replace(X, states=("batch", "batch"))
-    assert shape_text(over_both, ["data", "model"]) == "[batch:8/data/model d_model:16]"
-    other_order = dataclasses.replace(over_both, orders=(1, 0))
-    assert (
-        shape_text(other_order, ["data", "model"]) == "[batch:8/model/data d_model:16]"
-    )
-
-
 def test_a_dimension_may_be_called_like_a_partial_result():
     x = PlacedTensor((("sum", 8),), "float32", ("sum",), (2,), 8.0)
     assert shape_text(x, ["data"]) == "[sum:8/data]"
