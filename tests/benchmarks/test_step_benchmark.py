@@ -88,7 +88,7 @@ def test_what_is_tensorflows_is_compared_with_onednn_as_well():
     assert len({case.name for case in group}) == len(group)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, together="peers")
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_peers_agree_on_eight_devices(model):
@@ -100,6 +100,7 @@ def test_peers_agree_on_eight_devices(model):
     assert not agreement(rows_of(Case(config), *peers), 1e-5)
 
 
+@pytest.mark.sampled(1, together="peers")
 @pytest.mark.slow
 def test_a_peer_that_fails_is_reported_and_our_own_fails():
     config = Config(**TINY)

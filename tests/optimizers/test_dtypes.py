@@ -218,7 +218,7 @@ def check(training, formula, steps=4):
         assert move > 1e-3, v.name
 
 
-@pytest.mark.sampled(14, each="name layout")
+@pytest.mark.sampled(10, each="name layout")
 @pytest.mark.parametrize("layout", PLACES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_updates_are_the_formulas(name, layout):

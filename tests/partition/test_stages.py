@@ -82,6 +82,7 @@ def train(axes, layout, seed, optimizer="AdamW", eager=False, **kwargs):
     return losses, [v.numpy() for v in variables], net
 
 
+@pytest.mark.sampled(5, each="axes optimizer")
 @pytest.mark.parametrize("axes", MESHES)
 @pytest.mark.parametrize("optimizer", ["AdamW", "Adafactor"])
 def test_stages_change_no_number(axes, optimizer, seed):

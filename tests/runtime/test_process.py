@@ -136,6 +136,7 @@ def test_a_program_changes_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "configure, env, known",
     [

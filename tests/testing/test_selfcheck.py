@@ -67,7 +67,7 @@ def test_live_meshes_have_a_report_of_their_own(capsys, monkeypatch):
     for line in (
         r"spmd:cpu  16 \(cpu; jax [\d.]+\)",
         " +recorded +left out +failures",
-        r"stop_gradient.StopGradient +\d+ +0 +0",
+        r"stop_gradient.StopGradient +\d+ +\d+ +0",
         "training +1 +0 +0",
         r"Passed on spmd:cpu: \d+ cases, 0 illegal .*",
     ):

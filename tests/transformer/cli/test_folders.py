@@ -132,6 +132,7 @@ def test_training_refuses_its_folder_at_the_start(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -158,6 +159,7 @@ def test_commands_ask_before_they_work(tmp_path, command):
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "command",
     [

@@ -287,6 +287,7 @@ def test_tokens_that_choose_one_expert_do_not_see_later_ones():
     assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0.1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "saved, restored",
     [("experts", "experts along model"), ("FSDP and tensor", "experts")],

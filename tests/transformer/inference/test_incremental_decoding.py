@@ -87,7 +87,7 @@ def both(kind, layout, tokens, **changes):
     return [x.numpy() for x in run(tokens)]
 
 
-@pytest.mark.sampled(8, each="layout")
+@pytest.mark.sampled(6, each="layout")
 @pytest.mark.parametrize(
     "kind, layout",
     [

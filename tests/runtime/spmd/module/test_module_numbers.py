@@ -105,7 +105,7 @@ def test_windows(name, num_shards, rng):
         ("a:3;b:2", ["int32", "bool"], "n:4;h:11;k:3"),
     ],
 )
-def test_every_move_from_one_layout_to_all_others(axes, dtypes, sizes, rng):
+def test_moves_from_one_layout_to_others(axes, dtypes, sizes, rng):
     shape = Shape(sizes)
     mesh = mtf.Mesh(axes)
     legal = [
@@ -121,12 +121,13 @@ def test_every_move_from_one_layout_to_all_others(axes, dtypes, sizes, rng):
         for front in ["n:a;h:b", *sample_layouts(legal, 3, rng)]:
             with mtf.layout(front):
                 x = asarray(mesh, array, shape)
+            targets = sample_layouts(legal, 40, rng)
             results = run_exported(
-                lambda x: [mtf.shard(x, back) for back in legal], [x]
+                lambda x: [mtf.shard(x, back) for back in targets], [x]
             )
             problems = {
                 back: problem
-                for back, y in zip(legal, results, strict=True)
+                for back, y in zip(targets, results, strict=True)
                 if (problem := difference(y, shape, array))
             }
             assert not problems, (front, problems)
