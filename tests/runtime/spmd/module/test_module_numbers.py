@@ -113,6 +113,7 @@ def test_moves_from_one_layout_to_others(axes, dtypes, sizes, rng):
         for rules in all_layouts(shape.names, list(mesh.axes))
         if is_legal([shape], rules)
     ]
+    targets = sample_layouts(legal, 40, rng)
     for dtype in dtypes:
         array = tf.cast(
             rng.integers(0, 2 if dtype == "bool" else 256, shape.sizes), dtype
@@ -121,7 +122,6 @@ def test_moves_from_one_layout_to_others(axes, dtypes, sizes, rng):
         for front in ["n:a;h:b", *sample_layouts(legal, 3, rng)]:
             with mtf.layout(front):
                 x = asarray(mesh, array, shape)
-            targets = sample_layouts(legal, 40, rng)
             results = run_exported(
                 lambda x: [mtf.shard(x, back) for back in targets], [x]
             )
