@@ -46,14 +46,14 @@ def test_every_op_has_samples():
     assert not silent, f"ops without samples: {silent}"
 
 
-@pytest.mark.sampled(200)
+@pytest.mark.sampled(150)
 @pytest.mark.slow
 @pytest.mark.parametrize("op, index", SAMPLES)
 def test_eager(op, index, seed, record):
     record("eager", check_sample(op, index, seed, max_layouts=3))
 
 
-@pytest.mark.sampled(28)
+@pytest.mark.sampled(20)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record, outside_of_cases):
