@@ -19,6 +19,7 @@ import numpy as np
 from meshtf.errors import PlanError
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Partial, Placement
+from meshtf.mesh.axis_order import order_of
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.runtime.storage.sharding import (
@@ -165,6 +166,9 @@ def _port_json(port: Port) -> dict[str, Any]:
         "shape": [[d.name, d.size] for d in port.spec.shape],
         "sharding": [getattr(state, "dim", None) for state in port.placement],
     }
+    orders = list(map(order_of, port.placement))
+    if any(orders):
+        entry["order"] = orders
     if any(port.partial):
         entry["partial"] = port.partial
     if port.output is not None:
