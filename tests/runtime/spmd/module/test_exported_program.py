@@ -12,6 +12,10 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import layers
+from meshtf.graph import Spec
+from meshtf.mesh import Sharded
+from meshtf.names import Shape
+from meshtf.runtime.spmd.module.exported_program import Port, _port_json
 
 X = np.arange(32, dtype="float32").reshape(8, 4)
 
@@ -172,3 +176,11 @@ def module_size(length):
 def test_what_depends_on_nothing_is_computed_on_the_devices():
     """Masks and random numbers would be in the module, if TensorFlow computed them."""
     assert module_size(256) < module_size(16) + 1000
+
+
+def test_a_manifest_says_the_order_of_axes():
+    spec = Spec(Shape("b:8"), "float32")
+    placement = (Sharded("b", order=1), Sharded("b"))
+    assert _port_json(Port("x", "argument", spec, placement))["order"] == [1, 0]
+    same_as_mesh = (Sharded("b"), Sharded("b"))
+    assert "order" not in _port_json(Port("x", "argument", spec, same_as_mesh))
