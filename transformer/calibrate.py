@@ -4,6 +4,8 @@ time of a step.
     python -m meshtf calibrate --mesh_devices=spmd:cpu:8 --save=my_machine.json
     python -m meshtf calibrate --mesh_devices=spmd --positions=8 --save=my_machine.json
     python -m meshtf calibrate --gin_file=lm_stdlib.gin --save=my_machine.json
+    python -m meshtf calibrate --gin_file=models/llama2_7b.gin --devices=256 \\
+        --mesh_devices=spmd:cuda:1 --save=my_machine.json
 
     python -m meshtf explain --hardware=my_machine.json           # the predicted time of a step
     python -m transformer.train --gin_param='train.hardware = "my_machine.json"'
@@ -12,6 +14,8 @@ It measures matmuls, elementwise ops and each kind of collective, all devices at
 in a minute or so. With --gin_file or --gin_param it also times steps of that configuration,
 on its mesh and on others with the same axes, and writes factors by which its kinds of work
 differ from the rates; the devices are then those of its mesh, unless --mesh_devices names some.
+With --devices it times instead what one of so many devices computes, without communication, at
+the local sizes of the layouts that a search finds; `search` and `explain` use these times.
 Exit code: 0; 1: an error of the configuration; 2: an error of usage.
 """
 
@@ -43,6 +47,12 @@ _STEPS = flags.DEFINE_integer(
     "How many steps are timed on each mesh; the median counts.",
     lower_bound=1,
 )
+_LOCAL_SIZES = flags.DEFINE_integer(
+    "calibrated_sizes",
+    8,
+    "With --devices: how many local sizes are timed, at most.",
+    lower_bound=1,
+)
 _DEFAULT_PATH = "my_machine.json"
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 flags.adopt_module_key_flags(measure_flags)
@@ -53,6 +63,13 @@ def usage_error(argv: Sequence[str]) -> str:
 
     `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
     """
+    devices = measure_flags.MESH_DEVICES.value or ""
+    is_spmd = devices.startswith("spmd") and devices[-1].isdigit()
+    if measure_flags.DEVICES.value is not None and not (is_spmd and _has_model()):
+        return (
+            "--devices needs a configuration (--gin_file), and devices that are here: "
+            "--mesh_devices=spmd:cpu:8."
+        )
     return command_line.usage_error(argv)
 
 
@@ -77,23 +94,43 @@ def main(argv: Sequence[str]) -> None:
     sys.exit(0)
 
 
-def _profile(argv: Sequence[str]) -> Any:
-    """Returns the profile, with the factors of a configuration if flags name one."""
-    import meshtf as mtf
-    from transformer.training import step_calibration
-
-    has_model = any(
+def _has_model() -> bool:
+    """Returns whether flags name a configuration."""
+    return any(
         not flags.FLAGS[flag.name].using_default_value
         for flag in (command_line.GIN_FILE, command_line.GIN_PARAM)
     )
+
+
+def _profile(argv: Sequence[str]) -> Any:
+    """Returns the profile, with the factors of a configuration if flags name one."""
+    import meshtf as mtf
+    from transformer.training import (
+        local_calibration,
+        searched_step,
+        step_calibration,
+    )
+
     devices = measure_flags.MESH_DEVICES.value
     positions = _POSITIONS.value
-    if has_model:
+    num_devices = measure_flags.DEVICES.value
+    if num_devices is not None:
+        command_line.configure_by_flags(argv, *searched_step.ABSTRACT_MESH)
+    elif _has_model():
         command_line.configure_by_flags(argv)
         configured, positions = step_calibration.configured_mesh()
         devices = devices or configured
     hardware = mtf.calibration.calibrate(devices, positions, report=_print)
-    if not has_model:
+    if num_devices is not None:
+        return local_calibration.measure_local_steps(
+            hardware,
+            num_devices,
+            devices,
+            count=_LOCAL_SIZES.value,
+            memory=measure_flags.MEMORY.value,
+            report=_print,
+        )
+    if not _has_model():
         return hardware
     return step_calibration.calibrate_steps(
         hardware,

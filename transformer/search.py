@@ -17,35 +17,16 @@ Exit code: 0; 1: nothing fits, or an error of the configuration; 2: an error of 
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import importlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-import gin
 from absl import flags
 
 from transformer.cli import command_line, hardware_flags, measure_flags
 
-if TYPE_CHECKING:
-    import meshtf as mtf
-    from transformer.training.training_run import Run
-
-_DEVICES = flags.DEFINE_integer(
-    "devices",
-    None,
-    "The number of devices.",
-    lower_bound=1,
-    allow_override=True,
-)
-_MEMORY = flags.DEFINE_string(
-    "memory",
-    None,
-    'The memory of one device, such as "80GiB"; by default that of --hardware.',
-)
 _MAX_AXES = flags.DEFINE_integer(
     "max_axes", 3, "The largest number of axes of the mesh.", lower_bound=1
 )
@@ -104,7 +85,7 @@ def usage_error(argv: Sequence[str]) -> str:
 
     `python -m meshtf` calls it before `main`, to report the error without TensorFlow.
     """
-    if _DEVICES.value is None or hardware_flags.HARDWARE.value is None:
+    if measure_flags.DEVICES.value is None or hardware_flags.HARDWARE.value is None:
         return "--devices=N and --hardware=NAME say what to search for."
     if _MEASURE.value and measure_flags.MESH_DEVICES.value is None:
         return "--measure needs --mesh_devices, such as --mesh_devices=spmd:cpu:8."
@@ -121,26 +102,31 @@ def main(argv: Sequence[str]) -> None:
     # Imports of TensorFlow are in functions, so that --help is fast.
     import meshtf as mtf
     from transformer.data.atomic_files import check_writable
+    from transformer.training import searched_step
 
     # Gin takes no further configurables once it is configured.
     importlib.import_module("transformer.models.pipelined_language_model")
     with command_line.exit_on_user_errors():
         if measure_flags.SAVE.value is not None:
             check_writable(measure_flags.SAVE.value, name="--save")
-        command_line.configure_by_flags(argv, 'Mesh.axes = ""', *_EMPTY_LAYOUTS)
-        batch, step = _arguments()
+        command_line.configure_by_flags(argv, *searched_step.ABSTRACT_MESH)
         result = mtf.search(
-            _build,
-            batch,
-            step,
-            devices=_DEVICES.value,
+            searched_step.build,
+            *searched_step.arguments(
+                with_values=bool(_MEASURE.value),
+                with_weights=_STAGES.value == ["1"],  # a pipeline takes none
+            ),
+            devices=measure_flags.DEVICES.value,
             hardware=hardware_flags.HARDWARE.value,
-            memory=_MEMORY.value,
+            memory=measure_flags.MEMORY.value,
             max_axes=_MAX_AXES.value,
             axes=_AXES.value,
             layout=_RULES.value,
             storage=_STORAGE.value,
-            choices=_choices(),
+            choices={
+                "recompute": _RECOMPUTE_CHOICES[_RECOMPUTE.value],
+                "microbatches": _microbatches(),
+            },
             stages=[int(count) for count in _STAGES.value],
             progress=_Progress(),
         )
@@ -155,13 +141,21 @@ def main(argv: Sequence[str]) -> None:
 
 
 _PROGRESS_SECONDS = 5.0
-_EMPTY_LAYOUTS = (
-    'Mesh.layout = ""',
-    'Mesh.variable_layout = ""',
-    'Mesh.optimizer_layout = ""',
-    "Mesh.within_host = ()",
-    'Mesh.devices = "abstract"',
-)
+_RECOMPUTE_CHOICES = {
+    "both": (False, True),
+    "yes": (True,),
+    "no": (False,),
+    "keep": (None,),
+}
+
+
+def _microbatches() -> list[int]:
+    """Returns the numbers of microbatches to try."""
+    from transformer.training import searched_step
+
+    if _MICROBATCHES.value is None:
+        return searched_step.all_microbatches()
+    return [int(count) for count in _MICROBATCHES.value]
 
 
 class _Progress:
@@ -181,81 +175,6 @@ class _Progress:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def _run(mesh: mtf.Mesh | None = None, **settings: Any) -> Run:
-    """Returns the training run of the configuration; `settings` replace those of gin."""
-    from transformer.training import training_run
-
-    if mesh is not None:
-        settings["mesh"] = mesh
-    return training_run.Run(**settings)
-
-
-def _build(
-    mesh: mtf.Mesh, recompute: bool | None = None, microbatches: int = 1
-) -> Callable[..., Any]:
-    """Returns the training step of the configuration on a mesh.
-
-    Args:
-      mesh: the mesh.
-      recompute: whether activations are computed again; None: as the configuration says.
-      microbatches: the number of microbatches of a batch.
-    """
-    if mesh.axes.get(mesh.stages, 1) > 1:
-        return _build_pipeline(mesh, bool(recompute), microbatches)
-    if recompute is not None:
-        with gin.unlock_config():
-            gin.bind_parameter("Architecture.recompute", recompute)
-    return _run(mesh, microbatches=microbatches).trainer.training_step
-
-
-def _build_pipeline(
-    mesh: mtf.Mesh, recompute: bool, microbatches: int
-) -> Callable[..., Any]:
-    """Returns the training step of the configuration's language model as a pipeline; the
-    arguments are those of `_build`.
-    """
-    from transformer.models.architecture import Architecture
-    from transformer.models.pipelined_language_model import PipelinedLanguageModel
-
-    # A pipeline splits blocks, which must not be one scanned body, and recomputes by chunk.
-    architecture = dataclasses.replace(Architecture(), scanned=False, recompute=False)
-    model = functools.partial(
-        PipelinedLanguageModel,
-        architecture=architecture,
-        microbatches=microbatches,
-        recompute=recompute,
-    )
-    return _run(mesh, model=model).trainer.training_step
-
-
-def _arguments() -> tuple[dict[str, Any], Any]:
-    """Returns the arguments of a step: examples, if steps run, and the index of the step."""
-    import numpy as np
-
-    run = _run()
-    batch: dict[str, Any] = dict(run.features())
-    if _MEASURE.value:
-        examples = next(iter(run.data.batches(run.batch_size, start=0)))
-        batch = {name: np.asarray(x) for name, x in examples.items()}
-    if _STAGES.value != ["1"]:
-        batch.pop("weights", None)  # a pipeline takes none
-    return batch, np.int32(0)
-
-
-def _choices() -> dict[str, Sequence[Any]]:
-    """Returns the values of `_build`'s further arguments to try."""
-    run = _run()
-    counts = _MICROBATCHES.value
-    if counts is None:
-        powers = [2**i for i in range(run.batch_size.bit_length())]
-        counts = [count for count in powers if run.batch_size % count == 0]
-    recompute = {"both": (False, True), "yes": (True,), "no": (False,), "keep": (None,)}
-    return {
-        "recompute": recompute[_RECOMPUTE.value],
-        "microbatches": [int(count) for count in counts],
-    }
 
 
 def gin_text(candidate: Any) -> str:

@@ -15,9 +15,18 @@ All rates are those of one device while all devices of a mesh work at once. Cont
     calibrate      all of these as a profile
     small_step     training steps of a small perceptron
     adjust         factors by which measured steps differ from predicted ones
+    local_step     steps of one device of a large mesh, without communication
 """
 
 from meshtf.calibration.adjust import MeasuredStep, adjust
 from meshtf.calibration.calibrate import calibrate
+from meshtf.calibration.local_step import measure_local_step
+from meshtf.hardware import MeasuredLocalStep
 
-__all__ = ["MeasuredStep", "adjust", "calibrate"]
+__all__ = [
+    "MeasuredLocalStep",
+    "MeasuredStep",
+    "adjust",
+    "calibrate",
+    "measure_local_step",
+]

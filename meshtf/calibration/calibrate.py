@@ -27,6 +27,7 @@ from meshtf.function.function import function
 from meshtf.graph import Tensor
 from meshtf.hardware import Hardware, Link, MeasuredMatmul
 from meshtf.mesh import Mesh
+from meshtf.runtime.spmd.live.jax_host import live_memory
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.version import __version__
@@ -86,7 +87,7 @@ def calibrate(
         matmul_flops=_peaks(measured),
         memory_bandwidth=bandwidth,
         links=(_link(rates),),
-        memory=_memory(devices, count),
+        memory=_memory(devices, mesh),
         op_seconds=op_seconds,
         call_seconds=call_seconds,
         array_seconds=array_seconds,
@@ -131,10 +132,13 @@ def _source(clock: Clock) -> str:
     return f"measured on {today} with meshtf {__version__}, {clock.name} clock"
 
 
-def _memory(devices: str | None, count: int) -> float | None:
-    """Returns the bytes of memory of one device; None: unknown. CPU devices share it."""
+def _memory(devices: str | None, mesh: Mesh) -> float | None:
+    """Returns the bytes of memory of one device; None: unknown. CPU devices share it, and of
+    other devices jax says how much it may take.
+    """
     if not on_cpus(devices):
-        return None
+        return live_memory(mesh) if mesh.live else None
+    count = mesh.size
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / count
 
 

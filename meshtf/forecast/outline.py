@@ -11,7 +11,7 @@ import dataclasses
 from meshtf.forecast.communication import received_bytes
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.report_data import StepTime
-from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import time_of
 from meshtf.graph import Store
@@ -42,7 +42,7 @@ def outline(program: Program, hardware: Hardware) -> Outline:
       program: the planned program.
       hardware: the profile of the devices.
     """
-    schedule = Schedule(program, Durations(hardware, program.mesh))
+    schedule = Schedule(program, durations_of(program, hardware))
     return Outline(
         time=time_of(schedule),
         peak=_peak_bytes(program, under_xla=hardware.fuses),

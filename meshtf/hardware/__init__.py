@@ -8,12 +8,19 @@ Contents:
 
     profile       the class `Hardware`, and its JSON files
     matmul_rates  the time of a matmul, from measured ones or from the peak rate
+    local_steps   how much longer ops take than predicted, by measured steps
     links         which link a collective crosses, and how long it takes
 """
 
 from meshtf.hardware.links import CollectiveTimes
 from meshtf.hardware.matmul_rates import MatmulShape, MatmulTimes
-from meshtf.hardware.profile import Hardware, Link, MeasuredMatmul, as_hardware
+from meshtf.hardware.profile import (
+    Hardware,
+    Link,
+    MeasuredLocalStep,
+    MeasuredMatmul,
+    as_hardware,
+)
 
 __all__ = [
     "CollectiveTimes",
@@ -21,6 +28,7 @@ __all__ = [
     "Link",
     "MatmulShape",
     "MatmulTimes",
+    "MeasuredLocalStep",
     "MeasuredMatmul",
     "as_hardware",
 ]

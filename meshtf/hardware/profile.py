@@ -43,6 +43,19 @@ class MeasuredMatmul:
 
 
 @dataclasses.dataclass(frozen=True)
+class MeasuredLocalStep:
+    """A step of a model on one device, without communication, that was measured.
+
+    Attributes:
+      sizes: the sizes on this device of the dimensions of the model's matmuls.
+      factor: the measured seconds divided by the predicted ones.
+    """
+
+    sizes: Mapping[str, float]
+    factor: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Link:
     """A level of the network between devices, such as NVLink within a host.
 
@@ -123,6 +136,8 @@ class Hardware:
         "update", "call", a kind of collective, or the name of an op; "all" is that of kinds
         which are not named; see `calibration.adjust`.
       matmuls: measured matmuls.
+      local_steps: measured steps of a model at local sizes: what all ops of a device take
+        there, divided by what the rest of this profile predicts.
       sources: where each value is from, by the name of the attribute.
     """
 
@@ -146,6 +161,7 @@ class Hardware:
     shares_equal_work: bool = False
     work_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matmuls: tuple[MeasuredMatmul, ...] = ()
+    local_steps: tuple[MeasuredLocalStep, ...] = ()
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -179,14 +195,14 @@ class Hardware:
         os.replace(temporary, target)
 
     def as_json(self) -> str:
-        """Returns the profile as JSON, with a line for each measured matmul."""
+        """Returns the profile as JSON, with a line for each measurement."""
         fields = dataclasses.asdict(self)
         lines = []
         for name, value in fields.items():
             if value == float("inf"):
                 continue
             text = json.dumps(value, ensure_ascii=False)
-            if name in ("matmuls", "links") and value:
+            if name in ("matmuls", "links", "local_steps") and value:
                 rows = ",\n    ".join(json.dumps(row) for row in value)
                 text = f"[\n    {rows}\n  ]"
             elif name in ("sources", "work_factors") and value:
@@ -245,6 +261,9 @@ def _read(path: Path) -> Hardware:
         fields["links"] = tuple(Link(**link) for link in fields.get("links", ()))
         fields["matmuls"] = tuple(
             MeasuredMatmul(**matmul) for matmul in fields.get("matmuls", ())
+        )
+        fields["local_steps"] = tuple(
+            MeasuredLocalStep(**step) for step in fields.get("local_steps", ())
         )
         hardware = Hardware(**fields)
     except (ValueError, TypeError, AttributeError) as error:

@@ -17,12 +17,14 @@ same ops on each mesh; `hold_for` checks that for each structure that is recorde
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshtf.forecast.time.durations import Durations, Sizes
+from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.graph import Node
@@ -39,7 +41,7 @@ from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
     SCANNED,
     Grid,
-    durations_of,
+    durations_of_grid,
     medium_mesh,
     memory_of,
     microbatch_dims,
@@ -66,7 +68,7 @@ class LowerBounds:
         choices: Mapping[str, Any],
         microbatches: Sequence[int],
     ) -> None:
-        self._problem = problem
+        self._problem = problem = _with_least_factor(problem)
         self._memory_limit = problem.memory * MEMORY_MARGIN
         choices = dict(choices)
         if max(microbatches) > 1:
@@ -91,7 +93,7 @@ class LowerBounds:
         key = structure.with_choices(())
         if key not in self._forward_seconds:
             program = self._forward.plan(mesh)
-            durations = durations_of(program, self._problem, grid)
+            durations = durations_of_grid(program, self._problem, grid)
             self._forward_seconds[key] = _seconds_of_forward(program, durations)
         following = [self._following[int(count)] for count in grid.microbatches]
         seconds, residual_bytes = np.array(following).T
@@ -107,7 +109,7 @@ class LowerBounds:
         for candidates that exceed the memory during these.
         """
         program = self._gradient.plan(medium_mesh(structure, grid))
-        durations = durations_of(program, self._problem, grid)
+        durations = durations_of_grid(program, self._problem, grid)
         seconds = np.broadcast_to(
             Schedule(program, durations, counts=False).computed, [len(grid)]
         )
@@ -147,7 +149,7 @@ class LowerBounds:
         counts = np.array(microbatches)
         dims = microbatch_dims(program, counts)
         sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
-        durations = Durations(hardware, mesh, sizes)
+        durations = durations_of(program, hardware, sizes)
         nodes = self._forward.nodes
         loop = _loop_over_microbatches(program)
         iterations: Any = 1
@@ -163,6 +165,18 @@ class LowerBounds:
         for one_seconds, one_bytes, count in zip(*amounts, strict=True):
             devices = self._problem.devices
             self._following[int(count)] = one_seconds / devices, one_bytes / devices
+
+
+def _with_least_factor(problem: Problem) -> Problem:
+    """Returns the problem with the least factor of all measured local steps at all sizes: the
+    beginning of a program may have other local sizes than the whole.
+    """
+    steps = problem.hardware.local_steps
+    if not steps:
+        return problem
+    least = min(steps, key=lambda step: step.factor)
+    hardware = dataclasses.replace(problem.hardware, local_steps=(least,))
+    return dataclasses.replace(problem, hardware=hardware)
 
 
 def _residual_bytes(program: Program, durations: Durations) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from meshtf.forecast.memory.live_tensors import live_values
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations, Sizes
+from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph import Store
@@ -203,14 +204,14 @@ def price(
     """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
     if durations is None:
-        durations = durations_of(program, problem, grid)
+        durations = durations_of_grid(program, problem, grid)
     end = step_seconds(Schedule(program, durations, counts=False))
     seconds = np.broadcast_to(end, [len(grid)])
     memory = np.broadcast_to(memory_of(program, durations), [len(grid)])
     return Prices(structure, grid, seconds, memory, program.mesh)
 
 
-def durations_of(program: Program, problem: Problem, grid: Grid) -> Durations:
+def durations_of_grid(program: Program, problem: Problem, grid: Grid) -> Durations:
     """Returns the durations of a program for all candidates of a grid.
 
     Args:
@@ -218,13 +219,12 @@ def durations_of(program: Program, problem: Problem, grid: Grid) -> Durations:
       problem: what is searched for.
       grid: the sizes.
     """
-    return Durations(
-        problem.hardware, program.mesh, _sizes_of_grid(program, problem, grid)
-    )
+    sizes = _sizes_of_grid(program, problem, grid)
+    return durations_of(program, problem.hardware, sizes)
 
 
 def _sizes_of_grid(program: Program, problem: Problem, grid: Grid) -> Sizes:
-    """Returns the sizes of all candidates; the arguments are those of `durations_of`."""
+    """Returns the sizes of all candidates; the arguments are those of `durations_of_grid`."""
     axes = dict(grid.axes)
     strides = dict(grid.strides)
     if grid.stages > 1:

@@ -108,11 +108,13 @@ class Ranking:
             assert bounds is not None
             larger, durations = bounds.of_gradient(ranked.structure, ranked.grid)
             seconds = np.maximum(ranked.seconds, larger)
+            # With measured local steps, bounds have the least factor of these.
+            is_exact = not self._problem.hardware.local_steps
             ranked = ranked._replace(
                 bound=float(seconds.min()),
                 seconds=seconds,
                 is_final=True,
-                durations=durations,
+                durations=durations if is_exact else None,
             )
             heapq.heappush(self._heap, ranked)
         return None

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 import meshtf as mtf
-from meshtf.hardware import Hardware, Link, MeasuredMatmul, as_hardware
+from meshtf.hardware import (
+    Hardware,
+    Link,
+    MeasuredLocalStep,
+    MeasuredMatmul,
+    as_hardware,
+)
 from meshtf.hardware.profile import hardware_folder
 
 PROFILES = sorted(path.stem for path in hardware_folder().glob("*.json"))
@@ -78,7 +84,10 @@ def test_links_are_for_one_direction():
 
 def test_a_saved_profile_reads_as_it_was(tmp_path):
     matmul = MeasuredMatmul(1, 64, 32, 16, "float32", seconds=1e-5)
-    hardware = dataclasses.replace(as_hardware("a100"), matmuls=(matmul,))
+    local_step = MeasuredLocalStep({"batch": 4, "d_ff": 64}, factor=1.25)
+    hardware = dataclasses.replace(
+        as_hardware("a100"), matmuls=(matmul,), local_steps=(local_step,)
+    )
     hardware.save(tmp_path / "deep" / "mine.json")
     assert as_hardware(tmp_path / "deep" / "mine.json") == hardware
     assert as_hardware(hardware) is hardware

@@ -7,7 +7,7 @@ import random
 import numpy as np
 
 import meshtf as mtf
-from meshtf.hardware import Hardware, Link
+from meshtf.hardware import Hardware, Link, MeasuredLocalStep
 
 
 def mlp(sizes):
@@ -84,7 +84,14 @@ STACK_ARGUMENTS = (np.zeros([64, 16], "float32"), np.int32(0))
 
 
 def drawn_hardware(draw: random.Random) -> Hardware:
-    """Returns hardware with drawn rates of ops and links."""
+    """Returns hardware with drawn rates of ops and links, some with measured local steps."""
+    local_steps = tuple(
+        MeasuredLocalStep(
+            {"batch": draw.choice((2, 16)), "d_ff": draw.choice((8, 64))},
+            factor=draw.uniform(0.5, 2.0),
+        )
+        for _ in range(draw.choice((0, 3)))
+    )
     return Hardware(
         "drawn",
         {"float32": 10 ** draw.uniform(9, 13)},
@@ -92,6 +99,7 @@ def drawn_hardware(draw: random.Random) -> Hardware:
         op_seconds=draw.choice((0.0, 1e-6)),
         overlaps=draw.random() < 0.5,
         fuses=draw.random() < 0.5,
+        local_steps=local_steps,
         links=(
             Link("host", 2, 10 ** draw.uniform(8, 11), 1e-6),
             Link("network", None, 10 ** draw.uniform(7, 10), 1e-5),

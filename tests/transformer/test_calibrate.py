@@ -66,6 +66,37 @@ def test_steps_of_a_configuration_give_factors(tmp_path, capsys, profile):
     assert factors["matmul"] > 0
 
 
+def test_local_sizes_of_the_best_layouts_are_measured(tmp_path, capsys, profile):
+    path = tmp_path / "machine.json"
+    code, out, _ = run(
+        capsys,
+        gin_param=small(tmp_path, "Architecture.blocks = 3", "train.batch_size = 8"),
+        save=str(path),
+        devices=8,
+        mesh_devices="spmd:cpu:1",
+        calibrated_sizes=2,
+        memory="1GiB",
+    )
+    assert code == 0 and "ops of one of 8 devices" in out
+    assert profile == [("spmd:cpu:1", 8)]
+    steps = as_hardware(path).local_steps
+    assert len(steps) == 2 and all(step.factor > 0 for step in steps)
+    assert steps[0].sizes != steps[1].sizes
+    assert {"batch", "length", "d_ff"} <= set(steps[0].sizes)
+
+
+def test_local_sizes_need_a_model_and_spmd_devices(tmp_path):
+    flags.FLAGS(["calibrate"])
+    settings = small(tmp_path)
+    for values in (
+        {"mesh_devices": "spmd:cpu:1"},
+        {"gin_param": settings},
+        {"gin_param": settings, "mesh_devices": "logical:8"},
+    ):
+        with flagsaver.flagsaver(devices=8, **values):
+            assert "--devices needs a configuration" in calibrate.usage_error([])
+
+
 def test_meshes_have_the_same_axes_and_size():
     meshes = list(meshes_like({"data": 4, "model": 2}))
     assert meshes[0] == {"data": 4, "model": 2}

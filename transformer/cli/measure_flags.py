@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from absl import flags
 
+DEVICES = flags.DEFINE_integer(
+    "devices",
+    None,
+    "The number of devices that layouts are searched for. `calibrate` times the ops of one of "
+    "them, at the local sizes of the best layouts.",
+    lower_bound=1,
+    allow_override=True,
+)
+MEMORY = flags.DEFINE_string(
+    "memory",
+    None,
+    'The memory of one device, such as "80GiB"; by default that of the profile.',
+)
 MESH_DEVICES = flags.DEFINE_string(
     "mesh_devices",
     None,

@@ -79,11 +79,17 @@ class Durations:
       hardware: the profile.
       mesh: the mesh that the program was planned for.
       sizes: the sizes for which it is timed; None: those of the mesh.
+      local_factor: how much longer ops take than predicted, by measured steps.
     """
 
     def __init__(
-        self, hardware: Hardware, mesh: Mesh, sizes: Sizes | None = None
+        self,
+        hardware: Hardware,
+        mesh: Mesh,
+        sizes: Sizes | None = None,
+        local_factor: Any = 1.0,
     ) -> None:
+        self._local_factor = local_factor
         self.hardware = hardware
         self.mesh = mesh
         self.sizes = Sizes(mesh.axes) if sizes is None else sizes
@@ -163,7 +169,8 @@ class Durations:
         """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
-        share = self._positions_that_share(step) / self.factor(self.work_kind(step))
+        factor = self.factor(self.work_kind(step)) * self._local_factor
+        share = self._positions_that_share(step) / factor
         if shape is not None:
             seconds = self.matmuls.seconds(shape, num_bytes) + self.hardware.op_seconds
             return seconds / share
@@ -246,11 +253,17 @@ class Durations:
 
     def _local_flops(self, step: Compute) -> Any:
         flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
+        local_sizes = self.local_factor_sizes(step)
         for factor, planned_size in step.plan.sizes:
-            axes = step.plan.axes_of(factor)
-            local_size = self._local_size(factor, planned_size, axes)
-            flops = flops * local_size / max(planned_size, 1)
+            flops = flops * local_sizes[factor] / max(planned_size, 1)
         return flops
+
+    def local_factor_sizes(self, step: Compute) -> dict[str, Any]:
+        """Returns the size on one device of each factor of an op, with padding."""
+        return {
+            factor: self._local_size(factor, size, step.plan.axes_of(factor))
+            for factor, size in step.plan.sizes
+        }
 
     def matmul_shape(self, step: Compute) -> MatmulShape | None:
         """Returns the local shape of a matmul; None: the op is none. An op multiplies matrices
@@ -275,9 +288,7 @@ class Durations:
         if not sums or len(factors_by_input) > 2:
             return None
         sizes: dict[str, Any] = {"batch": 1, "m": 1, "n": 1, "k": 1}
-        for factor, planned_size in step.plan.sizes:
-            axes = step.plan.axes_of(factor)
-            local_size = self._local_size(factor, planned_size, axes)
+        for factor, local_size in self.local_factor_sizes(step).items():
             if factor in sums:
                 group = "k"
             elif factor in left and factor in right:
@@ -296,7 +307,7 @@ class Durations:
             num_bytes = num_bytes + 2 * self.shard_bytes(store.spec, store.placement)
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
         seconds = num_bytes / bandwidth + self.hardware.op_seconds
-        return seconds * self.factor("update")
+        return seconds * self.factor("update") * self._local_factor
 
     def reshard(self, step: ReshardStep, merged: bool = False) -> Any:
         """Returns the seconds of a collective; `merged`: without its latency."""

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 
 from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.hardware import CollectiveTimes, Hardware
 from meshtf.partition import Compute, Program, Value, WriteStep
@@ -27,7 +28,7 @@ class OpTimes:
     def __init__(self, program: Program, hardware: Hardware | None) -> None:
         self._durations: Durations | None = None
         if hardware is not None:
-            self._durations = Durations(hardware, program.mesh)
+            self._durations = durations_of(program, hardware)
         self._in_memory = self._values_in_memory(program)
 
     @property

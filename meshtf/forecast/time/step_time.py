@@ -11,6 +11,7 @@ import numpy as np
 
 from meshtf.forecast.report_data import StepTime, TimelineSpan
 from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule, Span
 from meshtf.hardware import Hardware
 from meshtf.partition import Compute, Program, ReadStep, WriteStep, walk
@@ -29,7 +30,7 @@ def step_time(
     if hardware is None:
         return None, ()
     spans: list[Span] = []
-    schedule = Schedule(program, Durations(hardware, program.mesh), spans)
+    schedule = Schedule(program, durations_of(program, hardware), spans)
     return time_of(schedule), tuple(map(_plain_span, spans))
 
 

@@ -117,6 +117,12 @@ def devices_of_platform(mesh: Mesh) -> list[Any]:
         raise _no_devices(mesh, platform, error) from None
 
 
+def live_memory(mesh: Mesh) -> float | None:
+    """Returns the bytes of one device of a live mesh that jax may take; None: unknown."""
+    statistics = live_devices(mesh)[0].memory_stats() or {}
+    return statistics.get("bytes_limit")
+
+
 def runs_on_cpus(mesh: Mesh) -> bool:
     """Returns whether the devices of a live mesh are CPU devices. If their platform is in
     `mesh.devices`, jax need not have them.
