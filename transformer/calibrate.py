@@ -4,8 +4,7 @@ time of a step.
     python -m meshtf calibrate --mesh_devices=spmd:cpu:8 --save=my_machine.json
     python -m meshtf calibrate --mesh_devices=spmd --positions=8 --save=my_machine.json
     python -m meshtf calibrate --gin_file=lm_stdlib.gin --save=my_machine.json
-    python -m meshtf calibrate --gin_file=models/llama2_7b.gin --devices=256 \\
-        --mesh_devices=spmd:cuda:1 --save=my_machine.json
+    python -m meshtf calibrate --gin_file=models/gpt2_xl.gin --devices=64 --mesh_devices=spmd:cuda:1
 
     python -m meshtf explain --hardware=my_machine.json           # the predicted time of a step
     python -m transformer.train --gin_param='train.hardware = "my_machine.json"'
