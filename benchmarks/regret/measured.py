@@ -7,8 +7,10 @@ then timed in rounds, a step each, in an order that is shuffled anew for each ro
 which the machine was slow is scaled to the others, by the median over all layouts. One layout
 is timed twice in each round: the two medians show the noise.
 
-Some further layouts, which are not judged, give the profile its factors by kind of work, as
-`python -m meshtf calibrate --gin_file` does; results with the rates alone are printed as well.
+On the SPMD runtime, what one device computes is timed at the local sizes of each layout,
+without communication, as `python -m meshtf calibrate --devices` does. Some further layouts,
+which are not judged, give the profile its factors by kind of work, as `calibrate --gin_file`
+does. Results with the rates alone are printed as well.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import meshtf as mtf
 from benchmarks.regret.candidates import Candidate, draw
 from benchmarks.regret.scores import Scores, score
 from benchmarks.regret.small_models import SIZES, make_trainer
-from meshtf.hardware import Hardware, as_hardware
+from meshtf.hardware import Hardware, MeasuredLocalStep, as_hardware
 from transformer.training.trainer import Trainer
 
 _CLOCKS = ("wall", "processor")
@@ -67,11 +69,13 @@ class Timed(NamedTuple):
       candidate: the layout.
       step: runs a training step, and waits for its loss.
       explain: returns the forecast of a step from a profile of hardware.
+      local_step: what one device computes, measured; None: other runtimes have no such program.
     """
 
     candidate: Candidate
     step: Callable[[], None]
     explain: Callable[[Any], mtf.Forecast]
+    local_step: MeasuredLocalStep | None = None
 
 
 def run(
@@ -120,7 +124,14 @@ def _compare(
         is_legal=lambda candidate: _is_legal(model, candidate, options.sizes),
     )
     timed = [
-        _compile(model, candidate, options, f"{i + 1}/{len(candidates)}", report)
+        _compile(
+            model,
+            candidate,
+            options,
+            hardware,
+            f"{i + 1}/{len(candidates)}",
+            report,
+        )
         for i, candidate in enumerate(candidates)
     ]
     seconds, noise = measure(timed, options.rounds, options.seed, report)
@@ -150,11 +161,14 @@ def _rows(
       num_judged: how many are judged.
     """
     by_rates = [layout.explain(hardware) for layout in timed]
+    local_steps = tuple(x.local_step for x in timed if x.local_step is not None)
+    profile = dataclasses.replace(hardware, local_steps=local_steps)
     steps = [
-        mtf.calibration.MeasuredStep(forecast, measured)
-        for forecast, measured in zip(by_rates[num_judged:], seconds[num_judged:])
+        mtf.calibration.MeasuredStep(layout.explain(profile), measured)
+        for layout, measured in zip(timed[num_judged:], seconds[num_judged:])
     ]
-    profile = mtf.calibration.adjust(hardware, steps) if steps else hardware
+    if steps:
+        profile = mtf.calibration.adjust(profile, steps)
     rows = []
     for i, layout in enumerate(timed):
         rate_time = by_rates[i].time
@@ -169,6 +183,8 @@ def _rows(
                 "predicted": forecast_time.seconds,
                 "by_rates": rate_time.seconds,
                 "work": dict(rate_time.work),
+                "local_step": layout.local_step
+                and dataclasses.asdict(layout.local_step),
             }
         )
     return rows
@@ -188,11 +204,13 @@ def _compile(
     model: str,
     candidate: Candidate,
     options: Options,
+    hardware: Hardware,
     progress: str,
     report: Callable[[str], None],
 ) -> Timed:
     """Returns a layout whose step is compiled."""
     start = time.monotonic()
+    local_step = _local_step(model, candidate, options, hardware)
     trainer, batch = make_trainer(model, candidate, options.devices, options.sizes)
     _assign_values(trainer)
 
@@ -208,7 +226,25 @@ def _compile(
     for _ in range(_WARM_UP):
         step()
     report(f"  {progress} {candidate.text}: {time.monotonic() - start:.1f} s")
-    return Timed(candidate, step, explain)
+    return Timed(candidate, step, explain, local_step)
+
+
+def _local_step(
+    model: str, candidate: Candidate, options: Options, hardware: Hardware
+) -> MeasuredLocalStep | None:
+    """Returns the measured ops of one device under a layout; None: the runtime has no program
+    of one device.
+    """
+    if not (options.devices or "").startswith("spmd"):
+        return None
+    trainer, batch = make_trainer(model, candidate, "abstract", options.sizes)
+    return mtf.calibration.measure_local_step(
+        trainer.training_step,
+        batch,
+        np.int32(0),
+        devices=options.devices,
+        hardware=hardware,
+    )
 
 
 def _assign_values(trainer: Trainer) -> None:

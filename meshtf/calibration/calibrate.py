@@ -28,7 +28,6 @@ from meshtf.graph import Tensor
 from meshtf.hardware import Hardware, Link, MeasuredMatmul
 from meshtf.mesh import Mesh
 from meshtf.runtime.spmd.live.jax_host import live_memory
-from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.version import __version__
 
@@ -178,19 +177,18 @@ def _call_seconds(
 
 
 def _increment(mesh: Mesh, count: int) -> Callable[[], Any]:
-    """Returns a function that adds 1 to so many variables, and returns 1, [position]."""
+    """Returns a function that adds 1 to so many variables, and returns 1, a scalar as a loss."""
     shape = [("position", mesh.size)]
     variables = [Variable(mesh, shape, "zeros", name=f"v{i}") for i in range(count)]
 
-    @function(mesh=mesh, x="position")
+    @function(mesh=mesh, x="")
     def increment(x: Tensor) -> Tensor:
-        """Adds x, [position], to all variables."""
+        """Adds x, a scalar, to all variables."""
         for variable in variables:
             variable.assign(variable + x)
         return x
 
-    array = np.ones(mesh.size, "float32")
-    call = functools.partial(increment, asarray(mesh, array, shape))
+    call = functools.partial(increment, np.float32(1))
     call()
     return call
 

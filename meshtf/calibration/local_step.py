@@ -26,7 +26,6 @@ from meshtf.calibration.clock import clock_of
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.local_sizes import local_sizes
 from meshtf.forecast.time.schedule import Schedule
-from meshtf.forecast.time.step_time import step_seconds
 from meshtf.function.without_running import as_function
 from meshtf.graph import Spec
 from meshtf.hardware import Hardware, MeasuredLocalStep, as_hardware
@@ -44,7 +43,6 @@ _AXIS = "replica"
 _BLOCK = 1 << 20  # random values that are repeated
 _WARM_UP = 2
 _STEPS = 8
-_LEAST_SHARE = 0.1  # of a step that its ops take, at least
 
 
 def measure_local_step(
@@ -81,13 +79,10 @@ def measure_local_step(
     durations = Durations(rates, step.program.mesh)
     schedule = Schedule(step.program, durations)
     predicted = float(schedule.totals.matmuls + schedule.totals.other_ops)
-    measured = statistics.median(seconds)
-    if not rates.overlaps:
-        calls = float(step_seconds(schedule) - schedule.end)
-        measured = max(measured - calls, _LEAST_SHARE * measured)
     sizes = local_sizes(step.program, durations)
     return MeasuredLocalStep(
-        {name: int(size) for name, size in sizes.items()}, measured / predicted
+        sizes={name: int(size) for name, size in sizes.items()},
+        factor=statistics.median(seconds) / predicted,
     )
 
 

@@ -7,7 +7,7 @@ import functools
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,6 +75,20 @@ class Candidate:
             "variable_layout": self.variable_layout,
             "optimizer_layout": self.optimizer_layout,
         }
+
+
+class Estimate(NamedTuple):
+    """A layout with sizes that has no plan of its own.
+
+    Attributes:
+      mesh_settings: the arguments of `Mesh`.
+      choices: the further arguments of the program.
+      seconds: the estimated time of a step.
+    """
+
+    mesh_settings: Mapping[str, Any]
+    choices: Mapping[str, Any]
+    seconds: float
 
 
 class FullPlans:
@@ -153,13 +167,61 @@ def _fastest(
             heapq.heappush(heap, (next_seconds, i, rank + 1, order))
 
 
+def distinct_sizes(
+    problem: Problem, all_prices: Sequence[Prices], count: int
+) -> list[Estimate]:
+    """Returns the fastest candidates whose devices compute with other local sizes than those
+    of all faster ones; none with pipeline stages.
+
+    Args:
+      problem: what was searched for.
+      all_prices: the prices of all structures.
+      count: how many are returned, at most.
+    """
+    result: dict[frozenset[tuple[str, int]], Estimate] = {}
+    for prices, index in _fastest(problem, all_prices):
+        if len(result) == count:
+            break
+        if prices.grid.stages == 1:
+            shards = frozenset(_num_shards(prices, index).items())
+            result.setdefault(shards, _estimate(prices, index))
+    return list(result.values())
+
+
+def _num_shards(prices: Prices, index: int) -> dict[str, int]:
+    """Returns into how many sections axes and microbatches divide each dimension."""
+    grid = prices.grid
+    counts = {"batch": int(grid.microbatches[index])}
+    for axis, dims in prices.structure.axes:
+        for dim in dims:
+            counts[dim] = counts.get(dim, 1) * int(grid.axes[axis][index])
+    return {dim: count for dim, count in counts.items() if count > 1}
+
+
+def _estimate(prices: Prices, index: int) -> Estimate:
+    """Returns a candidate without a plan."""
+    grid = prices.grid
+    settings = ordered(prices.structure, grid.orders[index])
+    return Estimate(
+        mesh_settings={"axes": grid.axes_text(index), **settings},
+        choices=_choices(prices, index),
+        seconds=float(prices.seconds[index]),
+    )
+
+
+def _choices(prices: Prices, index: int) -> dict[str, Any]:
+    """Returns the further arguments of the program of a candidate."""
+    choices = dict(prices.structure.choices)
+    microbatches = int(prices.grid.microbatches[index])
+    if microbatches > 1:
+        choices[MICROBATCHES] = microbatches
+    return choices
+
+
 def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | None:
     """Returns a candidate with its own plan; None: the program does not allow it."""
     grid = prices.grid
-    choices = dict(prices.structure.choices)
-    microbatches = int(grid.microbatches[index])
-    if microbatches > 1:
-        choices[MICROBATCHES] = microbatches
+    choices = _choices(prices, index)
     settings = ordered(prices.structure, grid.orders[index])
     try:
         outline = problem.outline(grid.axes_text(index), settings, choices)

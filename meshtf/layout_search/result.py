@@ -8,7 +8,8 @@ from typing import Any
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.reports.units import bytes_text, seconds_text
-from meshtf.layout_search.candidates import Candidate
+from meshtf.layout_search.candidates import Candidate, Estimate, distinct_sizes
+from meshtf.layout_search.pricing import Prices
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 from meshtf.names.arguments import as_int
@@ -32,6 +33,7 @@ class SearchResult:
       refused: (structure, error) of those that the program does not allow.
       seconds: the duration of the search.
       why_not_layout: the function behind `why_not`.
+      prices: the prices of all structures that have a plan.
     """
 
     problem: Problem
@@ -43,6 +45,7 @@ class SearchResult:
     refused: tuple[tuple[Structure, MeshtfError], ...]
     seconds: float
     why_not_layout: Callable[[Candidate, Mapping[str, str]], str]
+    prices: tuple[Prices, ...] = dataclasses.field(default=(), repr=False)
 
     def why_not(
         self,
@@ -70,6 +73,16 @@ class SearchResult:
             "optimizer_layout": optimizer_layout,
         }
         return self.why_not_layout(self.best[0], layouts)
+
+    def distinct_sizes(self, count: int = 8) -> list[Estimate]:
+        """Returns the fastest layouts whose devices compute with different local sizes, for
+        `mtf.calibration.measure_local_step`; none with pipeline stages.
+
+        Args:
+          count: how many are returned, at most.
+        """
+        limit = as_int("count", count, least=1)
+        return distinct_sizes(self.problem, self.prices, limit)
 
     def measured(
         self, mesh_devices: str | Sequence[str], count: int = 5

@@ -231,6 +231,7 @@ class Search:
             refused=tuple(self.refused),
             seconds=time.monotonic() - start,
             why_not_layout=self.why_not,
+            prices=tuple(self.prices),
         )
 
     def why_not(self, best: Candidate, layouts: Mapping[str, str]) -> str:

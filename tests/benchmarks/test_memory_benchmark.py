@@ -55,7 +55,7 @@ def test_a_language_model_holds_what_is_forecast(name):
     assert measured["forecast peak"] == pytest.approx(measured["peak"], rel=0.1)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",

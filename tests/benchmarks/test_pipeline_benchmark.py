@@ -28,6 +28,7 @@ def test_speed_up_is_the_median_of_quiet_pairs():
     )  # cores
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("microbatches, chunks", [(3, 1), (4, 2)])
 def test_time_lines_are_of_the_schedule(microbatches, chunks):

@@ -36,6 +36,7 @@ def rows_of(*group: Case) -> list[Row]:
     ]
 
 
+@pytest.mark.sampled(1, together="peers")
 @pytest.mark.parametrize("model", MODELS)
 def test_by_hand_and_meshtf_agree_with_dropout(model):
     config = Config(model, **TINY, dropout=0.1)
@@ -144,7 +145,7 @@ def test_a_table_tells_ratios_to_the_first_row():
     assert "  1.50  1.50" in table(rows).splitlines()[2]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, together="peers")
 @pytest.mark.parametrize("devices", [None, "spmd:cpu"])
 def test_sizes_that_divide_and_that_do_not_are_timed_in_pairs(devices):
     sizes = {"d_model": 8, "d_ff": 10, "heads": 2, "d_kv": 4, "blocks": 1}

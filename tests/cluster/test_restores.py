@@ -42,6 +42,7 @@ def results(folder):
     return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
+@pytest.mark.sampled(4, together="several processes")
 def test_one_process_to_two_workers(results):
     assert results["one to two"] == [EVERY] * len(ONES)
 

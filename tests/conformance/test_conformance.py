@@ -46,21 +46,21 @@ def test_every_op_has_samples():
     assert not silent, f"ops without samples: {silent}"
 
 
-@pytest.mark.sampled(150)
+@pytest.mark.sampled(110)
 @pytest.mark.slow
 @pytest.mark.parametrize("op, index", SAMPLES)
 def test_eager(op, index, seed, record):
     record("eager", check_sample(op, index, seed, max_layouts=3))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record, outside_of_cases):
     record("mtf.function", outside_of_cases(CHECK_PROGRAM, op, seed))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_export(op, seed, record, outside_of_cases):

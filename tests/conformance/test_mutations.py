@@ -382,6 +382,7 @@ PROGRAMS = [
 ]
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("broken", MUTANTS.values(), ids=MUTANTS)
 def test_a_broken_rule_is_detected(broken, seed):
     report = check_op(broken, seed, fail_fast=True)

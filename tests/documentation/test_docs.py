@@ -30,6 +30,8 @@ from transformer.cli.config_files import find_config
 from transformer.training import training_run
 from transformer.training.reporting import run_report
 
+pytestmark = pytest.mark.every_case
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

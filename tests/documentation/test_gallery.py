@@ -12,6 +12,8 @@ import pytest
 from benchmarks.gallery import __main__ as gallery
 from benchmarks.gallery.layout_svg import picture
 
+pytestmark = pytest.mark.every_case
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs" / "reference"
 

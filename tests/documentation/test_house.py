@@ -24,6 +24,8 @@ from meshtf.graph.tensor import tensor_of_value
 from meshtf.names import Shape
 from meshtf.partition import segments, steps
 
+pytestmark = pytest.mark.every_case
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("meshtf", "transformer", "examples", "benchmarks")
 MOST_FILES = 12  # of a folder, without __init__.py and __main__.py

@@ -9,6 +9,8 @@ import pytest
 
 from tests.documentation.test_house import ROOT, files, here, imports
 
+pytestmark = pytest.mark.every_case
+
 # Whoever imports stands above what it imports; equals, such as ops and partition, never
 # meet.
 RANKS = {

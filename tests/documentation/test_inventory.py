@@ -19,6 +19,8 @@ import pytest
 import meshtf as mtf
 from meshtf.testing import label, registered_ops
 
+pytestmark = pytest.mark.every_case
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "explain" / "mesh_tensorflow.md").read_text(encoding="utf-8")
 NAMES = [

@@ -10,6 +10,8 @@ import meshtf as mtf
 from meshtf.names.public_path import MATH_FUNCTIONS
 from tests.documentation import former_names
 
+pytestmark = pytest.mark.every_case
+
 
 def test_public_names_are_those_of_the_list():
     assert dir(mtf) == sorted(set(mtf.__all__))

@@ -12,6 +12,8 @@ from benchmarks.reference import __main__ as reference
 from benchmarks.reference import commands, settings
 from meshtf import errors
 
+pytestmark = pytest.mark.every_case
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -113,7 +113,7 @@ def compare(forecast, module):
     assert by_kind(forecast) == pytest.approx(counted(module))
 
 
-@pytest.mark.sampled(6, each="loops")
+@pytest.mark.sampled(3, each="loops")
 @pytest.mark.parametrize(
     "mesh, loops",
     [
@@ -161,7 +161,7 @@ def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name, grid", PUBLISHED)
 def test_published_models_receive_what_is_forecast(name, grid, in_process):
     forecast, bytes_by_kind = in_process(published_bytes, name, grid)
@@ -185,6 +185,7 @@ def test_every_family_of_published_models_is_compared():
     assert scanned == families
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "layout",
     [

@@ -138,6 +138,7 @@ class Net(mtf.Module):
         return {"y": x, "more": (mtf.sort(x, "d_model"), total), "name": "net"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mesh", LAYOUTS, ids=lambda mesh: "; ".join(mesh.values()))
 def test_a_process_without_meshtf_gives_the_same_numbers(mesh, tmp_path, plain):
     net = Net(mtf.Mesh(**mesh, seed=3))
@@ -168,6 +169,7 @@ def test_a_process_without_meshtf_gives_the_same_numbers(mesh, tmp_path, plain):
         ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mesh", LAYOUTS[:3], ids=lambda mesh: "; ".join(mesh.values()))
 def test_decoding_loops_find_the_same_ids(mesh, tmp_path, plain):
     mesh = mtf.Mesh(**mesh)

@@ -287,6 +287,7 @@ def test_functions_of_two_stages(jit):
     )
 
 
+@pytest.mark.sampled(1)
 def test_results_let_go_of_what_they_do_not_need(mesh):
     v = variable(mesh, "d:4", 1.0)
 

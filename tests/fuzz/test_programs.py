@@ -28,7 +28,7 @@ def apart():
         yield run
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_drawn_programs_compute_what_tensorflow_does(case, apart):

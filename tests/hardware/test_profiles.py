@@ -18,6 +18,8 @@ from meshtf.hardware import (
 )
 from meshtf.hardware.profile import hardware_folder
 
+pytestmark = pytest.mark.every_case
+
 PROFILES = sorted(path.stem for path in hardware_folder().glob("*.json"))
 
 

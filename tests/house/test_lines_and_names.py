@@ -22,6 +22,8 @@ from tests.house.allowances import (
     WITHOUT_SHAPES,
 )
 
+pytestmark = pytest.mark.every_case
+
 MAX_MEAN_DENSITY = 8.7  # syntax nodes a code line, over a package
 MAX_FUNCTION_DENSITY = 20.0
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

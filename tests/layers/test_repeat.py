@@ -77,6 +77,7 @@ def one_by_one(net, x):
     return [loss, *(np.stack(grads[k::each]) for k in range(each))]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout, variable_layout", LAYOUTS)
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_repeated_layers_are_layers_one_by_one(

@@ -247,6 +247,7 @@ def test_updates_of_functions_that_xla_compiles(name):
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["nesterov", "adamw"])
 def test_updates_of_exported_modules(name):
     make, formula = OPTIMIZERS[name]
@@ -333,6 +334,7 @@ def test_clipped_gradients(layout):
         np.testing.assert_allclose(after, want, rtol=room, atol=1e-7)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["adamw", "adafactor with momentum"])
 def test_training_goes_on_from_a_checkpoint_on_another_mesh(name, tmp_path):
     make, _ = OPTIMIZERS[name]

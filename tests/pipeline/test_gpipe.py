@@ -121,6 +121,7 @@ def unpipelined(seed):
     return [*found, *(v.numpy() for v in variables)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
 def test_a_pipeline_trains_as_the_model_without_it(case, seed):
     want = unpipelined(seed)

@@ -170,6 +170,7 @@ def test_casts_of_weights_are_made_and_gathered_once_for_all_microbatches(recomp
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes, variables", [("", ""), ("stage:2;data:2", "d:data")])
 def test_gradients_of_half_floats_add_up_over_many_microbatches(axes, variables):
     """Rounded after each microbatch, their sum stops growing at half of what it is."""

@@ -124,6 +124,7 @@ def printed(code: str, **env: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.sampled(3, together="processes of TensorFlow")
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells files and threads")
 def test_importing_changes_nothing(tmp_path):
     beats_file = str(tmp_path / "beats")
@@ -131,12 +132,13 @@ def test_importing_changes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sampled(3, together="processes of TensorFlow")
 def test_a_program_changes_nothing():
     assert json.loads(printed(WATCH + RAN)) == []
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3, together="processes of TensorFlow")
 @pytest.mark.parametrize(
     "configure, env, known",
     [
@@ -220,6 +222,7 @@ def test_what_comes_too_late_is_refused(fresh, setting, way_out):
     assert process.ALLOCATOR not in os.environ and not device_threads.sharing()
 
 
+@pytest.mark.sampled(3, together="processes of TensorFlow")
 def test_imports_are_frozen_once():
     code = (
         "import gc, meshtf as mtf\n"
@@ -231,6 +234,7 @@ def test_imports_are_frozen_once():
     assert printed(code) == "True True"
 
 
+@pytest.mark.sampled(3, together="processes of TensorFlow")
 def test_a_start_of_tensorflow_is_noticed():
     code = (
         "import tensorflow as tf\n"

@@ -7,6 +7,10 @@
 
     @pytest.mark.sampled(1, together="live training")    # one case of all tests with this name
 
+Of tests without this mark that have more than 16 cases, half run, and at least 16. All cases of
+a test run with `@pytest.mark.every_case`, as of those that read the source as text: what they
+notice should not be noticed a day late.
+
 The seed is another one each day, and is printed: `--sample=N` draws the sample of N
 again. All cases run with `--all-cases`, and where the command line names one case.
 """
@@ -21,6 +25,7 @@ import numpy as np
 import pytest
 
 _DAY = 24 * 3600
+_FEW = 16  # cases of a test without a mark that run in any case
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +64,7 @@ def pytest_collection_modifyitems(
         return
     cases: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and isinstance(item, pytest.Function):
+        if isinstance(item, pytest.Function) and not _runs_in_any_case(item):
             cases.setdefault(_sample_name(item), []).append(item)
     sample = config.getoption("--sample")
     left_out = {
@@ -74,12 +79,20 @@ def pytest_collection_modifyitems(
         items[:] = [item for item in items if item not in left_out]
 
 
+def _runs_in_any_case(item: pytest.Function) -> bool:
+    """Returns whether no sample is drawn of the cases of a test."""
+    if item.get_closest_marker("sampled"):
+        return False
+    return "[" not in item.nodeid or bool(item.get_closest_marker("every_case"))
+
+
 def _sample_name(item: pytest.Function) -> str:
     """Returns what the cases have in common of which a sample is drawn: the test, or the
     argument `together` of the mark.
     """
     mark = item.get_closest_marker("sampled")
-    return mark.kwargs.get("together") or item.nodeid.split("[")[0]
+    together = mark and mark.kwargs.get("together")
+    return together or item.nodeid.split("[")[0]
 
 
 def _everything(config: pytest.Config) -> bool:
@@ -88,6 +101,8 @@ def _everything(config: pytest.Config) -> bool:
 
 def _left_out(cases: list[pytest.Function], seed: list[int]) -> list[pytest.Function]:
     mark = cases[0].get_closest_marker("sampled")
+    if mark is None:
+        mark = pytest.mark.sampled(max(_FEW, len(cases) // 2)).mark
     each = mark.kwargs.get("each", "").split()
     kinds = [
         tuple((name, _key(case.callspec.params[name])) for name in each)

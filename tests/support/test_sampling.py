@@ -24,6 +24,15 @@ def test_cases(mode, k):
 
 def test_another():
   pass
+
+@pytest.mark.parametrize("k", range(50))
+def test_many(k):
+  pass
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("k", range(50))
+def test_all_of_many(k):
+  pass
 """
 
 
@@ -65,10 +74,13 @@ def test_pytest_runs_the_sample(pytester):
     path = pytester.makepyfile(FILE)
     one, again, other = (run(pytester, f"--sample={n}") for n in (1, 1, 2))
     assert one == again != other
-    assert len(one) == 5 and one[-1] == "test_another"
+    drawn = [case for case in one if case.startswith("test_cases")]
+    assert len(drawn) == 4 and "test_another" in one
     for mode in "xyz":
-        assert any(f"{mode}]" in case for case in one)
-    assert len(run(pytester, "--all-cases")) == 31
+        assert any(f"{mode}]" in case for case in drawn)
+    assert len(run(pytester, "--all-cases")) == 131
+    assert sum(case.startswith("test_many") for case in one) == 25
+    assert sum(case.startswith("test_all_of_many") for case in one) == 50
     left_out = next(
         f"test_cases[{k}-x]" for k in range(10) if f"test_cases[{k}-x]" not in one
     )

@@ -23,6 +23,8 @@ from tests.totality import layers, objects, ops, programs
 from tests.totality.calls import Call, things
 from tests.totality.wrong import right_kinds, wrong_values
 
+pytestmark = pytest.mark.every_case
+
 FOLDERS = {
     "math": mtf.math,
     "layers": mtf.layers,

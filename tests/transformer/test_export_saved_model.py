@@ -54,6 +54,7 @@ def run_saved_model(saved_model, folder, **arrays):
     return np.load(folder / "outputs.npz")
 
 
+@pytest.mark.sampled(1, together="SavedModels of models")
 @pytest.mark.slow
 def test_a_language_model_generates_without_meshtf(run, tmp_path):
     trained = configured(run)
@@ -71,6 +72,7 @@ def test_a_language_model_generates_without_meshtf(run, tmp_path):
     )
 
 
+@pytest.mark.sampled(1, together="SavedModels of models")
 @pytest.mark.slow
 def test_an_encoder_decoder_generates_without_meshtf(pairs, tmp_path):
     trained = configured(pairs)

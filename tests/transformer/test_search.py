@@ -46,6 +46,7 @@ def call(capsys):
     gin.clear_config()
 
 
+@pytest.mark.sampled(1, together="first choices")
 def test_the_first_choice_is_a_gin_file(call, tmp_path):
     path = tmp_path / "best.gin"
     out, err = call(save=str(path), recompute="both")
@@ -101,7 +102,7 @@ def test_usage_needs_devices_and_hardware():
         assert "--mesh_devices" in search.usage_error(["search"])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, together="first choices")
 @pytest.mark.parametrize("mesh_devices", ["spmd:cpu:8", "logical:8"])
 def test_the_first_choices_run(call, mesh_devices):
     out, _ = call(measure=2, mesh_devices=mesh_devices)

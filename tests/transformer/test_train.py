@@ -270,6 +270,7 @@ def test_a_file_that_is_not_there_is_named():
         configure(["nope.gin"], [])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flag, message",

@@ -11,7 +11,6 @@ whole step and have the same sizes.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +23,6 @@ from transformer.training import searched_step
 from transformer.training.training_run import Run
 
 _BLOCKS = 2
-_SEARCHES = 3  # measured steps change which layouts are the best
 
 
 def measure_local_steps(
@@ -46,62 +44,44 @@ def measure_local_steps(
       report: is called with each line of progress.
     """
     report(f"ops of one of {num_devices} devices: measured, over predicted")
-    measured: dict[Any, Any] = {}
+    steps: dict[frozenset[tuple[str, float]], Any] = {}
+    result = mtf.search(
+        searched_step.build,
+        *searched_step.arguments(),
+        devices=num_devices,
+        hardware=hardware,
+        memory=memory,
+        choices={
+            "recompute": (False, True),
+            "microbatches": searched_step.all_microbatches(),
+        },
+    )
     batch_size = Run().batch_size
-    for _ in range(_SEARCHES):
-        best = mtf.search(
-            searched_step.build,
-            *searched_step.arguments(),
-            devices=num_devices,
-            hardware=hardware,
-            memory=memory,
-            choices={
-                "recompute": (False, True),
-                "microbatches": searched_step.all_microbatches(),
-            },
-        ).best
-        for candidate in best:
-            microbatches = int(candidate.choices.get("microbatches", 1))
-            key = _shards(candidate, microbatches)
-            if key in measured or len(measured) >= count:
-                continue
-            step = _measure(
-                hardware, candidate, mesh_devices, batch_size // microbatches
-            )
-            measured[key] = step
-            sizes = "; ".join(f"{name}:{size:,}" for name, size in step.sizes.items())
-            report(f"  {step.factor:6.2f}  {sizes}")
-            steps = tuple(measured.values())
-            hardware = dataclasses.replace(hardware, local_steps=steps)
-    return hardware
-
-
-def _shards(candidate: Any, microbatches: int) -> frozenset[tuple[str, int]]:
-    """Returns into how many sections a layout and microbatches divide each dimension."""
-    mesh = mtf.Mesh(candidate.axes, candidate.layout, devices="abstract")
-    counts = {"batch": microbatches}
-    for name, axes in mesh.layout.items():
-        shards = math.prod(mesh.axes[axis] for axis in axes)
-        counts[name] = counts.get(name, 1) * shards
-    return frozenset(counts.items())
+    for layout in result.distinct_sizes(count):
+        microbatches = int(layout.choices.get("microbatches", 1))
+        step = _measure(hardware, layout, mesh_devices, batch_size // microbatches)
+        sizes = "; ".join(f"{name}:{size:,}" for name, size in step.sizes.items())
+        report(f"  {step.factor:6.2f}  {sizes}")
+        steps.setdefault(frozenset(step.sizes.items()), step)
+    return dataclasses.replace(hardware, local_steps=tuple(steps.values()))
 
 
 def _measure(
-    hardware: Any, candidate: Any, mesh_devices: str, batch_size: int
+    hardware: Any, layout: Any, mesh_devices: str, batch_size: int
 ) -> mtf.calibration.MeasuredLocalStep:
     """Returns the measured step of one device under a layout.
 
     Args:
       hardware: the profile.
-      candidate: the layout.
+      layout: the layout, as `distinct_sizes` gives it.
       mesh_devices: the devices that are here.
       batch_size: the examples of a microbatch, on all devices.
     """
     blocks = Architecture().blocks
     few_blocks = min(blocks, _BLOCKS * max(Architecture().moe_every, 1))
-    mesh = mtf.Mesh(devices="abstract", **candidate.mesh_settings)
+    mesh = mtf.Mesh(devices="abstract", **layout.mesh_settings)
     with gin.unlock_config():
-        gin.bind_parameter("Architecture.recompute", candidate.choices["recompute"])
+        gin.bind_parameter("Architecture.recompute", layout.choices["recompute"])
         gin.bind_parameter("Architecture.blocks", few_blocks)
         try:
             run = Run(mesh=mesh, batch_size=batch_size, microbatches=1)

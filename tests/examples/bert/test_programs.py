@@ -113,6 +113,7 @@ def saved(folder):
     return {path.name for path in folder.glob("*")}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
 def test_pretraining_is_the_same_on_every_mesh_and_goes_on(folder, capsys, optimizer):

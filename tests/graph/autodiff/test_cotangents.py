@@ -38,7 +38,7 @@ def gradient(function, mesh, variable, recorded):
     return run(mtf.asarray(mesh, np.ones((2, 4), "float32"), "batch;d")).numpy()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("recorded", [False, True], ids=["eager", "recorded"])
 @pytest.mark.parametrize("mesh", MESHES[::2], ids=IDS[::2])
 @pytest.mark.parametrize("once", [False, True], ids=["reads", "read once"])

@@ -67,6 +67,7 @@ def test_who_sees_nothing_looks_at_the_extra_row(rng):
     assert not y.numpy().any()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "heads, shared",
     [

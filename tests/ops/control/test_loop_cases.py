@@ -184,6 +184,7 @@ def test_a_carry_may_come_back_in_another_order(seed):
             compare(got, [state, np.stack(rows), low], layout)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
     "run", [lambda fn: fn, mtf.function], ids=["eager", "function"]

@@ -98,7 +98,7 @@ def ones(layout):
     return mtf.asarray(mesh, np.ones((4, 16), "float32"), "batch;d")
 
 
-@pytest.mark.sampled(8, each="loop how again")
+@pytest.mark.sampled(4, each="loop how again")
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("how", ["outside", "inside", "argument"])
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda p: p.__name__)
@@ -116,6 +116,7 @@ def test_each_iteration_has_its_own_mask_and_keeps_it(loop, how, again):
                 np.testing.assert_array_equal(y.numpy(), number, err_msg=layout)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda p: p.__name__)
 def test_masks_of_iterations_are_exported(loop):
     run = program(loop, "inside", True)

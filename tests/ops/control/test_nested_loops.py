@@ -256,20 +256,20 @@ def compare(got, want):
         np.testing.assert_allclose(y.numpy(), number, 2e-4, 2e-4, err_msg=str(i))
 
 
-@pytest.mark.sampled(14, each="program layout")
+@pytest.mark.sampled(8, each="program layout")
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_loops_nest(program, plain, layout, seed):
     compare(mtf.function(named(program))(*tensors(layout, seed)), expected(plain, seed))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 def test_loops_nest_in_eager_mode(program, plain, seed):
     compare(named(program)(*tensors("batch:x;t:y", seed)), expected(plain, seed))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 def test_nested_loops_are_exported(program, plain, seed):
     compare(

@@ -156,6 +156,7 @@ def test_the_config_of_a_run_can_be_read(tmp_path):
     configure([str(tmp_path / "config.gin")], [])
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs").rglob("*.gin")), ids=lambda p: p.stem
 )

@@ -96,6 +96,7 @@ def same(have, expected):
         np.testing.assert_allclose(x.numpy(), y, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mesh", LAYOUTS, ids=lambda mesh: "; ".join(mesh.values()))
 def test_layouts_change_no_number(mesh):
     size = 8 if "group" in mesh["layout"] else None
@@ -105,6 +106,7 @@ def test_layouts_change_no_number(mesh):
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gate", GATES)
 def test_gatings_on_eight_positions(gate):
     mesh = mtf.Mesh("data:4;model:2", layout="batch:data; experts:data; d_ff:model")

@@ -128,7 +128,7 @@ def on_one_position():
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_train_alike(layout):
     curve, reports = train(trainer(**LAYOUTS[layout]))
@@ -139,6 +139,7 @@ def test_layouts_train_alike(layout):
         np.testing.assert_allclose(have, whole, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.sampled(2, together="experts")
 @pytest.mark.slow
 def test_a_pipeline_trains_alike():
     pipelined = trainer(
@@ -191,6 +192,7 @@ def accumulated(microbatches, group_size=None):
     return [loss.numpy(), *(dx.numpy() for dx in grads)]
 
 
+@pytest.mark.sampled(2, together="experts")
 def test_microbatches_change_no_number():
     for x, y in zip(accumulated(4), accumulated(1), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
@@ -241,6 +243,7 @@ def test_by_gin():
     assert collectives.count("all_to_all") == 2 * 4
 
 
+@pytest.mark.sampled(2, together="experts")
 def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
     letters = np.frombuffer(b"def f(x):\n  return x\n" * 60, np.uint8)
     corpus = data.Corpus(
@@ -287,7 +290,7 @@ def test_tokens_that_choose_one_expert_do_not_see_later_ones():
     assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0.1
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2, together="experts")
 @pytest.mark.parametrize(
     "saved, restored",
     [("experts", "experts along model"), ("FSDP and tensor", "experts")],
@@ -305,7 +308,7 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(2, together="experts")
 @pytest.mark.parametrize("layout", ["experts", "experts and tensor", "FSDP"])
 def test_exported_steps_are_the_same(layout):
     export = trainer(**LAYOUTS[layout]).export(text())

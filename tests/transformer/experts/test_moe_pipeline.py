@@ -77,6 +77,7 @@ def test_routers_have_a_say():
     )  # two mixtures, in balance or not
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("axes, layout, how", CASES, ids=str)
 def test_losses_of_routers_at_several_stages(axes, layout, how):

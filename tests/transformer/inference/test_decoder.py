@@ -153,7 +153,7 @@ KINDS = {
 }
 
 
-@pytest.mark.sampled(8, each="kind settings mesh")
+@pytest.mark.sampled(5, each="kind settings mesh")
 @pytest.mark.parametrize("mesh", MESHES[:3:2], ids=str)
 @pytest.mark.parametrize(
     "settings",

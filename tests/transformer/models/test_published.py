@@ -21,6 +21,8 @@ from transformer import explain
 from transformer.cli.command_line import configure
 from transformer.training.training_run import Run
 
+pytestmark = pytest.mark.every_case
+
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "configs" / "models"
 PAGE = (ROOT / "docs" / "reference" / "models.md").read_text(encoding="utf-8")

@@ -162,14 +162,14 @@ def train(
     return np.array(curve), after
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_ten_steps_equal_one_device(name):
     _, export, runner = exported(name)
     check_equals_one_device(name, *train(export, runner))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_ten_steps_on_a_live_mesh_equal_one_device(name):
     live = trainer(**LAYOUTS[name], devices="spmd:cpu")
@@ -249,7 +249,7 @@ def in_hlo(hlo: str) -> Iterator[Collective]:
         )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_xla_communicates_what_was_planned(name):
     made, _, runner = exported(name)

@@ -89,7 +89,7 @@ def train_on_one_device(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("devices", [None, "spmd:cpu"])
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("kind", KINDS)

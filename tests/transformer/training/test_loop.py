@@ -72,6 +72,7 @@ def test_microbatches_give_the_losses_of_the_full_batch(tmp_path):
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("devices", "started"),
     [(None, [1, 2, 4, 5, 6, 8]), ("spmd:cpu", [1, 4, 5, 5, 8, 8])],

@@ -69,6 +69,7 @@ def test_completions_are_the_same_for_all_axes(axes, settings):
         np.testing.assert_allclose(one.score, other.score, rtol=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", ["", "stage:2", "stage:2;model:2"])
 def test_a_pipeline_without_the_axis_of_the_batch_writes(axes):
     mesh = mtf.Mesh(axes, RULES)

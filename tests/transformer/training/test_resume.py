@@ -112,7 +112,7 @@ def dies_in(monkeypatch, owner, name, count):
     monkeypatch.setattr(owner, name, call)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "owner, name, count, beside",
     [
@@ -281,6 +281,7 @@ def test_sigterm_saves_and_the_same_command_resumes(corpus):
     assert list(metric(corpus / "run")) == list(range(1, step + 3))
 
 
+@pytest.mark.sampled(4, together="several processes")
 @pytest.mark.slow
 def test_killed_runs_go_on_bit_for_bit(corpus, request, seed, capsys):
     steps, kills, draw = 200, request.config.getoption("--kills"), random.Random(seed)

@@ -105,6 +105,7 @@ def changed(out):
     ]
 
 
+@pytest.mark.sampled(2, together="records of runs")
 def test_changed_settings_are_printed_and_the_run_resumes(tmp_path, capsys):
     params = small(tmp_path)
     assert run_train(capsys, tmp_path / "run", params)[0] == 0
@@ -138,6 +139,7 @@ def test_changed_settings_are_printed_and_the_run_resumes(tmp_path, capsys):
     )  # those that it was saved with
 
 
+@pytest.mark.sampled(2, together="records of runs")
 def test_unchanged_settings_are_not_printed(tmp_path, capsys):
     params = small(tmp_path)
     run_train(capsys, tmp_path / "run", params)
@@ -146,6 +148,7 @@ def test_unchanged_settings_are_not_printed(tmp_path, capsys):
     assert "All 2 steps are done. No steps are left" in out
 
 
+@pytest.mark.sampled(2, together="records of runs")
 def test_a_finished_run_says_that_other_settings_have_no_effect(tmp_path, capsys):
     params = small(tmp_path)
     run_train(capsys, tmp_path / "run", params)
@@ -163,6 +166,7 @@ def test_a_finished_run_says_that_other_settings_have_no_effect(tmp_path, capsys
     assert gin.query_parameter("AdamW.weight_decay") == 0.1
 
 
+@pytest.mark.sampled(2, together="records of runs")
 def test_a_checkpoint_without_a_record_resumes(tmp_path, monkeypatch):
     first = pieces(tmp_path, "a.txt", PIECES)
     with monkeypatch.context() as patch:

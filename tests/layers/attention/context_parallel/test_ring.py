@@ -143,7 +143,7 @@ def test_chunks_change_no_number(rng, axes, layout, feature, chunk, zigzag):
     assert_equal(numbers(step_of(mesh, feature, chunk, zigzag), inputs), expected)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, together="rings")
 @pytest.mark.parametrize("feature", ["causal", "table"])
 @pytest.mark.parametrize("zigzag", [False, True])
 @pytest.mark.parametrize("axes, layout", MESHES[2:5])
@@ -154,6 +154,7 @@ def test_on_a_live_mesh(rng, axes, layout, zigzag, feature):
     assert_equal(numbers(step_of(mesh, feature, 4, zigzag), inputs), expected)
 
 
+@pytest.mark.sampled(1, together="rings")
 def test_every_layout_drops_the_same_weights(rng):
     inputs = inputs_of(rng)
     expected = numbers(step_of(mtf.Mesh(""), "causal", 4, True, 0.4), inputs)

@@ -69,6 +69,7 @@ def values(training):
     return {name: v.numpy() for name, v in by_name(training).items()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_training_is_that_of_the_placed_runtime(name):
     placed, expected = trained(name, None)

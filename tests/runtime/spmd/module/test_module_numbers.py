@@ -57,6 +57,7 @@ def expected_shards(array, window, size, num_shards, fill):
     ]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("num_shards", [2, 4, 8])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name, num_shards, rng):
@@ -96,6 +97,7 @@ def test_windows(name, num_shards, rng):
         np.testing.assert_array_equal(have, expected)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "axes, dtypes, sizes",
     [

@@ -94,7 +94,7 @@ def trained(name, devices):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, together="stages")
 @pytest.mark.parametrize("name", [name for name in CASES if "stage:" in CASES[name][0]])
 def test_training_is_that_of_the_placed_runtime(name):
     _, expected, variables = trained(name, None)
@@ -108,6 +108,7 @@ def test_training_is_that_of_the_placed_runtime(name):
         np.testing.assert_allclose(live_variables[path], value, atol=5e-5, err_msg=path)
 
 
+@pytest.mark.sampled(1, together="stages")
 @pytest.mark.slow
 def test_checkpoints_go_from_one_runtime_to_the_other(tmp_path):
     live, *_ = trained("interleaved", "spmd:cpu")
