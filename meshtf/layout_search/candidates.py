@@ -116,9 +116,15 @@ class FullPlans:
           all_prices: the prices of all structures, which may be more at the next call.
         """
         fitting: list[Candidate] = []
+        seen = set()
         for prices, index in _fastest(self._problem, all_prices):
             if prices.seconds[index] > self._limit_of(fitting):
                 break
+            # Of orders of the axes that make no difference, one is shown.
+            key = id(prices), *_sizes(prices, index), float(prices.seconds[index])
+            if key in seen:
+                continue
+            seen.add(key)
             candidate = self._plan(prices, index)
             if candidate is not None and candidate.fits:
                 fitting.append(candidate)
@@ -186,6 +192,13 @@ def distinct_sizes(
             shards = frozenset(_num_shards(prices, index).items())
             result.setdefault(shards, _estimate(prices, index))
     return list(result.values())
+
+
+def _sizes(prices: Prices, index: int) -> tuple[int, ...]:
+    """Returns the sizes of the axes of a candidate, in any order, and its microbatches."""
+    grid = prices.grid
+    sizes = [int(grid.axes[axis][index]) for axis, _ in prices.structure.axes]
+    return (*sizes, int(grid.microbatches[index]))
 
 
 def _num_shards(prices: Prices, index: int) -> dict[str, int]:

@@ -143,3 +143,37 @@ def test_wrong_arguments_are_refused_by_name():
         search(axes="data:3")
     with pytest.raises(mtf.LayoutError, match="no tensor of the program has a"):
         search().why_not("batch:data; d_f:model")
+
+
+def test_layouts_with_distinct_local_sizes_are_the_fastest_of_each():
+    build, arguments = mlp({"batch": 64, "d_model": 32, "d_ff": 64})
+    result = mtf.search(
+        build, *arguments, devices=8, hardware="h100", choices={"microbatches": [1, 2]}
+    )
+    layouts = result.distinct_sizes(6)
+    seconds = [layout.seconds for layout in layouts]
+    assert len(layouts) == 6 and seconds == sorted(seconds)
+    sizes = set()
+    for layout in layouts:
+        mesh = mtf.Mesh(devices="abstract", **layout.mesh_settings)
+        shards = {"batch": layout.choices.get("microbatches", 1)}
+        for name, axes in mesh.layout.items():
+            shards[name] = shards.get(name, 1) * mesh.group_size(*axes)
+        sizes.add(frozenset(shards.items()))
+        assert mesh.size == 8
+    assert len(sizes) == 6
+    assert result.distinct_sizes(1)[0].seconds <= result.best[0].estimated
+
+
+def test_orders_of_axes_that_make_no_difference_are_shown_once():
+    build, arguments = mlp({"batch": 64, "d_model": 32, "d_ff": 64})
+    result = mtf.search(build, *arguments, devices=8, hardware="tpu_v4")
+    shown = [
+        (c.seconds, frozenset(c.axes.split(";")), c.layout, c.variable_layout)
+        for c in result.best
+    ]
+    rules = [
+        (seconds, axes, frozenset(layout.replace(" ", "").split(";")))
+        for seconds, axes, layout, _ in shown
+    ]
+    assert len(set(rules)) == len(rules)
