@@ -121,7 +121,8 @@ class FullPlans:
             if prices.seconds[index] > self._limit_of(fitting):
                 break
             # Of orders of the axes that make no difference, one is shown.
-            key = id(prices), *_sizes(prices, index), float(prices.seconds[index])
+            rounded = f"{prices.seconds[index]:.8g}"
+            key = id(prices), *_sizes(prices, index), rounded
             if key in seen:
                 continue
             seen.add(key)
