@@ -50,7 +50,7 @@ def tiny(monkeypatch):
     )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize("panel", TWO)
 def test_a_panel_is_measured_described_and_drawn(panel, tiny):
     rows = measure.measure_panel(panel, TWO[panel], rounds=1, starts=1)

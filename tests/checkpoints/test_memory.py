@@ -56,7 +56,7 @@ def saved(tmp_path_factory):
     return save
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.slow
 @pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc"

@@ -36,7 +36,7 @@ def results():
     return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 def test_all_devices_of_all_workers_are_visible(results):
     assert results["devices"] == [
         f"/job:worker/replica:0/task:{w}/device:CPU:{i}" for w in (0, 1) for i in (0, 1)
@@ -74,7 +74,7 @@ def alive(pid):
         return False
 
 
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_and_command_end_with_the_launcher(signal_number):
     waiting = [

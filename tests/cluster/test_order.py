@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.processes.launched import Launched
 
 
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 @pytest.mark.slow
 def test_functions_see_the_values_that_were_given_just_before():
     command = [sys.executable, "-m", "tests.cluster.processes.order"]

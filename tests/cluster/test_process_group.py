@@ -59,7 +59,7 @@ def results(folder):
     return sorted(decoded, key=lambda result: result["index"])
 
 
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(folder, results):
     """One test, since the processes take half a minute."""
@@ -106,7 +106,7 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 @pytest.mark.parametrize("signal_name", FAULTS)
 def test_a_run_goes_on_from_the_last_checkpoint_bit_for_bit(signal_name, tmp_path):
     flags = ("--restarts=1", "--timeout=8")

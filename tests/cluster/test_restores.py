@@ -42,11 +42,12 @@ def results(folder):
     return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 def test_one_process_to_two_workers(results):
     assert results["one to two"] == [EVERY] * len(ONES)
 
 
+@pytest.mark.sampled(3, together="several processes")
 def test_two_workers_to_two_workers_in_all_layouts(results):
     assert results["hosts"] == [2] * len(EVERY)
     assert results["two to two"] == [EVERY] * len(EVERY)

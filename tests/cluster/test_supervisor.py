@@ -151,6 +151,7 @@ def test_a_worker_that_started_afresh_is_not_the_one_that_it_was(capfd):
     assert "worker 1" in capfd.readouterr().err
 
 
+@pytest.mark.sampled(3, together="drivers")
 def test_with_restarts_it_waits_for_the_worker_and_goes_on(tmp_path, capfd):
     fake = Fake()
     runs = tmp_path / "runs"
@@ -185,6 +186,7 @@ def test_a_driver_that_lost_a_worker_says_so_by_its_code():
     assert supervise(python(f"raise SystemExit({LOST})"), fake, LIMITS) == LOST
 
 
+@pytest.mark.sampled(3, together="drivers")
 def test_a_driver_without_signs_of_life_is_stuck(capfd):
     code = beating(
         "beat(1, 'traces step'); time.sleep(2)\n"  # a first call may take long
@@ -206,6 +208,7 @@ def test_a_start_has_a_limit_of_its_own(capfd):
     assert "last: starting" in capfd.readouterr().err
 
 
+@pytest.mark.sampled(3, together="drivers")
 def test_a_driver_that_is_stopped_as_it_starts_is_noticed_long_before_that_limit(capfd):
     code = (
         "import meshtf.runtime.heartbeat, os, signal, time\n"
@@ -219,6 +222,7 @@ def test_a_driver_that_is_stopped_as_it_starts_is_noticed_long_before_that_limit
     )
 
 
+@pytest.mark.sampled(3, together="drivers")
 def test_signs_of_life_keep_it_going():
     code = beating("for n in range(15): beat(n, 'runs step'); time.sleep(0.2)")
     assert supervise(code, Fake(), LIMITS) == 0
@@ -244,6 +248,7 @@ def test_workers_that_do_not_come_are_named(capfd):
     assert f"worker 0 at {fake.addresses[0]}: there" in err
 
 
+@pytest.mark.sampled(3, together="drivers")
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_the_drivers_to_hear(signal_number, capfd):
     code = (
@@ -256,6 +261,7 @@ def test_signals_are_the_drivers_to_hear(signal_number, capfd):
     assert capfd.readouterr().out == "ready\n"
 
 
+@pytest.mark.sampled(3, together="drivers")
 def test_a_driver_that_does_not_stop_is_stopped():
     code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
     with soon(2.0, lambda: os.kill(os.getpid(), signal.SIGTERM)):

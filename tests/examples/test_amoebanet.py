@@ -225,7 +225,7 @@ def trained(axes, stages, rng):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="training of AmoebaNet")
+@pytest.mark.sampled(3, together="long runs")
 def test_stages_change_nothing(seed):
     one, expected, _ = trained("", 1, np.random.default_rng(seed))
     two, got, sizes = trained("stage:2;data:2", 2, np.random.default_rng(seed))
@@ -238,7 +238,7 @@ def test_stages_change_nothing(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="training of AmoebaNet")
+@pytest.mark.sampled(3, together="long runs")
 def test_digits_are_classified(capsys):
     runpy.run_module("examples.amoebanet", run_name="__main__")
     lines = [

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.sampled(1, together="two hosts")
+@pytest.mark.sampled(3, together="several processes")
 def test_what_was_disturbed_ends_bit_for_bit_as_what_was_not(seed):
     results = campaign.run(
         int(os.environ.get("MESHTF_FAULTS", "2")), steps=60, seed=seed

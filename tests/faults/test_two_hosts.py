@@ -112,7 +112,7 @@ def training(folder, steps):
     ]
 
 
-@pytest.mark.sampled(1, together="two hosts")
+@pytest.mark.sampled(3, together="several processes")
 def test_an_unreachable_host_is_named_and_the_run_continues_after_its_return(
     hosts, tmp_path
 ):
@@ -143,7 +143,7 @@ def test_an_unreachable_host_is_named_and_the_run_continues_after_its_return(
     assert "continuing from step" in launched.text
 
 
-@pytest.mark.sampled(1, together="two hosts")
+@pytest.mark.sampled(3, together="several processes")
 def test_without_restarts_the_run_ends_with_a_code_of_its_own(hosts, tmp_path):
     cluster = f"--cluster={','.join(f'{a}:4000' for a in ADDRESSES)}"
     with worker(hosts[0], ADDRESSES[0]), worker(hosts[1], ADDRESSES[1]):

@@ -7,7 +7,7 @@
 
     @pytest.mark.sampled(1, together="live training")    # one case of all tests with this name
 
-Of tests without this mark that have more than 16 cases, half run, and at least 16. All cases of
+Of tests without this mark that have more than 16 cases, a third run, and at least 16. All cases of
 a test run with `@pytest.mark.every_case`, as of those that read the source as text: what they
 notice should not be noticed a day late.
 
@@ -102,7 +102,7 @@ def _everything(config: pytest.Config) -> bool:
 def _left_out(cases: list[pytest.Function], seed: list[int]) -> list[pytest.Function]:
     mark = cases[0].get_closest_marker("sampled")
     if mark is None:
-        mark = pytest.mark.sampled(max(_FEW, len(cases) // 2)).mark
+        mark = pytest.mark.sampled(max(_FEW, len(cases) // 3)).mark
     each = mark.kwargs.get("each", "").split()
     kinds = [
         tuple((name, _key(case.callspec.params[name])) for name in each)

@@ -79,7 +79,7 @@ def test_pytest_runs_the_sample(pytester):
     for mode in "xyz":
         assert any(f"{mode}]" in case for case in drawn)
     assert len(run(pytester, "--all-cases")) == 131
-    assert sum(case.startswith("test_many") for case in one) == 25
+    assert sum(case.startswith("test_many") for case in one) == 16
     assert sum(case.startswith("test_all_of_many") for case in one) == 50
     left_out = next(
         f"test_cases[{k}-x]" for k in range(10) if f"test_cases[{k}-x]" not in one

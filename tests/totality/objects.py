@@ -129,6 +129,7 @@ def written(t: SimpleNamespace) -> dict[str, Call]:
             takes={"storage": "list", "layout": "text", "axes": "text"},
         ),
         "SearchResult.why_not": call("batch:data", on=result),
+        "SearchResult.distinct_sizes": call(2, on=result),
         "SearchResult.measured": call(
             "logical:2", on=result, takes={"mesh_devices": "none text list"}
         ),

@@ -71,7 +71,7 @@ def test_how_many_there_are(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="threads")
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize(
     "mesh",
     [
@@ -84,7 +84,7 @@ def test_ops_of_many_positions_have_one_thread(mesh):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="threads")
+@pytest.mark.sampled(3, together="long runs")
 def test_what_the_user_said_stays():
     mesh = 'mesh = mtf.Mesh("data:8")'
     assert (

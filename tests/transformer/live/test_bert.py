@@ -41,7 +41,7 @@ def train_on_one_device() -> Training:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="live training")
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fifty_steps_equal_one_device(name):
     live = train("BERT", devices="spmd:cpu", **LAYOUTS[name])

@@ -50,7 +50,7 @@ def train_on_one_device() -> Training:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="live training")
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fifty_steps_equal_one_device(name, tmp_path):
     live = train_apart(tmp_path, "experts", options=EXPERTS, **LAYOUTS[name])

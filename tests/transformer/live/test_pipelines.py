@@ -53,7 +53,7 @@ def train_on_one_device() -> Training:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="live training")
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_steps_equal_one_device(name):
     mesh, options = CASES[name]

@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, together="live training")
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_steps_equal_one_process(name, tmp_path):
     model, settings = CASES[name]

@@ -84,7 +84,7 @@ def train_on_one_device() -> tuple[Curve, Trainer]:
     return train(None, axes="")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3, together="long runs")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_two_hundred_steps_equal_one_device(name):
     curve, live = train("spmd:cpu", **LAYOUTS[name])

@@ -137,6 +137,7 @@ def test_a_killed_run_resumes_bit_for_bit(
     assert last(tmp_path) == last(undisturbed)
 
 
+@pytest.mark.sampled(2, together="resumed runs")
 def test_a_damaged_checkpoint_only_costs_time(tmp_path, undisturbed):
     train(tmp_path, steps=8)
     data = tmp_path / "step_00000008" / "variables.data-00000-of-00001"
@@ -149,6 +150,7 @@ def test_a_damaged_checkpoint_only_costs_time(tmp_path, undisturbed):
     assert last(tmp_path) == last(undisturbed)
 
 
+@pytest.mark.sampled(2, together="resumed runs")
 def test_the_position_in_the_data_survives_another_batch(tmp_path):
     train(tmp_path, steps=4)
     run = training_run.Run(text(), mtf.Mesh(""), MODEL, batch_size=16, steps=6)
@@ -165,6 +167,7 @@ def test_the_position_in_the_data_survives_another_batch(tmp_path):
     assert run.trainer.examples_done == 32 + 2 * 16
 
 
+@pytest.mark.sampled(2, together="resumed runs")
 def test_another_seed_is_a_warning(tmp_path):
     train(tmp_path, steps=1)
     with pytest.warns(
@@ -265,6 +268,7 @@ def corpus(tmp_path):
     return tmp_path
 
 
+@pytest.mark.sampled(2, together="resumed runs")
 @pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_resumes(corpus):
     process = start(corpus / "run", 4000)
@@ -281,7 +285,7 @@ def test_sigterm_saves_and_the_same_command_resumes(corpus):
     assert list(metric(corpus / "run")) == list(range(1, step + 3))
 
 
-@pytest.mark.sampled(4, together="several processes")
+@pytest.mark.sampled(3, together="several processes")
 @pytest.mark.slow
 def test_killed_runs_go_on_bit_for_bit(corpus, request, seed, capsys):
     steps, kills, draw = 200, request.config.getoption("--kills"), random.Random(seed)

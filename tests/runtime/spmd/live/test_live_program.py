@@ -312,7 +312,7 @@ def test_a_variable_that_has_no_value_says_so_each_time():
             v.numpy()
 
 
-@pytest.mark.sampled(1, together="memory of live meshes")
+@pytest.mark.sampled(3, together="long runs")
 def test_too_little_memory_is_an_error_with_the_forecast():
     mesh = mtf.Mesh("data:2; model:2", "rows:data", devices="spmd:cpu")
 
@@ -351,7 +351,7 @@ def test_a_failed_call_that_nobody_waited_for_is_an_error_when_its_result_is_rea
             result.numpy()
 
 
-@pytest.mark.sampled(1, together="memory of live meshes")
+@pytest.mark.sampled(3, together="long runs")
 def test_variables_that_do_not_fit_are_named():
     mesh = live_mesh(layout="")
     largest = mtf.Variable(mesh, f"a:{1 << 22};b:{1 << 22}", "ones", "largest")

@@ -330,7 +330,7 @@ def test_an_export_with_stages_is_refused():
         mtf.export(mtf.function(f, mesh=mesh, x="batch;d"), X)
 
 
-@pytest.mark.sampled(1, together="memory of live meshes")
+@pytest.mark.sampled(3, together="long runs")
 def test_too_little_memory_is_an_error_with_the_forecast():
     mesh = live_mesh("stage:2;data:2")
 
