@@ -29,6 +29,7 @@ from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.graph import Node
 from meshtf.graph.recorder import Recorded
+from meshtf.hardware import Hardware
 from meshtf.layout_search.beginning import (
     Beginning,
     Stores,
@@ -144,7 +145,7 @@ class LowerBounds:
 
     def _set_following(self, mesh: Mesh, microbatches: Sequence[int]) -> None:
         """Computes what follows the forward pass on one device, for numbers of microbatches."""
-        hardware = self._problem.hardware
+        hardware = _proportional(self._problem.hardware)
         program = self._gradient.plan(mesh)
         counts = np.array(microbatches)
         dims = microbatch_dims(program, counts)
@@ -157,8 +158,6 @@ class LowerBounds:
             program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
             iterations = counts
         seconds = _seconds_after(nodes, program, durations) * iterations
-        if hardware.matmuls or hardware.element_seconds:
-            seconds = 0.0  # measured times are not proportional to sizes
         amounts = np.broadcast_arrays(
             seconds, _residual_bytes(program, durations), counts
         )
@@ -177,6 +176,32 @@ def _with_least_factor(problem: Problem) -> Problem:
     least = min(steps, key=lambda step: step.factor)
     hardware = dataclasses.replace(problem.hardware, local_steps=(least,))
     return dataclasses.replace(problem, hardware=hardware)
+
+
+def _proportional(hardware: Hardware) -> Hardware:
+    """Returns hardware whose times are proportional to sizes, and never longer: measured ones
+    are replaced by those of the best measured rates.
+    """
+    if not hardware.matmuls and not hardware.element_seconds:
+        return hardware
+    efficiency = hardware.matmul_efficiency
+    for matmul in hardware.matmuls:
+        flops = 2.0 * matmul.batch * matmul.m * matmul.n * matmul.k
+        rate = flops / matmul.seconds
+        efficiency = max(efficiency, rate / hardware.peak_flops(matmul.dtype))
+    return dataclasses.replace(
+        hardware,
+        matmuls=(),
+        matmul_efficiency=efficiency,
+        matmul_tile=1,
+        memory_bandwidth=float("inf"),
+        vector_flops=float("inf"),
+        op_seconds=0.0,
+        element_seconds={
+            name: [min(seconds)] * len(seconds)
+            for name, seconds in hardware.element_seconds.items()
+        },
+    )
 
 
 def _residual_bytes(program: Program, durations: Durations) -> Any:

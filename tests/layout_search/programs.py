@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 
 import meshtf as mtf
-from meshtf.hardware import Hardware, Link, MeasuredLocalStep
+from meshtf.hardware import Hardware, Link, MeasuredLocalStep, MeasuredMatmul
 
 
 def mlp(sizes):
@@ -83,8 +84,28 @@ def stack(mesh, microbatches=1, recompute=False, is_longer=False):
 STACK_ARGUMENTS = (np.zeros([64, 16], "float32"), np.int32(0))
 
 
+def drawn_measurements(draw: random.Random, peak: float) -> dict[str, Any]:
+    """Returns measured matmuls of some sizes, and measured times of elements."""
+    sizes = [(8, 16, 64), (64, 64, 16), (16, 16, 16)]
+    return {
+        "matmuls": tuple(
+            MeasuredMatmul(
+                1, m, n, k, "float32", 2 * m * n * k / (peak * draw.uniform(0.1, 1.2))
+            )
+            for m, n, k in sizes
+        ),
+        "element_counts": (64, 1024),
+        "element_seconds": {
+            name: [10 ** draw.uniform(-10, -8) for _ in range(2)]
+            for name in ("elementwise", "gelu")
+        },
+    }
+
+
 def drawn_hardware(draw: random.Random) -> Hardware:
-    """Returns hardware with drawn rates of ops and links, some with measured local steps."""
+    """Returns hardware with drawn rates of ops and links, some with measured local steps, and
+    some with measured matmuls and elements.
+    """
     local_steps = tuple(
         MeasuredLocalStep(
             {"batch": draw.choice((2, 16)), "d_ff": draw.choice((8, 64))},
@@ -92,14 +113,19 @@ def drawn_hardware(draw: random.Random) -> Hardware:
         )
         for _ in range(draw.choice((0, 3)))
     )
+    peak = 10 ** draw.uniform(9, 13)
+    measured: dict[str, Any] = {}
+    if draw.random() < 0.5:
+        measured = drawn_measurements(draw, peak)
     return Hardware(
         "drawn",
-        {"float32": 10 ** draw.uniform(9, 13)},
+        {"float32": peak},
         memory_bandwidth=10 ** draw.uniform(8, 12),
         op_seconds=draw.choice((0.0, 1e-6)),
         overlaps=draw.random() < 0.5,
         fuses=draw.random() < 0.5,
         local_steps=local_steps,
+        **measured,
         links=(
             Link("host", 2, 10 ** draw.uniform(8, 11), 1e-6),
             Link("network", None, 10 ** draw.uniform(7, 10), 1e-5),
