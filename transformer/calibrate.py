@@ -21,7 +21,7 @@ Exit code: 0; 1: an error of the configuration; 2: an error of usage.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -87,9 +87,10 @@ def main(argv: Sequence[str]) -> None:
     with command_line.exit_on_user_errors():
         path = measure_flags.SAVE.value or _DEFAULT_PATH
         check_writable(path, name="--save")
-        hardware = _profile(argv)
-        hardware.save(path)
-    print(f"wrote {path}", flush=True)
+        # Rates are written before steps are timed: whatever ends those loses no rates.
+        for hardware in _profiles(argv):
+            hardware.save(path)
+            print(f"wrote {path}", flush=True)
     sys.exit(0)
 
 
@@ -101,8 +102,10 @@ def _has_model() -> bool:
     )
 
 
-def _profile(argv: Sequence[str]) -> Any:
-    """Returns the profile, with the factors of a configuration if flags name one."""
+def _profiles(argv: Sequence[str]) -> Iterator[Any]:
+    """Yields the profile with the rates, and then with the times of a configuration if flags
+    name one.
+    """
     import meshtf as mtf
     from transformer.training import (
         local_calibration,
@@ -120,8 +123,9 @@ def _profile(argv: Sequence[str]) -> Any:
         configured, positions = step_calibration.configured_mesh()
         devices = devices or configured
     hardware = mtf.calibration.calibrate(devices, positions, report=_print)
+    yield hardware
     if num_devices is not None:
-        return local_calibration.measure_local_steps(
+        yield local_calibration.measure_local_steps(
             hardware,
             num_devices,
             devices,
@@ -129,16 +133,15 @@ def _profile(argv: Sequence[str]) -> Any:
             memory=measure_flags.MEMORY.value,
             report=_print,
         )
-    if not _has_model():
-        return hardware
-    return step_calibration.calibrate_steps(
-        hardware,
-        devices,
-        configure=lambda *params: command_line.configure_by_flags(argv, *params),
-        max_meshes=_MESHES.value,
-        num_steps=_STEPS.value,
-        report=_print,
-    )
+    elif _has_model():
+        yield step_calibration.calibrate_steps(
+            hardware,
+            devices,
+            configure=lambda *params: command_line.configure_by_flags(argv, *params),
+            max_meshes=_MESHES.value,
+            num_steps=_STEPS.value,
+            report=_print,
+        )
 
 
 def _print(line: str) -> None:

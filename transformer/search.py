@@ -162,19 +162,24 @@ class _Progress:
     """Prints how many plans are done to standard error, every few seconds."""
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._next = self._start + _PROGRESS_SECONDS
+        self._next = time.monotonic() + _PROGRESS_SECONDS
+        # When the first plan was done; the seconds before it are no part of later plans.
+        self._first: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _PROGRESS_SECONDS
-            remaining = (now - self._start) / done * (total - done)
-            print(
-                f"{done:,} of about {total:,} plans, {remaining:,.0f} s remaining",
-                file=sys.stderr,
-                flush=True,
-            )
+        if self._first is None:
+            self._first = now
+        if now < self._next or done < 2:
+            return
+        self._next = now + _PROGRESS_SECONDS
+        # Faster layouts that are found later make plans needless.
+        most = (now - self._first) / (done - 1) * (total - done)
+        print(
+            f"{done:,} of at most {total:,} plans, at most {most:,.0f} s remaining",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def gin_text(candidate: Any) -> str:

@@ -6,7 +6,8 @@
 The predicted time of a step is a sum over kinds of work: matmuls, ops by name, updates of
 variables, kinds of collectives, the call. Each kind gets a factor. Few measured steps do not
 determine many factors, so one that they do not need stays near what all kinds have in common
-(ridge regression).
+(ridge regression). With measured local steps, which are the time of all ops of a device, these
+get one factor together.
 """
 
 from __future__ import annotations
@@ -25,6 +26,21 @@ _SPREAD = 0.5  # the expected distance of a factor from 1
 _SMALLEST = 0.1
 _LARGEST = 10.0
 _ALL = "all"  # kinds that have no factor of their own
+# What a measured local step leaves out; the other kinds are ops of one device.
+_NOT_LOCAL = frozenset(
+    {
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "broadcast",
+        "call",
+        "collective_permute",
+        "gather_statistics",
+        "reduce_scatter",
+        "send",
+        "window",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,19 +86,27 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
         assert step.forecast.time is not None
         works.append(dict(step.forecast.time.work))
     kinds = sorted({kind for work in works for kind in work})
+    groups = _groups(kinds, has_local_steps=bool(hardware.local_steps))
     seconds = np.array([step.seconds for step in steps])
-    predicted = np.array([[work.get(kind, 0.0) for kind in kinds] for work in works])
+    predicted = np.array(
+        [
+            [sum(work.get(kind, 0.0) for kind in group) for group in groups]
+            for work in works
+        ]
+    )
     shares = predicted / seconds[:, None]
     # What all kinds have in common, such as other programs on the machine, is a factor of all.
     common = 1.0 / float(np.median(shares.sum(axis=1)))
     shares = shares * common
     # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
     weight = (_NOISE / _SPREAD) ** 2
-    matrix = shares.T @ shares + weight * np.eye(len(kinds))
+    matrix = shares.T @ shares + weight * np.eye(len(groups))
     error = 1.0 - shares.sum(axis=1)
     factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
     factors = common * np.clip(factors, _SMALLEST, _LARGEST)
-    changes = {kind: float(factor) for kind, factor in zip(kinds, factors)}
+    changes = {
+        kind: float(factor) for group, factor in zip(groups, factors) for kind in group
+    }
     # Kinds of work that these steps do not have.
     for kind in {_ALL, *hardware.work_factors} - set(kinds):
         changes[kind] = common
@@ -90,3 +114,17 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
         kind: hardware.work_factor(kind) * change for kind, change in changes.items()
     }
     return dataclasses.replace(hardware, work_factors=work_factors)
+
+
+def _groups(kinds: Sequence[str], has_local_steps: bool) -> list[list[str]]:
+    """Returns the kinds of work in groups of one factor each.
+
+    Args:
+      kinds: the kinds.
+      has_local_steps: whether the times of ops are those of measured local steps.
+    """
+    if not has_local_steps:
+        return [[kind] for kind in kinds]
+    local = [kind for kind in kinds if kind not in _NOT_LOCAL]
+    groups = [[kind] for kind in kinds if kind in _NOT_LOCAL]
+    return [local, *groups] if local else groups

@@ -119,9 +119,8 @@ def _peaks(matmuls: Sequence[MeasuredMatmul]) -> dict[str, float]:
     """Returns the largest FLOPs per second of measured matmuls, by dtype."""
     peaks: dict[str, float] = {}
     for matmul in matmuls:
-        flops = 2.0 * matmul.batch * matmul.m * matmul.n * matmul.k
-        rate = flops / matmul.seconds
-        peaks[matmul.dtype] = max(rate, peaks.get(matmul.dtype, 0.0))
+        peak = peaks.get(matmul.dtype, 0.0)
+        peaks[matmul.dtype] = max(peak, matmul.flops_per_second)
     return peaks
 
 

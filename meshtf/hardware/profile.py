@@ -41,6 +41,11 @@ class MeasuredMatmul:
     dtype: str
     seconds: float
 
+    @property
+    def flops_per_second(self) -> float:
+        """The measured rate."""
+        return 2.0 * self.batch * self.m * self.n * self.k / self.seconds
+
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredLocalStep:

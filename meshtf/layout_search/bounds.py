@@ -186,9 +186,8 @@ def _proportional(hardware: Hardware) -> Hardware:
         return hardware
     efficiency = hardware.matmul_efficiency
     for matmul in hardware.matmuls:
-        flops = 2.0 * matmul.batch * matmul.m * matmul.n * matmul.k
-        rate = flops / matmul.seconds
-        efficiency = max(efficiency, rate / hardware.peak_flops(matmul.dtype))
+        share = matmul.flops_per_second / hardware.peak_flops(matmul.dtype)
+        efficiency = max(efficiency, share)
     return dataclasses.replace(
         hardware,
         matmuls=(),

@@ -8,7 +8,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.calibration import MeasuredStep, adjust
-from meshtf.hardware import Hardware, Link
+from meshtf.hardware import Hardware, Link, MeasuredLocalStep
 
 
 def forecast(hardware, batch):
@@ -48,3 +48,17 @@ def test_steps_as_predicted_leave_the_factors_at_one(hardware):
     known = forecast(hardware, 4096)
     adjusted = adjust(hardware, [MeasuredStep(known, known.time.seconds)])
     assert all(f == pytest.approx(1.0) for f in adjusted.work_factors.values())
+
+
+def test_ops_of_measured_local_steps_get_one_factor(hardware):
+    local = MeasuredLocalStep({"batch": 2048, "d": 64, "h": 256}, factor=1.5)
+    hardware = dataclasses.replace(hardware, local_steps=(local,))
+    slow = dataclasses.replace(hardware, work_factors={"matmul": 1.4, "reduce": 0.8})
+    steps = [
+        MeasuredStep(forecast(hardware, batch), forecast(slow, batch).time.seconds)
+        for batch in (512, 4096, 65536)
+    ]
+    factors = adjust(hardware, steps).work_factors
+    assert 1.0 < factors["matmul"] < 1.4
+    assert factors["matmul"] == factors["reduce"]
+    assert factors["all_reduce"] != factors["matmul"]

@@ -85,6 +85,56 @@ def test_local_sizes_of_the_best_layouts_are_measured(tmp_path, capsys, profile)
     assert {"batch", "length", "d_ff"} <= set(steps[0].sizes)
 
 
+def test_rates_are_kept_and_other_sizes_measured_if_a_local_step_fails(
+    tmp_path, capsys, profile, monkeypatch
+):
+    path = tmp_path / "machine.json"
+    measure = mtf.calibration.measure_local_step
+    rates_were_written = []
+
+    def fail_at_first(*args, **kwargs):
+        rates_were_written.append(path.exists())
+        if len(rates_were_written) == 1:
+            raise mtf.PlanError("no memory for the step.\nway out")
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(mtf.calibration, "measure_local_step", fail_at_first)
+    code, out, _ = run(
+        capsys,
+        gin_param=small(tmp_path, "Architecture.blocks = 3", "train.batch_size = 8"),
+        save=str(path),
+        devices=2,
+        mesh_devices="spmd:cpu:1",
+        calibrated_sizes=2,
+        memory="1GiB",
+    )
+    assert code == 0 and ": no memory for the step." in out
+    assert rates_were_written == [True, True]
+    assert len(as_hardware(path).local_steps) == 1
+
+
+def test_an_error_is_reported_if_each_local_step_fails(
+    tmp_path, capsys, profile, monkeypatch
+):
+    path = tmp_path / "machine.json"
+
+    def fail(*args, **kwargs):
+        raise mtf.PlanError("no memory for the step.")
+
+    monkeypatch.setattr(mtf.calibration, "measure_local_step", fail)
+    code, out, err = run(
+        capsys,
+        gin_param=small(tmp_path, "train.batch_size = 8"),
+        save=str(path),
+        devices=2,
+        mesh_devices="spmd:cpu:1",
+        calibrated_sizes=1,
+        memory="1GiB",
+    )
+    assert code == 1 and "no memory for the step." in err
+    assert as_hardware(path).matmul_flops == {"float32": 1e10}
+
+
 def test_local_sizes_need_a_model_and_spmd_devices(tmp_path):
     flags.FLAGS(["calibrate"])
     settings = small(tmp_path)

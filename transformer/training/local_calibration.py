@@ -42,6 +42,9 @@ def measure_local_steps(
       count: how many local sizes are measured, at most.
       memory: the bytes of one device, into which layouts must fit; None: those of the profile.
       report: is called with each line of progress.
+
+    Raises:
+      MeshtfError, RuntimeError: no local size could be measured.
     """
     report(f"ops of one of {num_devices} devices: measured, over predicted")
     steps: dict[frozenset[tuple[str, float]], Any] = {}
@@ -57,12 +60,22 @@ def measure_local_steps(
         },
     )
     batch_size = Run().batch_size
+    failure: Exception | None = None
     for layout in result.distinct_sizes(count):
         microbatches = int(layout.choices.get("microbatches", 1))
-        step = _measure(hardware, layout, mesh_devices, batch_size // microbatches)
+        try:
+            step = _measure(hardware, layout, mesh_devices, batch_size // microbatches)
+        except (mtf.MeshtfError, RuntimeError) as error:  # as of devices without memory
+            failure = error
+            reason = str(error).partition("\n")[0]
+            settings = layout.mesh_settings
+            report(f"  failed  {settings['axes']} {settings['layout']}: {reason}")
+            continue
         sizes = "; ".join(f"{name}:{size:,}" for name, size in step.sizes.items())
         report(f"  {step.factor:6.2f}  {sizes}")
         steps.setdefault(frozenset(step.sizes.items()), step)
+    if failure is not None and not steps:
+        raise failure
     return dataclasses.replace(hardware, local_steps=tuple(steps.values()))
 
 
