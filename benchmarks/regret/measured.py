@@ -3,7 +3,8 @@
     run(["lm"], Options(devices="spmd:cpu:8"))
 
 A profile of the machine is measured first. Layouts are drawn at random, all are compiled, and
-then timed in rounds, a step each, in an order that is shuffled anew for each round. A round in
+then timed in rounds, in an order that is shuffled anew for each round. The timed step follows one
+that is not timed, since in training each step follows another of the same program. A round in
 which the machine was slow is scaled to the others, by the median over all layouts. One layout
 is timed twice in each round: the two medians show the noise.
 
@@ -274,6 +275,7 @@ def measure(
         order = list(range(len(indices)))
         rng.shuffle(order)
         for j in order:
+            layouts[indices[j]].step()
             begin = time.perf_counter(), time.process_time() / cores
             layouts[indices[j]].step()
             end = time.perf_counter(), time.process_time() / cores

@@ -20,6 +20,7 @@ from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.control.layout_region import layout, relayout
 from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.windows.shift import roll
 from meshtf.partition.cost import bytes_per_byte
 
@@ -61,17 +62,18 @@ def measure_collectives(
             layout="outer:outer; inner:inner",
             devices=devices,
         )
-        kinds = _BODIES if group > 1 else ["nothing"]
+        kinds = BODIES if group > 1 else ["nothing"]
         for kind, elements in itertools.product(kinds, sizes):
             works[group, kind, elements] = _work(mesh, kind, elements, clock)
     seconds = dict(zip(works, measure(list(works.values()), rounds)))
     result: dict[str, Any] = {}
     for group in groups:
         times: dict[str, list[float]] = {}
-        for kind, elements in itertools.product(_BODIES, sizes):
+        for kind, elements in itertools.product(BODIES, sizes):
             excess = seconds[group, kind, elements] - seconds[1, "nothing", elements]
-            times.setdefault(kind, []).append(max(excess, 0.0) / _COUNTS.get(kind, 1))
-        for kind, (latency, bandwidth) in _rates(times, sizes, group).items():
+            times.setdefault(kind, []).append(max(excess, 0.0) / COUNTS.get(kind, 1))
+        for kind, seconds_of_sizes in times.items():
+            latency, bandwidth = _fit(kind, seconds_of_sizes, sizes, group)
             rates = result.setdefault(
                 kind, {"devices": [], "latency": [], "bandwidth": []}
             )
@@ -83,29 +85,6 @@ def measure_collectives(
                 f"{bandwidth / 1e9:8.2f} GB/s"
             )
     return result
-
-
-def _rates(
-    seconds: Mapping[str, list[float]], sizes: tuple[int, int], size: int
-) -> dict[str, tuple[float, float]]:
-    """Returns (latency, bandwidth) of each kind in groups of `size` devices.
-
-    Args:
-      seconds: kind -> the times of both `sizes`.
-      sizes: the elements of a device.
-      size: the size of the groups.
-    """
-    # The gather after a reduce_scatter is of shards of one group's share.
-    rates = {}
-    for kind in ("all_gather", "all_reduce", "all_to_all", "collective_permute"):
-        rates[kind] = _fit(kind, seconds[kind], sizes, size)
-    latency, bandwidth = rates["all_gather"]
-    scatter = []
-    for value, elements in zip(seconds["reduce_scatter"], sizes):
-        received = _FLOAT * elements / size * float(bytes_per_byte("all_gather", size))
-        scatter.append(value - latency - received / bandwidth)
-    rates["reduce_scatter"] = _fit("reduce_scatter", scatter, sizes, size)
-    return rates
 
 
 def _fit(
@@ -121,10 +100,11 @@ def _fit(
 
 def _work(mesh: Mesh, kind: str, elements: int, clock: Clock) -> RepeatedWork:
     """Returns the repeated work of a collective of so many elements of each device."""
-    shape = (*mesh.axes.values(), elements)
-    array = np.ones(shape, "float32")
-    body = _BODIES.get(kind, _no_collective)
-    return RepeatedWork(mesh, body, {"x": (array, "outer;inner;elements")}, clock)
+    outer, inner = mesh.axes.values()
+    array = np.ones((outer, inner, inner, elements // inner), "float32")
+    dims = "outer;inner;block;elements"
+    body = BODIES.get(kind, _no_collective)
+    return RepeatedWork(mesh, body, {"x": (array, dims)}, clock)
 
 
 def _no_collective(x: Tensor) -> Tensor:
@@ -142,15 +122,16 @@ def _all_gather(x: Tensor) -> Tensor:
 
 
 def _all_to_all(x: Tensor) -> Tensor:
-    with layout("inner:; elements:inner"):
+    with layout("inner:; block:inner"):
         y = relayout(x) * 0.5
     return relayout(y)
 
 
 def _reduce_scatter(x: Tensor) -> Tensor:
-    with layout("elements:inner"):
+    with layout("inner:; block:inner"):
         shards = relayout(reduce_sum(x, "inner"))
-    return x * 0.5 + shards * 0.0625
+    # Each device repeats its own block, so that nothing is gathered.
+    return x * 0.5 + rename(shards, "block", "inner") * 0.0625
 
 
 def _permute(x: Tensor) -> Tensor:
@@ -158,11 +139,11 @@ def _permute(x: Tensor) -> Tensor:
 
 
 # The work of each kind.
-_BODIES: Mapping[str, Callable[[Tensor], Tensor]] = {
+BODIES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "all_to_all": _all_to_all,
-    "reduce_scatter": _reduce_scatter,  # and an all_gather of its result
+    "reduce_scatter": _reduce_scatter,
     "collective_permute": _permute,
 }
-_COUNTS = {"all_to_all": 2}  # how many collectives the work has, if not one
+COUNTS = {"all_to_all": 2}  # how many collectives the work has, if not one

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshtf.calibration.collectives import measure_collectives
+import meshtf as mtf
+from meshtf.calibration.collectives import BODIES, COUNTS, measure_collectives
 from meshtf.hardware import CollectiveTimes, Hardware, Link
 
 KINDS = {
@@ -25,6 +26,18 @@ def test_each_kind_has_rates_for_each_size_of_a_group():
         assert all(x >= 0 for x in values["latency"])
         assert all(x > 0 for x in values["bandwidth"])
     assert len(lines) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_work_has_the_collective_that_it_is_named_after_and_no_other(kind):
+    mesh = mtf.Mesh("outer:2;inner:4", "outer:outer;inner:inner", devices="abstract")
+    x = mtf.zeros(mesh, "outer:2;inner:4;block:4;elements:16")
+    forecast = mtf.explain(BODIES[kind], x)
+    received = [c for c in forecast.collectives if c.bytes]
+    # A permute exchanges the windows of neighbours.
+    names = {"window" if kind == "collective_permute" else kind}
+    assert {c.kind for c in received} == names
+    assert len(received) == COUNTS.get(kind, 1)
 
 
 def test_times_follow_the_size_of_the_group():
