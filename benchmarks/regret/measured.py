@@ -9,9 +9,9 @@ which the machine was slow is scaled to the others, by the median over all layou
 is timed twice in each round: the two medians show the noise.
 
 On the SPMD runtime, what one device computes is timed at the local sizes of each layout,
-without communication, as `python -m meshtf calibrate --devices` does. Some further layouts,
-which are not judged, give the profile its factors by kind of work, as `calibrate --gin_file`
-does. Results with the rates alone are printed as well.
+without communication, as `python -m meshtf calibrate --devices` does, in the same rounds. Some
+further layouts, which are not judged, give the profile its factors by kind of work, as
+`calibrate --gin_file` does. Results with the rates alone are printed as well.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import meshtf as mtf
 from benchmarks.regret.candidates import Candidate, draw
 from benchmarks.regret.scores import Scores, score
 from benchmarks.regret.small_models import SIZES, make_trainer
+from meshtf.calibration.local_step import LocalStep
 from meshtf.hardware import Hardware, MeasuredLocalStep, as_hardware
 from transformer.training.trainer import Trainer
 
@@ -70,13 +71,13 @@ class Timed(NamedTuple):
       candidate: the layout.
       step: runs a training step, and waits for its loss.
       explain: returns the forecast of a step from a profile of hardware.
-      local_step: what one device computes, measured; None: other runtimes have no such program.
+      local_step: what one device computes; None: other runtimes have no such program.
     """
 
     candidate: Candidate
     step: Callable[[], None]
     explain: Callable[[Any], mtf.Forecast]
-    local_step: MeasuredLocalStep | None = None
+    local_step: LocalStep | None = None
 
 
 def run(
@@ -129,27 +130,47 @@ def _compare(
             model,
             candidate,
             options,
-            hardware,
             f"{i + 1}/{len(candidates)}",
             report,
         )
         for i, candidate in enumerate(candidates)
     ]
-    seconds, noise = measure(timed, options.rounds, options.seed, report)
+    works: list[Callable[[], None]] = [layout.step for layout in timed]
+    works += [x.local_step for x in timed if x.local_step is not None]
+    seconds, noise = measure(works, options.rounds, options.seed, report)
     # The chosen clock last: its table and scores end the output.
     for clock in sorted(_CLOCKS, key=lambda name: name == options.clock):
-        rows = _rows(timed, hardware, seconds[clock], options.layouts)
+        local_steps = _local_steps(timed, hardware, seconds)
+        rows = _rows(timed, hardware, local_steps, seconds[clock], options.layouts)
         report(f"by {clock} time; the same layout twice differs by {noise[clock]:.1%}")
         scores = _report(rows, report, with_table=clock == options.clock)
     other_times = {f"{clock}_seconds": seconds[clock] for clock in _CLOCKS}
     for i, row in enumerate(rows):
+        row["local_step"] = dataclasses.asdict(local_steps[i]) if local_steps else None
         row.update({name: values[i] for name, values in other_times.items()})
     return scores, rows
+
+
+def _local_steps(
+    timed: Sequence[Timed], hardware: Hardware, seconds: Mapping[str, Sequence[float]]
+) -> list[MeasuredLocalStep]:
+    """Returns the measured local step of each layout; none if the runtime has none.
+
+    Args:
+      timed: the layouts.
+      hardware: the profile.
+      seconds: by clock, the times of the layouts, then of their local steps.
+    """
+    # Rates of devices that share cores are those of processor time, so that of steps is, too.
+    times = seconds["wall" if hardware.overlaps else "processor"][len(timed) :]
+    steps = [layout.local_step for layout in timed if layout.local_step is not None]
+    return [step.measured(t, hardware) for step, t in zip(steps, times, strict=True)]
 
 
 def _rows(
     timed: Sequence[Timed],
     hardware: Hardware,
+    local_steps: Sequence[MeasuredLocalStep],
     seconds: Sequence[float],
     num_judged: int,
 ) -> list[dict[str, Any]]:
@@ -158,12 +179,12 @@ def _rows(
     Args:
       timed: the layouts; those after the judged ones give the factors.
       hardware: the profile, without factors.
+      local_steps: what one device computes under each, measured.
       seconds: the measured time of each.
       num_judged: how many are judged.
     """
     by_rates = [layout.explain(hardware) for layout in timed]
-    local_steps = tuple(x.local_step for x in timed if x.local_step is not None)
-    profile = dataclasses.replace(hardware, local_steps=local_steps)
+    profile = dataclasses.replace(hardware, local_steps=tuple(local_steps))
     steps = [
         mtf.calibration.MeasuredStep(layout.explain(profile), measured)
         for layout, measured in zip(timed[num_judged:], seconds[num_judged:])
@@ -184,8 +205,6 @@ def _rows(
                 "predicted": forecast_time.seconds,
                 "by_rates": rate_time.seconds,
                 "work": dict(rate_time.work),
-                "local_step": layout.local_step
-                and dataclasses.asdict(layout.local_step),
             }
         )
     return rows
@@ -205,13 +224,12 @@ def _compile(
     model: str,
     candidate: Candidate,
     options: Options,
-    hardware: Hardware,
     progress: str,
     report: Callable[[str], None],
 ) -> Timed:
     """Returns a layout whose step is compiled."""
     start = time.monotonic()
-    local_step = _local_step(model, candidate, options, hardware)
+    local_step = _local_step(model, candidate, options)
     trainer, batch = make_trainer(model, candidate, options.devices, options.sizes)
     _assign_values(trainer)
 
@@ -226,26 +244,21 @@ def _compile(
 
     for _ in range(_WARM_UP):
         step()
+        if local_step is not None:
+            local_step()
     report(f"  {progress} {candidate.text}: {time.monotonic() - start:.1f} s")
     return Timed(candidate, step, explain, local_step)
 
 
-def _local_step(
-    model: str, candidate: Candidate, options: Options, hardware: Hardware
-) -> MeasuredLocalStep | None:
-    """Returns the measured ops of one device under a layout; None: the runtime has no program
-    of one device.
+def _local_step(model: str, candidate: Candidate, options: Options) -> LocalStep | None:
+    """Returns what one device computes under a layout; None: the runtime has no program of
+    one device.
     """
-    if not (options.devices or "").startswith("spmd"):
+    devices = options.devices or ""
+    if not devices.startswith("spmd"):
         return None
     trainer, batch = make_trainer(model, candidate, "abstract", options.sizes)
-    return mtf.calibration.measure_local_step(
-        trainer.training_step,
-        batch,
-        np.int32(0),
-        devices=options.devices,
-        hardware=hardware,
-    )
+    return LocalStep(trainer.training_step, (batch, np.int32(0)), devices)
 
 
 def _assign_values(trainer: Trainer) -> None:
@@ -257,17 +270,17 @@ def _assign_values(trainer: Trainer) -> None:
 
 
 def measure(
-    layouts: Sequence[Timed],
+    works: Sequence[Callable[[], None]],
     rounds: int,
     seed: int,
     report: Callable[[str], None],
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Returns by clock the seconds of a step of each layout, and the relative difference of
-    two measurements of the same layout.
+    """Returns by clock the seconds of each work, and the relative difference of two
+    measurements of the same work.
     """
     rng = random.Random(seed)
-    middle = len(layouts) // 2  # the layout that is timed twice
-    indices = [*range(len(layouts)), middle]
+    middle = len(works) // 4  # the work that is timed twice: the step of a layout
+    indices = [*range(len(works)), middle]
     cores = min(len(os.sched_getaffinity(0)), _DEVICES)
     times = np.zeros((len(_CLOCKS), rounds, len(indices)))
     start = time.monotonic()
@@ -275,13 +288,14 @@ def measure(
         order = list(range(len(indices)))
         rng.shuffle(order)
         for j in order:
-            layouts[indices[j]].step()
+            work = works[indices[j]]
+            work()
             begin = time.perf_counter(), time.process_time() / cores
-            layouts[indices[j]].step()
+            work()
             end = time.perf_counter(), time.process_time() / cores
             times[:, i, j] = np.subtract(end, begin)
         report(f"  round {i + 1}/{rounds}, {time.monotonic() - start:.0f} s")
-    # Scales each round so that its layouts have the times of a usual round.
+    # Scales each round so that its works have the times of a usual round.
     usual = np.median(times, axis=1, keepdims=True)
     scales = np.median(times / usual, axis=2, keepdims=True)
     medians = np.median(times / scales, axis=1)

@@ -75,15 +75,7 @@ def measure_local_step(
         step()
         if i >= _WARM_UP:
             seconds.append(clock.now() - start)
-    rates = dataclasses.replace(as_hardware(hardware), local_steps=())
-    durations = Durations(rates, step.program.mesh)
-    schedule = Schedule(step.program, durations)
-    predicted = float(schedule.totals.matmuls + schedule.totals.other_ops)
-    sizes = local_sizes(step.program, durations)
-    return MeasuredLocalStep(
-        sizes={name: int(size) for name, size in sizes.items()},
-        factor=statistics.median(seconds) / predicted,
-    )
+    return step.measured(statistics.median(seconds), as_hardware(hardware))
 
 
 def _count(devices: str) -> int:
@@ -133,6 +125,23 @@ class LocalStep:
     def hlo(self) -> str:
         """The optimized HLO of one device."""
         return self._call.hlo
+
+    def measured(self, seconds: float, hardware: Hardware) -> MeasuredLocalStep:
+        """Returns the sizes of the step, and its measured seconds over the predicted ones.
+
+        Args:
+          seconds: the measured time.
+          hardware: the profile; its own local steps do not count.
+        """
+        rates = dataclasses.replace(hardware, local_steps=())
+        durations = Durations(rates, self.program.mesh)
+        schedule = Schedule(self.program, durations)
+        predicted = float(schedule.totals.matmuls + schedule.totals.other_ops)
+        sizes = local_sizes(self.program, durations)
+        return MeasuredLocalStep(
+            sizes={name: int(size) for name, size in sizes.items()},
+            factor=seconds / predicted,
+        )
 
     def _layout(self, spec: Spec | None, placement: Placement) -> StackedLayout:
         """Returns the layout of the shards that all devices have of an input or output."""
