@@ -30,6 +30,7 @@ from meshtf.layout_search.why_not import (
     check_fixed,
     check_sizes,
     comparison_text,
+    no_sizes_text,
     refused_text,
     structure_of,
     too_large_text,
@@ -362,10 +363,7 @@ class Search:
         """Returns the error for a search without a result."""
         problem = self.problem
         if not self.prices:
-            refused = (
-                f"no axes of {problem.devices} devices divide what they shard, with these "
-                "numbers of microbatches and stages"
-            )
+            refused = no_sizes_text(problem.devices, self.layout, self.names)
             if self.refused:
                 refused = str(self.refused[0][1])
             return LayoutError(

@@ -180,3 +180,19 @@ def _seconds_by_line(forecast: ForecastData) -> Mapping[str, float]:
             label = f"{collective.kind} over {collective.axis}, for {line}"
             sums[label] += collective.seconds * collective.times
     return sums
+
+
+def no_sizes_text(devices: int, layout: Layout | None, names: Names) -> str:
+    """Returns why no axes have sizes, with the sizes of what rules shard.
+
+    Args:
+      devices: the number of devices.
+      layout: the rules that are kept as they are; None: all are tried.
+      names: the names of the program.
+    """
+    text = (
+        f"no axes of {devices} devices divide what they shard, with these numbers of "
+        "microbatches and stages"
+    )
+    sizes = [f"{dim}:{names.sizes[dim]}" for dim, _ in layout.items()] if layout else []
+    return f"{text}: {', '.join(sizes)}" if sizes else text

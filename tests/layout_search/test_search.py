@@ -133,6 +133,8 @@ def test_wrong_arguments_are_refused_by_name():
         search(storage="zero")
     with pytest.raises(mtf.LayoutError, match="no layout that was tried is legal"):
         search(devices=7)
+    with pytest.raises(mtf.LayoutError, match="stages: batch:[0-9]+"):
+        search(devices=7, layout="batch:data")
     with pytest.raises(
         mtf.LayoutError, match="no tensor of the program has a .* 'bach'"
     ):
