@@ -174,9 +174,9 @@ class _Progress:
             return
         self._next = now + _PROGRESS_SECONDS
         # Faster layouts that are found later make plans needless.
-        most = (now - self._first) / (done - 1) * (total - done)
+        maximum = (now - self._first) / (done - 1) * (total - done)
         print(
-            f"{done:,} of at most {total:,} plans, at most {most:,.0f} s remaining",
+            f"{done:,} of at most {total:,} plans, at most {maximum:,.0f} s remaining",
             file=sys.stderr,
             flush=True,
         )
