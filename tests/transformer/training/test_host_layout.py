@@ -23,7 +23,8 @@ def clean_gin():
 
 def configured(axes, **mesh):
     """Gives gin a run whose batch is large, so that tensor parallelism moves most."""
-    for name, value in {"axes": axes, "layout": LAYOUT, **mesh}.items():
+    settings = {"axes": axes, "layout": LAYOUT, "optional_axes": "rows", **mesh}
+    for name, value in settings.items():
         gin.bind_parameter(f"Mesh.{name}", value)
     for name, value in {
         "d_model": 16,
