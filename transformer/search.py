@@ -41,7 +41,7 @@ _RULES = flags.DEFINE_string(
 )
 _STORAGE = flags.DEFINE_list(
     "storage",
-    ["slots", "variables"],
+    ["replicated", "slots", "variables"],
     "How variables are stored: replicated, slots (ZeRO-1: the optimizer's slots are sharded "
     "along the axes of examples) or variables (FSDP: the variables, too).",
 )

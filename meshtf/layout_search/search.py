@@ -58,7 +58,7 @@ def search(
     max_axes: int = 3,
     axes: Any = None,
     layout: Any = None,
-    storage: str | Sequence[str] = ("slots", "variables"),
+    storage: str | Sequence[str] = STORAGES,
     choices: Mapping[str, Sequence[Any]] | None = None,
     stages: Sequence[int] = (1,),
     progress: Callable[[int, int], None] | None = None,
@@ -85,8 +85,8 @@ def search(
       axes: the axes to be kept as they are, such as "data:8;model:4"; None: all are tried.
       layout: the rules to be kept as they are; None: all are tried.
       storage: which of "replicated", "slots" and "variables" to try. Sharded slots send the
-        bytes that replicated ones do, and need less memory; so these are not tried by
-        default.
+        bytes that replicated ones do, and need less memory, but in two collectives in place
+        of one.
       choices: further arguments of `build`, and their values to try: {"recompute": [False,
         True], "microbatches": [1, 2, 4]}. The number of microbatches is priced without
         planning each value, if the function splits the dimension "batch" by
