@@ -10,9 +10,10 @@ time of a step.
     python -m transformer.train --gin_param='train.hardware = "my_machine.json"'
 
 It measures matmuls, elementwise ops and each kind of collective, all devices at work at once,
-in a minute or so. With --gin_file or --gin_param it also times steps of that configuration,
-on its mesh and on others with the same axes, and writes factors by which its kinds of work
-differ from the rates; the devices are then those of its mesh, unless --mesh_devices names some.
+in a minute or so, and writes these rates. With --gin_file or --gin_param it also times steps of
+that configuration, on its mesh and on others with the same axes, and writes factors by which its
+kinds of work differ from the rates; the devices are then those of its mesh, unless
+--mesh_devices names some.
 With --devices it times instead what one of so many devices computes, without communication, at
 the local sizes of the layouts that a search finds; `search` and `explain` use these times.
 Exit code: 0; 1: an error of the configuration; 2: an error of usage.

@@ -7,10 +7,10 @@
     python -m meshtf search ... --measure=5 --mesh_devices=spmd:cpu:8   # runs the first five
 
 It takes the gin files and settings of `python -m transformer.train`, but ignores their mesh. It
-tries all sizes of up to three axes, all sets of dimensions that an axis can shard, sharded slots
-(ZeRO-1) and sharded variables (FSDP), recomputation and microbatches. It prints the best ten of
-those that fit into memory: time, memory, share of peak FLOPs, bytes received, time that devices
-wait. Without --measure it needs no devices and runs no step.
+tries all sizes of up to three axes, all sets of dimensions that an axis can shard, replicated
+variables, sharded slots (ZeRO-1), sharded variables (FSDP), recomputation and microbatches. It
+prints the best ten of those that fit into memory: time, memory, share of peak FLOPs, bytes
+received, time that devices wait. Without --measure it needs no devices and runs no step.
 
 Exit code: 0; 1: nothing fits, or an error of the configuration; 2: an error of usage.
 """

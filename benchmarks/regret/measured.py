@@ -32,6 +32,7 @@ import meshtf as mtf
 from benchmarks.regret.candidates import Candidate, draw
 from benchmarks.regret.scores import Scores, score
 from benchmarks.regret.small_models import SIZES, make_trainer
+from meshtf.calibration.clock import clock_of
 from meshtf.calibration.local_step import LocalStep
 from meshtf.hardware import Hardware, MeasuredLocalStep, as_hardware
 from transformer.training.trainer import Trainer
@@ -138,9 +139,11 @@ def _compare(
     works: list[Callable[[], None]] = [layout.step for layout in timed]
     works += [x.local_step for x in timed if x.local_step is not None]
     seconds, noise = measure(works, options.rounds, options.seed, report)
+    # Local steps are taken by the clock of the rates that they are compared with.
+    clock_of_rates = clock_of(options.devices, _DEVICES).name
+    local_steps = _local_steps(timed, hardware, seconds[clock_of_rates][len(timed) :])
     # The chosen clock last: its table and scores end the output.
     for clock in sorted(_CLOCKS, key=lambda name: name == options.clock):
-        local_steps = _local_steps(timed, hardware, seconds)
         rows = _rows(timed, hardware, local_steps, seconds[clock], options.layouts)
         report(f"by {clock} time; the same layout twice differs by {noise[clock]:.1%}")
         scores = _report(rows, report, with_table=clock == options.clock)
@@ -152,19 +155,17 @@ def _compare(
 
 
 def _local_steps(
-    timed: Sequence[Timed], hardware: Hardware, seconds: Mapping[str, Sequence[float]]
+    timed: Sequence[Timed], hardware: Hardware, seconds: Sequence[float]
 ) -> list[MeasuredLocalStep]:
     """Returns the measured local step of each layout; none if the runtime has none.
 
     Args:
       timed: the layouts.
       hardware: the profile.
-      seconds: by clock, the times of the layouts, then of their local steps.
+      seconds: the times of the local steps.
     """
-    # Rates of devices that share cores are those of processor time, so that of steps is, too.
-    times = seconds["wall" if hardware.overlaps else "processor"][len(timed) :]
     steps = [layout.local_step for layout in timed if layout.local_step is not None]
-    return [step.measured(t, hardware) for step, t in zip(steps, times, strict=True)]
+    return [step.measured(t, hardware) for step, t in zip(steps, seconds, strict=True)]
 
 
 def _rows(

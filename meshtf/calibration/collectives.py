@@ -101,7 +101,7 @@ def _fit(
 def _work(mesh: Mesh, kind: str, elements: int, clock: Clock) -> RepeatedWork:
     """Returns the repeated work of a collective of so many elements of each device."""
     outer, inner = mesh.axes.values()
-    array = np.ones((outer, inner, inner, elements // inner), "float32")
+    array = np.ones((outer, inner, inner, max(elements // inner, 1)), "float32")
     dims = "outer;inner;block;elements"
     body = BODIES.get(kind, _no_collective)
     return RepeatedWork(mesh, body, {"x": (array, dims)}, clock)

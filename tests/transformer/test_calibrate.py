@@ -41,6 +41,19 @@ def run(capsys, **values):
     return (left.value.code, *capsys.readouterr())
 
 
+def run_for_two_devices(capsys, tmp_path, path):
+    """Runs the command for two local sizes of a search over two devices."""
+    return run(
+        capsys,
+        gin_param=small(tmp_path, "Architecture.blocks = 3", "train.batch_size = 8"),
+        save=str(path),
+        devices=2,
+        mesh_devices="spmd:cpu:1",
+        calibrated_sizes=2,
+        memory="1GiB",
+    )
+
+
 def test_rates_alone_are_written(tmp_path, capsys, profile):
     path = tmp_path / "machine.json"
     code, out, _ = run(capsys, save=str(path), mesh_devices="logical:2", positions=2)
@@ -68,15 +81,7 @@ def test_steps_of_a_configuration_give_factors(tmp_path, capsys, profile):
 
 def test_local_sizes_of_the_best_layouts_are_measured(tmp_path, capsys, profile):
     path = tmp_path / "machine.json"
-    code, out, _ = run(
-        capsys,
-        gin_param=small(tmp_path, "Architecture.blocks = 3", "train.batch_size = 8"),
-        save=str(path),
-        devices=2,
-        mesh_devices="spmd:cpu:1",
-        calibrated_sizes=2,
-        memory="1GiB",
-    )
+    code, out, _ = run_for_two_devices(capsys, tmp_path, path)
     assert code == 0 and "ops of one of 2 devices" in out
     assert profile == [("spmd:cpu:1", 8)]
     steps = as_hardware(path).local_steps
@@ -99,15 +104,7 @@ def test_rates_are_kept_and_other_sizes_measured_if_a_local_step_fails(
         return measure(*args, **kwargs)
 
     monkeypatch.setattr(mtf.calibration, "measure_local_step", fail_at_first)
-    code, out, _ = run(
-        capsys,
-        gin_param=small(tmp_path, "Architecture.blocks = 3", "train.batch_size = 8"),
-        save=str(path),
-        devices=2,
-        mesh_devices="spmd:cpu:1",
-        calibrated_sizes=2,
-        memory="1GiB",
-    )
+    code, out, _ = run_for_two_devices(capsys, tmp_path, path)
     assert code == 0 and ": no memory for the step." in out
     assert rates_were_written == [True, True]
     assert len(as_hardware(path).local_steps) == 1
@@ -122,15 +119,7 @@ def test_an_error_is_reported_if_each_local_step_fails(
         raise mtf.PlanError("no memory for the step.")
 
     monkeypatch.setattr(mtf.calibration, "measure_local_step", fail)
-    code, out, err = run(
-        capsys,
-        gin_param=small(tmp_path, "train.batch_size = 8"),
-        save=str(path),
-        devices=2,
-        mesh_devices="spmd:cpu:1",
-        calibrated_sizes=1,
-        memory="1GiB",
-    )
+    code, _, err = run_for_two_devices(capsys, tmp_path, path)
     assert code == 1 and "no memory for the step." in err
     assert as_hardware(path).matmul_flops == {"float32": 1e10}
 
