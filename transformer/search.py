@@ -53,8 +53,7 @@ _MICROBATCHES = flags.DEFINE_list(
 _STAGES = flags.DEFINE_list(
     "stages",
     ["1"],
-    "The numbers of pipeline stages to try. Plans of deep pipelines take seconds: fix --rules, "
-    "--microbatches and --recompute then.",
+    "The numbers of pipeline stages to try.",
 )
 _RECOMPUTE = flags.DEFINE_enum(
     "recompute",
@@ -199,13 +198,11 @@ def gin_text(candidate: Any) -> str:
             "import transformer.models.pipelined_language_model",
             "train.model = @PipelinedLanguageModel",
             f"PipelinedLanguageModel.microbatches = {microbatches}",
-            f"PipelinedLanguageModel.recompute = {bool(recompute)}",
             "train.microbatches = 1",
             "Architecture.scanned = False",
-            "Architecture.recompute = False",
         ]
-        return "\n".join(lines) + "\n"
-    lines.append(f"train.microbatches = {microbatches}")
+    else:
+        lines.append(f"train.microbatches = {microbatches}")
     if recompute is not None:
         lines.append(f"Architecture.recompute = {recompute}")
     return "\n".join(lines) + "\n"

@@ -233,6 +233,7 @@ def received_bytes(program: Program) -> float:
     stages: `ForecastData.bytes_moved` without a forecast.
     """
     total = 0.0
+    received_by_calls: dict[Program, float] = {}
     for step in program.steps:
         if isinstance(step, ReshardStep):
             total += _received_by_reshard(step, program.mesh)
@@ -244,7 +245,9 @@ def received_bytes(program: Program) -> float:
             bodies = [body for body in (step.test, step.body) if body is not None]
             total += sum(map(received_bytes, bodies)) * (step.op.num_iterations or 1)
         elif isinstance(step, CallStep):
-            total += received_bytes(step.body)
+            if step.body not in received_by_calls:
+                received_by_calls[step.body] = received_bytes(step.body)
+            total += received_by_calls[step.body]
         elif isinstance(step, BranchStep):
             total += received_bytes(max(step.bodies, key=global_flops))
     return total

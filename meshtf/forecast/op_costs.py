@@ -105,7 +105,9 @@ def redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
 
 
 def global_flops(body: Program) -> float:
-    """Returns the FLOPs of a body on all devices; a loop counts as one iteration."""
+    """Returns the FLOPs of a body on all devices; a loop counts as one iteration, and all
+    calls of one body as one.
+    """
     computes = (step for step, _ in walk(body) if isinstance(step, Compute))
     return sum(_global_node_flops(step.node) for step in computes)
 

@@ -34,10 +34,15 @@ from meshtf.layout_search.beginning import (
     Beginning,
     Stores,
     forward_nodes,
-    has_gradient,
     nodes_before_updates,
 )
 from meshtf.layout_search.candidates import MEMORY_MARGIN
+from meshtf.layout_search.pipelines import (
+    loop_over_microbatches,
+    residual_bytes,
+    staged_memory,
+    staged_seconds,
+)
 from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
     SCANNED,
@@ -97,9 +102,13 @@ class LowerBounds:
             durations = durations_of_grid(program, self._problem, grid)
             self._forward_seconds[key] = _seconds_of_forward(program, durations)
         following = [self._following[int(count)] for count in grid.microbatches]
-        seconds, residual_bytes = np.array(following).T
-        memory = self._stored_bytes(mesh, grid) + residual_bytes
-        seconds = self._forward_seconds[key] + seconds
+        seconds, residuals = np.array(following).T
+        stored = self._stored_bytes(mesh, grid)
+        stages, counts = grid.stages, grid.microbatches
+        # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
+        seconds = self._forward_seconds[key] / stages + seconds
+        seconds = seconds * (counts + stages - 1) / counts
+        memory = stored / stages + residuals
         return np.where(memory <= self._memory_limit, seconds, np.inf)
 
     def of_gradient(
@@ -111,10 +120,15 @@ class LowerBounds:
         """
         program = self._gradient.plan(medium_mesh(structure, grid))
         durations = durations_of_grid(program, self._problem, grid)
-        seconds = np.broadcast_to(
-            Schedule(program, durations, counts=False).computed, [len(grid)]
-        )
-        memory = memory_of(program, durations)
+        seconds = Schedule(program, durations, counts=False).computed
+        if grid.is_estimated:
+            if loop_over_microbatches(program) is None:
+                return np.zeros(len(grid)), durations
+            seconds = staged_seconds(program, durations, seconds, grid)
+            memory = staged_memory(program, durations, grid)
+        else:
+            memory = memory_of(program, durations)
+        seconds = np.broadcast_to(seconds, [len(grid)])
         return np.where(memory <= self._memory_limit, seconds, np.inf), durations
 
     def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
@@ -152,14 +166,14 @@ class LowerBounds:
         sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
         durations = durations_of(program, hardware, sizes)
         nodes = self._forward.nodes
-        loop = _loop_over_microbatches(program)
+        loop = loop_over_microbatches(program)
         iterations: Any = 1
         if loop is not None:
             program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
             iterations = counts
         seconds = _seconds_after(nodes, program, durations) * iterations
         amounts = np.broadcast_arrays(
-            seconds, _residual_bytes(program, durations), counts
+            seconds, residual_bytes(program, durations), counts
         )
         for one_seconds, one_bytes, count in zip(*amounts, strict=True):
             devices = self._problem.devices
@@ -201,26 +215,6 @@ def _proportional(hardware: Hardware) -> Hardware:
             for name, seconds in hardware.element_seconds.items()
         },
     )
-
-
-def _residual_bytes(program: Program, durations: Durations) -> Any:
-    """Returns the bytes that the loops of the forward pass, such as that over layers, have
-    stacked for the gradient.
-    """
-    total: Any = 0.0
-    for step in program.steps:
-        if isinstance(step, LoopStep) and not step.node.primals:
-            for value in step.outs[step.op.num_carries + step.op.num_sums :]:
-                total = total + durations.local_bytes(value)
-    return total
-
-
-def _loop_over_microbatches(program: Program) -> LoopStep | None:
-    """Returns the loop that computes gradients; None: there is none."""
-    for step in program.steps:
-        if isinstance(step, LoopStep) and has_gradient(step.op):
-            return step
-    return None
 
 
 def _seconds_of_forward(program: Program, durations: Durations) -> Any:

@@ -1,4 +1,6 @@
-"""Candidates: layouts with sizes, planned in full."""
+"""Candidates: layouts with sizes. The best are planned in full, but of pipelines, whose plans
+are long, only the fastest is.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,19 @@ from meshtf.forecast import Forecast
 from meshtf.forecast.outline import Outline
 from meshtf.layout_search.pricing import Prices, ordered
 from meshtf.layout_search.problem import MICROBATCHES, Problem
+from meshtf.layout_search.space import Structure
 
 # Candidates whose estimated memory exceeds the limit by more than this are not planned: the
 # estimate is for the moment of another plan's peak.
 MEMORY_MARGIN = 1.1
+# Pipelines of a kind are left out once so many of them were refused.
+_MANY_REFUSED = 3
 _MORE = 3  # times as many candidates are planned in full as are shown
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A layout with sizes, and what its own plan says.
+    """A layout with sizes, and what its own plan says; or an estimate, without a plan.
 
     Attributes:
       problem: what was searched for.
@@ -36,7 +41,8 @@ class Candidate:
       choices: the further arguments of the program.
       seconds: the predicted time of a step.
       estimated: the time that the search estimated before it planned this candidate.
-      outline: the time, memory and bytes of the plan.
+      peak: the bytes at the peak of memory.
+      outline: the time, memory and bytes of the plan; None: it has no plan.
       measured: the measured time of a step; None: it did not run.
     """
 
@@ -48,7 +54,8 @@ class Candidate:
     choices: Mapping[str, Any]
     seconds: float
     estimated: float
-    outline: Outline
+    peak: float
+    outline: Outline | None
     measured: float | None = None
 
     def __repr__(self) -> str:
@@ -64,7 +71,7 @@ class Candidate:
     @property
     def fits(self) -> bool:
         """Whether the peak of memory fits on a device."""
-        return self.outline.peak <= self.problem.memory
+        return self.peak <= self.problem.memory
 
     @property
     def mesh_settings(self) -> dict[str, Any]:
@@ -91,8 +98,23 @@ class Estimate(NamedTuple):
     seconds: float
 
 
+class Correction(NamedTuple):
+    """Factors of the estimates of one kind of pipelines.
+
+    Attributes:
+      seconds: the factor of their seconds.
+      memory: the factor of their bytes.
+    """
+
+    seconds: float = 1.0
+    memory: float = 1.0
+
+
 class FullPlans:
-    """The candidates that are planned in full, each once.
+    """The candidates that are planned in full, each once: those whose estimates are the least.
+
+    Of pipelines that have an estimate, only the fastest of those that are shown is planned.
+    Its plan corrects the estimates of all pipelines with as many stages and the same choices.
 
     Args:
       problem: what is searched for.
@@ -101,13 +123,17 @@ class FullPlans:
     Attributes:
       limit: no candidate whose estimate exceeds these seconds can be among the best, if
         estimates err by no more than they did so far.
+      refused: pairs (structure, error) of candidates that the program does not allow.
     """
 
     def __init__(self, problem: Problem, count: int) -> None:
         self._problem = problem
         self._count = count
         self._planned: dict[tuple[int, int], Candidate | None] = {}
+        # Kind of pipelines -> how its estimates were corrected.
+        self._corrections: dict[tuple[int, object], Correction] = {}
         self.limit = math.inf
+        self.refused: list[tuple[Structure, MeshtfError]] = []
 
     def best(self, all_prices: Sequence[Prices]) -> list[Candidate]:
         """Returns the best candidates; the fastest comes first.
@@ -115,24 +141,48 @@ class FullPlans:
         Args:
           all_prices: the prices of all structures, which may be more at the next call.
         """
-        fitting: list[Candidate] = []
+        while True:
+            num_planned = len(self._planned)
+            fitting = self._plan_fastest(all_prices)
+            pipelines = [
+                entry for entry in fitting[: self._count] if entry[1].grid.is_estimated
+            ]
+            if not pipelines or pipelines[0][0].outline is not None:
+                break
+            # A plan corrects estimates, or is refused: the order of the candidates changes.
+            self._plan(*pipelines[0][1:])
+            assert len(self._planned) > num_planned
+        candidates = [candidate for candidate, _, _ in fitting]
+        self.limit = self._limit_of(candidates)
+        return candidates[: self._count]
+
+    def _plan_fastest(
+        self, all_prices: Sequence[Prices]
+    ) -> list[tuple[Candidate, Prices, int]]:
+        """Returns (candidate, its prices, its index) of candidates that fit, the fastest
+        first.
+        """
+        fitting: list[tuple[Candidate, Prices, int]] = []
         seen = set()
-        for prices, index in _fastest(self._problem, all_prices):
-            if prices.seconds[index] > self._limit_of(fitting):
+        all_prices = [prices for prices in all_prices if self._may_be_legal(prices)]
+        corrections = [self._correction_of(prices) for prices in all_prices]
+        for prices, index, seconds in _fastest(self._problem, all_prices, corrections):
+            if seconds > self._limit_of([candidate for candidate, _, _ in fitting]):
                 break
             # Of orders of the axes that make no difference, one is shown.
-            rounded = f"{prices.seconds[index]:.8g}"
-            key = id(prices), *_sizes(prices, index), rounded
+            key = id(prices), *_sizes(prices, index), f"{seconds:.8g}"
             if key in seen:
                 continue
             seen.add(key)
-            candidate = self._plan(prices, index)
+            if prices.grid.is_estimated and (id(prices), index) not in self._planned:
+                candidate: Candidate | None = self._estimated(prices, index)
+            else:
+                candidate = self._plan(prices, index)
             if candidate is not None and candidate.fits:
-                fitting.append(candidate)
+                fitting.append((candidate, prices, index))
             if len(fitting) >= _MORE * self._count:
                 break
-        self.limit = self._limit_of(fitting)
-        return sorted(fitting, key=lambda candidate: candidate.seconds)[: self._count]
+        return sorted(fitting, key=lambda entry: entry[0].seconds)
 
     def _limit_of(self, fitting: Sequence[Candidate]) -> float:
         """Returns what `limit` is if these candidates are those that fit."""
@@ -143,35 +193,109 @@ class FullPlans:
         return last_shown * max(largest_error, 1.0)
 
     def _plan(self, prices: Prices, index: int) -> Candidate | None:
-        """Returns what `plan_in_full` does, by one plan for each candidate."""
+        """Returns a candidate with its plan; None: the program does not allow it."""
         key = id(prices), index  # the search keeps all prices
         if key not in self._planned:
-            self._planned[key] = plan_in_full(self._problem, prices, index)
+            candidate = None
+            try:
+                candidate = self._corrected(prices, index)
+            except MeshtfError as error:
+                self.refused.append((prices.structure, error))
+            self._planned[key] = candidate
         return self._planned[key]
+
+    def _corrected(self, prices: Prices, index: int) -> Candidate:
+        """Returns what `plan_in_full` does. With a pipeline, it corrects further estimates."""
+        candidate = plan_in_full(self._problem, prices, index)
+        if not prices.grid.is_estimated:
+            return candidate
+        estimated = candidate.estimated * self._correction_of(prices).seconds
+        correction = Correction(
+            seconds=candidate.seconds / float(prices.seconds[index]),
+            memory=candidate.peak / float(prices.memory[index]),
+        )
+        self._corrections.setdefault(_kind_of(prices), correction)
+        return dataclasses.replace(candidate, estimated=estimated)
+
+    def _may_be_legal(self, prices: Prices) -> bool:
+        """Returns whether no pipeline of a structure was refused, nor several of its kind."""
+        if not prices.grid.is_estimated:
+            return True
+        refused = [structure for structure, _ in self.refused]
+        if prices.structure in refused:
+            return False
+        kind = _kind_of(prices)
+        of_kind = [s for s in refused if (s.stages, s.choices) == kind]
+        return len(of_kind) < _MANY_REFUSED
+
+    def _estimated(self, prices: Prices, index: int) -> Candidate:
+        """Returns a candidate without a plan."""
+        factor = self._correction_of(prices)
+        estimate = _estimate(prices, index)
+        seconds = estimate.seconds * factor.seconds
+        return Candidate(
+            self._problem,
+            choices=estimate.choices,
+            seconds=seconds,
+            estimated=seconds,
+            peak=float(prices.memory[index]) * factor.memory,
+            outline=None,
+            **estimate.mesh_settings,
+        )
+
+    def _correction_of(self, prices: Prices) -> Correction:
+        """Returns the factors of the estimates of a structure: those of its kind; if none of
+        these has a plan, those of pipelines with the same choices, or of any.
+        """
+        if not prices.grid.is_estimated or not self._corrections:
+            return Correction()
+        stages, choices = _kind_of(prices)
+
+        def distance(kind: tuple[int, object]) -> tuple[bool, float]:
+            return kind[1] != choices, abs(math.log(kind[0] / stages))
+
+        return self._corrections[min(self._corrections, key=distance)]
+
+
+def _kind_of(prices: Prices) -> tuple[int, object]:
+    """Returns what pipelines whose estimates err alike have in common."""
+    return prices.structure.stages, prices.structure.choices
 
 
 def _fastest(
-    problem: Problem, all_prices: Sequence[Prices]
-) -> Iterator[tuple[Prices, int]]:
-    """Yields (prices, index) of candidates that may fit, from the fastest on."""
+    problem: Problem,
+    all_prices: Sequence[Prices],
+    corrections: Sequence[Correction] = (),
+) -> Iterator[tuple[Prices, int, float]]:
+    """Yields (prices, index, seconds) of candidates that may fit, from the fastest on.
+
+    Args:
+      problem: what is searched for.
+      all_prices: the prices of all structures.
+      corrections: the factors of their estimates; (): there are none.
+    """
     limit = problem.memory * MEMORY_MARGIN
-    heap: list[tuple[float, int, int, np.ndarray]] = []
+    heap: list[tuple[float, int, int]] = []
+    all_seconds = []
     orders = []
     for i, prices in enumerate(all_prices):
-        seconds = np.where(prices.memory <= limit, prices.seconds, np.inf)
+        factor = corrections[i] if corrections else Correction()
+        fits = prices.memory * factor.memory <= limit
+        seconds = np.where(fits, prices.seconds * factor.seconds, np.inf)
         order = seconds.argsort(kind="stable")
         order = order[np.isfinite(seconds[order])]
+        all_seconds.append(seconds)
         orders.append(order)
         if len(order):
-            heap.append((float(seconds[order[0]]), i, 0, order))
+            heap.append((float(seconds[order[0]]), i, 0))
     heapq.heapify(heap)
     while heap:
-        _, i, rank, order = heapq.heappop(heap)
-        prices = all_prices[i]
-        yield prices, int(order[rank])
+        value, i, rank = heapq.heappop(heap)
+        order = orders[i]
+        yield all_prices[i], int(order[rank]), value
         if rank + 1 < len(order):
-            next_seconds = float(prices.seconds[order[rank + 1]])
-            heapq.heappush(heap, (next_seconds, i, rank + 1, order))
+            next_value = float(all_seconds[i][order[rank + 1]])
+            heapq.heappush(heap, (next_value, i, rank + 1))
 
 
 def distinct_sizes(
@@ -186,7 +310,7 @@ def distinct_sizes(
       count: how many are returned, at most.
     """
     result: dict[frozenset[tuple[str, int]], Estimate] = {}
-    for prices, index in _fastest(problem, all_prices):
+    for prices, index, _ in _fastest(problem, all_prices):
         if len(result) == count:
             break
         if prices.grid.stages == 1:
@@ -232,49 +356,28 @@ def _choices(prices: Prices, index: int) -> dict[str, Any]:
     return choices
 
 
-def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate | None:
-    """Returns a candidate with its own plan; None: the program does not allow it."""
+def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate:
+    """Returns a candidate with its own plan.
+
+    Args:
+      problem: what is searched for.
+      prices: the prices of its structure.
+      index: its index.
+
+    Raises:
+      MeshtfError: the program does not allow it.
+    """
     grid = prices.grid
     choices = _choices(prices, index)
     settings = ordered(prices.structure, grid.orders[index])
-    try:
-        outline = problem.outline(grid.axes_text(index), settings, choices)
-    except MeshtfError:
-        return None
+    outline = problem.outline(grid.axes_text(index), settings, choices)
     return Candidate(
         problem,
         axes=grid.axes_text(index),
         choices=choices,
         seconds=outline.time.seconds,
         estimated=float(prices.seconds[index]),
+        peak=outline.peak,
         outline=outline,
         **settings,
     )
-
-
-def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:
-    """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
-    and memory, from the fastest on; estimates.
-    """
-    if not all_prices:
-        return []
-    seconds = np.concatenate([prices.seconds for prices in all_prices])
-    memory = np.concatenate([prices.memory for prices in all_prices])
-    owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
-    front = []
-    least = np.inf
-    for index in np.lexsort((memory, seconds)):
-        if memory[index] < least:
-            least = memory[index]
-            prices, i = owners[index]
-            settings = ordered(prices.structure, prices.grid.orders[i])
-            stored = settings["variable_layout"] or settings["optimizer_layout"]
-            text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
-            if stored:
-                text += f" | {prices.structure.storage} {stored}"
-            for name, value in prices.structure.choices:
-                text += f" | {name}={value}"
-            if prices.grid.stages == 1 and prices.grid.microbatches[i] > 1:
-                text += f" | {MICROBATCHES}={prices.grid.microbatches[i]}"
-            front.append((float(seconds[index]), float(memory[index]), text))
-    return front

@@ -31,6 +31,7 @@ from meshtf.partition import (
     LoopStep,
     Program,
     ReadStep,
+    Step,
     Value,
     WriteStep,
     build,
@@ -54,6 +55,7 @@ class Grid:
       orders: for each candidate, the axes from the outermost to the innermost.
       microbatches: the number of microbatches: `[candidates]`.
       stages: the number of stages of a pipeline; they are along the outermost axis.
+      plans_each: whether each number of microbatches has a plan of its own.
     """
 
     axes: Mapping[str, np.ndarray]
@@ -61,14 +63,25 @@ class Grid:
     orders: Sequence[tuple[str, ...]]
     microbatches: np.ndarray
     stages: int = 1
+    plans_each: bool = False
 
     def __len__(self) -> int:
         return len(self.orders)
 
     @property
     def has_microbatches(self) -> bool:
-        """Whether the program has a loop over microbatches, outside of any pipeline."""
-        return self.stages == 1 and bool((self.microbatches > 1).any())
+        """Whether the program that is planned has a loop over microbatches."""
+        return not self.plans_each and bool((self.microbatches > 1).any())
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether a pipeline is estimated from the program without stages."""
+        return self.stages > 1 and not self.plans_each
+
+    @property
+    def planned(self) -> Grid:
+        """The sizes of the program that is planned: of one stage, if it is estimated."""
+        return dataclasses.replace(self, stages=1) if self.is_estimated else self
 
     def axes_text(self, index: int) -> str:
         """Returns the axes of a candidate, such as "data:8;model:4"."""
@@ -148,6 +161,7 @@ def make_grid(
         orders=[order for _, order, _ in rows],
         microbatches=np.array([count for _, _, count in rows]),
         stages=structure.stages,
+        plans_each=MICROBATCHES in dict(structure.choices),
     )
 
 
@@ -176,6 +190,7 @@ def record(structure: Structure, problem: Problem, grid: Grid) -> Recorded:
       MeshtfError: the layout does not allow the program.
     """
     index = _medium(grid)
+    grid = grid.planned
     choices = dict(structure.choices)
     if grid.has_microbatches:
         choices[MICROBATCHES] = PLANNED_MICROBATCHES
@@ -225,6 +240,7 @@ def durations_of_grid(program: Program, problem: Problem, grid: Grid) -> Duratio
 
 def _sizes_of_grid(program: Program, problem: Problem, grid: Grid) -> Sizes:
     """Returns the sizes of all candidates; the arguments are those of `durations_of_grid`."""
+    grid = grid.planned
     axes = dict(grid.axes)
     strides = dict(grid.strides)
     if grid.stages > 1:
@@ -244,7 +260,7 @@ def medium_mesh(structure: Structure, grid: Grid) -> Mesh:
     """Returns the mesh that a structure is planned for."""
     index = _medium(grid)
     settings = ordered(structure, grid.orders[index])
-    return Mesh(grid.axes_text(index), devices="abstract", **settings)
+    return Mesh(grid.planned.axes_text(index), devices="abstract", **settings)
 
 
 def _medium(grid: Grid) -> int:
@@ -286,23 +302,17 @@ def microbatch_dims(
     return result
 
 
-def memory_of(program: Program, durations: Durations) -> Any:
-    """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
+def memory_of(
+    program: Program, durations: Durations, at_step: Step | None = None
+) -> Any:
+    """Returns the bytes of a device at the moment of the plan's peak, for all sizes; with
+    `at_step`, while this step of the program runs.
+    """
     timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
-    # A program that was recorded on another mesh only knows the placements of its reads.
-    stored: dict[Store, Value] = {}
-    for step, _ in walk(program):
-        if isinstance(step, ReadStep):
-            stored[step.store] = step.out
-        elif isinstance(step, WriteStep):
-            for store in step.variables:
-                stored.setdefault(store, Value(store.spec, store.placement))
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
-    total: Any = 0.0
-    for value in by_stage(stored.values(), program.mesh)[stage]:
-        total = total + durations.local_bytes(value)
-    for live in live_values(timelines, stage):
+    total = stored_bytes(program, durations, stage)
+    for live in live_values(timelines, stage, at_step):
         if live.spec is None or not live.bytes:
             total = total + live.bytes
             continue
@@ -311,3 +321,47 @@ def memory_of(program: Program, durations: Durations) -> Any:
         shard_bytes = durations.shard_bytes(live.spec, live.placement)
         total = total + shard_bytes * (live.bytes / planned_bytes)
     return total
+
+
+def stored_bytes(program: Program, durations: Durations, stage: int = 0) -> Any:
+    """Returns the bytes of the variables and arguments on a device of a stage, for all sizes."""
+    # A program that was recorded on another mesh only knows the placements of its reads.
+    stored: dict[Store, Value] = {}
+    for step, _ in walk(program):
+        if isinstance(step, ReadStep):
+            stored[step.store] = step.out
+        elif isinstance(step, WriteStep):
+            for store in step.variables:
+                stored.setdefault(store, Value(store.spec, store.placement))
+    total: Any = 0.0
+    for value in by_stage(stored.values(), program.mesh)[stage]:
+        total = total + durations.local_bytes(value)
+    return total
+
+
+def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:
+    """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
+    and memory, from the fastest on; estimates.
+    """
+    if not all_prices:
+        return []
+    seconds = np.concatenate([prices.seconds for prices in all_prices])
+    memory = np.concatenate([prices.memory for prices in all_prices])
+    owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
+    front = []
+    least = np.inf
+    for index in np.lexsort((memory, seconds)):
+        if memory[index] < least:
+            least = memory[index]
+            prices, i = owners[index]
+            settings = ordered(prices.structure, prices.grid.orders[i])
+            stored = settings["variable_layout"] or settings["optimizer_layout"]
+            text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
+            if stored:
+                text += f" | {prices.structure.storage} {stored}"
+            for name, value in prices.structure.choices:
+                text += f" | {name}={value}"
+            if not prices.grid.plans_each and prices.grid.microbatches[i] > 1:
+                text += f" | {MICROBATCHES}={prices.grid.microbatches[i]}"
+            front.append((float(seconds[index]), float(memory[index]), text))
+    return front

@@ -127,9 +127,11 @@ class Ranking:
           MeshtfError: the layout does not allow the program.
         """
         structure, grid = ranked.structure, ranked.grid
-        if structure not in self._recorded:
-            self._recorded[structure] = record(structure, self._problem, grid)
-        recorded = self._recorded[structure]
+        # Pipelines of all numbers of stages are estimated from one program.
+        key = structure.without_stages if grid.is_estimated else structure
+        if key not in self._recorded:
+            self._recorded[key] = record(structure, self._problem, grid)
+        recorded = self._recorded[key]
         bounds = self._bounds_of(structure, grid)
         if bounds is not None and not bounds.hold_for(recorded):
             self._drop_bounds()
@@ -158,10 +160,10 @@ class Ranking:
         heapq.heapify(self._heap)
 
     def _bounds_of(self, structure: Structure, grid: Grid) -> LowerBounds | None:
-        """Returns the bounds of a structure's program; None: there are none, as for
-        pipelines, whose stages do not compute one after the other.
+        """Returns the bounds of a structure's program; None: there are none, as for the
+        plans of pipelines, whose stages do not compute one after the other.
         """
-        if not self._prune or structure.stages > 1:
+        if not self._prune or (structure.stages > 1 and not grid.is_estimated):
             return None
         key = structure.choices, grid.has_microbatches
         if key not in self._bounds:

@@ -24,7 +24,8 @@ class SearchResult:
 
     Attributes:
       problem: what was searched for.
-      best: the candidates, planned in full.
+      best: the candidates; the first is planned in full, and so are the first pipeline and
+        all that are no pipelines.
       front: (seconds, bytes, text) of those that no other candidate beats in both; estimates.
       num_priced: how many candidates were priced.
       num_planned: how many plans they share.
@@ -132,7 +133,8 @@ class SearchResult:
 
     def _uncertainty(self) -> list[str]:
         """Returns a remark on the error of the times, if it is large."""
-        time = self.best[0].outline.time
+        planned = [c.outline for c in self.best if c.outline is not None]
+        time = planned[0].time
         if time.uncertainty < 0.01:
             return []
         return [
@@ -158,11 +160,19 @@ class SearchResult:
         """Returns how far the estimates and the plans of the best agree, and why the other
         kinds of layouts have no plan.
         """
-        error = max(abs(c.estimated / c.seconds - 1) for c in self.best)
+        planned = [c for c in self.best if c.outline is not None]
+        error = max(abs(c.estimated / c.seconds - 1) for c in planned)
+        subject = f"the best {len(self.best)}"
+        if len(planned) < len(self.best):
+            subject = f"{len(planned)} of {subject}"
         lines = [
-            f"the best {len(self.best)} are planned in full: estimates differ from their "
-            f"times by {error:.1%} at most"
+            f"{subject} are planned in full: estimates differ from their times by {error:.1%} "
+            "at most"
         ]
+        if len(planned) < len(self.best):
+            lines.append(
+                '"~": an estimate of a pipeline, corrected by that with a plan'
+            )
         if self.num_pruned:
             lines.append(
                 f"{self.num_pruned} more kinds of layouts have no plan: a lower bound of "
@@ -174,6 +184,15 @@ class SearchResult:
         """Returns the columns of a candidate."""
         outline = candidate.outline
         rank = self.best.index(candidate) + 1
+        if outline is None:
+            return (
+                f"{rank}",
+                f"~{seconds_text(candidate.seconds)}",
+                *self._measured(candidate),
+                f"~{bytes_text(candidate.peak)}",
+                *["-"] * 4,
+                _layout_text(candidate),
+            )
         return (
             f"{rank}",
             seconds_text(candidate.seconds),

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.errors import ArgumentError, LayoutError, MeshtfError, explain_error
+from meshtf.errors import ArgumentError, MeshtfError
 from meshtf.hardware import Hardware, as_hardware
-from meshtf.layout_search.candidates import Candidate, FullPlans, pareto_front
-from meshtf.layout_search.pricing import Prices, make_grid, price
+from meshtf.layout_search.candidates import Candidate, FullPlans
+from meshtf.layout_search.pipelines import can_be_estimated, estimate
+from meshtf.layout_search.pricing import Prices, make_grid, pareto_front, price
 from meshtf.layout_search.problem import MICROBATCHES, Names, Problem, names_of_program
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult
@@ -31,6 +32,7 @@ from meshtf.layout_search.why_not import (
     check_sizes,
     comparison_text,
     no_sizes_text,
+    nothing_fits,
     refused_text,
     structure_of,
     too_large_text,
@@ -93,8 +95,9 @@ def search(
         `mtf.optimizers.accumulate_gradients`.
       stages: the numbers of stages of a pipeline to try. Above 1 the mesh has an axis "stage"
         of that size, the outermost, and `build` makes a pipeline, whose number of
-        microbatches it gets as well. Each of these plans is as long as the pipeline's
-        schedule: fix what you can.
+        microbatches it gets as well. Pipelines are estimated from the program without
+        stages if that splits its batch as above, and only the best are planned in full.
+        Otherwise each number of microbatches needs a plan of its own: fix what you can.
       progress: a function of the number of plans so far, and of all plans that seem to be
         needed, called after each.
 
@@ -206,6 +209,7 @@ class Search:
         self.prices: list[Prices] = []
         self.refused: list[tuple[Structure, MeshtfError]] = []
         self.names: Names
+        self.estimates_pipelines = False
 
     def run(self) -> SearchResult:
         """Prices all candidates, plans the best in full, and returns them."""
@@ -217,10 +221,15 @@ class Search:
         # The first value of each choice stands for all: names do not depend on it.
         base = {name: values[0] for name, values in self.choices.items()}
         self.names = names_of_program(self.problem.record("", {}, base))
+        self.estimates_pipelines = max(self.stages) > 1 and can_be_estimated(
+            self.problem, self.microbatches, base
+        )
         ranking = self._ranked(self._structures(self.names))
         best = self._price_the_best(ranking)
         if not best:
-            raise self._nothing_fits()
+            refused = [str(error) for _, error in self.refused]
+            refused.append(no_sizes_text(self.problem.devices, self.layout, self.names))
+            raise nothing_fits(self.problem, self.prices, refused[0])
         num_priced = sum(len(prices.grid) for prices in self.prices)
         return SearchResult(
             problem=self.problem,
@@ -302,9 +311,9 @@ class Search:
 
     def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
         """Returns the choices that a structure is planned with. Each number of microbatches
-        of a pipeline has a plan of its own.
+        of a pipeline that cannot be estimated has a plan of its own.
         """
-        if structure.stages == 1:
+        if structure.stages == 1 or self.estimates_pipelines:
             return self.choices
         return {**self.choices, MICROBATCHES: self.microbatches}
 
@@ -313,8 +322,9 @@ class Search:
         ranking = Ranking(self.problem, self.microbatches, self.prune)
         for structure in all_structures:
             counts = self.microbatches
-            if structure.stages > 1:
-                counts = [int(dict(structure.choices)[MICROBATCHES])]  # type: ignore[call-overload]
+            choices = dict(structure.choices)
+            if MICROBATCHES in choices:
+                counts = [int(choices[MICROBATCHES])]  # type: ignore[call-overload]
             fixed = self.fixed_axes
             grid = make_grid(structure, self.problem, self.names, counts, fixed)
             if grid is not None:
@@ -333,6 +343,7 @@ class Search:
         while (ranked := ranking.pop(plans.limit)) is not None:
             self._price(ranked, ranking)
             best = plans.best(self.prices)
+        self.refused += plans.refused
         return best
 
     def _last_estimate(self) -> float:
@@ -347,10 +358,11 @@ class Search:
     def _price(self, ranked: Ranked, ranking: Ranking) -> None:
         """Prices the candidates of a structure."""
         structure, grid = ranked.structure, ranked.grid
+        price_all = estimate if grid.is_estimated else price
         try:
             recorded = ranking.record(ranked)
             self.prices.append(
-                price(structure, self.problem, grid, recorded, ranked.durations)
+                price_all(structure, self.problem, grid, recorded, ranked.durations)
             )
         except MeshtfError as error:
             self.refused.append((structure, error))
@@ -358,30 +370,6 @@ class Search:
             num_priced = len(self.prices) + len(self.refused)
             remaining = ranking.count(self._last_estimate())
             self.progress(num_priced, num_priced + remaining)
-
-    def _nothing_fits(self) -> LayoutError:
-        """Returns the error for a search without a result."""
-        problem = self.problem
-        if not self.prices:
-            refused = no_sizes_text(problem.devices, self.layout, self.names)
-            if self.refused:
-                refused = str(self.refused[0][1])
-            return LayoutError(
-                explain_error(
-                    "no layout that was tried is legal.",
-                    refused=refused,
-                    way_out="Free what is fixed, or try another number of devices.",
-                )
-            )
-        least = min(float(prices.memory.min()) for prices in self.prices)
-        return LayoutError(
-            explain_error(
-                f"no layout fits into {problem.memory / 2**30:.1f} GiB.",
-                devices=problem.devices,
-                least_memory=f"{least / 2**30:.1f} GiB",
-                way_out="Take more devices, more microbatches, or recomputation.",
-            )
-        )
 
 
 def _with_choices(

@@ -105,6 +105,11 @@ class Structure:
     stages: int = 1
 
     @property
+    def without_stages(self) -> Structure:
+        """This structure without a pipeline."""
+        return dataclasses.replace(self, stages=1)
+
+    @property
     def layout(self) -> str:
         """The rules of the layout."""
         axes_of: dict[str, list[str]] = {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from meshtf.errors import (
     LayoutError,
@@ -21,7 +21,8 @@ from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.units import bytes_text, seconds_text
 from meshtf.layout_search.candidates import Candidate
-from meshtf.layout_search.problem import Names
+from meshtf.layout_search.pricing import Prices
+from meshtf.layout_search.problem import Names, Problem
 from meshtf.layout_search.space import Structure
 from meshtf.mesh import Layout
 
@@ -145,8 +146,8 @@ def comparison_text(best: Candidate, other: Candidate) -> str:
     lines = [
         f"At best (axes {sizes}{choices}) a step takes {seconds_text(other.seconds)}, "
         f"{ratio:.2f} of the {seconds_text(best.seconds)} of the first choice; "
-        f"{bytes_text(other.outline.peak)} in place of "
-        f"{bytes_text(best.outline.peak)}."
+        f"{bytes_text(other.peak)} in place of "
+        f"{bytes_text(best.peak)}."
     ]
     rows = _differences(best.forecast, other.forecast)
     if rows:
@@ -196,3 +197,33 @@ def no_sizes_text(devices: int, layout: Layout | None, names: Names) -> str:
     )
     sizes = [f"{dim}:{names.sizes[dim]}" for dim, _ in layout.items()] if layout else []
     return f"{text}: {', '.join(sizes)}" if sizes else text
+
+
+def nothing_fits(
+    problem: Problem, all_prices: Sequence[Prices], refused: str
+) -> LayoutError:
+    """Returns the error for a search without a result.
+
+    Args:
+      problem: what was searched for.
+      all_prices: the prices of all structures.
+      refused: why layouts were refused.
+    """
+    fits = [bool((prices.memory <= problem.memory).any()) for prices in all_prices]
+    if not all_prices or any(fits):
+        return LayoutError(
+            explain_error(
+                "no layout that was tried is legal.",
+                refused=refused,
+                way_out="Free what is fixed, or try another number of devices.",
+            )
+        )
+    least = min(float(prices.memory.min()) for prices in all_prices)
+    return LayoutError(
+        explain_error(
+            f"no layout fits into {problem.memory / 2**30:.1f} GiB.",
+            devices=problem.devices,
+            least_memory=f"{least / 2**30:.1f} GiB",
+            way_out="Take more devices, more microbatches, or recomputation.",
+        )
+    )

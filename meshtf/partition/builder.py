@@ -160,12 +160,12 @@ class Builder:
         reshards that compute it, from the cheapest existing value. `node` is the node that
         needs the value; None: a result of the program.
         """
-        self.placement_of(tensor)
-        target = with_lowest_orders(target)
+        current = self.placement_of(tensor)
+        target = current if target == current else with_lowest_orders(target)
         values = self.available_values(tensor, node)
         if target not in values:
             self._append_reshards(tensor, target, node, values)
-        was_partial = any(isinstance(s, Partial) for s in self.placements[tensor])
+        was_partial = target != current and any(isinstance(s, Partial) for s in current)
         if was_partial and target == reduced_placement(target):
             # From now on, nodes use the reduced value and do not reduce the sum again.
             self.placements[tensor] = target

@@ -14,6 +14,7 @@ control dependency: a value that the step does not read, but that must exist bef
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Iterator
 
@@ -382,18 +383,18 @@ def outputs_of(step: Step) -> tuple[Value, ...]:
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
     """Yields (step, number of runs) for all steps of a program, those of bodies too.
 
-    Both bodies of a branch count as run, and a while loop counts as one iteration.
-    `times` is the number of runs of the program.
+    Both bodies of a branch count as run, and a while loop counts as one iteration. A body
+    that is called several times comes once, at the end. `times`: the runs of the program.
     """
     for step in program.steps:
         yield step, times
         if isinstance(step, LoopStep):
             iterations = times * (step.op.num_iterations or 1)
-            if step.test is not None:
-                yield from walk(step.test, iterations)
-            yield from walk(step.body, iterations)
+            for body in filter(None, (step.test, step.body)):
+                yield from walk(body, iterations)
         elif isinstance(step, BranchStep):
             for body in step.bodies:
                 yield from walk(body, times)
-        elif isinstance(step, CallStep):
-            yield from walk(step.body, times)
+    called = [step.body for step in program.steps if isinstance(step, CallStep)]
+    for body, calls in collections.Counter(called).items():
+        yield from walk(body, times * calls)

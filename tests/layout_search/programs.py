@@ -45,8 +45,8 @@ def mlp(sizes):
 class Residual(mtf.Module):
     """A layer of a stack: a feed-forward layer, and its input."""
 
-    def __init__(self, mesh):
-        super().__init__()
+    def __init__(self, mesh, name="residual"):
+        super().__init__(name)
         self.feed_forward = mtf.layers.FeedForward(
             mesh, "d_model:16", "d_ff:64", use_bias=False
         )
@@ -75,6 +75,37 @@ def stack(mesh, microbatches=1, recompute=False, is_longer=False):
             loss_of, variables, {"x": x}, dim="batch", microbatches=microbatches
         )
         grads, _ = mtf.optimizers.clip_by_global_norm(grads, 1.0)
+        optimizer.apply_gradients(grads, variables, step)
+        return loss
+
+    return train_step
+
+
+def pipeline(mesh, microbatches=1):
+    """Returns the training step of `stack`; on a mesh with stages, of a pipeline of as many
+    layers.
+    """
+    stages = mesh.axes.get(mesh.stages, 1)
+    if stages == 1:
+        return stack(mesh, microbatches)
+    return staged(mesh, microbatches)
+
+
+def staged(mesh, microbatches=1):
+    """Returns a training step of a pipeline of four layers, also on a mesh without stages."""
+    layers = [Residual(mesh, f"layer_{i}") for i in range(4)]
+    pipe = mtf.pipeline.GPipe(
+        layers, stages=mesh.axes.get(mesh.stages, 1), microbatches=microbatches
+    )
+    variables = pipe.trainable_variables
+    optimizer = mtf.optimizers.AdamW(variables, 1e-3)
+
+    @mtf.function(mesh=mesh, x="batch;d_model", step="")
+    def train_step(x, step):
+        loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
+        grads, _ = mtf.optimizers.clip_by_global_norm(
+            mtf.gradients([loss], variables), 1.0
+        )
         optimizer.apply_gradients(grads, variables, step)
         return loss
 

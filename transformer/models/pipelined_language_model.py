@@ -65,7 +65,9 @@ class PipelinedLanguageModel(LanguageModel):
         passes, then all backward passes; "1f1b": one forward, one backward, in turn.
       chunks: the count of chunks of consecutive layers on each stage.
       partition: the assignment of layers to stages: see `mtf.pipeline.split`.
-      recompute: whether the backward pass recomputes the activations of each chunk.
+      recompute: whether the backward pass recomputes the activations of each chunk from
+        its input, in addition to those of each block (`Architecture.recompute`). Of a chunk
+        of many blocks, the latter keeps more inputs, and has fewer activations at a time.
       length: the length of the sequence for which the FLOPs of layers are counted.
       z_loss: the weight of the mean squared logsumexp of logits in the training loss.
 
@@ -166,12 +168,13 @@ class PipelinedLanguageModel(LanguageModel):
         """Returns a block as a function of `Activations`; a mixture of experts appends its
         loss to them.
         """
+        run_block = mtf.recompute(block) if self.architecture.recompute else block
 
         def run(activations: Activations) -> Activations:
             """Returns the residual stream after the block, and the losses so far."""
             x, *mixture_losses = activations
             attention_mask = self.decoder.attention_mask(self._token_info(x))
-            x, report = block(x, attention_mask, training=True)
+            x, report = run_block(x, attention_mask, training=True)
             if report is None:
                 return x, *mixture_losses
             return x, *mixture_losses, report.loss

@@ -40,7 +40,7 @@ def build(
       microbatches: the number of microbatches of a batch.
     """
     if mesh.axes.get(mesh.stages, 1) > 1:
-        return _build_pipeline(mesh, bool(recompute), microbatches)
+        return _build_pipeline(mesh, recompute, microbatches)
     if recompute is not None:
         with gin.unlock_config():
             gin.bind_parameter("Architecture.recompute", recompute)
@@ -48,18 +48,20 @@ def build(
 
 
 def _build_pipeline(
-    mesh: mtf.Mesh, recompute: bool, microbatches: int
+    mesh: mtf.Mesh, recompute: bool | None, microbatches: int
 ) -> Callable[..., Any]:
     """Returns the training step of the configuration's language model as a pipeline; the
     arguments are those of `build`.
     """
-    # A pipeline splits blocks, which must not be one scanned body, and recomputes by chunk.
-    architecture = dataclasses.replace(Architecture(), scanned=False, recompute=False)
+    architecture = Architecture()
+    if recompute is None:
+        recompute = architecture.recompute
+    # A pipeline splits blocks, which must not be one scanned body.
+    architecture = dataclasses.replace(architecture, scanned=False, recompute=recompute)
     model = functools.partial(
         PipelinedLanguageModel,
         architecture=architecture,
         microbatches=microbatches,
-        recompute=recompute,
     )
     return Run(mesh=mesh, model=model).trainer.training_step
 

@@ -75,11 +75,20 @@ class LiveValue(NamedTuple):
     used_by: Step | None = None
 
 
-def live_values(timelines: Timelines, stage: int) -> list[LiveValue]:
+def live_values(
+    timelines: Timelines, stage: int, step: Step | None = None
+) -> list[LiveValue]:
     """Returns the values that are live at the peak of a stage, in the order in which they
     are computed.
+
+    Args:
+      timelines: the timelines of a program.
+      stage: the index of the stage.
+      step: a step of the program in place of that of the peak; None: that of the peak.
     """
-    return list(_live_at_peak(timelines, timelines.of(timelines.program), stage))
+    timeline = timelines.of(timelines.program)
+    index = None if step is None else timeline.steps.index(step)
+    return list(_live_at_peak(timelines, timeline, stage, index))
 
 
 def describe_store(store: Store, kind: LiveKind, tensors: PlacedTensors) -> LiveTensors:
@@ -128,12 +137,14 @@ def group_equal(tensors: Iterable[LiveTensors]) -> tuple[LiveTensors, ...]:
 
 
 def _live_at_peak(
-    timelines: Timelines, timeline: Timeline, stage: int
+    timelines: Timelines, timeline: Timeline, stage: int, index: int | None = None
 ) -> Iterator[LiveValue]:
-    """Yields the values that are live at the peak of one timeline, at one stage."""
+    """Yields the values that are live at the peak of one timeline, at one stage; with `index`,
+    those at this step.
+    """
     if not timeline.steps:
         return
-    peak_step = int(timeline.peak_steps[stage])
+    peak_step = int(timeline.peak_steps[stage]) if index is None else index
     step = timeline.steps[peak_step]
     excluded_values = _reused_value(timelines, timeline, peak_step, stage)
     if isinstance(step, CallStep) and _exceeds_results(timelines, step, stage):

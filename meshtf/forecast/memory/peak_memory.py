@@ -28,6 +28,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
     TransposedStack,
     is_elementwise,
@@ -42,10 +43,8 @@ from meshtf.partition import (
     Bucket,
     CallStep,
     Compute,
-    GatherStatisticsStep,
     LoopStep,
     Program,
-    ReadStep,
     Step,
     Value,
     schedule,
@@ -142,7 +141,7 @@ class Timelines:
 
     def _timeline(self, program: Program) -> Timeline:
         """Returns the timeline of a program, by simulating the steps of its schedule."""
-        sizes = _sizes(program, self.under_xla)
+        sizes = value_sizes(program, self.under_xla)
         steps = scheduled_steps(program)
         last_use = _last_uses(steps, program.results)
         created_at: dict[Value, int] = {}
@@ -164,7 +163,7 @@ class Timelines:
                 temporary[i] = self._scratch(step, outputs, sizes)
         transposed = transposed_stacks(steps, self.mesh) if self.under_xla else ()
         for stack, first, last in transposed:
-            bytes_of_stack = {stack: _size(stack, self.mesh)}
+            bytes_of_stack = {stack: size_of(stack, self.mesh)}
             self._add_bytes(changes[first], [stack], bytes_of_stack)
             self._add_bytes(changes[last + 1], [stack], bytes_of_stack, sign=-1)
         live = np.cumsum(changes, axis=0) + temporary
@@ -230,7 +229,7 @@ class Timelines:
         if isinstance(step, (BranchStep, LoopStep)):
             peak = self._peak_of_bodies(bodies_of(step))
             if isinstance(step, LoopStep):
-                waiting = {x: _size(x, self.mesh) for x in self.waiting_values(step)}
+                waiting = {x: size_of(x, self.mesh) for x in self.waiting_values(step)}
                 self._add_bytes(peak, waiting, waiting)
             return peak
         if isinstance(step, CallStep):
@@ -260,9 +259,16 @@ class Timelines:
         sign: int = 1,
     ) -> None:
         """Adds the bytes of values to `total`; with `sign=-1`, subtracts them."""
+        # Sums as Python numbers first: additions to elements of arrays are slow.
+        sums: dict[tuple[int, int | None], float] = collections.defaultdict(float)
         for value in values:
-            kinds = ALL_VALUES if value in self.gradients else _BOTH
-            total[kinds, _stages_of(value.placement)] += sign * sizes[value]
+            size = sizes[value]
+            if size:
+                kinds = ALL_VALUES if value in self.gradients else ACTIVATIONS
+                sums[kinds, stage_of(value.placement)] += size
+        for (kinds, stage), size in sums.items():
+            rows = ALL_VALUES if kinds == ALL_VALUES else _BOTH
+            total[rows, _stage_slice(stage)] += sign * size
 
 
 def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
@@ -276,7 +282,7 @@ def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
 def packed_sizes(step: Bucket, mesh: Mesh) -> dict[Value, float]:
     """Returns the bytes of each value in the packed buffer of a bucket."""
     values = [reduction.src for reduction in step.reductions]
-    return {value: _size(value, mesh) for value in values}
+    return {value: size_of(value, mesh) for value in values}
 
 
 def values_freed_by(
@@ -325,12 +331,17 @@ def scheduled_steps(program: Program) -> Sequence[Step]:
     return steps
 
 
-def _stages_of(placement: Placement) -> slice:
-    """Returns the stages that hold a tensor with this placement, as a slice."""
+def stage_of(placement: Placement) -> int | None:
+    """Returns the pipeline stage that holds a tensor; None: all stages do."""
     for state in placement:
         if isinstance(state, OnStage):
-            return _stage_slice(state.coordinate)
-    return _stage_slice(None)
+            return state.coordinate
+    return None
+
+
+def _stages_of(placement: Placement) -> slice:
+    """Returns the stages that hold a tensor with this placement, as a slice."""
+    return _stage_slice(stage_of(placement))
 
 
 def _stage_slice(stage: int | None) -> slice:
@@ -359,34 +370,3 @@ def _subtract_reused(
         stages = _stages_of(value.placement)
         reused[stages] = np.maximum(reused[stages], sizes[value])
     total -= reused  # [stages], from both rows
-
-
-def _sizes(program: Program, under_xla: bool) -> dict[Value, float]:
-    """Returns the bytes of one shard of every value that the program computes.
-
-    Variables and arguments that a `ReadStep` reads count as 0: they are always live. Under
-    XLA, so do the residuals of ops: they are computed anew from the inputs.
-    """
-    mesh = program.mesh
-    sizes: dict[Value, float] = collections.defaultdict(float)
-    for step in program.steps:
-        for value in outputs_of(step):
-            sizes[value] = 0.0 if isinstance(step, ReadStep) else _size(value, mesh)
-        if isinstance(step, GatherStatisticsStep):
-            local_size = sum(
-                local_bytes(spec, mesh.replicated, mesh) for spec in step.specs(mesh)
-            )
-            sizes[step.src] = local_size
-            sizes[step.out] = local_size * step.num_shards(mesh)
-        elif isinstance(step, Compute) and step.makes_statistics and not under_xla:
-            # The step before the shards of an op exchange statistics. Residuals are the
-            # tensors that the op needs again afterwards: their shapes are unknown, and the
-            # largest input is the estimate.
-            _statistics, residuals = step.outs
-            sizes[residuals] = max((sizes[value] for value in step.ins), default=0.0)
-    return sizes
-
-
-def _size(value: Value, mesh: Mesh) -> float:
-    """Returns the bytes of one shard; 0 for statistics and residuals."""
-    return 0.0 if value.spec is None else local_bytes(value.spec, value.placement, mesh)

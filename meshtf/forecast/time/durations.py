@@ -21,7 +21,7 @@ import numpy as np
 from meshtf.forecast.op_costs import redundant_axes
 from meshtf.graph import Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
-from meshtf.mesh import Mesh, OnStage, Placement, Sharded
+from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import dtype_bytes
 from meshtf.partition import (
@@ -378,11 +378,3 @@ class Durations:
         received = planned_bytes * (self.collectives.group_size(step.axes) - 1)
         seconds = self.collectives.seconds("gather_statistics", step.axes, received)
         return seconds * self.factor("gather_statistics")
-
-
-def stage_of(placement: Placement) -> int | None:
-    """Returns the pipeline stage that holds a tensor; None: all stages do."""
-    for state in placement:
-        if isinstance(state, OnStage):
-            return state.coordinate
-    return None

@@ -17,9 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
+from meshtf.forecast.memory.peak_memory import (
+    num_stages,
+    scheduled_steps,
+    stage_of,
+)
 from meshtf.forecast.report_data import FREE_RESHARDS
-from meshtf.forecast.time.durations import Durations, stage_of
+from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
 from meshtf.graph import Node
@@ -382,7 +386,8 @@ def max_of(times: Iterable[Any]) -> Any:
     """Returns the latest of some times; 0 if there are none."""
     latest: Any = 0.0
     for time in times:
-        latest = np.maximum(latest, time)
+        are_numbers = isinstance(latest, float) and isinstance(time, float)
+        latest = max(latest, time) if are_numbers else np.maximum(latest, time)
     return latest
 
 

@@ -72,17 +72,23 @@ def _plain_span(span: Span) -> TimelineSpan:
     )
 
 
-def step_seconds(schedule: Schedule) -> Any:
+def step_seconds(schedule: Schedule, end: Any = None) -> Any:
     """Returns the seconds of a step, with those of its call; an array if the schedule has
     arrays.
+
+    Args:
+      schedule: the simulated program.
+      end: when its last step ends; None: as the schedule says.
     """
+    if end is None:
+        end = schedule.end
     hardware = schedule.durations.hardware
     calls = hardware.call_seconds + hardware.array_seconds * _num_stores(schedule)
     calls = calls * hardware.work_factor("call")
     # Where devices compute on their own, the host prepares the next call meanwhile.
     if hardware.overlaps:
-        return np.maximum(schedule.end, calls)
-    return schedule.end + calls
+        return np.maximum(end, calls)
+    return end + calls
 
 
 def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:

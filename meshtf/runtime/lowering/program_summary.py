@@ -32,8 +32,8 @@ class ProgramMemory(NamedTuple):
 
 
 def collectives_of(program: Program) -> list[str]:
-    """Returns all collectives of one call, in order, such as "all_reduce over model of
-    [batch:64 d_model:16]".
+    """Returns all collectives of one call, such as "all_reduce over model of [batch:64
+    d_model:16]", in order; those of pipeline stages come last.
     """
     collectives: list[str] = []
     for step, times in walk(program):

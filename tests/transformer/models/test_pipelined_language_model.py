@@ -32,6 +32,7 @@ CASES = {
         "Mesh.variable_layout = 'd_model:data'",
         "PipelinedLanguageModel.schedule = 'gpipe'",
     ],
+    "recomputed blocks": ["Mesh.axes = 'stage:2'", "Architecture.recompute = True"],
     "tied": ["Mesh.axes = 'stage:2'", "Architecture.tied = True"],
 }
 

@@ -1,0 +1,153 @@
+"""Pipelines are estimated from the program without stages."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.hardware import Hardware, Link, as_hardware
+from meshtf.layout_search.bounds import LowerBounds
+from meshtf.layout_search.candidates import plan_in_full
+from meshtf.layout_search.pipelines import can_be_estimated, estimate
+from meshtf.layout_search.pricing import make_grid, record
+from meshtf.layout_search.problem import Problem, names_of_program
+from meshtf.layout_search.search import Search
+from meshtf.layout_search.space import STORAGES, Structure, structures
+from tests.layout_search.programs import (
+    STACK_ARGUMENTS,
+    drawn_hardware,
+    pipeline,
+    staged,
+)
+
+MICROBATCHES = [1, 2, 4, 8]
+# Hardware on which latencies do not count.
+SLOW = Hardware(
+    "slow",
+    {"float32": 1e9},
+    memory_bandwidth=1e9,
+    links=(Link("network", None, bandwidth=1e9, latency=0.0),),
+)
+LARGE = (np.zeros([4096, 16], "float32"), np.int32(0))
+
+
+def estimated(problem, all_stages=(2, 4), max_axes=2):
+    """Yields (structure, grid, estimated prices) of the pipelines of a program."""
+    names = names_of_program(problem.record("", {}, {}))
+    for structure in structures(names.sets(), max_axes, names.variables):
+        for stages in all_stages:
+            chosen = Structure(**{**vars(structure), "stages": stages})
+            grid = make_grid(chosen, problem, names, MICROBATCHES, {})
+            if grid is not None and grid.is_estimated:
+                recorded = record(chosen, problem, grid)
+                yield chosen, grid, estimate(chosen, problem, grid, recorded)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_an_estimate_is_close_to_the_plan(storage):
+    problem = Problem(pipeline, LARGE, 8, SLOW, memory=2**40)
+    ratios = []
+    for structure, grid, prices in estimated(problem, max_axes=1):
+        if structure.storage != storage:
+            continue
+        for index in np.flatnonzero(grid.microbatches >= structure.stages):
+            candidate = plan_in_full(problem, prices, int(index))
+            ratios.append(
+                (
+                    candidate.seconds / float(prices.seconds[index]),
+                    candidate.peak / float(prices.memory[index]),
+                )
+            )
+    assert len(ratios) >= 5
+    seconds, peaks = np.array(ratios).T
+    assert 1.0 <= seconds.min() <= seconds.max() < 1.06
+    assert 0.9 < peaks.min() <= peaks.max() < 1.1
+
+
+@pytest.mark.parametrize("index", range(20))
+@pytest.mark.sampled(2)
+def test_no_bound_exceeds_an_estimate(index):
+    hardware = drawn_hardware(random.Random(index))
+    problem = Problem(pipeline, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    bounds = LowerBounds(problem, {}, MICROBATCHES)
+    number = 0
+    for structure, grid, prices in estimated(problem):
+        by_gradient, _ = bounds.of_gradient(structure, grid)
+        for bound in (bounds.of_forward(structure, grid), by_gradient):
+            assert (bound > 0).all()
+            assert (bound <= prices.seconds * (1 + 1e-9)).all(), structure
+        number += len(grid)
+    assert number > 100
+
+
+def searched(build, hardware, prune=True, memory=2**40, stages=(1, 2, 4)):
+    """Returns the result of a search with stages."""
+    problem = Problem(build, STACK_ARGUMENTS, 8, hardware, memory=memory)
+    return Search(
+        problem,
+        max_axes=2,
+        axes={},
+        layout=None,
+        storages=STORAGES,
+        choices={"microbatches": MICROBATCHES},
+        stages=stages,
+        prune=prune,
+    ).run()
+
+
+@pytest.mark.parametrize("index", range(20))
+@pytest.mark.sampled(2)
+def test_what_bounds_leave_out_is_not_among_the_best(index):
+    hardware = drawn_hardware(random.Random(index))
+    pruned = searched(pipeline, hardware)
+    unpruned = searched(pipeline, hardware, prune=False)
+    assert unpruned.num_pruned == 0
+    best = [(c.axes, c.layout, c.choices, c.seconds) for c in unpruned.best]
+    assert [(c.axes, c.layout, c.choices, c.seconds) for c in pruned.best] == best
+
+
+def test_the_first_choice_is_planned_and_a_pipeline_after_it_is_an_estimate():
+    result = searched(pipeline, as_hardware("h100"), stages=(2, 4))
+    first, *others = result.best
+    assert first.axes.startswith("stage:")
+    assert first.outline is not None
+    assert first.seconds == first.forecast.time.seconds
+    assert any(candidate.outline is None for candidate in others)
+    assert "~" in str(result)
+    assert first.seconds <= min(candidate.seconds for candidate in others)
+
+
+def test_a_pipeline_also_without_stages_has_plans_of_its_own():
+    problem = Problem(staged, STACK_ARGUMENTS, 8, as_hardware("h100"), memory=2**40)
+    assert not can_be_estimated(problem, MICROBATCHES, {})
+    result = searched(staged, problem.hardware, stages=(2,))
+    assert all(candidate.outline is not None for candidate in result.best)
+    assert len({c.choices["microbatches"] for c in result.best}) > 1
+
+
+def test_the_memory_of_an_estimate_decides_whether_it_fits():
+    hardware = as_hardware("h100")
+    roomy = searched(pipeline, hardware, stages=(4,))
+    peaks = sorted(candidate.peak for candidate in roomy.best)
+    limit = peaks[len(peaks) // 2]
+    tight = searched(pipeline, hardware, stages=(4,), memory=limit)
+    assert all(candidate.peak <= limit for candidate in tight.best)
+    assert tight.best[0].outline is not None
+
+
+def refusing(mesh, microbatches=1):
+    """Returns what `pipeline` does; no pipelines are allowed."""
+    if mesh.axes.get(mesh.stages, 1) > 1:
+        raise mtf.PlanError("this model has no pipeline.")
+    return pipeline(mesh, microbatches)
+
+
+def test_refused_pipelines_are_named():
+    hardware = as_hardware("h100")
+    result = searched(refusing, hardware)
+    assert all(candidate.outline is not None for candidate in result.best)
+    with pytest.raises(mtf.LayoutError, match="this model has no pipeline"):
+        searched(refusing, hardware, stages=(2, 4))
