@@ -3,7 +3,9 @@
     measure_collectives("spmd:cpu:8", 8, print)
     # {"all_reduce": {"devices": [2, 4, 8], "latency": [...], "bandwidth": [...]}, ...}
 
-All groups of a mesh communicate at once, as in a training step.
+All groups of a mesh communicate at once, as in a training step. There a collective also takes
+longer to start than in a loop of its own: devices arrive at it at different times. So latencies
+are scaled by what a matmul before the collective adds to them.
 """
 
 from __future__ import annotations
@@ -19,13 +21,17 @@ from meshtf.calibration.repeated_work import ROUNDS, RepeatedWork, measure
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.control.layout_region import layout, relayout
-from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.windows.shift import roll
 from meshtf.partition.cost import bytes_per_byte
 
 _FLOAT = 4  # bytes of a float32
 SIZES = (2**8, 2**17)  # elements of a device before a collective
+_MATMUL = 160  # rows and columns of the matmul before a collective
+_KINDS_AMONG_MATMULS = ("all_gather", "all_reduce")
+_RUN_SECONDS = 0.03  # longer than usual: the difference of two long times is measured
 _FASTEST = 1e13  # bytes per second: the limit if the times of both sizes are equal
 # Rates of a kind: "devices", "latency" in seconds, "bandwidth" in bytes per second.
 Rates = Mapping[str, list[float]]
@@ -66,6 +72,12 @@ def measure_collectives(
         for kind, elements in itertools.product(kinds, sizes):
             works[group, kind, elements] = _work(mesh, kind, elements, clock)
     seconds = dict(zip(works, measure(list(works.values()), rounds)))
+    fewest = sizes[0]
+    alone = sum(
+        seconds[num_devices, kind, fewest] - seconds[1, "nothing", fewest]
+        for kind in _KINDS_AMONG_MATMULS
+    )
+    delay = _delay_among_matmuls(devices, num_devices, alone, fewest, rounds, clock)
     result: dict[str, Any] = {}
     for group in groups:
         times: dict[str, list[float]] = {}
@@ -74,6 +86,7 @@ def measure_collectives(
             times.setdefault(kind, []).append(max(excess, 0.0) / COUNTS.get(kind, 1))
         for kind, seconds_of_sizes in times.items():
             latency, bandwidth = _fit(kind, seconds_of_sizes, sizes, group)
+            latency *= delay
             rates = result.setdefault(
                 kind, {"devices": [], "latency": [], "bandwidth": []}
             )
@@ -84,7 +97,41 @@ def measure_collectives(
                 f"  {kind:18} of {group}  {latency * 1e6:9.1f} us "
                 f"{bandwidth / 1e9:8.2f} GB/s"
             )
+    report(f"  latencies are {delay:.1f} times those without matmuls in between")
     return result
+
+
+def _delay_among_matmuls(
+    devices: str | None,
+    num_devices: int,
+    alone: float,
+    elements: int,
+    rounds: int,
+    clock: Clock,
+) -> float:
+    """Returns how much longer small collectives of all devices take after matmuls than
+    without them, at least 1.
+
+    Args:
+      devices: the devices, as `Mesh` takes them.
+      num_devices: their count.
+      alone: the seconds of these collectives without matmuls, added up.
+      elements: the elements of a device before the collective.
+      rounds: how often each work is timed.
+      clock: the clock.
+    """
+    works = []
+    for kind in ("nothing", *_KINDS_AMONG_MATMULS):
+        group = 1 if kind == "nothing" else num_devices
+        mesh = Mesh(
+            {"outer": num_devices // group, "inner": group},
+            layout="outer:outer; inner:inner",
+            devices=devices,
+        )
+        works.append(_work(mesh, kind, elements, clock, has_matmul=True))
+    matmul, *seconds = measure(works, rounds, _RUN_SECONDS)
+    after_matmuls = sum(seconds) - len(seconds) * matmul
+    return max(after_matmuls / alone, 1.0) if alone > 0 else 1.0
 
 
 def _fit(
@@ -98,13 +145,39 @@ def _fit(
     return max(short, 0.0), bandwidth
 
 
-def _work(mesh: Mesh, kind: str, elements: int, clock: Clock) -> RepeatedWork:
-    """Returns the repeated work of a collective of so many elements of each device."""
+def _work(
+    mesh: Mesh, kind: str, elements: int, clock: Clock, has_matmul: bool = False
+) -> RepeatedWork:
+    """Returns the repeated work of a collective of so many elements of each device, with a
+    matmul before it if `has_matmul`.
+    """
     outer, inner = mesh.axes.values()
     array = np.ones((outer, inner, inner, max(elements // inner, 1)), "float32")
     dims = "outer;inner;block;elements"
     body = BODIES.get(kind, _no_collective)
-    return RepeatedWork(mesh, body, {"x": (array, dims)}, clock)
+    if not has_matmul:
+        return RepeatedWork(mesh, body, {"x": (array, dims)}, clock)
+    # So small that x stays near 1.
+    matrix = np.full((outer, inner, _MATMUL, _MATMUL), _MATMUL**-2.0, "float32")
+    inputs = {
+        "x": (array, dims),
+        "left": (matrix, "outer;inner;m;k"),
+        "right": (matrix, "outer;inner;k;n"),
+    }
+    return RepeatedWork(mesh, _after_matmul(body), inputs, clock)
+
+
+def _after_matmul(body: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Returns the work of a body after a matmul, neither of which can start earlier than it
+    does.
+    """
+
+    def run(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        scale = reduce_max(x, ["block", "elements"])
+        product = einsum([left * scale, right], "outer;inner;m;n")
+        return body(x + reduce_max(product, ["m", "n"]))
+
+    return run
 
 
 def _no_collective(x: Tensor) -> Tensor:

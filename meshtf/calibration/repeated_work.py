@@ -102,7 +102,11 @@ class RepeatedWork:
         return max(long - short, 1e-9) / self._count
 
 
-def measure(works: Sequence[RepeatedWork], rounds: int = ROUNDS) -> list[float]:
+def measure(
+    works: Sequence[RepeatedWork],
+    rounds: int = ROUNDS,
+    run_seconds: float = _RUN_SECONDS,
+) -> list[float]:
     """Returns the seconds of one repetition of each work.
 
     All works run in turn, in several rounds, so that a slow moment of the machine meets all of
@@ -112,9 +116,10 @@ def measure(works: Sequence[RepeatedWork], rounds: int = ROUNDS) -> list[float]:
     Args:
       works: the works; they are compiled first.
       rounds: the count of rounds.
+      run_seconds: how long a run takes, at least.
     """
     for work in works:
-        work.prepare()
+        work.prepare(run_seconds)
     times = np.array([[work.difference() for work in works] for _ in range(rounds)])
     usual = np.median(times, axis=0)
     scales = np.median(times / usual, axis=1, keepdims=True)

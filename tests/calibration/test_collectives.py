@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import meshtf as mtf
+from meshtf.calibration import collectives
 from meshtf.calibration.collectives import BODIES, COUNTS, measure_collectives
 from meshtf.hardware import CollectiveTimes, Hardware, Link
 
@@ -25,7 +26,47 @@ def test_each_kind_has_rates_for_each_size_of_a_group():
         assert values["devices"] == [2]
         assert all(x >= 0 for x in values["latency"])
         assert all(x > 0 for x in values["bandwidth"])
-    assert len(lines) == len(KINDS)
+    assert len(lines) == len(KINDS) + 1
+
+
+def test_latencies_are_those_after_matmuls(monkeypatch):
+    def rates(delay):
+        def seconds_of(work):
+            kind, elements, has_matmul = work
+            if kind == "nothing":
+                return 1e-3 * has_matmul
+            seconds = 1e-5 * COUNTS.get(kind, 1) * (1 + elements / 8)
+            return seconds * delay + 1e-3 if has_matmul else seconds
+
+        monkeypatch.setattr(
+            collectives,
+            "_work",
+            lambda mesh, kind, elements, clock, has_matmul=False: (
+                kind,
+                elements,
+                has_matmul,
+            ),
+        )
+        monkeypatch.setattr(
+            collectives, "measure", lambda works, *_: list(map(seconds_of, works))
+        )
+        return measure_collectives(None, 2, lambda line: None, sizes=(8, 64))
+
+    after = rates(3.0)
+    for kind, values in rates(0.5).items():
+        assert after[kind]["latency"] == pytest.approx([3 * values["latency"][0]])
+        assert after[kind]["bandwidth"] == values["bandwidth"]
+
+
+def test_a_matmul_comes_before_its_collective():
+    mesh = mtf.Mesh("outer:1;inner:4", "outer:outer;inner:inner", devices="abstract")
+    x = mtf.zeros(mesh, "outer:1;inner:4;block:4;elements:16")
+    left = mtf.zeros(mesh, "outer:1;inner:4;m:8;k:8")
+    right = mtf.zeros(mesh, "outer:1;inner:4;k:8;n:8")
+    body = collectives._after_matmul(BODIES["all_gather"])
+    forecast = mtf.explain(body, x, left, right)
+    assert [c.kind for c in forecast.collectives if c.bytes] == ["all_gather"]
+    assert "einsum" in [op.title for op in forecast.ops]
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
