@@ -11,8 +11,8 @@ are scaled by what a matmul before the collective adds to them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,22 @@ _RUN_SECONDS = 0.03  # longer than usual: the difference of two long times is me
 _FASTEST = 1e13  # bytes per second: the limit if the times of both sizes are equal
 # Rates of a kind: "devices", "latency" in seconds, "bandwidth" in bytes per second.
 Rates = Mapping[str, list[float]]
+
+
+class _Key(NamedTuple):
+    """What a work consists of.
+
+    Attributes:
+      group: the size of the groups that communicate.
+      kind: the kind of collective, or "nothing".
+      elements: the elements of a device before it.
+      has_matmul: whether there is a matmul before it.
+    """
+
+    group: int
+    kind: str
+    elements: int
+    has_matmul: bool = False
 
 
 def measure_collectives(
@@ -60,29 +76,27 @@ def measure_collectives(
     while group > 1:
         groups.insert(0, group)
         group //= 2
-    # (size of the group, kind, elements) -> the work; in groups of 1, without collectives.
-    works = {}
-    for group in (1, *groups):
-        mesh = Mesh(
-            {"outer": num_devices // group, "inner": group},
-            layout="outer:outer; inner:inner",
-            devices=devices,
-        )
-        kinds = BODIES if group > 1 else ["nothing"]
-        for kind, elements in itertools.product(kinds, sizes):
-            works[group, kind, elements] = _work(mesh, kind, elements, clock)
-    seconds = dict(zip(works, measure(list(works.values()), rounds)))
+    if not groups:
+        return {}
+    # In groups of 1, without collectives.
+    keys = [_Key(1, "nothing", elements) for elements in sizes]
+    for group in groups:
+        keys += [_Key(group, kind, elements) for kind in BODIES for elements in sizes]
     fewest = sizes[0]
-    alone = sum(
-        seconds[num_devices, kind, fewest] - seconds[1, "nothing", fewest]
-        for kind in _KINDS_AMONG_MATMULS
-    )
-    delay = _delay_among_matmuls(devices, num_devices, alone, fewest, rounds, clock)
+    few = [_Key(num_devices, kind, fewest) for kind in _KINDS_AMONG_MATMULS]
+    few.append(_Key(1, "nothing", fewest))
+    keys += [key._replace(has_matmul=True) for key in few]
+    works = [_work(devices, num_devices, key, clock) for key in keys]
+    seconds = dict(zip(keys, measure(works, rounds)))
+    delay = _delay_among_matmuls(seconds, few)
     result: dict[str, Any] = {}
     for group in groups:
         times: dict[str, list[float]] = {}
         for kind, elements in itertools.product(BODIES, sizes):
-            excess = seconds[group, kind, elements] - seconds[1, "nothing", elements]
+            excess = (
+                seconds[_Key(group, kind, elements)]
+                - seconds[_Key(1, "nothing", elements)]
+            )
             times.setdefault(kind, []).append(max(excess, 0.0) / COUNTS.get(kind, 1))
         for kind, seconds_of_sizes in times.items():
             latency, bandwidth = _fit(kind, seconds_of_sizes, sizes, group)
@@ -101,36 +115,20 @@ def measure_collectives(
     return result
 
 
-def _delay_among_matmuls(
-    devices: str | None,
-    num_devices: int,
-    alone: float,
-    elements: int,
-    rounds: int,
-    clock: Clock,
-) -> float:
-    """Returns how much longer small collectives of all devices take after matmuls than
-    without them, at least 1.
+def _delay_among_matmuls(seconds: Mapping[_Key, float], few: Sequence[_Key]) -> float:
+    """Returns how much longer small collectives take after matmuls than without them, at
+    least 1.
 
     Args:
-      devices: the devices, as `Mesh` takes them.
-      num_devices: their count.
-      alone: the seconds of these collectives without matmuls, added up.
-      elements: the elements of a device before the collective.
-      rounds: how often each work is timed.
-      clock: the clock.
+      seconds: the measured times of all works.
+      few: the works of these collectives without matmuls, then that without a collective.
     """
-    works = []
-    for kind in ("nothing", *_KINDS_AMONG_MATMULS):
-        group = 1 if kind == "nothing" else num_devices
-        mesh = Mesh(
-            {"outer": num_devices // group, "inner": group},
-            layout="outer:outer; inner:inner",
-            devices=devices,
-        )
-        works.append(_work(mesh, kind, elements, clock, has_matmul=True))
-    matmul, *seconds = measure(works, rounds, _RUN_SECONDS)
-    after_matmuls = sum(seconds) - len(seconds) * matmul
+    *small, nothing = few
+    after_matmuls, alone = (
+        sum(seconds[key._replace(has_matmul=x)] for key in small)
+        - len(small) * seconds[nothing._replace(has_matmul=x)]
+        for x in (True, False)
+    )
     return max(after_matmuls / alone, 1.0) if alone > 0 else 1.0
 
 
@@ -146,25 +144,25 @@ def _fit(
 
 
 def _work(
-    mesh: Mesh, kind: str, elements: int, clock: Clock, has_matmul: bool = False
+    devices: str | None, num_devices: int, key: _Key, clock: Clock
 ) -> RepeatedWork:
-    """Returns the repeated work of a collective of so many elements of each device, with a
-    matmul before it if `has_matmul`.
-    """
-    outer, inner = mesh.axes.values()
-    array = np.ones((outer, inner, inner, max(elements // inner, 1)), "float32")
-    dims = "outer;inner;block;elements"
-    body = BODIES.get(kind, _no_collective)
-    if not has_matmul:
-        return RepeatedWork(mesh, body, {"x": (array, dims)}, clock)
+    """Returns the repeated work of a key."""
+    outer, inner = num_devices // key.group, key.group
+    mesh = Mesh(
+        {"outer": outer, "inner": inner},
+        layout="outer:outer; inner:inner",
+        devices=devices,
+    )
+    array = np.ones((outer, inner, inner, max(key.elements // inner, 1)), "float32")
+    inputs = {"x": (array, "outer;inner;block;elements")}
+    body = BODIES.get(key.kind, _no_collective)
+    if not key.has_matmul:
+        return RepeatedWork(mesh, body, inputs, clock)
     # So small that x stays near 1.
     matrix = np.full((outer, inner, _MATMUL, _MATMUL), _MATMUL**-2.0, "float32")
-    inputs = {
-        "x": (array, dims),
-        "left": (matrix, "outer;inner;m;k"),
-        "right": (matrix, "outer;inner;k;n"),
-    }
-    return RepeatedWork(mesh, _after_matmul(body), inputs, clock)
+    inputs["left"] = matrix, "outer;inner;m;k"
+    inputs["right"] = matrix, "outer;inner;k;n"
+    return RepeatedWork(mesh, _after_matmul(body), inputs, clock, _RUN_SECONDS)
 
 
 def _after_matmul(body: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:

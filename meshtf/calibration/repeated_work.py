@@ -40,6 +40,7 @@ class RepeatedWork:
         the next value of the first one.
       inputs: name -> (array, dimensions, such as "position;m;k").
       clock: the clock by which it is measured.
+      run_seconds: how long a run takes, at least.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class RepeatedWork:
         body: Callable[..., Tensor],
         inputs: Mapping[str, tuple[np.ndarray, str]],
         clock: Clock = WALL,
+        run_seconds: float = _RUN_SECONDS,
     ) -> None:
         carry_name, *_ = inputs
         dims = {name: dims for name, (_, dims) in inputs.items()}
@@ -68,6 +70,7 @@ class RepeatedWork:
 
         self._run = run
         self._clock = clock
+        self._run_seconds = run_seconds
         self._count = 1  # repetitions of a short run
         self._arrays = {
             name: asarray(mesh, array, _sized(array, names))
@@ -81,8 +84,9 @@ class RepeatedWork:
         result.numpy()
         return self._clock.now() - start
 
-    def prepare(self, run_seconds: float = _RUN_SECONDS) -> None:
+    def prepare(self) -> None:
         """Compiles, and chooses how many repetitions take `run_seconds`, at least."""
+        run_seconds = self._run_seconds
         self.run(1)  # compiles
         overhead = min(self.run(0) for _ in range(2))
         count = 1
@@ -102,11 +106,7 @@ class RepeatedWork:
         return max(long - short, 1e-9) / self._count
 
 
-def measure(
-    works: Sequence[RepeatedWork],
-    rounds: int = ROUNDS,
-    run_seconds: float = _RUN_SECONDS,
-) -> list[float]:
+def measure(works: Sequence[RepeatedWork], rounds: int = ROUNDS) -> list[float]:
     """Returns the seconds of one repetition of each work.
 
     All works run in turn, in several rounds, so that a slow moment of the machine meets all of
@@ -116,10 +116,9 @@ def measure(
     Args:
       works: the works; they are compiled first.
       rounds: the count of rounds.
-      run_seconds: how long a run takes, at least.
     """
     for work in works:
-        work.prepare(run_seconds)
+        work.prepare()
     times = np.array([[work.difference() for work in works] for _ in range(rounds)])
     usual = np.median(times, axis=0)
     scales = np.median(times / usual, axis=1, keepdims=True)

@@ -31,24 +31,15 @@ def test_each_kind_has_rates_for_each_size_of_a_group():
 
 def test_latencies_are_those_after_matmuls(monkeypatch):
     def rates(delay):
-        def seconds_of(work):
-            kind, elements, has_matmul = work
-            if kind == "nothing":
-                return 1e-3 * has_matmul
-            seconds = 1e-5 * COUNTS.get(kind, 1) * (1 + elements / 8)
-            return seconds * delay + 1e-3 if has_matmul else seconds
+        def seconds_of(key):
+            if key.kind == "nothing":
+                return 1e-3 * key.has_matmul
+            seconds = 1e-5 * COUNTS.get(key.kind, 1) * (1 + key.elements / 8)
+            return seconds * delay + 1e-3 if key.has_matmul else seconds
 
+        monkeypatch.setattr(collectives, "_work", lambda _, __, key, clock: key)
         monkeypatch.setattr(
-            collectives,
-            "_work",
-            lambda mesh, kind, elements, clock, has_matmul=False: (
-                kind,
-                elements,
-                has_matmul,
-            ),
-        )
-        monkeypatch.setattr(
-            collectives, "measure", lambda works, *_: list(map(seconds_of, works))
+            collectives, "measure", lambda works, _: list(map(seconds_of, works))
         )
         return measure_collectives(None, 2, lambda line: None, sizes=(8, 64))
 
