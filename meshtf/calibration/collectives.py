@@ -4,8 +4,8 @@
     # {"all_reduce": {"devices": [2, 4, 8], "latency": [...], "bandwidth": [...]}, ...}
 
 All groups of a mesh communicate at once, as in a training step. There a collective also takes
-longer to start than in a loop of its own: devices arrive at it at different times. So latencies
-are scaled by what a matmul before the collective adds to them.
+longer to start than in a loop without other work: devices come to it at different times. So
+latencies are scaled by what a matmul before the collective adds to them.
 """
 
 from __future__ import annotations
@@ -124,12 +124,12 @@ def _delay_among_matmuls(seconds: Mapping[_Key, float], few: Sequence[_Key]) -> 
       few: the works of these collectives without matmuls, then that without a collective.
     """
     *small, nothing = few
-    after_matmuls, alone = (
+    after_matmuls, without = (
         sum(seconds[key._replace(has_matmul=x)] for key in small)
         - len(small) * seconds[nothing._replace(has_matmul=x)]
         for x in (True, False)
     )
-    return max(after_matmuls / alone, 1.0) if alone > 0 else 1.0
+    return max(after_matmuls / without, 1.0) if without > 0 else 1.0
 
 
 def _fit(

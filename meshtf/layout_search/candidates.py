@@ -258,7 +258,7 @@ class FullPlans:
 
 
 def _kind_of(prices: Prices) -> tuple[int, object]:
-    """Returns what pipelines whose estimates err alike have in common."""
+    """Returns what pipelines whose estimates err by similar factors have in common."""
     return prices.structure.stages, prices.structure.choices
 
 

@@ -37,13 +37,13 @@ from meshtf.layout_search.pricing import (
     SCANNED,
     Grid,
     Prices,
-    durations_of_grid,
     memory_of,
+    price_by,
     stored_bytes,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
-from meshtf.partition import LoopStep, Program, Value, build
+from meshtf.partition import LoopStep, Program, Value
 
 
 def can_be_estimated(
@@ -90,14 +90,16 @@ def estimate(
     Raises:
       MeshtfError: the program cannot be planned.
     """
-    program = build(recorded.nodes, recorded.results, recorded.mesh)
-    if durations is None:
-        durations = durations_of_grid(program, problem, grid)
+    return price_by(structure, problem, grid, recorded, durations, _seconds_and_memory)
+
+
+def _seconds_and_memory(
+    program: Program, durations: Durations, grid: Grid
+) -> tuple[Any, Any]:
+    """Returns the seconds and bytes of a pipeline, from the program without stages."""
     schedule = Schedule(program, durations, counts=False)
     end = staged_seconds(program, durations, schedule.end, grid)
-    seconds = np.broadcast_to(step_seconds(schedule, end), [len(grid)])
-    memory = np.broadcast_to(staged_memory(program, durations, grid), [len(grid)])
-    return Prices(structure, grid, seconds, memory, program.mesh)
+    return step_seconds(schedule, end), staged_memory(program, durations, grid)
 
 
 def staged_seconds(

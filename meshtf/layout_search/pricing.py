@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,7 @@ class Grid:
       orders: for each candidate, the axes from the outermost to the innermost.
       microbatches: the number of microbatches: `[candidates]`.
       stages: the number of stages of a pipeline; they are along the outermost axis.
-      plans_each: whether each number of microbatches has a plan of its own.
+      plans_each: whether each number of microbatches has its own plan.
     """
 
     axes: Mapping[str, np.ndarray]
@@ -217,13 +217,37 @@ def price(
     Raises:
       MeshtfError: the program cannot be planned.
     """
+    return price_by(structure, problem, grid, recorded, durations, _seconds_and_memory)
+
+
+def price_by(
+    structure: Structure,
+    problem: Problem,
+    grid: Grid,
+    recorded: Recorded,
+    durations: Durations | None,
+    seconds_and_memory: Callable[[Program, Durations, Grid], tuple[Any, Any]],
+) -> Prices:
+    """Returns the prices that a function computes from the plan of a structure. The other
+    arguments are those of `price`.
+    """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
     if durations is None:
         durations = durations_of_grid(program, problem, grid)
-    end = step_seconds(Schedule(program, durations, counts=False))
-    seconds = np.broadcast_to(end, [len(grid)])
-    memory = np.broadcast_to(memory_of(program, durations), [len(grid)])
+    seconds, memory = (
+        np.broadcast_to(x, [len(grid)])
+        for x in seconds_and_memory(program, durations, grid)
+    )
     return Prices(structure, grid, seconds, memory, program.mesh)
+
+
+def _seconds_and_memory(
+    program: Program, durations: Durations, grid: Grid
+) -> tuple[Any, Any]:
+    """Returns the seconds and bytes of the program as it was planned."""
+    del grid
+    schedule = Schedule(program, durations, counts=False)
+    return step_seconds(schedule), memory_of(program, durations)
 
 
 def durations_of_grid(program: Program, problem: Problem, grid: Grid) -> Durations:

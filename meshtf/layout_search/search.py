@@ -97,7 +97,7 @@ def search(
         of that size, the outermost, and `build` makes a pipeline, whose number of
         microbatches it gets as well. Pipelines are estimated from the program without
         stages if that splits its batch as above, and only the best are planned in full.
-        Otherwise each number of microbatches needs a plan of its own: fix what you can.
+        Otherwise each number of microbatches needs its own plan: fix what you can.
       progress: a function of the number of plans so far, and of all plans that seem to be
         needed, called after each.
 
@@ -311,7 +311,7 @@ class Search:
 
     def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
         """Returns the choices that a structure is planned with. Each number of microbatches
-        of a pipeline that cannot be estimated has a plan of its own.
+        of a pipeline that cannot be estimated has its own plan.
         """
         if structure.stages == 1 or self.estimates_pipelines:
             return self.choices
