@@ -9,7 +9,7 @@ import functools
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from meshtf.layout_search.space import Structure
 MEMORY_MARGIN = 1.1
 # Pipelines of a kind are left out once so many of them were refused.
 _MANY_REFUSED = 3
+# The stages, choices and storage of pipelines.
+_Kind: TypeAlias = tuple[int, object, str]
 _MORE = 3  # times as many candidates are planned in full as are shown
 
 
@@ -131,15 +133,18 @@ class FullPlans:
         self._count = count
         self._planned: dict[tuple[int, int], Candidate | None] = {}
         # Kind of pipelines -> how its estimates were corrected.
-        self._corrections: dict[tuple[int, object], Correction] = {}
+        self._corrections: dict[_Kind, Correction] = {}
         self.limit = math.inf
         self.refused: list[tuple[Structure, MeshtfError]] = []
 
-    def best(self, all_prices: Sequence[Prices]) -> list[Candidate]:
+    def best(
+        self, all_prices: Sequence[Prices], plans_pipelines: bool = True
+    ) -> list[Candidate]:
         """Returns the best candidates; the fastest comes first.
 
         Args:
           all_prices: the prices of all structures, which may be more at the next call.
+          plans_pipelines: whether the fastest pipeline is planned in full.
         """
         while True:
             num_planned = len(self._planned)
@@ -147,7 +152,8 @@ class FullPlans:
             pipelines = [
                 entry for entry in fitting[: self._count] if entry[1].grid.is_estimated
             ]
-            if not pipelines or pipelines[0][0].outline is not None:
+            has_plan = not pipelines or pipelines[0][0].outline is not None
+            if has_plan or not plans_pipelines:
                 break
             # A plan corrects estimates, or is refused: the order of the candidates changes.
             self._plan(*pipelines[0][1:])
@@ -225,7 +231,7 @@ class FullPlans:
         if prices.structure in refused:
             return False
         kind = _kind_of(prices)
-        of_kind = [s for s in refused if (s.stages, s.choices) == kind]
+        of_kind = [s for s in refused if (s.stages, s.choices, s.storage) == kind]
         return len(of_kind) < _MANY_REFUSED
 
     def _estimated(self, prices: Prices, index: int) -> Candidate:
@@ -249,17 +255,19 @@ class FullPlans:
         """
         if not prices.grid.is_estimated or not self._corrections:
             return Correction()
-        stages, choices = _kind_of(prices)
+        stages, choices, storage = _kind_of(prices)
 
-        def distance(kind: tuple[int, object]) -> tuple[bool, float]:
-            return kind[1] != choices, abs(math.log(kind[0] / stages))
+        def distance(kind: _Kind) -> tuple[bool, bool, float]:
+            ratio = math.log(kind[0] / stages)
+            return kind[2] != storage, kind[1] != choices, abs(ratio)
 
         return self._corrections[min(self._corrections, key=distance)]
 
 
-def _kind_of(prices: Prices) -> tuple[int, object]:
+def _kind_of(prices: Prices) -> _Kind:
     """Returns what pipelines whose estimates err by similar factors have in common."""
-    return prices.structure.stages, prices.structure.choices
+    structure = prices.structure
+    return structure.stages, structure.choices, structure.storage
 
 
 def _fastest(

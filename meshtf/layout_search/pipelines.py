@@ -20,12 +20,15 @@ out: `FullPlans` corrects estimates by those pipelines that it plans in full.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshtf.errors import MeshtfError
+from meshtf.forecast.memory.live_tensors import live_values
+from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
@@ -37,13 +40,15 @@ from meshtf.layout_search.pricing import (
     SCANNED,
     Grid,
     Prices,
+    live_bytes,
     memory_of,
     price_by,
     stored_bytes,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
-from meshtf.partition import LoopStep, Program, Value
+from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
+from meshtf.partition.steps import inputs_of, outputs_of
 
 
 def can_be_estimated(
@@ -118,29 +123,187 @@ def staged_seconds(
     body = Schedule(loop.body, durations, counts=False)
     count, stages = grid.microbatches, grid.stages
     rest = seconds - (body.period * (count - 1) + body.end)
+    varying = without_gathers(loop.body)
+    if varying is not loop.body:
+        rest = rest + _seconds_of_gathers(loop.body, durations)
+        body = Schedule(varying, durations, counts=False)
     return (body.period * count + body.end * (stages - 1) + rest) / stages
 
 
 def staged_memory(program: Program, durations: Durations, grid: Grid) -> Any:
-    """Returns the peak bytes of a device of the first stage: `[candidates]`. The arguments are
-    those of `staged_seconds`.
+    """Returns the peak bytes of a device of a pipeline: `[candidates]`. The arguments are those
+    of `staged_seconds`.
     """
     loop = loop_over_microbatches(program)
     assert loop is not None
     stages = grid.stages
-    # The peak is in the loop; or after it, where all tensors are those of variables.
-    peak = memory_of(program, durations) / stages
-    in_loop = memory_of(program, durations, at_step=loop)
     start = loop.op.num_carries
     gradients = _total(durations, loop.outs[start : start + loop.op.num_sums])
-    of_layers = _total(durations, _stacks_of_layers(loop.body))
-    variables = stored_bytes(program, durations) + gradients + of_layers
-    stacks = _stacks(loop.body, of_forward=True)
-    residuals = _total(durations, filter(_has_examples, stacks))
-    shares = np.minimum(grid.microbatches, stages) / stages
-    in_loop = in_loop - variables * (1 - 1 / stages) - residuals * (1 - shares)
+    variables, arguments = stored_bytes(program, durations)
     # A call of a stage returns new sums of gradients, while the old ones exist.
-    return np.maximum(peak, in_loop + gradients / stages)
+    of_variables = (variables + 2 * gradients) / stages
+    timelines = Timelines(loop.body, set(), under_xla=durations.hardware.fuses)
+
+    def at(step: LoopStep | None, count: Any) -> Any:
+        """Returns the bytes at a step of a stage that stores the residuals of `count`
+        microbatches. Arguments are stored, and their parts that have not come by yet.
+        """
+        remaining = 1 - count / grid.microbatches
+        of_body = _of_body(timelines, durations, stages, count, step)
+        return of_variables + arguments * (1 + remaining) + of_body
+
+    # What follows the loop, such as updates, needs tensors of variables.
+    peak = memory_of(program, durations) / stages
+    # The last stage has one microbatch at a time, and the output of the model.
+    peak = np.maximum(peak, at(None, count=1))
+    # The first stage has as many as there are stages, and sends and receives activations.
+    for step in _backward_loops(loop.body):
+        first = at(step, count=np.minimum(grid.microbatches, stages))
+        sent = _total(durations, step.outs[: step.op.num_carries])
+        peak = np.maximum(peak, first + 2 * sent)
+    return peak
+
+
+def _of_body(
+    timelines: Timelines,
+    durations: Durations,
+    stages: int,
+    microbatches: Any,
+    step: LoopStep | None,
+) -> Any:
+    """Returns the bytes of activations and of copies of weights on a stage, for all sizes.
+
+    Args:
+      timelines: those of the body of the loop over microbatches.
+      durations: the durations of the program.
+      stages: the number of stages.
+      microbatches: how many microbatches the stage stores the residuals of.
+      step: while it runs; None: at the peak of the body.
+    """
+    body = timelines.program
+    residuals = set(_stacks(body, of_forward=True))
+    gradients = set(_stacks(body, of_forward=False))
+    total: Any = 0.0
+    for live in live_values(timelines, 0, step):
+        num_bytes = live_bytes(live, timelines.mesh, durations)
+        if live.value in gradients:
+            continue  # a stage adds them to the sums at once
+        if live.value in residuals:
+            if not _has_examples(live.value):
+                continue  # copies of weights
+            num_bytes = num_bytes * microbatches / stages
+        total = total + num_bytes
+    return total + _bytes_of_copies(body, durations) / stages
+
+
+def _bytes_of_copies(body: Program, durations: Durations) -> Any:
+    """Returns the bytes of what the forward and the backward pass read that is computed from
+    weights only, in all layers.
+    """
+    copied = {x for x in _stacks(body, of_forward=True) if not _has_examples(x)}
+    total: Any = 0.0
+    for layers in _loops_over_layers(body):
+        loop = layers.loop
+        read = {x for step in layers.varying for x in inputs_of(step)}
+        copies = {x for step in layers.invariant for x in outputs_of(step)}
+        copies |= {x for x, y in zip(loop.entries, loop.scanned_inputs) if y in copied}
+        # The order of a sum decides its last bits.
+        ordered = [x for x in (*loop.entries, *layers.values) if x in copies & read]
+        count = durations.sizes.num_iterations(loop)
+        total = total + _total(durations, ordered) * count
+    return total
+
+
+class _Layers(NamedTuple):
+    """A loop over layers in the body of the loop over microbatches.
+
+    Attributes:
+      loop: the loop.
+      invariant: the steps of its body that compute from weights only, such as casts and
+        gathers. A pipeline runs them once for all microbatches.
+      varying: the other steps of its body.
+    """
+
+    loop: LoopStep
+    invariant: list[Step]
+    varying: list[Step]
+
+    @property
+    def gathers(self) -> list[ReshardStep]:
+        """The collectives of weights."""
+        return [step for step in self.invariant if isinstance(step, ReshardStep)]
+
+    @property
+    def values(self) -> Iterator[Value]:
+        """The values that the body computes from weights."""
+        for step in self.invariant:
+            yield from outputs_of(step)
+
+
+def _loops_over_layers(body: Program) -> Iterator[_Layers]:
+    """Yields the loops over layers of the forward and the backward pass."""
+    computed = {x for step in body.steps for x in outputs_of(step)}
+    computed.difference_update(
+        x for x in _stacks(body, of_forward=True) if not _has_examples(x)
+    )
+    for loop in body.steps:
+        if isinstance(loop, LoopStep):
+            varying = {loop.iteration, *loop.carries, *computed}
+            for entry, scanned in zip(loop.entries, loop.scanned_inputs):
+                if scanned in computed or _has_examples(scanned):
+                    varying.add(entry)
+            yield _split_by_inputs(loop, varying)
+
+
+def _split_by_inputs(loop: LoopStep, varying: set[Value]) -> _Layers:
+    """Returns a loop over layers with its steps, by whether they read a value of `varying`, to
+    which this adds what such steps compute.
+    """
+    layers = _Layers(loop, [], [])
+    for step in loop.body.steps:
+        # Recomputed ops wait for the gradient, but do not read it.
+        read = step.ins if isinstance(step, Compute) else inputs_of(step)
+        if varying.isdisjoint(read):
+            layers.invariant.append(step)
+        else:
+            layers.varying.append(step)
+            varying.update(outputs_of(step))
+    return layers
+
+
+def without_gathers(body: Program) -> Program:
+    """Returns the body of the loop over microbatches without the collectives of weights, which
+    a pipeline runs once for all microbatches.
+    """
+    loops = {}
+    for layers in _loops_over_layers(body):
+        gathered = {step.out for step in layers.gathers}
+        if gathered:
+            inner = layers.loop.body
+            steps = [x for x in inner.steps if gathered.isdisjoint(outputs_of(x))]
+            inner = dataclasses.replace(inner, steps=tuple(steps))
+            loops[layers.loop] = dataclasses.replace(layers.loop, body=inner)
+    if not loops:
+        return body
+    steps = [loops.get(step, step) for step in body.steps]
+    return dataclasses.replace(body, steps=tuple(steps))
+
+
+def _seconds_of_gathers(body: Program, durations: Durations) -> Any:
+    """Returns the seconds of the collectives of weights for one microbatch."""
+    total: Any = 0.0
+    for layers in _loops_over_layers(body):
+        count = durations.sizes.num_iterations(layers.loop)
+        for step in layers.gathers:
+            total = total + durations.reshard(step) * count
+    return total
+
+
+def _backward_loops(body: Program) -> Iterator[LoopStep]:
+    """Yields the loops of the backward pass, such as that over layers."""
+    for step in body.steps:
+        if isinstance(step, LoopStep) and step.node.primals:
+            yield step
 
 
 def loop_over_microbatches(program: Program) -> LoopStep | None:
@@ -156,16 +319,6 @@ def residual_bytes(program: Program, durations: Durations) -> Any:
     stacked for the gradient.
     """
     return _total(durations, _stacks(program, of_forward=True))
-
-
-def _stacks_of_layers(program: Program) -> Iterator[Value]:
-    """Yields what loops over layers stack that is no result of a microbatch: weights that are
-    cast for the gradient, and gradients of weights.
-    """
-    for value in _stacks(program, of_forward=True):
-        if not _has_examples(value):
-            yield value
-    yield from _stacks(program, of_forward=False)
 
 
 def _stacks(program: Program, of_forward: bool) -> Iterator[Value]:

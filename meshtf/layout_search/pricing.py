@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.forecast.memory.live_tensors import live_values
+from meshtf.forecast.memory.live_tensors import LiveValue, live_values
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
@@ -31,7 +31,6 @@ from meshtf.partition import (
     LoopStep,
     Program,
     ReadStep,
-    Step,
     Value,
     WriteStep,
     build,
@@ -326,29 +325,39 @@ def microbatch_dims(
     return result
 
 
-def memory_of(
-    program: Program, durations: Durations, at_step: Step | None = None
-) -> Any:
-    """Returns the bytes of a device at the moment of the plan's peak, for all sizes; with
-    `at_step`, while this step of the program runs.
-    """
+def memory_of(program: Program, durations: Durations) -> Any:
+    """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
     timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
-    total = stored_bytes(program, durations, stage)
-    for live in live_values(timelines, stage, at_step):
-        if live.spec is None or not live.bytes:
-            total = total + live.bytes
-            continue
-        # XLA may store fewer bytes than the shard has, which does not depend on sizes.
-        planned_bytes = local_bytes(live.spec, live.placement, program.mesh)
-        shard_bytes = durations.shard_bytes(live.spec, live.placement)
-        total = total + shard_bytes * (live.bytes / planned_bytes)
+    total: Any = sum(stored_bytes(program, durations, stage))
+    for live in live_values(timelines, stage):
+        total = total + live_bytes(live, program.mesh, durations)
     return total
 
 
-def stored_bytes(program: Program, durations: Durations, stage: int = 0) -> Any:
-    """Returns the bytes of the variables and arguments on a device of a stage, for all sizes."""
+def live_bytes(live: LiveValue, mesh: Mesh, durations: Durations) -> Any:
+    """Returns the bytes on a device of a value that is live, for all sizes.
+
+    Args:
+      live: the value.
+      mesh: the mesh for which it was planned.
+      durations: those of all sizes.
+    """
+    if live.spec is None or not live.bytes:
+        return live.bytes
+    # XLA may store fewer bytes than the shard has, which does not depend on sizes.
+    planned_bytes = local_bytes(live.spec, live.placement, mesh)
+    shard_bytes = durations.shard_bytes(live.spec, live.placement)
+    return shard_bytes * (live.bytes / planned_bytes)
+
+
+def stored_bytes(
+    program: Program, durations: Durations, stage: int = 0
+) -> tuple[Any, Any]:
+    """Returns the bytes of the variables on a device of a stage, and those of the arguments,
+    for all sizes.
+    """
     # A program that was recorded on another mesh only knows the placements of its reads.
     stored: dict[Store, Value] = {}
     for step, _ in walk(program):
@@ -357,10 +366,13 @@ def stored_bytes(program: Program, durations: Durations, stage: int = 0) -> Any:
         elif isinstance(step, WriteStep):
             for store in step.variables:
                 stored.setdefault(store, Value(store.spec, store.placement))
-    total: Any = 0.0
-    for value in by_stage(stored.values(), program.mesh)[stage]:
-        total = total + durations.local_bytes(value)
-    return total
+    of_stage = set(by_stage(stored.values(), program.mesh)[stage])
+    totals: list[Any] = [0.0, 0.0]
+    for store, value in stored.items():
+        if value in of_stage:
+            is_argument = store.kind in ("argument", "number")
+            totals[is_argument] = totals[is_argument] + durations.local_bytes(value)
+    return totals[0], totals[1]
 
 
 def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:

@@ -339,10 +339,16 @@ class Search:
         plans = FullPlans(self.problem, self.num_best)
         while (ranked := ranking.pop(self._last_estimate())) is not None:
             self._price(ranked, ranking)
-        best = plans.best(self.prices)
-        while (ranked := ranking.pop(plans.limit)) is not None:
-            self._price(ranked, ranking)
-            best = plans.best(self.prices)
+        # Plans of pipelines are long: they wait until everything else is priced.
+        for plans_pipelines in itertools.cycle((False, True)):
+            best = plans.best(self.prices, plans_pipelines)
+            ranked = ranking.pop(plans.limit)
+            if ranked is None and plans_pipelines:
+                break
+            while ranked is not None:
+                self._price(ranked, ranking)
+                plans.best(self.prices, plans_pipelines=False)
+                ranked = ranking.pop(plans.limit)
         self.refused += plans.refused
         return best
 

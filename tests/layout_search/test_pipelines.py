@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import numpy as np
@@ -65,6 +66,25 @@ def test_an_estimate_is_close_to_the_plan(storage):
     seconds, peaks = np.array(ratios).T
     assert 1.0 <= seconds.min() <= seconds.max() < 1.06
     assert 0.9 < peaks.min() <= peaks.max() < 1.1
+
+
+def test_weights_are_gathered_once_for_all_microbatches():
+    # Gathers of weights along "data" take as long as all the rest.
+    links = (Link("host", 4, bandwidth=1e8, latency=0.0), *SLOW.links)
+    hardware = dataclasses.replace(SLOW, links=links)
+    examples = np.zeros([1024, 16], "float32")
+    problem = Problem(pipeline, (examples, np.int32(0)), 8, hardware, memory=2**40)
+    structure = Structure(
+        (("data", ("batch",)),), "variables", "d_model", ("data",), stages=2
+    )
+    names = names_of_program(problem.record("", {}, {}))
+    grid = make_grid(structure, problem, names, [2, 4, 8], {})
+    recorded = record(structure, problem, grid)
+    prices = estimate(structure, problem, grid, recorded)
+    for index in range(len(grid)):
+        candidate = plan_in_full(problem, prices, index)
+        ratio = candidate.seconds / float(prices.seconds[index])
+        assert 1.0 <= ratio < 1.06
 
 
 @pytest.mark.parametrize("index", range(20))
