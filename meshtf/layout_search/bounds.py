@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
@@ -42,6 +43,7 @@ from meshtf.layout_search.pipelines import (
     residual_bytes,
     staged_memory,
     staged_seconds,
+    without_gathers,
 )
 from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
@@ -51,6 +53,7 @@ from meshtf.layout_search.pricing import (
     medium_mesh,
     memory_of,
     microbatch_dims,
+    timelines_of,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
@@ -84,6 +87,9 @@ class LowerBounds:
         self._stores = Stores(nodes)
         self._forward = Beginning(forward_nodes(nodes), self._stores)
         self._gradient = Beginning(nodes_before_updates(nodes), self._stores)
+        # Structure without stages -> its plan. The one plan stands for all sizes.
+        self._planned_forwards: dict[Structure, Program] = {}
+        self._planned_gradients: dict[Structure, Timelines] = {}
         # Structure without choices -> the seconds of the forward pass.
         self._forward_seconds: dict[Structure, Any] = {}
         # Number of microbatches -> the least seconds of what follows the forward pass, and
@@ -98,9 +104,11 @@ class LowerBounds:
         mesh = medium_mesh(structure, grid)
         key = structure.with_choices(())
         if key not in self._forward_seconds:
-            program = self._forward.plan(mesh)
+            program = self._planned_forward(key.without_stages, mesh)
             durations = durations_of_grid(program, self._problem, grid)
-            self._forward_seconds[key] = _seconds_of_forward(program, durations)
+            self._forward_seconds[key] = _seconds_of_forward(
+                program, durations, gathers_once=grid.is_estimated
+            )
         following = [self._following[int(count)] for count in grid.microbatches]
         seconds, residuals = np.array(following).T
         stored = self._stored_bytes(mesh, grid)
@@ -118,18 +126,31 @@ class LowerBounds:
         and backward pass, `[candidates]`, and the durations of this plan. Bounds are infinite
         for candidates that exceed the memory during these.
         """
-        program = self._gradient.plan(medium_mesh(structure, grid))
+        key = structure.without_stages
+        if key not in self._planned_gradients:
+            program = self._gradient.plan(medium_mesh(structure, grid))
+            self._planned_gradients[key] = timelines_of(program, self._problem)
+        timelines = self._planned_gradients[key]
+        program = timelines.program
         durations = durations_of_grid(program, self._problem, grid)
         seconds = Schedule(program, durations, counts=False).computed
         if grid.is_estimated:
             if loop_over_microbatches(program) is None:
                 return np.zeros(len(grid)), durations
             seconds = staged_seconds(program, durations, seconds, grid)
-            memory = staged_memory(program, durations, grid)
+            memory = staged_memory(timelines, durations, grid)
         else:
-            memory = memory_of(program, durations)
+            memory = memory_of(timelines, durations)
         seconds = np.broadcast_to(seconds, [len(grid)])
         return np.where(memory <= self._memory_limit, seconds, np.inf), durations
+
+    def _planned_forward(self, structure: Structure, mesh: Mesh) -> Program:
+        """Returns the plan of the forward pass of a structure; those with the same rules share
+        it, with any number of stages.
+        """
+        if structure not in self._planned_forwards:
+            self._planned_forwards[structure] = self._forward.plan(mesh)
+        return self._planned_forwards[structure]
 
     def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
         """Shares the seconds of forward passes with bounds whose forward pass has equal ops."""
@@ -138,6 +159,7 @@ class LowerBounds:
             if has_microbatches != (max(self._following) > 1):
                 continue
             if self._forward.is_like(bounds._forward):
+                self._planned_forwards = bounds._planned_forwards
                 self._forward_seconds = bounds._forward_seconds
 
     def hold_for(self, recorded: Recorded) -> bool:
@@ -217,13 +239,18 @@ def _proportional(hardware: Hardware) -> Hardware:
     )
 
 
-def _seconds_of_forward(program: Program, durations: Durations) -> Any:
-    """Returns when devices have computed the forward pass, in all microbatches."""
+def _seconds_of_forward(
+    program: Program, durations: Durations, gathers_once: bool
+) -> Any:
+    """Returns when devices have computed the forward pass, in all microbatches; if weights are
+    gathered once for all of these, without it.
+    """
     last = program.steps[-1] if program.steps else None
     if not isinstance(last, LoopStep) or last.outs:
         return Schedule(program, durations, counts=False).computed
     # What follows may run while the last collectives of a microbatch do.
-    body = Schedule(last.body, durations, counts=False)
+    last_body = without_gathers(last.body) if gathers_once else last.body
+    body = Schedule(last_body, durations, counts=False)
     return body.computed * durations.sizes.num_iterations(last)
 
 

@@ -99,12 +99,13 @@ def estimate(
 
 
 def _seconds_and_memory(
-    program: Program, durations: Durations, grid: Grid
+    timelines: Timelines, durations: Durations, grid: Grid
 ) -> tuple[Any, Any]:
     """Returns the seconds and bytes of a pipeline, from the program without stages."""
+    program = timelines.program
     schedule = Schedule(program, durations, counts=False)
     end = staged_seconds(program, durations, schedule.end, grid)
-    return step_seconds(schedule, end), staged_memory(program, durations, grid)
+    return step_seconds(schedule, end), staged_memory(timelines, durations, grid)
 
 
 def staged_seconds(
@@ -130,10 +131,15 @@ def staged_seconds(
     return (body.period * count + body.end * (stages - 1) + rest) / stages
 
 
-def staged_memory(program: Program, durations: Durations, grid: Grid) -> Any:
-    """Returns the peak bytes of a device of a pipeline: `[candidates]`. The arguments are those
-    of `staged_seconds`.
+def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any:
+    """Returns the peak bytes of a device of a pipeline: `[candidates]`.
+
+    Args:
+      timelines: those of the program without stages, or of its beginning.
+      durations: its durations for all candidates.
+      grid: the sizes.
     """
+    program = timelines.program
     loop = loop_over_microbatches(program)
     assert loop is not None
     stages = grid.stages
@@ -142,18 +148,17 @@ def staged_memory(program: Program, durations: Durations, grid: Grid) -> Any:
     variables, arguments = stored_bytes(program, durations)
     # A call of a stage returns new sums of gradients, while the old ones exist.
     of_variables = (variables + 2 * gradients) / stages
-    timelines = Timelines(loop.body, set(), under_xla=durations.hardware.fuses)
 
     def at(step: LoopStep | None, count: Any) -> Any:
         """Returns the bytes at a step of a stage that stores the residuals of `count`
         microbatches. Arguments are stored, and their parts that have not come by yet.
         """
         remaining = 1 - count / grid.microbatches
-        of_body = _of_body(timelines, durations, stages, count, step)
+        of_body = _of_body(timelines, loop.body, durations, stages, count, step)
         return of_variables + arguments * (1 + remaining) + of_body
 
     # What follows the loop, such as updates, needs tensors of variables.
-    peak = memory_of(program, durations) / stages
+    peak = memory_of(timelines, durations) / stages
     # The last stage has one microbatch at a time, and the output of the model.
     peak = np.maximum(peak, at(None, count=1))
     # The first stage has as many as there are stages, and sends and receives activations.
@@ -166,6 +171,7 @@ def staged_memory(program: Program, durations: Durations, grid: Grid) -> Any:
 
 def _of_body(
     timelines: Timelines,
+    body: Program,
     durations: Durations,
     stages: int,
     microbatches: Any,
@@ -174,17 +180,17 @@ def _of_body(
     """Returns the bytes of activations and of copies of weights on a stage, for all sizes.
 
     Args:
-      timelines: those of the body of the loop over microbatches.
+      timelines: those of the program.
+      body: the body of the loop over microbatches.
       durations: the durations of the program.
       stages: the number of stages.
       microbatches: how many microbatches the stage stores the residuals of.
       step: while it runs; None: at the peak of the body.
     """
-    body = timelines.program
     residuals = set(_stacks(body, of_forward=True))
     gradients = set(_stacks(body, of_forward=False))
     total: Any = 0.0
-    for live in live_values(timelines, 0, step):
+    for live in live_values(timelines, 0, body, step):
         num_bytes = live_bytes(live, timelines.mesh, durations)
         if live.value in gradients:
             continue  # a stage adds them to the sums at once

@@ -225,28 +225,29 @@ def price_by(
     grid: Grid,
     recorded: Recorded,
     durations: Durations | None,
-    seconds_and_memory: Callable[[Program, Durations, Grid], tuple[Any, Any]],
+    seconds_and_memory: Callable[[Timelines, Durations, Grid], tuple[Any, Any]],
 ) -> Prices:
     """Returns the prices that a function computes from the plan of a structure. The other
     arguments are those of `price`.
     """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
+    timelines = timelines_of(program, problem)
     if durations is None:
         durations = durations_of_grid(program, problem, grid)
     seconds, memory = (
         np.broadcast_to(x, [len(grid)])
-        for x in seconds_and_memory(program, durations, grid)
+        for x in seconds_and_memory(timelines, durations, grid)
     )
     return Prices(structure, grid, seconds, memory, program.mesh)
 
 
 def _seconds_and_memory(
-    program: Program, durations: Durations, grid: Grid
+    timelines: Timelines, durations: Durations, grid: Grid
 ) -> tuple[Any, Any]:
     """Returns the seconds and bytes of the program as it was planned."""
     del grid
-    schedule = Schedule(program, durations, counts=False)
-    return step_seconds(schedule), memory_of(program, durations)
+    schedule = Schedule(timelines.program, durations, counts=False)
+    return step_seconds(schedule), memory_of(timelines, durations)
 
 
 def durations_of_grid(program: Program, problem: Problem, grid: Grid) -> Durations:
@@ -325,14 +326,18 @@ def microbatch_dims(
     return result
 
 
-def memory_of(program: Program, durations: Durations) -> Any:
+def timelines_of(program: Program, problem: Problem) -> Timelines:
+    """Returns when each value of a program is live."""
+    return Timelines(program, set(), under_xla=problem.hardware.fuses)
+
+
+def memory_of(timelines: Timelines, durations: Durations) -> Any:
     """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
-    timelines = Timelines(program, set(), under_xla=durations.hardware.fuses)
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
-    total: Any = sum(stored_bytes(program, durations, stage))
+    total: Any = sum(stored_bytes(timelines.program, durations, stage))
     for live in live_values(timelines, stage):
-        total = total + live_bytes(live, program.mesh, durations)
+        total = total + live_bytes(live, timelines.mesh, durations)
     return total
 
 

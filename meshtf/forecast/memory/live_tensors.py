@@ -43,6 +43,7 @@ from meshtf.partition import (
     Compute,
     GatherStatisticsStep,
     LoopStep,
+    Program,
     ReshardStep,
     Step,
     Value,
@@ -76,7 +77,10 @@ class LiveValue(NamedTuple):
 
 
 def live_values(
-    timelines: Timelines, stage: int, step: Step | None = None
+    timelines: Timelines,
+    stage: int,
+    body: Program | None = None,
+    step: Step | None = None,
 ) -> list[LiveValue]:
     """Returns the values that are live at the peak of a stage, in the order in which they
     are computed.
@@ -84,9 +88,10 @@ def live_values(
     Args:
       timelines: the timelines of a program.
       stage: the index of the stage.
-      step: a step of the program in place of that of the peak; None: that of the peak.
+      body: a body in the program, whose values are returned; None: those of the program.
+      step: a step of these in place of that of the peak; None: that of the peak.
     """
-    timeline = timelines.of(timelines.program)
+    timeline = timelines.of(timelines.program if body is None else body)
     index = None if step is None else timeline.steps.index(step)
     return list(_live_at_peak(timelines, timeline, stage, index))
 
