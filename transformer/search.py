@@ -55,6 +55,11 @@ _STAGES = flags.DEFINE_list(
     ["1"],
     "The numbers of pipeline stages to try.",
 )
+_CHUNKS = flags.DEFINE_list(
+    "chunks",
+    ["1", "2", "4"],
+    "The numbers of chunks of layers on each pipeline stage to try; several are interleaved.",
+)
 _RECOMPUTE = flags.DEFINE_enum(
     "recompute",
     "both",
@@ -125,6 +130,7 @@ def main(argv: Sequence[str]) -> None:
             choices={
                 "recompute": _RECOMPUTE_CHOICES[_RECOMPUTE.value],
                 "microbatches": _microbatches(),
+                "chunks": [int(count) for count in _CHUNKS.value],
             },
             stages=[int(count) for count in _STAGES.value],
             progress=_Progress(),
@@ -198,6 +204,7 @@ def gin_text(candidate: Any) -> str:
             "import transformer.models.pipelined_language_model",
             "train.model = @PipelinedLanguageModel",
             f"PipelinedLanguageModel.microbatches = {microbatches}",
+            f"PipelinedLanguageModel.chunks = {candidate.choices.get('chunks', 1)}",
             "train.microbatches = 1",
             "Architecture.scanned = False",
         ]

@@ -115,7 +115,7 @@ class LowerBounds:
         stages, counts = grid.stages, grid.microbatches
         # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
         seconds = self._forward_seconds[key] / stages + seconds
-        seconds = seconds * (counts + stages - 1) / counts
+        seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
         memory = stored / stages + residuals
         return np.where(memory <= self._memory_limit, seconds, np.inf)
 

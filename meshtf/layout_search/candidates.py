@@ -17,7 +17,7 @@ from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast
 from meshtf.forecast.outline import Outline
 from meshtf.layout_search.pricing import Prices, ordered
-from meshtf.layout_search.problem import MICROBATCHES, Problem
+from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 
 # Candidates whose estimated memory exceeds the limit by more than this are not planned: the
@@ -136,6 +136,7 @@ class FullPlans:
         self._corrections: dict[_Kind, Correction] = {}
         self.limit = math.inf
         self.refused: list[tuple[Structure, MeshtfError]] = []
+        self._refused_pipelines: list[tuple[Prices, int]] = []
 
     def best(
         self, all_prices: Sequence[Prices], plans_pipelines: bool = True
@@ -170,11 +171,13 @@ class FullPlans:
         """
         fitting: list[tuple[Candidate, Prices, int]] = []
         seen = set()
-        all_prices = [prices for prices in all_prices if self._may_be_legal(prices)]
+        limits = {id(prices): self._refused_chunks(prices) for prices in all_prices}
         corrections = [self._correction_of(prices) for prices in all_prices]
         for prices, index, seconds in _fastest(self._problem, all_prices, corrections):
             if seconds > self._limit_of([candidate for candidate, _, _ in fitting]):
                 break
+            if prices.grid.chunks[index] >= limits[id(prices)]:
+                continue
             # Of orders of the axes that make no difference, one is shown.
             key = id(prices), *_sizes(prices, index), f"{seconds:.8g}"
             if key in seen:
@@ -207,6 +210,8 @@ class FullPlans:
                 candidate = self._corrected(prices, index)
             except MeshtfError as error:
                 self.refused.append((prices.structure, error))
+                if prices.grid.is_estimated:
+                    self._refused_pipelines.append((prices, index))
             self._planned[key] = candidate
         return self._planned[key]
 
@@ -223,16 +228,18 @@ class FullPlans:
         self._corrections.setdefault(_kind_of(prices), correction)
         return dataclasses.replace(candidate, estimated=estimated)
 
-    def _may_be_legal(self, prices: Prices) -> bool:
-        """Returns whether no pipeline of a structure was refused, nor several of its kind."""
+    def _refused_chunks(self, prices: Prices) -> float:
+        """Returns the number of chunks of a stage from which on pipelines of a structure, or
+        several of its kind, were refused; infinity if none were.
+        """
         if not prices.grid.is_estimated:
-            return True
-        refused = [structure for structure, _ in self.refused]
-        if prices.structure in refused:
-            return False
+            return math.inf
+        pipelines = [(p, int(p.grid.chunks[i])) for p, i in self._refused_pipelines]
         kind = _kind_of(prices)
-        of_kind = [s for s in refused if (s.stages, s.choices, s.storage) == kind]
-        return len(of_kind) < _MANY_REFUSED
+        of_kind = sorted(chunks for p, chunks in pipelines if _kind_of(p) == kind)
+        limits = [chunks for p, chunks in pipelines if p is prices]
+        limits += of_kind[_MANY_REFUSED - 1 :]
+        return min(limits, default=math.inf)
 
     def _estimated(self, prices: Prices, index: int) -> Candidate:
         """Returns a candidate without a plan."""
@@ -328,10 +335,12 @@ def distinct_sizes(
 
 
 def _sizes(prices: Prices, index: int) -> tuple[int, ...]:
-    """Returns the sizes of the axes of a candidate, in any order, and its microbatches."""
+    """Returns the sizes of the axes of a candidate, in any order, and its numbers of
+    microbatches and chunks.
+    """
     grid = prices.grid
     sizes = [int(grid.axes[axis][index]) for axis, _ in prices.structure.axes]
-    return (*sizes, int(grid.microbatches[index]))
+    return (*sizes, int(grid.microbatches[index]), int(grid.chunks[index]))
 
 
 def _num_shards(prices: Prices, index: int) -> dict[str, int]:
@@ -350,18 +359,9 @@ def _estimate(prices: Prices, index: int) -> Estimate:
     settings = ordered(prices.structure, grid.orders[index])
     return Estimate(
         mesh_settings={"axes": grid.axes_text(index), **settings},
-        choices=_choices(prices, index),
+        choices=prices.choices(index),
         seconds=float(prices.seconds[index]),
     )
-
-
-def _choices(prices: Prices, index: int) -> dict[str, Any]:
-    """Returns the further arguments of the program of a candidate."""
-    choices = dict(prices.structure.choices)
-    microbatches = int(prices.grid.microbatches[index])
-    if microbatches > 1:
-        choices[MICROBATCHES] = microbatches
-    return choices
 
 
 def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate:
@@ -376,7 +376,7 @@ def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate:
       MeshtfError: the program does not allow it.
     """
     grid = prices.grid
-    choices = _choices(prices, index)
+    choices = prices.choices(index)
     settings = ordered(prices.structure, grid.orders[index])
     outline = problem.outline(grid.axes_text(index), settings, choices)
     return Candidate(

@@ -8,14 +8,17 @@ microbatches. But the program without stages, on the devices of one stage, says 
 microbatch costs, for all numbers of microbatches at once. If M microbatches take t seconds
 each there, stages of equal work take t / S, and a batch
 
-    (M + S - 1) t / S
+    (M + (S - 1) / v) t / S
 
-(Huang et al. 2019, arXiv:1811.06965, section 2.3). What follows, such as updates of variables,
-is divided by S. A device has an S-th of the variables and of the gradients; the first stage
-stores what the backward pass needs of up to S microbatches ("1f1b"), an S-th of each.
+with v chunks of layers on each stage (Huang et al. 2019, arXiv:1811.06965, section 2.3;
+Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2). What follows, such as updates of
+variables, is divided by S. A device has an S-th of the variables and of the gradients; the
+first stage stores what the backward pass needs of up to S microbatches ("1f1b"), an S-th of
+each, or of more with several chunks. GPipe's schedule takes as long, and more memory.
 
-What it costs to send activations from stage to stage, and stages of unequal work, are left
-out: `FullPlans` corrects estimates by those pipelines that it plans in full.
+If layers cannot be divided evenly, the stage with the most of them decides. What it costs to
+send activations from stage to stage is left out: `FullPlans` corrects estimates by those
+pipelines that it plans in full.
 """
 
 from __future__ import annotations
@@ -128,7 +131,34 @@ def staged_seconds(
     if varying is not loop.body:
         rest = rest + _seconds_of_gathers(loop.body, durations)
         body = Schedule(varying, durations, counts=False)
-    return (body.period * count + body.end * (stages - 1) + rest) / stages
+    bubble = body.end * (stages - 1) / grid.chunks
+    in_stages = (body.period * count + bubble) * _unevenness(loop.body, durations, grid)
+    return (in_stages + rest) / stages
+
+
+def _unevenness(body: Program, durations: Durations, grid: Grid) -> Any:
+    """Returns how many layers the stage with the most of them has, over the mean; infinity if
+    there are fewer layers than chunks: `[candidates]`.
+    """
+    loops = list(_backward_loops(body))
+    if not loops:
+        return 1.0  # it is not known which ops are layers
+    layers = durations.sizes.num_iterations(loops[-1])
+    # Chunks differ by one layer at most, and the last ones have one more.
+    of_chunk, remaining = np.divmod(layers, grid.stages * grid.chunks)
+    largest = of_chunk * grid.chunks + np.ceil(remaining / grid.stages)
+    return np.where(of_chunk > 0, largest * grid.stages / layers, np.inf)
+
+
+def _most_microbatches(grid: Grid) -> Any:
+    """Returns how many microbatches the first stage stores residuals of, at most; a chunk's
+    part of one counts as a part: `[candidates]`.
+    """
+    stages, chunks = grid.stages, grid.chunks
+    # Forward passes before the first backward pass: see `meshtf.pipeline.schedule`.
+    in_chunks = 2 * (stages - 1) + (chunks - 1) * stages + 1
+    counts = np.where(chunks == 1, stages, in_chunks / chunks)
+    return np.minimum(grid.microbatches, counts)
 
 
 def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any:
@@ -161,9 +191,9 @@ def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any
     peak = memory_of(timelines, durations) / stages
     # The last stage has one microbatch at a time, and the output of the model.
     peak = np.maximum(peak, at(None, count=1))
-    # The first stage has as many as there are stages, and sends and receives activations.
+    # The first stage has the most, and sends and receives activations.
     for step in _backward_loops(loop.body):
-        first = at(step, count=np.minimum(grid.microbatches, stages))
+        first = at(step, count=_most_microbatches(grid))
         sent = _total(durations, step.outs[: step.op.num_carries])
         peak = np.maximum(peak, first + 2 * sent)
     return peak
@@ -281,7 +311,7 @@ def without_gathers(body: Program) -> Program:
     """Returns the body of the loop over microbatches without the collectives of weights, which
     a pipeline runs once for all microbatches.
     """
-    loops = {}
+    loops: dict[Step, Step] = {}
     for layers in _loops_over_layers(body):
         gathered = {step.out for step in layers.gathers}
         if gathered:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
-from meshtf.layout_search.problem import MICROBATCHES, Names, Problem
+from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
 from meshtf.partition import (
@@ -53,6 +53,7 @@ class Grid:
       strides: axis -> how many positions are nearer to each other than those along it.
       orders: for each candidate, the axes from the outermost to the innermost.
       microbatches: the number of microbatches: `[candidates]`.
+      chunks: the number of chunks of each stage of a pipeline: `[candidates]`.
       stages: the number of stages of a pipeline; they are along the outermost axis.
       plans_each: whether each number of microbatches has its own plan.
     """
@@ -61,6 +62,7 @@ class Grid:
     strides: Mapping[str, np.ndarray]
     orders: Sequence[tuple[str, ...]]
     microbatches: np.ndarray
+    chunks: np.ndarray
     stages: int = 1
     plans_each: bool = False
 
@@ -104,6 +106,15 @@ class Prices:
     memory: np.ndarray
     mesh: Mesh
 
+    def choices(self, index: int) -> dict[str, Any]:
+        """Returns the further arguments of the program of a candidate."""
+        choices = dict(self.structure.choices)
+        counts = {MICROBATCHES: self.grid.microbatches, CHUNKS: self.grid.chunks}
+        for name, values in counts.items():
+            if values[index] > 1:
+                choices[name] = int(values[index])
+        return choices
+
 
 def make_grid(
     structure: Structure,
@@ -111,6 +122,7 @@ def make_grid(
     names: Names,
     microbatches: Sequence[int],
     fixed: Mapping[str, int],
+    chunks: Sequence[int] = (1,),
 ) -> Grid | None:
     """Returns the sizes to be priced; None if there are none.
 
@@ -120,6 +132,7 @@ def make_grid(
       names: the names of the program.
       microbatches: the numbers of microbatches.
       fixed: axis -> its size, for axes that the user fixed; then their order is fixed, too.
+      chunks: the numbers of chunks of each stage.
     """
     axes = [axis for axis, _ in structure.axes]
     if fixed:
@@ -133,17 +146,18 @@ def make_grid(
         devices = problem.devices // structure.stages
         all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
-    rows: list[tuple[dict[str, int], tuple[str, ...], int]] = []
+    counts = list(_counts(microbatches, structure.stages, chunks))
+    rows: list[tuple[dict[str, int], tuple[str, ...], tuple[int, int]]] = []
     for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
         shards = _shards(structure, size_of)
         if any(names.sizes[dim] % count for dim, count in shards.items()):
             continue
-        for count in microbatches:
+        for pair in counts:
             # Microbatches are sharded as the batch is.
-            if "batch" in shards and names.sizes["batch"] % (count * shards["batch"]):
+            if "batch" in shards and names.sizes["batch"] % (pair[0] * shards["batch"]):
                 continue
-            rows.extend((size_of, order, count) for order in orders)
+            rows.extend((size_of, order, pair) for order in orders)
     if not rows:
         return None
     strides: dict[str, list[int]] = {axis: [] for axis in axes}
@@ -158,10 +172,21 @@ def make_grid(
         },
         strides={axis: np.array(values) for axis, values in strides.items()},
         orders=[order for _, order, _ in rows],
-        microbatches=np.array([count for _, _, count in rows]),
+        microbatches=np.array([count for _, _, (count, _) in rows]),
+        chunks=np.array([chunks for _, _, (_, chunks) in rows]),
         stages=structure.stages,
         plans_each=MICROBATCHES in dict(structure.choices),
     )
+
+
+def _counts(
+    microbatches: Sequence[int], stages: int, chunks: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yields (number of microbatches, number of chunks of a stage)."""
+    for count, number in itertools.product(microbatches, chunks):
+        # Only multiples of the number of stages can be interleaved.
+        if number == 1 or count % stages == 0:
+            yield count, number
 
 
 def _shards(structure: Structure, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -378,31 +403,3 @@ def stored_bytes(
             is_argument = store.kind in ("argument", "number")
             totals[is_argument] = totals[is_argument] + durations.local_bytes(value)
     return totals[0], totals[1]
-
-
-def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:
-    """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
-    and memory, from the fastest on; estimates.
-    """
-    if not all_prices:
-        return []
-    seconds = np.concatenate([prices.seconds for prices in all_prices])
-    memory = np.concatenate([prices.memory for prices in all_prices])
-    owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
-    front = []
-    least = np.inf
-    for index in np.lexsort((memory, seconds)):
-        if memory[index] < least:
-            least = memory[index]
-            prices, i = owners[index]
-            settings = ordered(prices.structure, prices.grid.orders[i])
-            stored = settings["variable_layout"] or settings["optimizer_layout"]
-            text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
-            if stored:
-                text += f" | {prices.structure.storage} {stored}"
-            for name, value in prices.structure.choices:
-                text += f" | {name}={value}"
-            if not prices.grid.plans_each and prices.grid.microbatches[i] > 1:
-                text += f" | {MICROBATCHES}={prices.grid.microbatches[i]}"
-            front.append((float(seconds[index]), float(memory[index]), text))
-    return front

@@ -25,7 +25,9 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape
 from meshtf.partition import build
 
-MICROBATCHES = "microbatches"  # the choice that is priced without a plan of its own
+# The choices that are priced without a plan for each value.
+MICROBATCHES = "microbatches"
+CHUNKS = "chunks"  # of each stage of a pipeline
 # What an axis shards is decided by the dimensions that ops with this fraction of all FLOPs have,
 # or variables with this fraction of all elements.
 _MAJOR = 0.01

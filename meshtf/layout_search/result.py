@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from meshtf.errors import MeshtfError
 from meshtf.forecast.reports.units import bytes_text, seconds_text
 from meshtf.layout_search.candidates import Candidate, Estimate, distinct_sizes
-from meshtf.layout_search.pricing import Prices
+from meshtf.layout_search.pricing import Prices, ordered
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 from meshtf.names.arguments import as_int
@@ -223,3 +225,29 @@ def _layout_text(candidate: Candidate) -> str:
         settings.append(f"slots {candidate.optimizer_layout}")
     settings.extend(f"{name}={value}" for name, value in candidate.choices.items())
     return " | ".join(settings)
+
+
+def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:
+    """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
+    and memory, from the fastest on; estimates.
+    """
+    if not all_prices:
+        return []
+    seconds = np.concatenate([prices.seconds for prices in all_prices])
+    memory = np.concatenate([prices.memory for prices in all_prices])
+    owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
+    front = []
+    least = np.inf
+    for index in np.lexsort((memory, seconds)):
+        if memory[index] < least and np.isfinite(seconds[index]):
+            least = memory[index]
+            prices, i = owners[index]
+            settings = ordered(prices.structure, prices.grid.orders[i])
+            stored = settings["variable_layout"] or settings["optimizer_layout"]
+            text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
+            if stored:
+                text += f" | {prices.structure.storage} {stored}"
+            for name, value in prices.choices(i).items():
+                text += f" | {name}={value}"
+            front.append((float(seconds[index]), float(memory[index]), text))
+    return front

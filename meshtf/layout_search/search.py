@@ -16,10 +16,16 @@ from meshtf.errors import ArgumentError, MeshtfError
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
 from meshtf.layout_search.pipelines import can_be_estimated, estimate
-from meshtf.layout_search.pricing import Prices, make_grid, pareto_front, price
-from meshtf.layout_search.problem import MICROBATCHES, Names, Problem, names_of_program
+from meshtf.layout_search.pricing import Prices, make_grid, price
+from meshtf.layout_search.problem import (
+    CHUNKS,
+    MICROBATCHES,
+    Names,
+    Problem,
+    names_of_program,
+)
 from meshtf.layout_search.ranking import Ranked, Ranking
-from meshtf.layout_search.result import SearchResult
+from meshtf.layout_search.result import SearchResult, pareto_front
 from meshtf.layout_search.space import (
     STORAGES,
     Structure,
@@ -92,12 +98,15 @@ def search(
       choices: further arguments of `build`, and their values to try: {"recompute": [False,
         True], "microbatches": [1, 2, 4]}. The number of microbatches is priced without
         planning each value, if the function splits the dimension "batch" by
-        `mtf.optimizers.accumulate_gradients`.
+        `mtf.optimizers.accumulate_gradients`. "chunks" are those of each stage of a pipeline,
+        which are interleaved if there are several (Narayanan et al. 2021, arXiv:2104.04473,
+        section 2.2.2).
       stages: the numbers of stages of a pipeline to try. Above 1 the mesh has an axis "stage"
         of that size, the outermost, and `build` makes a pipeline, whose number of
         microbatches it gets as well. Pipelines are estimated from the program without
         stages if that splits its batch as above, and only the best are planned in full.
-        Otherwise each number of microbatches needs its own plan: fix what you can.
+        Otherwise each number of microbatches and of chunks needs its own plan: fix what you
+        can.
       progress: a function of the number of plans so far, and of all plans that seem to be
         needed, called after each.
 
@@ -205,6 +214,8 @@ class Search:
         self.storages = storages
         self.stages = stages
         self.microbatches = [int(m) for m in choices.pop(MICROBATCHES, [1])]
+        self.has_chunks = CHUNKS in choices
+        self.chunks = [int(count) for count in choices.pop(CHUNKS, [1])]
         self.choices = choices
         self.prices: list[Prices] = []
         self.refused: list[tuple[Structure, MeshtfError]] = []
@@ -311,22 +322,30 @@ class Search:
 
     def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
         """Returns the choices that a structure is planned with. Each number of microbatches
-        of a pipeline that cannot be estimated has its own plan.
+        and of chunks of a pipeline that cannot be estimated has its own plan.
         """
         if structure.stages == 1 or self.estimates_pipelines:
             return self.choices
-        return {**self.choices, MICROBATCHES: self.microbatches}
+        chunks = {CHUNKS: self.chunks} if self.has_chunks else {}
+        return {**self.choices, MICROBATCHES: self.microbatches, **chunks}
 
     def _ranked(self, all_structures: Iterable[Structure]) -> Ranking:
         """Returns the structures that have sizes, in the order in which they are priced."""
         ranking = Ranking(self.problem, self.microbatches, self.prune)
         for structure in all_structures:
+            choices: dict[str, Any] = dict(structure.choices)
             counts = self.microbatches
-            choices = dict(structure.choices)
             if MICROBATCHES in choices:
-                counts = [int(choices[MICROBATCHES])]  # type: ignore[call-overload]
-            fixed = self.fixed_axes
-            grid = make_grid(structure, self.problem, self.names, counts, fixed)
+                counts = [choices[MICROBATCHES]]
+            chunks = [choices[CHUNKS]] if CHUNKS in choices else self.chunks
+            grid = make_grid(
+                structure,
+                self.problem,
+                self.names,
+                counts,
+                self.fixed_axes,
+                chunks=chunks if structure.stages > 1 else [1],
+            )
             if grid is not None:
                 ranking.add(structure, grid)
         return ranking

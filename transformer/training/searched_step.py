@@ -30,7 +30,10 @@ ABSTRACT_MESH = (
 
 
 def build(
-    mesh: mtf.Mesh, recompute: bool | None = None, microbatches: int = 1
+    mesh: mtf.Mesh,
+    recompute: bool | None = None,
+    microbatches: int = 1,
+    chunks: int = 1,
 ) -> Callable[..., Any]:
     """Returns the training step of the configuration on a mesh.
 
@@ -38,9 +41,10 @@ def build(
       mesh: the mesh.
       recompute: whether activations are computed again; None: as the configuration says.
       microbatches: the number of microbatches of a batch.
+      chunks: the number of chunks of each stage of a pipeline.
     """
     if mesh.axes.get(mesh.stages, 1) > 1:
-        return _build_pipeline(mesh, recompute, microbatches)
+        return _build_pipeline(mesh, recompute, microbatches, chunks)
     if recompute is not None:
         with gin.unlock_config():
             gin.bind_parameter("Architecture.recompute", recompute)
@@ -48,7 +52,7 @@ def build(
 
 
 def _build_pipeline(
-    mesh: mtf.Mesh, recompute: bool | None, microbatches: int
+    mesh: mtf.Mesh, recompute: bool | None, microbatches: int, chunks: int
 ) -> Callable[..., Any]:
     """Returns the training step of the configuration's language model as a pipeline; the
     arguments are those of `build`.
@@ -62,6 +66,7 @@ def _build_pipeline(
         PipelinedLanguageModel,
         architecture=architecture,
         microbatches=microbatches,
+        chunks=chunks,
     )
     return Run(mesh=mesh, model=model).trainer.training_step
 
