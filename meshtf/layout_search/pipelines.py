@@ -16,9 +16,8 @@ variables, is divided by S. A device has an S-th of the variables and of the gra
 first stage stores what the backward pass needs of up to S microbatches ("1f1b"), an S-th of
 each, or of more with several chunks. GPipe's schedule takes as long, and more memory.
 
-If layers cannot be divided evenly, the stage with the most of them decides. What it costs to
-send activations from stage to stage is left out: `FullPlans` corrects estimates by those
-pipelines that it plans in full.
+If layers cannot be divided evenly, the stage with the most of them decides. A stage waits for
+all that it receives. `FullPlans` corrects estimates by those pipelines that it plans in full.
 """
 
 from __future__ import annotations
@@ -37,10 +36,12 @@ from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph import Loop
 from meshtf.graph.recorder import Recorded
+from meshtf.hardware.links import CollectiveTimes
 from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
     SCANNED,
+    STAGE,
     Grid,
     Prices,
     live_bytes,
@@ -133,7 +134,30 @@ def staged_seconds(
         body = Schedule(varying, durations, counts=False)
     bubble = body.end * (stages - 1) / grid.chunks
     in_stages = (body.period * count + bubble) * _unevenness(loop.body, durations, grid)
-    return (in_stages + rest) / stages
+    return (in_stages + rest) / stages + _seconds_of_sends(loop.body, durations, grid)
+
+
+def _seconds_of_sends(body: Program, durations: Durations, grid: Grid) -> Any:
+    """Returns the seconds in which a stage waits for what it receives: `[candidates]`."""
+    num_bytes: Any = 0.0
+    for loop in _backward_loops(body):
+        num_bytes = num_bytes + _bytes_between_layers(loop, durations)
+    devices_of_stage: Any = 1
+    for size in grid.axes.values():
+        devices_of_stage = devices_of_stage * size
+    times = CollectiveTimes(
+        durations.hardware, {STAGE: grid.stages}, strides={STAGE: devices_of_stage}
+    )
+    seconds = times.seconds("send", (STAGE,), num_bytes) * durations.factor("send")
+    # Each chunk but the first receives activations, each but the last their gradients.
+    chunks = grid.stages * grid.chunks
+    received_by_stage = 2 * grid.microbatches * (chunks - 1) / grid.stages
+    return seconds * (received_by_stage + 2 * (grid.stages - 1))
+
+
+def _bytes_between_layers(loop: LoopStep, durations: Durations) -> Any:
+    """Returns the bytes of what a layer passes to the next one, by a loop over layers."""
+    return _total(durations, loop.outs[: loop.op.num_carries])
 
 
 def _unevenness(body: Program, durations: Durations, grid: Grid) -> Any:
@@ -194,8 +218,7 @@ def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any
     # The first stage has the most, and sends and receives activations.
     for step in _backward_loops(loop.body):
         first = at(step, count=_most_microbatches(grid))
-        sent = _total(durations, step.outs[: step.op.num_carries])
-        peak = np.maximum(peak, first + 2 * sent)
+        peak = np.maximum(peak, first + 2 * _bytes_between_layers(step, durations))
     return peak
 
 

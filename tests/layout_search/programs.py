@@ -81,21 +81,24 @@ def stack(mesh, microbatches=1, recompute=False, is_longer=False):
     return train_step
 
 
-def pipeline(mesh, microbatches=1):
+def pipeline(mesh, microbatches=1, chunks=1):
     """Returns the training step of `stack`; on a mesh with stages, of a pipeline of as many
     layers.
     """
     stages = mesh.axes.get(mesh.stages, 1)
     if stages == 1:
         return stack(mesh, microbatches)
-    return staged(mesh, microbatches)
+    return staged(mesh, microbatches, chunks)
 
 
-def staged(mesh, microbatches=1):
+def staged(mesh, microbatches=1, chunks=1):
     """Returns a training step of a pipeline of four layers, also on a mesh without stages."""
     layers = [Residual(mesh, f"layer_{i}") for i in range(4)]
     pipe = mtf.pipeline.GPipe(
-        layers, stages=mesh.axes.get(mesh.stages, 1), microbatches=microbatches
+        layers,
+        stages=mesh.axes.get(mesh.stages, 1),
+        microbatches=microbatches,
+        chunks=chunks,
     )
     variables = pipe.trainable_variables
     optimizer = mtf.optimizers.AdamW(variables, 1e-3)
