@@ -8,7 +8,8 @@
 
 It takes the gin files and settings of `python -m transformer.train`, but ignores their mesh. It
 tries all sizes of up to three axes, all sets of dimensions that an axis can shard, replicated
-variables, sharded slots (ZeRO-1), sharded variables (FSDP), recomputation and microbatches. It
+variables, sharded slots (ZeRO-1), sharded variables (FSDP), recomputation and microbatches; with
+--stages, pipelines with several numbers of interleaved chunks, too. It
 prints the best ten of those that fit into memory: time, memory, share of peak FLOPs, bytes
 received, time that devices wait. Without --measure it needs no devices and runs no step.
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.forecast.memory.peak_memory import Timelines
+from meshtf.forecast.memory_at_sizes import memory_of, timelines_of
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
@@ -51,9 +52,7 @@ from meshtf.layout_search.pricing import (
     Grid,
     durations_of_grid,
     medium_mesh,
-    memory_of,
     microbatch_dims,
-    timelines_of,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
@@ -129,7 +128,7 @@ class LowerBounds:
         key = structure.without_stages
         if key not in self._planned_gradients:
             program = self._gradient.plan(medium_mesh(structure, grid))
-            self._planned_gradients[key] = timelines_of(program, self._problem)
+            self._planned_gradients[key] = timelines_of(program, self._problem.hardware)
         timelines = self._planned_gradients[key]
         program = timelines.program
         durations = durations_of_grid(program, self._problem, grid)

@@ -31,6 +31,7 @@ import numpy as np
 from meshtf.errors import MeshtfError
 from meshtf.forecast.memory.live_tensors import live_values
 from meshtf.forecast.memory.peak_memory import Timelines
+from meshtf.forecast.memory_at_sizes import live_bytes, memory_of, stored_bytes
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
@@ -44,10 +45,7 @@ from meshtf.layout_search.pricing import (
     STAGE,
     Grid,
     Prices,
-    live_bytes,
-    memory_of,
     price_by,
-    stored_bytes,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure

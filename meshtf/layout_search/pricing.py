@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.forecast.memory.live_tensors import LiveValue, live_values
-from meshtf.forecast.memory.peak_memory import Timelines, by_stage
+from meshtf.forecast.memory.peak_memory import Timelines
+from meshtf.forecast.memory_at_sizes import memory_of, timelines_of
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
-from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
@@ -30,13 +29,9 @@ from meshtf.mesh import Mesh
 from meshtf.partition import (
     LoopStep,
     Program,
-    ReadStep,
-    Value,
-    WriteStep,
     build,
     walk,
 )
-from meshtf.partition.cost import local_bytes
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 PLANNED_MICROBATCHES = 2
@@ -146,6 +141,8 @@ def make_grid(
         devices = problem.devices // structure.stages
         all_sizes = list(factorizations(devices, len(axes)))
         orders = list(itertools.permutations(axes))
+    if structure.stages == 1:
+        chunks = (1,)
     counts = list(_counts(microbatches, structure.stages, chunks))
     rows: list[tuple[dict[str, int], tuple[str, ...], tuple[int, int]]] = []
     for sizes in all_sizes:
@@ -256,7 +253,7 @@ def price_by(
     arguments are those of `price`.
     """
     program = build(recorded.nodes, recorded.results, recorded.mesh)
-    timelines = timelines_of(program, problem)
+    timelines = timelines_of(program, problem.hardware)
     if durations is None:
         durations = durations_of_grid(program, problem, grid)
     seconds, memory = (
@@ -349,57 +346,3 @@ def microbatch_dims(
                     full_size = dim.size * planned
                     result["batch", dim.size] = full_size // microbatches
     return result
-
-
-def timelines_of(program: Program, problem: Problem) -> Timelines:
-    """Returns when each value of a program is live."""
-    return Timelines(program, set(), under_xla=problem.hardware.fuses)
-
-
-def memory_of(timelines: Timelines, durations: Durations) -> Any:
-    """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
-    peaks = [peak.everything for peak in timelines.peaks()]
-    stage = peaks.index(max(peaks))
-    total: Any = sum(stored_bytes(timelines.program, durations, stage))
-    for live in live_values(timelines, stage):
-        total = total + live_bytes(live, timelines.mesh, durations)
-    return total
-
-
-def live_bytes(live: LiveValue, mesh: Mesh, durations: Durations) -> Any:
-    """Returns the bytes on a device of a value that is live, for all sizes.
-
-    Args:
-      live: the value.
-      mesh: the mesh for which it was planned.
-      durations: those of all sizes.
-    """
-    if live.spec is None or not live.bytes:
-        return live.bytes
-    # XLA may store fewer bytes than the shard has, which does not depend on sizes.
-    planned_bytes = local_bytes(live.spec, live.placement, mesh)
-    shard_bytes = durations.shard_bytes(live.spec, live.placement)
-    return shard_bytes * (live.bytes / planned_bytes)
-
-
-def stored_bytes(
-    program: Program, durations: Durations, stage: int = 0
-) -> tuple[Any, Any]:
-    """Returns the bytes of the variables on a device of a stage, and those of the arguments,
-    for all sizes.
-    """
-    # A program that was recorded on another mesh only knows the placements of its reads.
-    stored: dict[Store, Value] = {}
-    for step, _ in walk(program):
-        if isinstance(step, ReadStep):
-            stored[step.store] = step.out
-        elif isinstance(step, WriteStep):
-            for store in step.variables:
-                stored.setdefault(store, Value(store.spec, store.placement))
-    of_stage = set(by_stage(stored.values(), program.mesh)[stage])
-    totals: list[Any] = [0.0, 0.0]
-    for store, value in stored.items():
-        if value in of_stage:
-            is_argument = store.kind in ("argument", "number")
-            totals[is_argument] = totals[is_argument] + durations.local_bytes(value)
-    return totals[0], totals[1]

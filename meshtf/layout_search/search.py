@@ -105,8 +105,7 @@ def search(
         of that size, the outermost, and `build` makes a pipeline, whose number of
         microbatches it gets as well. Pipelines are estimated from the program without
         stages if that splits its batch as above, and only the best are planned in full.
-        Otherwise each number of microbatches and of chunks needs its own plan: fix what you
-        can.
+        Otherwise each number of microbatches and chunks has a plan: fix what you can.
       progress: a function of the number of plans so far, and of all plans that seem to be
         needed, called after each.
 
@@ -321,9 +320,7 @@ class Search:
         return asked or group[:1]
 
     def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
-        """Returns the choices that a structure is planned with. Each number of microbatches
-        and of chunks of a pipeline that cannot be estimated has its own plan.
-        """
+        """Returns the choices of a structure: those that need plans of their own."""
         if structure.stages == 1 or self.estimates_pipelines:
             return self.choices
         chunks = {CHUNKS: self.chunks} if self.has_chunks else {}
@@ -334,17 +331,15 @@ class Search:
         ranking = Ranking(self.problem, self.microbatches, self.prune)
         for structure in all_structures:
             choices: dict[str, Any] = dict(structure.choices)
-            counts = self.microbatches
-            if MICROBATCHES in choices:
-                counts = [choices[MICROBATCHES]]
-            chunks = [choices[CHUNKS]] if CHUNKS in choices else self.chunks
             grid = make_grid(
                 structure,
                 self.problem,
                 self.names,
-                counts,
+                [choices[MICROBATCHES]]
+                if MICROBATCHES in choices
+                else self.microbatches,
                 self.fixed_axes,
-                chunks=chunks if structure.stages > 1 else [1],
+                [choices[CHUNKS]] if CHUNKS in choices else self.chunks,
             )
             if grid is not None:
                 ranking.add(structure, grid)

@@ -52,14 +52,35 @@ def test_the_first_choice_is_a_gin_file(call, tmp_path):
     out, err = call(save=str(path), recompute="both")
     assert "layouts on 8 devices (h100" in out
     assert "recompute=" in out
+    check_saved(path)
+
+
+def check_saved(path, *params):
+    """Compares the forecast of a saved choice with the time that is written beside it."""
     gin.clear_config()
-    command_line.configure(["lm_stdlib.gin", str(path)], SMALL)
+    command_line.configure(["lm_stdlib.gin", str(path)], [*SMALL, *params])
     with gin.unlock_config():
         gin.bind_parameter("Mesh.devices", "abstract")
     forecast = training_run.Run().explain(None, "h100")
     text = path.read_text(encoding="utf-8")
     assert forecast.positions == 8
     assert f"# {forecast.time.seconds:.4g} s a step" in text
+
+
+def test_a_pipeline_with_chunks_is_a_gin_file(call, tmp_path):
+    path = tmp_path / "pipeline.gin"
+    out, _ = call(
+        "Architecture.blocks = 4",
+        stages=["2"],
+        chunks=["2"],
+        microbatches=["2"],
+        rules="batch:data",
+        storage=["replicated"],
+        save=str(path),
+    )
+    assert "chunks=2" in out
+    assert "PipelinedLanguageModel.chunks = 2" in path.read_text(encoding="utf-8")
+    check_saved(path, "Architecture.blocks = 4")
 
 
 def test_what_is_fixed_and_why_another_is_slower(call):

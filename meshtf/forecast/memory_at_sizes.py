@@ -1,0 +1,73 @@
+"""The memory of a program for many sizes of axes and dimensions at once: one plan, and arrays
+in place of sizes.
+
+timelines = timelines_of(program, hardware)
+memory_of(timelines, durations)          # bytes [sizes]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshtf.forecast.memory.live_tensors import LiveValue, live_values
+from meshtf.forecast.memory.peak_memory import Timelines, by_stage
+from meshtf.forecast.time.durations import Durations
+from meshtf.graph import Store
+from meshtf.hardware import Hardware
+from meshtf.mesh import Mesh
+from meshtf.partition import Program, ReadStep, Value, WriteStep, walk
+from meshtf.partition.cost import local_bytes
+
+
+def timelines_of(program: Program, hardware: Hardware) -> Timelines:
+    """Returns when each value of a program is live."""
+    return Timelines(program, set(), under_xla=hardware.fuses)
+
+
+def memory_of(timelines: Timelines, durations: Durations) -> Any:
+    """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
+    peaks = [peak.everything for peak in timelines.peaks()]
+    stage = peaks.index(max(peaks))
+    total: Any = sum(stored_bytes(timelines.program, durations, stage))
+    for live in live_values(timelines, stage):
+        total = total + live_bytes(live, timelines.mesh, durations)
+    return total
+
+
+def live_bytes(live: LiveValue, mesh: Mesh, durations: Durations) -> Any:
+    """Returns the bytes on a device of a value that is live, for all sizes.
+
+    Args:
+      live: the value.
+      mesh: the mesh for which it was planned.
+      durations: those of all sizes.
+    """
+    if live.spec is None or not live.bytes:
+        return live.bytes
+    # XLA may store fewer bytes than the shard has, which does not depend on sizes.
+    planned_bytes = local_bytes(live.spec, live.placement, mesh)
+    shard_bytes = durations.shard_bytes(live.spec, live.placement)
+    return shard_bytes * (live.bytes / planned_bytes)
+
+
+def stored_bytes(
+    program: Program, durations: Durations, stage: int = 0
+) -> tuple[Any, Any]:
+    """Returns the bytes of the variables on a device of a stage, and those of the arguments,
+    for all sizes.
+    """
+    # A program that was recorded on another mesh only knows the placements of its reads.
+    stored: dict[Store, Value] = {}
+    for step, _ in walk(program):
+        if isinstance(step, ReadStep):
+            stored[step.store] = step.out
+        elif isinstance(step, WriteStep):
+            for store in step.variables:
+                stored.setdefault(store, Value(store.spec, store.placement))
+    of_stage = set(by_stage(stored.values(), program.mesh)[stage])
+    totals: list[Any] = [0.0, 0.0]
+    for store, value in stored.items():
+        if value in of_stage:
+            is_argument = store.kind in ("argument", "number")
+            totals[is_argument] = totals[is_argument] + durations.local_bytes(value)
+    return totals[0], totals[1]
