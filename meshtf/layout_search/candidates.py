@@ -340,7 +340,9 @@ def _sizes(prices: Prices, index: int) -> tuple[int, ...]:
     """
     grid = prices.grid
     sizes = [int(grid.axes[axis][index]) for axis, _ in prices.structure.axes]
-    return (*sizes, int(grid.microbatches[index]), int(grid.chunks[index]))
+    microbatches = int(grid.microbatches[index])
+    chunks = int(grid.chunks[index])
+    return (*sizes, microbatches, chunks)
 
 
 def _num_shards(prices: Prices, index: int) -> dict[str, int]:

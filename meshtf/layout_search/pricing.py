@@ -180,10 +180,11 @@ def _counts(
     microbatches: Sequence[int], stages: int, chunks: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
     """Yields (number of microbatches, number of chunks of a stage)."""
-    for count, number in itertools.product(microbatches, chunks):
+    for pair in itertools.product(microbatches, chunks):
+        num_microbatches, num_chunks = pair
         # Only multiples of the number of stages can be interleaved.
-        if number == 1 or count % stages == 0:
-            yield count, number
+        if num_chunks == 1 or num_microbatches % stages == 0:
+            yield pair
 
 
 def _shards(structure: Structure, sizes: Mapping[str, int]) -> dict[str, int]:
