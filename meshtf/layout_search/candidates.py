@@ -230,14 +230,19 @@ class FullPlans:
 
     def _refused_chunks(self, prices: Prices) -> float:
         """Returns the number of chunks of a stage from which on pipelines of a structure, or
-        several of its kind, were refused; infinity if none were.
+        several of its kind, were refused; infinity if none were. Several chunks are refused
+        for the layers of the model, so with any structure.
         """
         if not prices.grid.is_estimated:
             return math.inf
         pipelines = [(p, int(p.grid.chunks[i])) for p, i in self._refused_pipelines]
         kind = _kind_of(prices)
         of_kind = sorted(chunks for p, chunks in pipelines if _kind_of(p) == kind)
-        limits = [chunks for p, chunks in pipelines if p is prices]
+        limits = [
+            chunks
+            for p, chunks in pipelines
+            if p is prices or (chunks > 1 and p.grid.stages == prices.grid.stages)
+        ]
         limits += of_kind[_MANY_REFUSED - 1 :]
         return min(limits, default=math.inf)
 

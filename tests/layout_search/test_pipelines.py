@@ -33,6 +33,10 @@ SLOW = Hardware(
     memory_bandwidth=1e9,
     links=(Link("network", None, bandwidth=1e9, latency=0.0),),
 )
+# Besides, sends take no time.
+FAST_LINKS = dataclasses.replace(
+    SLOW, links=(Link("network", None, bandwidth=1e15, latency=0.0),)
+)
 LARGE = (np.zeros([4096, 16], "float32"), np.int32(0))
 
 
@@ -175,3 +179,59 @@ def test_refused_pipelines_are_named():
     assert all(candidate.outline is not None for candidate in result.best)
     with pytest.raises(mtf.LayoutError, match="this model has no pipeline"):
         searched(refusing, hardware, stages=(2, 4))
+
+
+def without_chunks(mesh, microbatches=1, chunks=1):
+    """Returns what `pipeline` does; no stage has several chunks."""
+    if chunks > 1:
+        raise mtf.PlanError("one chunk on each stage.")
+    return pipeline(mesh, microbatches)
+
+
+def test_where_chunks_are_refused_pipelines_without_them_are_shown():
+    result = searched(without_chunks, FAST_LINKS, stages=(2,))
+    assert result.refused
+    assert len(result.best) == 10
+    assert all("chunks" not in candidate.choices for candidate in result.best)
+
+
+def test_chunks_are_interleaved_where_stages_wait_for_each_other():
+    problem = Problem(pipeline, LARGE, 8, FAST_LINKS, memory=2**40)
+    structure = Structure((("data", ("batch",)),), stages=2)
+    names = names_of_program(problem.record("", {}, {}))
+    grid = make_grid(structure, problem, names, [2], {}, CHUNKS)
+    recorded = record(structure, problem, grid)
+    prices = estimate(structure, problem, grid, recorded)
+    one, two = (plan_in_full(problem, prices, index) for index in range(2))
+    assert list(grid.chunks) == CHUNKS
+    # (M + (S - 1) / v) / M: 3 / 2 and 2.5 / 2.
+    assert two.seconds / one.seconds == pytest.approx(2.5 / 3, rel=0.02)
+    assert prices.seconds[1] / prices.seconds[0] == pytest.approx(2.5 / 3, rel=0.02)
+
+
+def test_one_recording_serves_all_numbers_of_stages():
+    problem = Problem(pipeline, LARGE, 8, SLOW, memory=2**40)
+    names = names_of_program(problem.record("", {}, {}))
+    structures_by_stages = {
+        stages: Structure((("data", ("batch",)),), stages=stages) for stages in (2, 4)
+    }
+    grids = {
+        stages: make_grid(structure, problem, names, MICROBATCHES, {})
+        for stages, structure in structures_by_stages.items()
+    }
+    bounds = LowerBounds(problem, {}, MICROBATCHES)
+    for stages, structure in structures_by_stages.items():
+        _, durations = bounds.of_gradient(structure, grids[stages])
+        by_recording = [
+            estimate(
+                structure,
+                problem,
+                grids[stages],
+                record(structures_by_stages[other], problem, grids[other]),
+                durations,
+            )
+            for other in (2, 4)
+        ]
+        first, second = by_recording
+        np.testing.assert_allclose(first.seconds, second.seconds)
+        np.testing.assert_allclose(first.memory, second.memory)
