@@ -172,7 +172,7 @@ class FullPlans:
         fitting: list[tuple[Candidate, Prices, int]] = []
         seen = set()
         limits = {id(prices): self._refused_chunks(prices) for prices in all_prices}
-        corrections = [self._correction_of(prices) for prices in all_prices]
+        corrections = [self.correction_of(prices) for prices in all_prices]
         for prices, index, seconds in _fastest(self._problem, all_prices, corrections):
             if seconds > self._limit_of([candidate for candidate, _, _ in fitting]):
                 break
@@ -220,7 +220,7 @@ class FullPlans:
         candidate = plan_in_full(self._problem, prices, index)
         if not prices.grid.is_estimated:
             return candidate
-        estimated = candidate.estimated * self._correction_of(prices).seconds
+        estimated = candidate.estimated * self.correction_of(prices).seconds
         correction = Correction(
             seconds=candidate.seconds / float(prices.seconds[index]),
             memory=candidate.peak / float(prices.memory[index]),
@@ -248,7 +248,7 @@ class FullPlans:
 
     def _estimated(self, prices: Prices, index: int) -> Candidate:
         """Returns a candidate without a plan."""
-        factor = self._correction_of(prices)
+        factor = self.correction_of(prices)
         estimate = _estimate(prices, index)
         seconds = estimate.seconds * factor.seconds
         return Candidate(
@@ -261,7 +261,7 @@ class FullPlans:
             **estimate.mesh_settings,
         )
 
-    def _correction_of(self, prices: Prices) -> Correction:
+    def correction_of(self, prices: Prices) -> Correction:
         """Returns the factors of the estimates of a structure: those of its kind; if none of
         these has a plan, those of pipelines with the same choices, or of any.
         """

@@ -10,7 +10,12 @@ import numpy as np
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.reports.units import bytes_text, seconds_text
-from meshtf.layout_search.candidates import Candidate, Estimate, distinct_sizes
+from meshtf.layout_search.candidates import (
+    Candidate,
+    Estimate,
+    FullPlans,
+    distinct_sizes,
+)
 from meshtf.layout_search.pricing import Prices, ordered
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
@@ -227,14 +232,19 @@ def _layout_text(candidate: Candidate) -> str:
     return " | ".join(settings)
 
 
-def pareto_front(all_prices: Sequence[Prices]) -> list[tuple[float, float, str]]:
+def pareto_front(
+    all_prices: Sequence[Prices], plans: FullPlans
+) -> list[tuple[float, float, str]]:
     """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
-    and memory, from the fastest on; estimates.
+    and memory, from the fastest on; estimates, which plans of pipelines correct.
     """
     if not all_prices:
         return []
-    seconds = np.concatenate([prices.seconds for prices in all_prices])
-    memory = np.concatenate([prices.memory for prices in all_prices])
+    factors = [plans.correction_of(prices) for prices in all_prices]
+    seconds = np.concatenate(
+        [p.seconds * f.seconds for p, f in zip(all_prices, factors)]
+    )
+    memory = np.concatenate([p.memory * f.memory for p, f in zip(all_prices, factors)])
     owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
     front = []
     least = np.inf

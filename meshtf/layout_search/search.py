@@ -244,7 +244,7 @@ class Search:
         return SearchResult(
             problem=self.problem,
             best=tuple(best),
-            front=tuple(pareto_front(self.prices)),
+            front=tuple(pareto_front(self.prices, self.plans)),
             num_priced=num_priced + ranking.num_candidates,
             num_planned=len(self.prices),
             num_pruned=len(ranking),
@@ -350,7 +350,7 @@ class Search:
         the others in the ranking.
         """
         ranking.check_bounds()
-        plans = FullPlans(self.problem, self.num_best)
+        plans = self.plans = FullPlans(self.problem, self.num_best)
         while (ranked := ranking.pop(self._last_estimate())) is not None:
             self._price(ranked, ranking)
         # Plans of pipelines are long: they wait until everything else is priced.

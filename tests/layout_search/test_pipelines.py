@@ -146,6 +146,8 @@ def test_the_first_choice_is_planned_and_a_pipeline_after_it_is_an_estimate():
     assert any(candidate.outline is None for candidate in others)
     assert "~" in str(result)
     assert first.seconds <= min(candidate.seconds for candidate in others)
+    # The front is corrected as these are.
+    assert result.front[0][0] == pytest.approx(first.seconds)
 
 
 def test_a_pipeline_also_without_stages_has_plans_of_its_own():
