@@ -160,7 +160,7 @@ def _bytes_between_layers(loop: LoopStep, durations: Durations) -> Any:
 
 def _unevenness(body: Program, durations: Durations, grid: Grid) -> Any:
     """Returns how many layers the stage with the most of them has, over the mean; infinity if
-    there are fewer layers than chunks: `[candidates]`.
+    there are too few layers for several chunks on each stage: `[candidates]`.
     """
     loops = list(_backward_loops(body))
     if not loops:
@@ -169,7 +169,9 @@ def _unevenness(body: Program, durations: Durations, grid: Grid) -> Any:
     # Chunks differ by one layer at most, and the last ones have one more.
     of_chunk, remaining = np.divmod(layers, grid.stages * grid.chunks)
     largest = of_chunk * grid.chunks + np.ceil(remaining / grid.stages)
-    return np.where(of_chunk > 0, largest * grid.stages / layers, np.inf)
+    # Ops before and after the layers may be stages, too.
+    is_legal = (of_chunk > 0) | (grid.chunks == 1)
+    return np.where(is_legal, largest * grid.stages / layers, np.inf)
 
 
 def _most_microbatches(grid: Grid) -> Any:

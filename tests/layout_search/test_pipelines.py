@@ -111,7 +111,14 @@ def test_no_bound_exceeds_an_estimate(index):
     assert number > 100
 
 
-def searched(build, hardware, prune=True, memory=2**40, stages=(1, 2, 4)):
+def searched(
+    build,
+    hardware,
+    prune=True,
+    memory=2**40,
+    stages=(1, 2, 4),
+    microbatches=MICROBATCHES,
+):
     """Returns the result of a search with stages."""
     problem = Problem(build, STACK_ARGUMENTS, 8, hardware, memory=memory)
     return Search(
@@ -120,7 +127,7 @@ def searched(build, hardware, prune=True, memory=2**40, stages=(1, 2, 4)):
         axes={},
         layout=None,
         storages=STORAGES,
-        choices={"microbatches": MICROBATCHES, "chunks": CHUNKS},
+        choices={"microbatches": microbatches, "chunks": CHUNKS},
         stages=stages,
         prune=prune,
     ).run()
@@ -153,9 +160,10 @@ def test_the_first_choice_is_planned_and_a_pipeline_after_it_is_an_estimate():
 def test_a_pipeline_also_without_stages_has_plans_of_its_own():
     problem = Problem(staged, STACK_ARGUMENTS, 8, as_hardware("h100"), memory=2**40)
     assert not can_be_estimated(problem, MICROBATCHES, {})
-    result = searched(staged, problem.hardware, stages=(2,))
+    result = searched(staged, problem.hardware, stages=(2,), microbatches=[1, 2])
     assert all(candidate.outline is not None for candidate in result.best)
     assert len({c.choices["microbatches"] for c in result.best}) > 1
+    assert len({c.choices["chunks"] for c in result.best}) > 1
 
 
 def test_the_memory_of_an_estimate_decides_whether_it_fits():
@@ -237,3 +245,14 @@ def test_one_recording_serves_all_numbers_of_stages():
         first, second = by_recording
         np.testing.assert_allclose(first.seconds, second.seconds)
         np.testing.assert_allclose(first.memory, second.memory)
+
+
+def test_there_may_be_more_stages_than_layers_in_the_loop():
+    problem = Problem(pipeline, LARGE, 16, FAST_LINKS, memory=2**40)
+    structure = Structure((("data", ("batch",)),), stages=8)
+    names = names_of_program(problem.record("", {}, {}))
+    grid = make_grid(structure, problem, names, [8], {}, CHUNKS)
+    recorded = record(structure, problem, grid)
+    one, two = estimate(structure, problem, grid, recorded).seconds
+    assert one < np.inf
+    assert two == np.inf
