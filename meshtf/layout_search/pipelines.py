@@ -217,8 +217,9 @@ def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any
     peak = np.maximum(peak, at(None, count=1))
     # The first stage has the most, and sends and receives activations.
     for step in _backward_loops(loop.body):
-        first = at(step, count=_most_microbatches(grid))
-        peak = np.maximum(peak, first + 2 * _bytes_between_layers(step, durations))
+        between_stages = 2 * _bytes_between_layers(step, durations)
+        bytes_at_step = at(step, count=_most_microbatches(grid))
+        peak = np.maximum(peak, bytes_at_step + between_stages)
     return peak
 
 
