@@ -40,19 +40,19 @@ from meshtf.layout_search.beginning import (
 )
 from meshtf.layout_search.candidates import MEMORY_MARGIN
 from meshtf.layout_search.pipelines import (
-    loop_over_microbatches,
-    residual_bytes,
     staged_memory,
     staged_seconds,
-    without_gathers,
+    without_collectives_of_weights,
 )
 from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
     SCANNED,
     Grid,
     durations_of_grid,
+    loop_over_microbatches,
     medium_mesh,
     microbatch_dims,
+    residual_bytes,
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
@@ -248,7 +248,7 @@ def _seconds_of_forward(
     if not isinstance(last, LoopStep) or last.outs:
         return Schedule(program, durations, counts=False).computed
     # What follows may run while the last collectives of a microbatch do.
-    last_body = without_gathers(last.body) if gathers_once else last.body
+    last_body = without_collectives_of_weights(last.body) if gathers_once else last.body
     body = Schedule(last_body, durations, counts=False)
     return body.computed * durations.sizes.num_iterations(last)
 

@@ -1,7 +1,6 @@
 """The time and memory of a pipeline, estimated from the program without stages.
 
-    if can_be_estimated(problem, [1, 2, 4], choices):        # a loop over microbatches
-        prices = estimate(structure, problem, grid, recorded)
+    prices = estimate(structure, problem, grid, recorded)
 
 The plan of a deep pipeline is as long as the model, and is another one for each number of
 microbatches. But the program without stages, on the devices of one stage, says what a
@@ -23,59 +22,31 @@ all that it receives. `FullPlans` corrects estimates by those pipelines that it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtf.errors import MeshtfError
 from meshtf.forecast.memory.live_tensors import live_values
 from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.memory_at_sizes import live_bytes, memory_of, stored_bytes
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
-from meshtf.graph import Loop
 from meshtf.graph.recorder import Recorded
 from meshtf.hardware.links import CollectiveTimes
-from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.pricing import (
-    PLANNED_MICROBATCHES,
-    SCANNED,
     STAGE,
     Grid,
     Prices,
+    loop_over_microbatches,
     price_by,
+    stacks,
 )
-from meshtf.layout_search.problem import MICROBATCHES, Problem
+from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
 from meshtf.partition.steps import inputs_of, outputs_of
-
-
-def can_be_estimated(
-    problem: Problem, microbatches: Sequence[int], choices: Mapping[str, Any]
-) -> bool:
-    """Returns whether the program without stages computes gradients in a loop over
-    microbatches, as `mtf.optimizers.accumulate_gradients` does.
-
-    Args:
-      problem: what is searched for.
-      microbatches: the numbers of microbatches that are tried.
-      choices: the further arguments of the program.
-    """
-    if max(microbatches) == 1:
-        return False
-    choices = {**choices, MICROBATCHES: PLANNED_MICROBATCHES}
-    try:
-        recorded = problem.record("", {}, choices)
-    except MeshtfError:
-        return False
-    loops = [node.op for node in recorded.nodes if isinstance(node.op, Loop)]
-    return any(
-        loop.dim is not None and loop.dim.name == SCANNED and has_gradient(loop)
-        for loop in loops
-    )
 
 
 def estimate(
@@ -126,12 +97,14 @@ def staged_seconds(
     body = Schedule(loop.body, durations, counts=False)
     count, stages = grid.microbatches, grid.stages
     rest = seconds - (body.period * (count - 1) + body.end)
-    varying = without_gathers(loop.body)
+    varying = without_collectives_of_weights(loop.body)
     if varying is not loop.body:
         rest = rest + _seconds_of_gathers(loop.body, durations)
         body = Schedule(varying, durations, counts=False)
-    bubble = body.end * (stages - 1) / grid.chunks
-    in_stages = (body.period * count + bubble) * _unevenness(loop.body, durations, grid)
+    waits = _seconds_of_reductions(loop.body, durations)
+    bubble = (body.end + waits) * (stages - 1) / grid.chunks
+    in_stages = (body.period + waits) * count + bubble
+    in_stages = in_stages * _unevenness(loop.body, durations, grid)
     return (in_stages + rest) / stages + _seconds_of_sends(loop.body, durations, grid)
 
 
@@ -241,8 +214,8 @@ def _of_body(
       microbatches: how many microbatches the stage stores the residuals of.
       step: while it runs; None: at the peak of the body.
     """
-    residuals = set(_stacks(body, of_forward=True))
-    gradients = set(_stacks(body, of_forward=False))
+    residuals = set(stacks(body, of_forward=True))
+    gradients = set(stacks(body, of_forward=False))
     total: Any = 0.0
     for live in live_values(timelines, 0, body, step):
         num_bytes = live_bytes(live, timelines.mesh, durations)
@@ -260,7 +233,7 @@ def _bytes_of_copies(body: Program, durations: Durations) -> Any:
     """Returns the bytes of what the forward and the backward pass read that is computed from
     weights only, in all layers.
     """
-    copied = {x for x in _stacks(body, of_forward=True) if not _has_examples(x)}
+    copied = {x for x in stacks(body, of_forward=True) if not _has_examples(x)}
     total: Any = 0.0
     for layers in _loops_over_layers(body):
         loop = layers.loop
@@ -294,6 +267,19 @@ class _Layers(NamedTuple):
         return [step for step in self.invariant if isinstance(step, ReshardStep)]
 
     @property
+    def reductions(self) -> list[ReshardStep]:
+        """The reductions of gradients that the backward pass returns and does not wait for. A
+        stage does: it adds gradients to their sums at once.
+        """
+        if not self.loop.node.primals:
+            return []
+        return [
+            step
+            for step in self.varying
+            if isinstance(step, ReshardStep) and step.out in self.loop.body.results
+        ]
+
+    @property
     def values(self) -> Iterator[Value]:
         """The values that the body computes from weights."""
         for step in self.invariant:
@@ -304,7 +290,7 @@ def _loops_over_layers(body: Program) -> Iterator[_Layers]:
     """Yields the loops over layers of the forward and the backward pass."""
     computed = {x for step in body.steps for x in outputs_of(step)}
     computed.difference_update(
-        x for x in _stacks(body, of_forward=True) if not _has_examples(x)
+        x for x in stacks(body, of_forward=True) if not _has_examples(x)
     )
     for loop in body.steps:
         if isinstance(loop, LoopStep):
@@ -331,16 +317,16 @@ def _split_by_inputs(loop: LoopStep, varying: set[Value]) -> _Layers:
     return layers
 
 
-def without_gathers(body: Program) -> Program:
-    """Returns the body of the loop over microbatches without the collectives of weights, which
-    a pipeline runs once for all microbatches.
+def without_collectives_of_weights(body: Program) -> Program:
+    """Returns the body of the loop over microbatches without gathers of weights, which a
+    pipeline runs once for all microbatches, and without `_Layers.reductions`.
     """
     loops: dict[Step, Step] = {}
     for layers in _loops_over_layers(body):
-        gathered = {step.out for step in layers.gathers}
-        if gathered:
+        excluded = {step.out for step in (*layers.gathers, *layers.reductions)}
+        if excluded:
             inner = layers.loop.body
-            steps = [x for x in inner.steps if gathered.isdisjoint(outputs_of(x))]
+            steps = [x for x in inner.steps if excluded.isdisjoint(outputs_of(x))]
             inner = dataclasses.replace(inner, steps=tuple(steps))
             loops[layers.loop] = dataclasses.replace(layers.loop, body=inner)
     if not loops:
@@ -359,33 +345,30 @@ def _seconds_of_gathers(body: Program, durations: Durations) -> Any:
     return total
 
 
+def _seconds_of_reductions(body: Program, durations: Durations) -> Any:
+    """Returns the seconds of `_Layers.reductions` for one microbatch. A stage reduces gradients
+    before it casts them for the sum.
+    """
+    total: Any = 0.0
+    for layers in _loops_over_layers(body):
+        count = durations.sizes.num_iterations(layers.loop)
+        casts = {
+            step.outs[0]: step.ins[0]
+            for step in layers.varying
+            if isinstance(step, Compute) and step.node.op.display_name == "cast"
+        }
+        for step in layers.reductions:
+            source = casts.get(step.src, step.src)
+            share = durations.local_bytes(source) / durations.local_bytes(step.src)
+            total = total + durations.reshard(step) * share * count
+    return total
+
+
 def _backward_loops(body: Program) -> Iterator[LoopStep]:
     """Yields the loops of the backward pass, such as that over layers."""
     for step in body.steps:
         if isinstance(step, LoopStep) and step.node.primals:
             yield step
-
-
-def loop_over_microbatches(program: Program) -> LoopStep | None:
-    """Returns the loop that computes gradients; None: there is none."""
-    for step in program.steps:
-        if isinstance(step, LoopStep) and has_gradient(step.op):
-            return step
-    return None
-
-
-def residual_bytes(program: Program, durations: Durations) -> Any:
-    """Returns the bytes that the loops of the forward pass, such as that over layers, have
-    stacked for the gradient.
-    """
-    return _total(durations, _stacks(program, of_forward=True))
-
-
-def _stacks(program: Program, of_forward: bool) -> Iterator[Value]:
-    """Yields the values that loops of the forward pass, or of the backward pass, stack."""
-    for step in program.steps:
-        if isinstance(step, LoopStep) and bool(step.node.primals) != of_forward:
-            yield from step.outs[step.op.num_carries + step.op.num_sums :]
 
 
 def _has_examples(value: Value) -> bool:

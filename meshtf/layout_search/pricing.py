@@ -16,19 +16,23 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.errors import MeshtfError
 from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.memory_at_sizes import memory_of, timelines_of
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
+from meshtf.graph import Loop
 from meshtf.graph.recorder import Recorded
+from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
 from meshtf.partition import (
     LoopStep,
     Program,
+    Value,
     build,
     walk,
 )
@@ -347,3 +351,50 @@ def microbatch_dims(
                     full_size = dim.size * planned
                     result["batch", dim.size] = full_size // microbatches
     return result
+
+
+def can_be_estimated(
+    problem: Problem, microbatches: Sequence[int], choices: Mapping[str, Any]
+) -> bool:
+    """Returns whether the program without stages computes gradients in a loop over
+    microbatches, as `mtf.optimizers.accumulate_gradients` does.
+
+    Args:
+      problem: what is searched for.
+      microbatches: the numbers of microbatches that are tried.
+      choices: the further arguments of the program.
+    """
+    if max(microbatches) == 1:
+        return False
+    choices = {**choices, MICROBATCHES: PLANNED_MICROBATCHES}
+    try:
+        recorded = problem.record("", {}, choices)
+    except MeshtfError:
+        return False
+    loops = [node.op for node in recorded.nodes if isinstance(node.op, Loop)]
+    return any(
+        loop.dim is not None and loop.dim.name == SCANNED and has_gradient(loop)
+        for loop in loops
+    )
+
+
+def loop_over_microbatches(program: Program) -> LoopStep | None:
+    """Returns the loop that computes gradients; None: there is none."""
+    for step in program.steps:
+        if isinstance(step, LoopStep) and has_gradient(step.op):
+            return step
+    return None
+
+
+def residual_bytes(program: Program, durations: Durations) -> Any:
+    """Returns the bytes that the loops of the forward pass, such as that over layers, have
+    stacked for the gradient.
+    """
+    return sum(map(durations.local_bytes, stacks(program, of_forward=True)), 0.0)
+
+
+def stacks(program: Program, of_forward: bool) -> Iterator[Value]:
+    """Yields the values that loops of the forward pass, or of the backward pass, stack."""
+    for step in program.steps:
+        if isinstance(step, LoopStep) and bool(step.node.primals) != of_forward:
+            yield from step.outs[step.op.num_carries + step.op.num_sums :]
