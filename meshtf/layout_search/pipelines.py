@@ -101,7 +101,8 @@ def staged_seconds(
     if varying is not loop.body:
         rest = rest + _seconds_of_gathers(loop.body, durations)
         body = Schedule(varying, durations, counts=False)
-    waits = _seconds_of_reductions(loop.body, durations)
+    waits, once = _seconds_of_reductions(loop.body, durations)
+    rest = rest + once
     bubble = (body.end + waits) * (stages - 1) / grid.chunks
     in_stages = (body.period + waits) * count + bubble
     in_stages = in_stages * _unevenness(loop.body, durations, grid)
@@ -268,9 +269,7 @@ class _Layers(NamedTuple):
 
     @property
     def reductions(self) -> list[ReshardStep]:
-        """The reductions of gradients that the backward pass returns and does not wait for. A
-        stage does: it adds gradients to their sums at once.
-        """
+        """The reductions of gradients that the backward pass returns and does not wait for."""
         if not self.loop.node.primals:
             return []
         return [
@@ -345,11 +344,14 @@ def _seconds_of_gathers(body: Program, durations: Durations) -> Any:
     return total
 
 
-def _seconds_of_reductions(body: Program, durations: Durations) -> Any:
-    """Returns the seconds of `_Layers.reductions` for one microbatch. A stage reduces gradients
-    before it casts them for the sum.
+def _seconds_of_reductions(body: Program, durations: Durations) -> tuple[Any, Any]:
+    """Returns the seconds of `_Layers.reductions` for each microbatch, and for all of them.
+
+    A stage reduces a gradient before it casts it for the sum over microbatches, and waits for
+    it. Without a cast, the sum is partial until the last microbatch: see `plan_call`.
     """
-    total: Any = 0.0
+    for_each: Any = 0.0
+    for_all: Any = 0.0
     for layers in _loops_over_layers(body):
         count = durations.sizes.num_iterations(layers.loop)
         casts = {
@@ -358,10 +360,14 @@ def _seconds_of_reductions(body: Program, durations: Durations) -> Any:
             if isinstance(step, Compute) and step.node.op.display_name == "cast"
         }
         for step in layers.reductions:
-            source = casts.get(step.src, step.src)
-            share = durations.local_bytes(source) / durations.local_bytes(step.src)
-            total = total + durations.reshard(step) * share * count
-    return total
+            seconds = durations.reshard(step) * count
+            if step.src not in casts:
+                for_all = for_all + seconds
+                continue
+            source_bytes = durations.local_bytes(casts[step.src])
+            share = source_bytes / durations.local_bytes(step.src)
+            for_each = for_each + seconds * share
+    return for_each, for_all
 
 
 def _backward_loops(body: Program) -> Iterator[LoopStep]:

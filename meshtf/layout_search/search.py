@@ -330,16 +330,16 @@ class Search:
         """Returns the structures that have sizes, in the order in which they are priced."""
         ranking = Ranking(self.problem, self.microbatches, self.prune)
         for structure in all_structures:
-            choices: dict[str, Any] = dict(structure.choices)
+            counts: dict[str, Any] = {MICROBATCHES: self.microbatches}
+            counts[CHUNKS] = self.chunks
+            counts |= {name: [x] for name, x in structure.choices if name in counts}
             grid = make_grid(
                 structure,
                 self.problem,
                 self.names,
-                [choices[MICROBATCHES]]
-                if MICROBATCHES in choices
-                else self.microbatches,
+                counts[MICROBATCHES],
                 self.fixed_axes,
-                [choices[CHUNKS]] if CHUNKS in choices else self.chunks,
+                counts[CHUNKS],
             )
             if grid is not None:
                 ranking.add(structure, grid)

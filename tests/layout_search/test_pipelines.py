@@ -52,6 +52,14 @@ def estimated(problem, all_stages=(2, 4), max_axes=2):
                 yield chosen, grid, estimate(chosen, problem, grid, recorded)
 
 
+def estimate_of(structure, problem, microbatches, chunks=(1,)):
+    """Returns (grid, estimated prices) of one structure."""
+    names = names_of_program(problem.record("", {}, {}))
+    grid = make_grid(structure, problem, names, microbatches, {}, chunks)
+    recorded = record(structure, problem, grid)
+    return grid, estimate(structure, problem, grid, recorded)
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 def test_an_estimate_is_close_to_the_plan(storage):
     problem = Problem(pipeline, LARGE, 8, SLOW, memory=2**40)
@@ -85,15 +93,11 @@ def test_weights_are_gathered_once_for_all_microbatches():
     structure = Structure(
         (("data", ("batch",)),), "variables", "d_model", ("data",), stages=2
     )
-    names = names_of_program(problem.record("", {}, {}))
-    grid = make_grid(structure, problem, names, [2, 4, 8], {})
-    recorded = record(structure, problem, grid)
-    prices = estimate(structure, problem, grid, recorded)
+    grid, prices = estimate_of(structure, problem, [2, 4, 8])
     for index in range(len(grid)):
         candidate = plan_in_full(problem, prices, index)
         ratio = candidate.seconds / float(prices.seconds[index])
-        # The plan hides a part of the reductions of gradients, which the estimate counts.
-        assert 0.9 < ratio < 1.03
+        assert 0.97 < ratio < 1.03
 
 
 @pytest.mark.parametrize("index", range(20))
@@ -209,10 +213,7 @@ def test_where_chunks_are_refused_pipelines_without_them_are_shown():
 def test_chunks_are_interleaved_where_stages_wait_for_each_other():
     problem = Problem(pipeline, LARGE, 8, FAST_LINKS, memory=2**40)
     structure = Structure((("data", ("batch",)),), stages=2)
-    names = names_of_program(problem.record("", {}, {}))
-    grid = make_grid(structure, problem, names, [2], {}, CHUNKS)
-    recorded = record(structure, problem, grid)
-    prices = estimate(structure, problem, grid, recorded)
+    grid, prices = estimate_of(structure, problem, [2], CHUNKS)
     one, two = (plan_in_full(problem, prices, index) for index in range(2))
     assert list(grid.chunks) == CHUNKS
     # (M + (S - 1) / v) / M: 3 / 2 and 2.5 / 2.
@@ -251,9 +252,7 @@ def test_one_recording_serves_all_numbers_of_stages():
 def test_there_may_be_more_stages_than_layers_in_the_loop():
     problem = Problem(pipeline, LARGE, 16, FAST_LINKS, memory=2**40)
     structure = Structure((("data", ("batch",)),), stages=8)
-    names = names_of_program(problem.record("", {}, {}))
-    grid = make_grid(structure, problem, names, [8], {}, CHUNKS)
-    recorded = record(structure, problem, grid)
-    one, two = estimate(structure, problem, grid, recorded).seconds
+    _, prices = estimate_of(structure, problem, [8], CHUNKS)
+    one, two = prices.seconds
     assert one < np.inf
     assert two == np.inf
