@@ -23,7 +23,6 @@ from meshtf.mesh import OnStage, Partial, Placement, Sharded, State
 from meshtf.mesh.axis_order import with_lowest_orders
 from meshtf.mesh.state import reduced_placement
 from meshtf.partition.builder import Builder, PlannedBody
-from meshtf.partition.control_dependencies import with_stage
 from meshtf.partition.loops_and_branches import (
     captured_values,
     hoist_invariant_steps,
@@ -31,7 +30,7 @@ from meshtf.partition.loops_and_branches import (
     set_outputs,
 )
 from meshtf.partition.planner import plan_node
-from meshtf.partition.preferred_placement import final_placement
+from meshtf.partition.preferred_placement import final_placement, with_stage
 from meshtf.partition.steps import CallStep, Compute, Program, Value
 
 

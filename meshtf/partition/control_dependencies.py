@@ -13,8 +13,13 @@ import collections
 from typing import Protocol
 
 from meshtf.graph import Node, ReadOp, Tensor
-from meshtf.mesh import Mesh, OnStage, Placement, Replicated, State
-from meshtf.partition.preferred_placement import PreferredPlacement
+from meshtf.mesh import Mesh, Placement, State
+from meshtf.partition.preferred_placement import (
+    PreferredPlacement,
+    is_on_stage,
+    stage_state,
+    with_stage,
+)
 from meshtf.partition.steps import Value
 
 # The number of ops whose gathered variables exist at once: one op runs, and the variables
@@ -92,37 +97,6 @@ class ControlDependencies:
     def add_user(self, output: Value) -> None:
         """Records an output of an op that used gathered variables."""
         self.users[stage_state(self.builder.mesh, output.placement)].append(output)
-
-
-def stage_state(mesh: Mesh, placement: Placement) -> State:
-    """Returns the state along the mesh's axis of stages; Replicated without such an
-    axis.
-    """
-    if mesh.stages not in mesh.axes:
-        return Replicated
-    return placement[mesh.axis_index[mesh.stages]]
-
-
-def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
-    """Returns whether all devices of a stage (None: of all stages) have the tensor."""
-    state = stage_state(mesh, placement)
-    if stage is None:
-        return state == Replicated
-    return state in (Replicated, OnStage(stage))
-
-
-def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
-    """Returns a placement with the state along the axis of stages that puts the tensor on a
-    stage; None: on all stages.
-    """
-    if mesh.stages not in mesh.axes:
-        return placement
-    new_state: State = Replicated
-    if stage is not None:
-        new_state = OnStage(stage)
-    states = list(placement)
-    states[mesh.axis_index[mesh.stages]] = new_state
-    return tuple(states)
 
 
 def is_freed(tensor: Tensor) -> bool:

@@ -20,7 +20,7 @@ from meshtf.mesh import Partial, Placement, Replicated, Sharded
 from meshtf.mesh.state import reduced_placement
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder
-from meshtf.partition.control_dependencies import with_stage
+from meshtf.partition.preferred_placement import with_stage
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,

@@ -105,14 +105,21 @@ class PreferredPlacement:
     def _primal_placement(self, primal: Tensor) -> Placement:
         """Returns the placement of a primal.
 
-        A primal whose value no node needs is never computed, so it has no placement in
-        the program; then this is the placement that the layout gives it.
+        A primal that no node needs, or that is computed anew in the backward pass, has no
+        placement in the program. Then this is the placement that the layout gives it. But an
+        op such as a cast keeps the shards of its input: so the gradient of a sharded variable
+        in bfloat16 is reduced before it is cast to float32, which halves the bytes.
         """
         if primal in self.tensors.placements or primal.sharded_value is not None:
             return self.tensors.placement_of(primal)
         node = primal.node
         layout = self.mesh.layout_in(node.region)
         placement, _conflicts = self.mesh.place(primal.shape, layout, node.stage)
+        if len(node.inputs) == 1 and node.inputs[0].shape == primal.shape:
+            input_placement = self._primal_placement(node.inputs[0])
+            if node.stage is not None:
+                input_placement = with_stage(self.mesh, input_placement, node.stage)
+            return final_placement(input_placement, placement)
         return placement
 
     def _as_primal(self, primal: Tensor, y: Tensor) -> Placement:
@@ -156,6 +163,37 @@ def final_placement(result: Placement, preferred: Placement) -> Placement:
         return preferred_state
 
     return with_lowest_orders(tuple(map(final_state, result, preferred)))
+
+
+def stage_state(mesh: Mesh, placement: Placement) -> State:
+    """Returns the state along the mesh's axis of stages; Replicated without such an
+    axis.
+    """
+    if mesh.stages not in mesh.axes:
+        return Replicated
+    return placement[mesh.axis_index[mesh.stages]]
+
+
+def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
+    """Returns whether all devices of a stage (None: of all stages) have the tensor."""
+    state = stage_state(mesh, placement)
+    if stage is None:
+        return state == Replicated
+    return state in (Replicated, OnStage(stage))
+
+
+def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
+    """Returns a placement with the state along the axis of stages that puts the tensor on a
+    stage; None: on all stages.
+    """
+    if mesh.stages not in mesh.axes:
+        return placement
+    new_state: State = Replicated
+    if stage is not None:
+        new_state = OnStage(stage)
+    states = list(placement)
+    states[mesh.axis_index[mesh.stages]] = new_state
+    return tuple(states)
 
 
 def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[str]:

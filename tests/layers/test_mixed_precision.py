@@ -4,6 +4,8 @@ gathered.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -169,12 +171,18 @@ def test_integers_are_no_numbers_to_compute_in():
         layers.Dense(mesh, "d:4", "channels:2")(mtf.zeros(mesh, "d:4", "int32"))
 
 
-def gathered(dtype, **options):
-    """Returns what an FSDP step of two layers gathers: phases, data types, bytes."""
+def collectives_of_fsdp(dtype, kind, recomputed=None, **options):
+    """Returns the collectives of one kind in an FSDP step of two layers: phases, data types,
+    bytes. `recomputed` (true or false): the layers are those of one `Repeat`.
+    """
     mesh = mtf.Mesh("data:4", "batch:data", "d:data", devices="abstract", **options)
-    blocks = [
-        layers.FeedForward(mesh, "d:8", "e:16", name=f"block_{i}") for i in range(2)
-    ]
+    if recomputed is None:
+        blocks = [
+            layers.FeedForward(mesh, "d:8", "e:16", name=f"block_{i}") for i in range(2)
+        ]
+    else:
+        make = functools.partial(layers.FeedForward, mesh, "d:8", "e:16")
+        blocks = [layers.Repeat(make, "layers:2", recomputed)]
     variables = [v for block in blocks for v in block.trainable_variables]
 
     @mtf.function(mesh=mesh, x="batch;d")
@@ -190,22 +198,25 @@ def gathered(dtype, **options):
         for op in mtf.explain(step, np.ones((256, 8), "float32")).ops
         for m in op.collectives
     ]
-    return [
-        (m.phase, m.tensor.dtype, m.bytes)
-        for m in collectives
-        if m.kind == "all_gather"
-    ]
+    return [(m.phase, m.tensor.dtype, m.bytes) for m in collectives if m.kind == kind]
 
 
 def test_a_sharded_variable_is_cast_then_gathered_and_freed_after_use():
     num_values = 8 * 16 * 3 / 4
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
         # The first kernel has no use for the gradient of x, so it is gathered once.
-        assert gathered(dtype) == (
+        assert collectives_of_fsdp(dtype, "all_gather") == (
             [("forward", dtype, num_values * size)] * 4
             + [("backward", dtype, num_values * size)] * 3
         )
         assert (
-            gathered(dtype, keep_gathered=True)
+            collectives_of_fsdp(dtype, "all_gather", keep_gathered=True)
             == [("forward", dtype, num_values * size)] * 4
         )
+
+
+@pytest.mark.parametrize("recomputed", [None, False, True])
+def test_the_gradient_of_a_sharded_variable_is_reduced_then_cast(recomputed):
+    received = 2 * 8 * 16 * 3 / 4
+    reductions = collectives_of_fsdp("bfloat16", "reduce_scatter", recomputed)
+    assert set(reductions) == {("backward", "bfloat16", received)}

@@ -33,7 +33,7 @@ from meshtf.partition import (
     WriteStep,
     schedule,
 )
-from meshtf.partition.control_dependencies import with_stage
+from meshtf.partition.preferred_placement import with_stage
 from meshtf.partition.steps import dependencies_of
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory

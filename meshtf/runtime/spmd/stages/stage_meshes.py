@@ -16,7 +16,7 @@ import weakref
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh, OnStage, Placement
-from meshtf.partition.control_dependencies import stage_state
+from meshtf.partition.preferred_placement import stage_state
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.spmd.live.jax_host import live_devices, use_devices
 

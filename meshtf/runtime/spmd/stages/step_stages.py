@@ -29,7 +29,7 @@ from meshtf.partition import (
     WriteStep,
     walk,
 )
-from meshtf.partition.control_dependencies import stage_state
+from meshtf.partition.preferred_placement import stage_state
 from meshtf.partition.steps import inputs_of, outputs_of
 from meshtf.runtime.spmd.stages.stage_meshes import num_stages, stages_of
 
