@@ -260,12 +260,13 @@ def _as_argument(
 ) -> Value:
     """Returns x in the placement that a body needs for its argument.
 
-    No reshard creates a partial sum. But the first argument for a sum over calls is zeros,
-    and zeros on every device are a partial sum of zeros: they are computed again as one.
+    The first argument for a sum over calls is zeros. They are computed again in the
+    placement of the sum, so that no device stores more than its shard of them. Zeros on
+    every device are also a partial sum of zeros, which no reshard could make of them.
     """
-    reduced = reduced_placement(placement)
-    if not _is_zero(x) or placement == reduced:
+    if not _is_zero(x) or placement == builder.placement_of(x):
         return builder.reshard_to(x, placement, node)
+    reduced = reduced_placement(placement)
     stage = None
     for state in placement:
         if isinstance(state, OnStage):
