@@ -22,7 +22,7 @@ all that it receives. `FullPlans` corrects estimates by those pipelines that it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,10 +101,9 @@ def staged_seconds(
     if varying is not loop.body:
         rest = rest + _seconds_of_gathers(loop.body, durations)
         body = Schedule(varying, durations, counts=False)
-    waits, once = _seconds_of_reductions(loop.body, durations)
-    rest = rest + once
-    bubble = (body.end + waits) * (stages - 1) / grid.chunks
-    in_stages = (body.period + waits) * count + bubble
+    rest = rest + _seconds_of_reductions(loop.body, durations)
+    bubble = body.end * (stages - 1) / grid.chunks
+    in_stages = body.period * count + bubble
     in_stages = in_stages * _unevenness(loop.body, durations, grid)
     return (in_stages + rest) / stages + _seconds_of_sends(loop.body, durations, grid)
 
@@ -174,8 +173,8 @@ def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any
     start = loop.op.num_carries
     gradients = _total(durations, loop.outs[start : start + loop.op.num_sums])
     variables, arguments = stored_bytes(program, durations)
-    # A call of a stage returns new sums of gradients, while the old ones exist.
-    of_variables = (variables + 2 * gradients) / stages
+    # A call returns new sums of a chunk's gradients, while the old ones exist.
+    of_variables = (variables + gradients * (1 + 1 / grid.chunks)) / stages
 
     def at(step: LoopStep | None, count: Any) -> Any:
         """Returns the bytes at a step of a stage that stores the residuals of `count`
@@ -232,19 +231,21 @@ def _of_body(
 
 def _bytes_of_copies(body: Program, durations: Durations) -> Any:
     """Returns the bytes of what the forward and the backward pass read that is computed from
-    weights only, in all layers.
+    weights only, in all layers; what both compute is stored once.
     """
     copied = {x for x in stacks(body, of_forward=True) if not _has_examples(x)}
+    counted: set[Hashable] = set()
     total: Any = 0.0
     for layers in _loops_over_layers(body):
         loop = layers.loop
         read = {x for step in layers.varying for x in inputs_of(step)}
         copies = {x for step in layers.invariant for x in outputs_of(step)}
         copies |= {x for x, y in zip(loop.entries, loop.scanned_inputs) if y in copied}
-        # The order of a sum decides its last bits.
-        ordered = [x for x in (*loop.entries, *layers.values) if x in copies & read]
         count = durations.sizes.num_iterations(loop)
-        total = total + _total(durations, ordered) * count
+        for value, origin in layers.origins():
+            if value in copies & read and origin not in counted:
+                counted.add(origin)
+                total = total + durations.local_bytes(value) * count
     return total
 
 
@@ -269,7 +270,7 @@ class _Layers(NamedTuple):
 
     @property
     def reductions(self) -> list[ReshardStep]:
-        """The reductions of gradients that the backward pass returns and does not wait for."""
+        """The reductions of gradients that the backward pass returns right away."""
         if not self.loop.node.primals:
             return []
         return [
@@ -278,11 +279,22 @@ class _Layers(NamedTuple):
             if isinstance(step, ReshardStep) and step.out in self.loop.body.results
         ]
 
-    @property
-    def values(self) -> Iterator[Value]:
-        """The values that the body computes from weights."""
+    def origins(self) -> Iterator[tuple[Value, Hashable]]:
+        """Yields entries, and what the body computes from weights, each with how it is computed:
+        equal for the forward and the backward pass.
+        """
+        arguments = self.loop.op.body.arguments
+        first = len(arguments) - len(self.loop.entries)
+        origins: dict[Value, Hashable] = dict(
+            zip(self.loop.entries, map(id, arguments[first:]))
+        )
+        yield from origins.items()
         for step in self.invariant:
-            yield from outputs_of(step)
+            how = repr(step.node.op) if isinstance(step, Compute) else ""
+            inputs = tuple(origins.get(x, x) for x in _read_by(step))
+            for i, out in enumerate(outputs_of(step)):
+                origins[out] = how, i, inputs, out.placement
+                yield out, origins[out]
 
 
 def _loops_over_layers(body: Program) -> Iterator[_Layers]:
@@ -306,14 +318,17 @@ def _split_by_inputs(loop: LoopStep, varying: set[Value]) -> _Layers:
     """
     layers = _Layers(loop, [], [])
     for step in loop.body.steps:
-        # Recomputed ops wait for the gradient, but do not read it.
-        read = step.ins if isinstance(step, Compute) else inputs_of(step)
-        if varying.isdisjoint(read):
+        if varying.isdisjoint(_read_by(step)):
             layers.invariant.append(step)
         else:
             layers.varying.append(step)
             varying.update(outputs_of(step))
     return layers
+
+
+def _read_by(step: Step) -> Iterable[Value]:
+    """Returns the inputs of a step, without the gradient that recomputed ops wait for."""
+    return step.ins if isinstance(step, Compute) else inputs_of(step)
 
 
 def without_collectives_of_weights(body: Program) -> Program:
@@ -335,39 +350,29 @@ def without_collectives_of_weights(body: Program) -> Program:
 
 
 def _seconds_of_gathers(body: Program, durations: Durations) -> Any:
-    """Returns the seconds of the collectives of weights for one microbatch."""
+    """Returns the seconds of the collectives of weights, each for forward and backward pass."""
+    gathered: set[Hashable] = set()
     total: Any = 0.0
     for layers in _loops_over_layers(body):
         count = durations.sizes.num_iterations(layers.loop)
+        origins = dict(layers.origins())
         for step in layers.gathers:
-            total = total + durations.reshard(step) * count
+            if origins[step.out] not in gathered:
+                gathered.add(origins[step.out])
+                total = total + durations.reshard(step) * count
     return total
 
 
-def _seconds_of_reductions(body: Program, durations: Durations) -> tuple[Any, Any]:
-    """Returns the seconds of `_Layers.reductions` for each microbatch, and for all of them.
-
-    A stage reduces a gradient before it casts it for the sum over microbatches, and waits for
-    it. Without a cast, the sum is partial until the last microbatch: see `plan_call`.
+def _seconds_of_reductions(body: Program, durations: Durations) -> Any:
+    """Returns the seconds of `_Layers.reductions`, which a pipeline runs once for all
+    microbatches: until then their sum is partial, see `plan_call`.
     """
-    for_each: Any = 0.0
-    for_all: Any = 0.0
+    total: Any = 0.0
     for layers in _loops_over_layers(body):
         count = durations.sizes.num_iterations(layers.loop)
-        casts = {
-            step.outs[0]: step.ins[0]
-            for step in layers.varying
-            if isinstance(step, Compute) and step.node.op.display_name == "cast"
-        }
         for step in layers.reductions:
-            seconds = durations.reshard(step) * count
-            if step.src not in casts:
-                for_all = for_all + seconds
-                continue
-            source_bytes = durations.local_bytes(casts[step.src])
-            share = source_bytes / durations.local_bytes(step.src)
-            for_each = for_each + seconds * share
-    return for_each, for_all
+            total = total + durations.reshard(step) * count
+    return total
 
 
 def _backward_loops(body: Program) -> Iterator[LoopStep]:

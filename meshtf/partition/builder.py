@@ -30,13 +30,13 @@ from meshtf.graph import (
     factor_of,
 )
 from meshtf.graph.recorder import EagerStore
-from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
+from meshtf.mesh import Mesh, Partial, Placement
 from meshtf.mesh.axis_order import with_lowest_orders
 from meshtf.mesh.state import creates_partial, reduced_placement
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only, received_elements
 from meshtf.partition.planner import NodePlan, plan_node
-from meshtf.partition.preferred_placement import PreferredPlacement
+from meshtf.partition.preferred_placement import PreferredPlacement, placement_in_store
 from meshtf.partition.reshard_table import placement_after, reshards
 from meshtf.partition.steps import (
     Compute,
@@ -50,19 +50,24 @@ from meshtf.partition.steps import (
     WriteStep,
 )
 
+# Tensor -> (its values, the placement that planning assumes for it).
+Invariant = dict[Tensor, tuple[dict[Placement, Value], Placement]]
+
 
 class PlannedBody(NamedTuple):
-    """The body of a `Call`, as it was planned at the first call; later calls reuse it.
+    """The body of a `Call`, planned at the first call; later calls reuse the plan.
 
     Attributes:
       program: the steps and results of the body.
       arguments: the arguments of the body, as values that its steps use.
       captures: the values of the surrounding program that the body uses.
+      invariant: the tensors that are equal in all calls, and computed outside of the body.
     """
 
     program: Program
     arguments: tuple[Value, ...]
     captures: tuple[Value, ...]
+    invariant: Invariant
 
 
 class Builder:
@@ -247,22 +252,11 @@ class Builder:
         outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
         for y, value in zip(node.outputs, outs):
             self.add_tensor(y, {value.placement: value}, value.placement)
-        values = tuple(self._like_store(store, x, node) for x in node.inputs)
-        self.steps.append(WriteStep(node, values, outs))
-
-    def _like_store(self, store: Store, x: Tensor, node: Node) -> Value:
-        """Returns x in the placement of a store, but replicated along the axes that shard
-        a dimension which x does not have.
-        """
-
-        def state_of_x(state: State) -> State:
-            shards_x = isinstance(state, Sharded) and state.dim in x.shape
-            if isinstance(state, OnStage) or shards_x:
-                return state
-            return Replicated
-
-        target = tuple(map(state_of_x, store.placement))
-        return self.reshard_to(x, target, node)
+        values = []
+        for x in node.inputs:
+            placement = placement_in_store(store.placement, x.shape)
+            values.append(self.reshard_to(x, placement, node))
+        self.steps.append(WriteStep(node, tuple(values), outs))
 
     def _compute(self, node: Node) -> None:
         """Plans a node that every device computes on its shards, and appends its steps."""
@@ -296,7 +290,6 @@ class Builder:
             self.add_tensor(y, {value.placement: value}, placement)
 
     def _plan(self, node: Node) -> NodePlan:
-        preferred = [self.preferred.placement(node, y) for y in node.outputs]
         return plan_node(
             op=node.op,
             mesh=self.mesh,
@@ -304,7 +297,7 @@ class Builder:
             ins=tuple(x.spec for x in node.inputs),
             placements=self._input_placements(node),
             outs=tuple(y.spec for y in node.outputs),
-            preferred=preferred,
+            preferred=[self.preferred.placement(node, y) for y in node.outputs],
             stage=self.preferred.stage(node),
         )
 
@@ -383,16 +376,17 @@ class Builder:
             if not axes or reads_local_only(window, factor_size, size, num_shards):
                 continue
             out = Value(value.spec, value.placement)
-            step = WindowStep(
-                axes=axes,
-                dim=dim,
-                window=window,
-                factor_size=factor_size,
-                src=value,
-                out=out,
-                node=node,
+            self.steps.append(
+                WindowStep(
+                    axes=axes,
+                    dim=dim,
+                    window=window,
+                    factor_size=factor_size,
+                    src=value,
+                    out=out,
+                    node=node,
+                )
             )
-            self.steps.append(step)
             value = out
         return value
 

@@ -22,7 +22,7 @@ from meshtf.graph import (
 from meshtf.mesh import OnStage, Partial, Placement, Sharded, State
 from meshtf.mesh.axis_order import with_lowest_orders
 from meshtf.mesh.state import reduced_placement
-from meshtf.partition.builder import Builder, PlannedBody
+from meshtf.partition.builder import Builder, Invariant, PlannedBody
 from meshtf.partition.loops_and_branches import (
     captured_values,
     hoist_invariant_steps,
@@ -89,6 +89,7 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         argument for x, argument in zip(node.inputs, op.body.arguments) if _is_zero(x)
     }
     captures = node.inputs[len(op.body.arguments) :]
+    computed = _computed_by_other_bodies(builder, op.body, captures)
 
     def plan() -> tuple[list[Value], Builder]:
         """Returns (arguments of the body, builder of the body) for `placements`."""
@@ -96,7 +97,12 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         for x, placement in placements.items():
             arguments.append(Value(x.spec, placement))
         body_builder = plan_body(
-            builder, node=node, body=op.body, arguments=arguments, captures=captures
+            builder,
+            node=node,
+            body=op.body,
+            arguments=arguments,
+            captures=captures,
+            computed=computed,
         )
         return arguments, body_builder
 
@@ -128,7 +134,43 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         program=program,
         arguments=tuple(arguments),
         captures=captured_values([program], inner_values=varying),
+        invariant=_invariant_tensors(op.body, captures, body_builder, varying),
     )
+
+
+def _computed_by_other_bodies(
+    builder: Builder, body: Body, captures: Sequence[Tensor]
+) -> Invariant:
+    """Returns the invariant tensors of bodies that were planned before, if they and `body` have
+    the same captures. So weights are cast once for the forward and the backward calls.
+    """
+    computed: Invariant = {}
+    if _captures_itself(body, captures):
+        for planned in builder.planned_bodies.values():
+            computed.update(planned.invariant)
+    return computed
+
+
+def _captures_itself(body: Body, captures: Sequence[Tensor]) -> bool:
+    """Whether a call passes the tensors that the body captured, and no others for them."""
+    return all(x is y for x, y in zip(body.captures, captures))
+
+
+def _invariant_tensors(
+    body: Body, captures: Sequence[Tensor], body_builder: Builder, varying: Set[Value]
+) -> Invariant:
+    """Returns `PlannedBody.invariant`: the tensors none of whose values is in `varying`, those
+    that depend on the arguments of the body.
+    """
+    if not _captures_itself(body, captures):
+        return {}
+    invariant = {}
+    for node in body.nodes:
+        for y in node.outputs:
+            values = body_builder.values[y]
+            if varying.isdisjoint(values.values()):
+                invariant[y] = values, body_builder.placements[y]
+    return invariant
 
 
 def _argument_placements(

@@ -19,7 +19,7 @@ from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
 from meshtf.mesh import Partial, Placement, Replicated, Sharded
 from meshtf.mesh.state import reduced_placement
 from meshtf.names import Dimension
-from meshtf.partition.builder import Builder
+from meshtf.partition.builder import Builder, Invariant
 from meshtf.partition.preferred_placement import with_stage
 from meshtf.partition.steps import (
     BranchStep,
@@ -233,6 +233,7 @@ def plan_body(
     body: Body,
     arguments: Sequence[Value],
     captures: Sequence[Tensor],
+    computed: Invariant | None = None,
 ) -> Builder:
     """Returns a builder with the steps of a body.
 
@@ -246,6 +247,7 @@ def plan_body(
       body: the body to plan.
       arguments: the value of each argument of the body.
       captures: the tensors of the surrounding program that the body captures.
+      computed: tensors that the body does not compute.
     """
     body_builder = Builder(builder.mesh, builder.planners, notes=builder.notes)
     for tensor, value in zip(body.arguments, arguments):
@@ -262,8 +264,15 @@ def plan_body(
         if isinstance(node.op, Call):
             # Forward and backward calls alternate, so gathered parameters are not freed.
             body_builder.backward_values[tensor] = body_builder.values[tensor]
+    computed = computed or {}
     for body_node in body.nodes:
-        body_builder.add_node(body_node)
+        if not all(y in computed for y in body_node.outputs):
+            body_builder.add_node(body_node)
+            continue
+        for y in body_node.outputs:
+            values, placement = computed[y]
+            body_builder.add_tensor(y, dict(values), placement)
+            body_builder.backward_values[y] = body_builder.values[y]
     return body_builder
 
 

@@ -165,6 +165,18 @@ def final_placement(result: Placement, preferred: Placement) -> Placement:
     return with_lowest_orders(tuple(map(final_state, result, preferred)))
 
 
+def placement_in_store(placement: Placement, shape: Shape) -> Placement:
+    """Returns the placement in which a tensor is written to variables of a placement: it is
+    replicated along the axes that shard a dimension which the tensor does not have.
+    """
+
+    def state_of_tensor(state: State) -> State:
+        has_dim = isinstance(state, Sharded) and state.dim in shape
+        return state if has_dim or isinstance(state, OnStage) else Replicated
+
+    return tuple(map(state_of_tensor, placement))
+
+
 def stage_state(mesh: Mesh, placement: Placement) -> State:
     """Returns the state along the mesh's axis of stages; Replicated without such an
     axis.
