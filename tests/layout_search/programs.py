@@ -55,16 +55,26 @@ class Residual(mtf.Module):
         return x + self.feed_forward(x)
 
 
-def stack(mesh, microbatches=1, recompute=False, is_longer=False):
+def head_of(mesh):
+    """Returns the last layer of a stack, which costs as much as 1.5 others."""
+    return mtf.layers.Dense(mesh, "d_model:16", "vocab:192", use_bias=False)
+
+
+def stack(mesh, microbatches=1, recompute=False, is_longer=False, with_head=False):
     """Returns a training step of four scanned layers, with clipped gradients; with one more
     op if `is_longer`.
     """
     layers = mtf.layers.Repeat(lambda: Residual(mesh), "layers:4", recomputed=recompute)
-    variables = layers.trainable_variables
+    variables = [*layers.trainable_variables]
+    if with_head:
+        head = head_of(mesh)
+        variables += head.trainable_variables
     optimizer = mtf.optimizers.AdamW(variables, 1e-3)
 
     def loss_of(examples):
         y = layers(examples["x"])
+        if with_head:
+            y = head(y)
         if is_longer:
             y = mtf.exp(y)
         return mtf.reduce_mean(mtf.square(y))
@@ -91,14 +101,27 @@ def pipeline(mesh, microbatches=1, chunks=1):
     return staged(mesh, microbatches, chunks)
 
 
-def staged(mesh, microbatches=1, chunks=1):
+def headed(mesh, microbatches=1, chunks=1):
+    """Returns what `pipeline` does, with a head."""
+    stages = mesh.axes.get(mesh.stages, 1)
+    if stages == 1:
+        return stack(mesh, microbatches, with_head=True)
+    return staged(mesh, microbatches, chunks, with_head=True)
+
+
+def staged(mesh, microbatches=1, chunks=1, with_head=False):
     """Returns a training step of a pipeline of four layers, also on a mesh without stages."""
     layers = [Residual(mesh, f"layer_{i}") for i in range(4)]
+    if with_head:
+        layers.append(head_of(mesh))
+    with mtf.layout("*:"):
+        example = mtf.zeros(mesh, "batch:1;d_model:16")
     pipe = mtf.pipeline.GPipe(
         layers,
         stages=mesh.axes.get(mesh.stages, 1),
         microbatches=microbatches,
         chunks=chunks,
+        inputs=example,
     )
     variables = pipe.trainable_variables
     optimizer = mtf.optimizers.AdamW(variables, 1e-3)

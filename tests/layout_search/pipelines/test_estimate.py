@@ -20,6 +20,7 @@ from meshtf.layout_search.space import STORAGES, Structure, structures
 from tests.layout_search.programs import (
     STACK_ARGUMENTS,
     drawn_hardware,
+    headed,
     pipeline,
     staged,
 )
@@ -60,9 +61,11 @@ def estimate_of(structure, problem, microbatches, chunks=(1,)):
     return grid, estimate(structure, problem, grid, recorded)
 
 
-@pytest.mark.parametrize("storage", STORAGES)
-def test_an_estimate_is_close_to_the_plan(storage):
-    problem = Problem(pipeline, LARGE, 8, SLOW, memory=2**40)
+def ratios_to_plans(build, storage):
+    """Returns (seconds, peak bytes, numbers of chunks) of pipelines: those of plans, over
+    estimates.
+    """
+    problem = Problem(build, LARGE, 8, SLOW, memory=2**40)
     ratios = []
     for structure, grid, prices in estimated(problem, max_axes=1):
         if structure.storage != storage:
@@ -78,10 +81,23 @@ def test_an_estimate_is_close_to_the_plan(storage):
                 )
             )
     assert len(ratios) >= 5
-    seconds, peaks, chunks = np.array(ratios).T
+    return np.array(ratios).T
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_an_estimate_is_close_to_the_plan(storage):
+    seconds, peaks, chunks = ratios_to_plans(pipeline, storage)
     assert 1.0 <= seconds.min() <= seconds[chunks == 1].max() < 1.06
     assert seconds[chunks > 1].max() < 1.15
     assert 0.9 < peaks.min() <= peaks.max() < 1.1
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_a_large_head_moves_layers_to_other_stages(storage):
+    seconds, peaks, _chunks = ratios_to_plans(headed, storage)
+    assert 0.9 < seconds.min() <= seconds.max() < 1.06
+    # Variables are estimated as if stages had equal ones.
+    assert 0.9 < peaks.min() <= peaks.max() < 1.35
 
 
 def test_weights_are_gathered_once_for_all_microbatches():
@@ -104,7 +120,8 @@ def test_weights_are_gathered_once_for_all_microbatches():
 @pytest.mark.sampled(2)
 def test_no_bound_exceeds_an_estimate(index):
     hardware = drawn_hardware(random.Random(index))
-    problem = Problem(pipeline, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    build = (pipeline, headed)[index % 2]
+    problem = Problem(build, STACK_ARGUMENTS, 8, hardware, memory=2**40)
     bounds = LowerBounds(problem, {}, MICROBATCHES)
     number = 0
     for structure, grid, prices in estimated(problem):

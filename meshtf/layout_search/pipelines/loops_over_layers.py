@@ -1,0 +1,142 @@
+"""The loops over layers in the body of the loop over microbatches: which of their steps a
+pipeline runs once for all microbatches.
+
+    loops = loops_over_layers(body)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable, Iterator
+from typing import NamedTuple
+
+from meshtf.layout_search.pricing import stacks
+from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
+from meshtf.partition.steps import inputs_of, outputs_of
+
+
+class LayerLoop(NamedTuple):
+    """A loop over layers in the body of the loop over microbatches.
+
+    Attributes:
+      loop: the loop.
+      invariant: the steps of its body that compute from weights only, such as casts and
+        gathers. A pipeline runs them once for all microbatches.
+      varying: the other steps of its body.
+    """
+
+    loop: LoopStep
+    invariant: list[Step]
+    varying: list[Step]
+
+    @property
+    def gathers(self) -> list[ReshardStep]:
+        """The collectives of weights."""
+        return [step for step in self.invariant if isinstance(step, ReshardStep)]
+
+    @property
+    def reductions(self) -> list[ReshardStep]:
+        """The reductions of gradients that the backward pass returns right away."""
+        if not self.loop.node.primals:
+            return []
+        return [
+            step
+            for step in self.varying
+            if isinstance(step, ReshardStep) and step.out in self.loop.body.results
+        ]
+
+
+def loops_over_layers(body: Program) -> list[LayerLoop]:
+    """Returns the loops over layers of the forward and the backward pass."""
+    loops: list[LayerLoop] = []
+    computed = {x for step in body.steps for x in outputs_of(step)}
+    computed.difference_update(
+        x for x in stacks(body, of_forward=True) if not has_examples(x)
+    )
+    for loop in body.steps:
+        if isinstance(loop, LoopStep):
+            varying = {loop.iteration, *loop.carries, *computed}
+            for entry, scanned in zip(loop.entries, loop.scanned_inputs):
+                if scanned in computed or has_examples(scanned):
+                    varying.add(entry)
+            loops.append(_split_by_inputs(loop, varying))
+    return loops
+
+
+def _split_by_inputs(loop: LoopStep, varying: set[Value]) -> LayerLoop:
+    """Returns a loop over layers with its steps, by whether they read a value of `varying`, to
+    which this adds what such steps compute.
+    """
+    layers = LayerLoop(loop, [], [])
+    for step in loop.body.steps:
+        if varying.isdisjoint(_read_by(step)):
+            layers.invariant.append(step)
+        else:
+            layers.varying.append(step)
+            varying.update(outputs_of(step))
+    return layers
+
+
+def _read_by(step: Step) -> Iterable[Value]:
+    """Returns the inputs of a step, without the gradient that recomputed ops wait for."""
+    return step.ins if isinstance(step, Compute) else inputs_of(step)
+
+
+def origins_of(all_layers: Iterable[LayerLoop]) -> dict[Value, Hashable]:
+    """Returns {value that loops over layers compute from weights, or an entry: how it is
+    computed}, which is equal for the forward and the backward pass.
+    """
+    origins: dict[Value, Hashable] = {}
+    for layers in all_layers:
+        loop = layers.loop
+        arguments = loop.op.body.arguments[-len(loop.entries) :]
+        for entry, stacked, argument in zip(
+            loop.entries, loop.scanned_inputs, arguments
+        ):
+            origins[entry] = origins.get(stacked, id(argument))
+        for step in layers.invariant:
+            how = repr(step.node.op) if isinstance(step, Compute) else ""
+            inputs = tuple(origins.get(x, x) for x in _read_by(step))
+            for i, out in enumerate(outputs_of(step)):
+                origins[out] = how, i, inputs, out.placement
+        for out, result in zip(loop.outs, loop.body.results):
+            if result in origins:
+                origins[out] = origins[result]
+    return origins
+
+
+def without_collectives_of_weights(body: Program) -> Program:
+    """Returns the body of the loop over microbatches without gathers of weights, which a
+    pipeline runs once for all microbatches, and without `LayerLoop.reductions`.
+    """
+    loops: dict[Step, Step] = {}
+    for layers in loops_over_layers(body):
+        excluded = {step.out for step in (*layers.gathers, *layers.reductions)}
+        if excluded:
+            inner = layers.loop.body
+            steps = [x for x in inner.steps if excluded.isdisjoint(outputs_of(x))]
+            inner = dataclasses.replace(inner, steps=tuple(steps))
+            loops[layers.loop] = dataclasses.replace(layers.loop, body=inner)
+    if not loops:
+        return body
+    steps = [loops.get(step, step) for step in body.steps]
+    return dataclasses.replace(body, steps=tuple(steps))
+
+
+def forward_loops(body: Program) -> Iterator[LoopStep]:
+    """Yields the loops of the forward pass, such as that over layers."""
+    for step in body.steps:
+        if isinstance(step, LoopStep) and not step.node.primals:
+            yield step
+
+
+def backward_loops(body: Program) -> Iterator[LoopStep]:
+    """Yields the loops of the backward pass, such as that over layers."""
+    for step in body.steps:
+        if isinstance(step, LoopStep) and step.node.primals:
+            yield step
+
+
+def has_examples(value: Value) -> bool:
+    """Returns whether a value has the dimension that is split into microbatches."""
+    return value.spec is not None and "batch" in value.spec.shape
