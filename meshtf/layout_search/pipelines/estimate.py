@@ -15,8 +15,9 @@ variables, is divided by S. A device has an S-th of the variables and of the gra
 first stage stores what the backward pass needs of up to S microbatches ("1f1b"), an S-th of
 each, or of more with several chunks. GPipe's schedule takes as long, and more memory.
 
-If the last layers, such as logits, make stages uneven, the slowest one decides. Stages wait for
-what they receive, unless they are faster than the last one. `FullPlans` corrects estimates by those pipelines that it plans in full.
+If what follows the layers, such as logits, makes stages uneven, the slowest one decides. Stages
+wait for what they receive, unless they are faster than the last one. `FullPlans` corrects
+estimates by those pipelines that it plans in full.
 """
 
 from __future__ import annotations
