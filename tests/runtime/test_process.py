@@ -21,7 +21,13 @@ from meshtf.runtime import process
 from meshtf.runtime.devices import threads as device_threads
 
 ROOT = Path(__file__).resolve().parents[2]
-VARIABLES = process.ALLOCATOR, process.LIMIT, "TF_NUM_INTRAOP_THREADS", "MESHTF_BEATS"
+VARIABLES = (
+    process.ALLOCATOR,
+    process.LIMIT,
+    *process.MALLOC_VARIABLES,
+    "TF_NUM_INTRAOP_THREADS",
+    "MESHTF_BEATS",
+)
 
 # What a process is, but for what TensorFlow itself counts as it runs: of its modules,
 # functions and classes.
@@ -112,6 +118,21 @@ except ValueError:  # of the system's allocator TensorFlow knows nothing
 """
 
 
+CLEARED = """
+import resource
+import numpy as np
+import meshtf as mtf
+{configure}
+
+def pages_cleared():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(2**27, "uint8").fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(pages_cleared(), pages_cleared())
+"""
+
+
 def printed(code: str, **env: str) -> str:
     """Returns what a new process prints, in whose environment nothing is set."""
     clean = {k: v for k, v in os.environ.items() if k not in VARIABLES}
@@ -154,11 +175,46 @@ def test_tensorflow_allocates_where_it_was_asked_to(configure, env, known):
     assert int(output) >= 4 * 4096 if known else output == "unknown"
 
 
+@pytest.mark.sampled(3, together="processes of TensorFlow")
+@pytest.mark.skipif(sys.platform != "linux", reason="other C libraries than glibc")
+@pytest.mark.parametrize(
+    "configure, env, is_kept",
+    [
+        ("mtf.configure_process()", {}, True),
+        ("mtf.configure_process()", {"MALLOC_TRIM_THRESHOLD_": "131072"}, False),
+        ("mtf.configure_process(keep_freed_memory=False)", {}, False),
+    ],
+)
+def test_the_c_library_clears_no_page_twice_where_it_keeps_memory(
+    configure, env, is_kept
+):
+    output = printed(CLEARED.format(configure=configure), **env)
+    first, second = map(int, output.split())
+    # With huge pages there are 64, else 32,768.
+    assert first >= 64
+    assert second < 32 if is_kept else second >= 64
+
+
+class FakeLibrary:
+    """A C library whose settings are only recorded."""
+
+    settings: list[tuple[int, int]] = []
+
+    def __init__(self, name):
+        assert name is None
+
+    def mallopt(self, parameter, value):
+        self.settings.append((parameter, value))
+        return 1
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """A process that has not been configured, in which TensorFlow has not started."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(FakeLibrary, "settings", [])
+    monkeypatch.setattr(process.ctypes, "CDLL", FakeLibrary)
     monkeypatch.setattr(process, "tensorflow_has_started", lambda: False)
     monkeypatch.setattr(device_threads, "_sharing", False)
     monkeypatch.setattr(gc, "freeze", lambda: None)
@@ -171,9 +227,10 @@ def fresh(monkeypatch):
 def test_one_line_says_what_was_set(fresh):
     line = mtf.configure_process()
     assert line == (
-        "process: CPUs keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=1); positions of a "
-        "mesh share the cores; imports are not collected"
+        "process: CPUs keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=1); the C library "
+        "keeps freed memory; positions of a mesh share the cores; imports are not collected"
     )
+    assert len(FakeLibrary.settings) == 2
     assert device_threads.sharing()
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert int(os.environ[process.LIMIT]) == size // 2**20
@@ -187,6 +244,7 @@ def test_nothing_is_set_that_was_not_asked_for(fresh):
         keep_freed_memory=False, threads=None, freeze_imports=False
     )
     assert line == "process: nothing set"
+    assert not FakeLibrary.settings
     assert dict(os.environ) == before and not device_threads.sharing()
 
 
@@ -194,14 +252,17 @@ def test_what_the_user_said_stays(fresh):
     environment = {
         process.ALLOCATOR: "0",
         process.LIMIT: "7",
+        "MALLOC_MMAP_MAX_": "65536",
         "TF_NUM_INTRAOP_THREADS": "3",
     }
     for name, value in environment.items():
         fresh.setenv(name, value)
     assert mtf.configure_process() == (
-        "process: CPUs do not keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=0); threads of "
-        "an op as TF_NUM_INTRAOP_THREADS=3 says; imports are not collected"
+        "process: CPUs do not keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=0); the C "
+        "library's memory as MALLOC_MMAP_MAX_ says; threads of an op as "
+        "TF_NUM_INTRAOP_THREADS=3 says; imports are not collected"
     )
+    assert not FakeLibrary.settings
     assert {name: os.environ[name] for name in environment} == environment
     assert not device_threads.sharing()
 
