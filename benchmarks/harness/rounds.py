@@ -33,6 +33,8 @@ _ENVIRONMENT = {
     # Cases of meshtf configure their process so that CPUs keep freed memory. The cases that
     # they are compared with get the same setting.
     "TF_CPU_ALLOCATOR_USE_BFC": "1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
     # Compile times are those of a first start.
     "JAX_ENABLE_COMPILATION_CACHE": "false",
 }

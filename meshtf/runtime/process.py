@@ -9,7 +9,7 @@ Programs that only train with meshtf, such as its commands, call this function.
 
 About the memory of CPUs: the allocator of the C library returns large blocks to the
 operating system, and the next training step waits until the system has cleared new
-blocks, up to a quarter of the time of the step. TensorFlow's BFC allocator, which is the
+blocks, up to two fifths of the time of the step. TensorFlow's BFC allocator, which is the
 default for GPUs, keeps the blocks. TensorFlow reads when it starts whether to use this
 allocator for CPUs. XLA's devices on CPUs (jax) use that of the C library, which keeps all
 blocks if it is told to: `mallopt(3)`.
