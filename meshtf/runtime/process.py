@@ -12,7 +12,7 @@ operating system, and the next training step waits until the system has cleared 
 blocks, up to two fifths of the time of the step. TensorFlow's BFC allocator, which is the
 default for GPUs, keeps the blocks. TensorFlow reads when it starts whether to use this
 allocator for CPUs. XLA's devices on CPUs (jax) use that of the C library, which keeps all
-blocks if it is told to: `mallopt(3)`.
+blocks if it is asked to: `mallopt(3)`.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _keep_freed_memory() -> str:
 
 
 def _keep_freed_memory_of_c_library() -> str:
-    """Makes glibc return no memory to the operating system: no block is a mapping of its own,
-    and the heap does not shrink.
+    """Makes glibc return no memory to the operating system: all blocks are in the heap, which
+    does not shrink.
     """
     for variable in MALLOC_VARIABLES:
         if variable in os.environ:

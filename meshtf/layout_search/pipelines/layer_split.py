@@ -50,12 +50,12 @@ def layer_split(body: Program, durations: Durations, grid: Grid) -> LayerSplit |
     layers = int(durations.sizes.num_iterations(loops[-1]))
     head = _head(body)
     cost = _forward_flops(head) / loops[-1].op.body.flops
-    counts, rows = np.unique(grid.chunks, return_inverse=True)
+    chunk_counts, rows = np.unique(grid.chunks, return_inverse=True)
     splits = []
-    for chunks in map(int, counts):
-        *others, last = _layers_of_stages(layers, cost, grid.stages, chunks)
-        splits.append((others[0], last, max(others)))
-    of_first, of_last, of_others = (np.array(numbers)[rows] for numbers in zip(*splits))
+    for chunks in map(int, chunk_counts):
+        *except_last, last = _layers_of_stages(layers, cost, grid.stages, chunks)
+        splits.append((except_last[0], last, max(except_last)))
+    of_first, of_last, of_others = (np.array(counts)[rows] for counts in zip(*splits))
     return LayerSplit(layers, of_first, of_last, of_others, head)
 
 
