@@ -93,9 +93,7 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
 
     def plan() -> tuple[list[Value], Builder]:
         """Returns (arguments of the body, builder of the body) for `placements`."""
-        arguments = []
-        for x, placement in placements.items():
-            arguments.append(Value(x.spec, placement))
+        arguments = [Value(x.spec, placement) for x, placement in placements.items()]
         body_builder = plan_body(
             builder,
             node=node,
@@ -108,10 +106,9 @@ def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
 
     arguments, body_builder = plan()
     sums = _sums_over_calls(body_builder, op.body, zeros)
-    planned_placements = dict(placements)
-    for sum_over_calls in sums.values():
-        placements[sum_over_calls.argument] = sum_over_calls.placement
-    if placements != planned_placements:
+    of_sums = {x.argument: x.placement for x in sums.values()}
+    if placements != placements | of_sums:
+        placements |= of_sums
         arguments, body_builder = plan()
     results = []
     for x in op.body.results:

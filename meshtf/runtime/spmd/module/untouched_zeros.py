@@ -3,20 +3,25 @@ but never reads them.
 
     x = untouched_zeros([30522, 4096], "float32")    # half a gigabyte of address space
 
-The operating system gives a process memory for new zeros when they are first touched. NumPy
-leaves them untouched, and TensorFlow shares NumPy's memory by DLPack.
+The operating system gives a process memory for a new mapping when it is first touched. This
+leaves it untouched, and TensorFlow shares it by DLPack. NumPy's zeros may be blocks that were
+freed before, and so get cleared, where `configure_process` keeps freed memory.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-_ALIGNMENT = 64  # bytes, of TensorFlow's tensors
+# Private, not shared with other processes, where the operating system tells these apart.
+_PRIVATE = {}
+if hasattr(mmap, "MAP_PRIVATE"):
+    _PRIVATE["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 # The NumPy types that DLPack knows and TensorFlow's Bitcast takes, by bytes of an element.
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -32,8 +37,7 @@ def untouched_zeros(sizes: Sequence[int], dtype: str) -> Any:
     if tf_dtype == tf.bool or tf_dtype.size not in _UNSIGNED:  # Bitcast takes no bool
         return tf.zeros(sizes, tf_dtype)
     num_bytes = math.prod(sizes) * tf_dtype.size
-    buffer = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
-    start = -buffer.ctypes.data % _ALIGNMENT
-    zeros = buffer[start : start + num_bytes].view(_UNSIGNED[tf_dtype.size])
-    tensor = tf.experimental.dlpack.from_dlpack(zeros.reshape(sizes).__dlpack__())
+    mapping = mmap.mmap(-1, max(num_bytes, 1), **_PRIVATE)
+    zeros = np.ndarray(sizes, _UNSIGNED[tf_dtype.size], buffer=mapping)
+    tensor = tf.experimental.dlpack.from_dlpack(zeros.__dlpack__())
     return tf.bitcast(tensor, tf_dtype)
