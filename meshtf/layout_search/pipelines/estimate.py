@@ -35,7 +35,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.hardware.links import CollectiveTimes
 from meshtf.layout_search.pipelines.layer_split import layer_split
 from meshtf.layout_search.pipelines.loops_over_layers import (
-    backward_loops,
+    layer_loops,
     loops_over_layers,
     origins_of,
     without_collectives_of_weights,
@@ -129,7 +129,7 @@ def _seconds_of_send(body: Program, durations: Durations, grid: Grid) -> Any:
     microbatch: `[candidates]`.
     """
     num_bytes: Any = 0.0
-    for loop in backward_loops(body):
+    for loop in layer_loops(body, of_forward=False):
         num_bytes = num_bytes + bytes_between_layers(loop, durations)
     devices_of_stage: Any = 1
     for size in grid.axes.values():

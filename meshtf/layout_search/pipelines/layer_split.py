@@ -7,13 +7,14 @@ split.of_first, split.of_last           # how many layers these stages have
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshtf.forecast.time.durations import Durations
-from meshtf.layout_search.pipelines.loops_over_layers import forward_loops
+from meshtf.layout_search.pipelines.loops_over_layers import layer_loops
 from meshtf.layout_search.pricing import Grid
 from meshtf.partition import Compute, LoopStep, Program, Step
 
@@ -44,7 +45,7 @@ def layer_split(body: Program, durations: Durations, grid: Grid) -> LayerSplit |
       durations: its durations for all candidates.
       grid: the sizes.
     """
-    loops = list(forward_loops(body))
+    loops = list(layer_loops(body, of_forward=True))
     if not loops:
         return None
     layers = int(durations.sizes.num_iterations(loops[-1]))
@@ -83,7 +84,10 @@ def _forward_flops(program: Program) -> float:
     return total
 
 
-def _layers_of_stages(layers: int, head: float, stages: int, chunks: int) -> list[int]:
+@functools.lru_cache(maxsize=1000)  # the same for all structures of a program
+def _layers_of_stages(
+    layers: int, head: float, stages: int, chunks: int
+) -> tuple[int, ...]:
     """Returns how many layers each stage has; the last one has the head as well. The largest
     chunk costs as little as possible, and then chunks vary as little as possible: see
     `meshtf.pipeline.split`.
@@ -95,7 +99,7 @@ def _layers_of_stages(layers: int, head: float, stages: int, chunks: int) -> lis
       chunks: the number of chunks of each stage.
     """
     best = (math.inf, math.inf)
-    result: list[int] = []
+    result: tuple[int, ...] = ()
     for of_last_chunk in range(layers + 1):
         size, larger = divmod(layers - of_last_chunk, stages * chunks - 1)
         # Of the other chunks, the later ones have one more.
@@ -105,5 +109,5 @@ def _layers_of_stages(layers: int, head: float, stages: int, chunks: int) -> lis
         if quality < best:
             best = quality
             sizes.append(of_last_chunk)
-            result = [sum(sizes[i::stages]) for i in range(stages)]
+            result = tuple(sum(sizes[i::stages]) for i in range(stages))
     return result

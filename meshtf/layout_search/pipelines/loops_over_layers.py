@@ -123,17 +123,10 @@ def without_collectives_of_weights(body: Program) -> Program:
     return dataclasses.replace(body, steps=tuple(steps))
 
 
-def forward_loops(body: Program) -> Iterator[LoopStep]:
-    """Yields the loops of the forward pass, such as that over layers."""
+def layer_loops(body: Program, of_forward: bool) -> Iterator[LoopStep]:
+    """Yields the loops of the forward or of the backward pass, such as that over layers."""
     for step in body.steps:
-        if isinstance(step, LoopStep) and not step.node.primals:
-            yield step
-
-
-def backward_loops(body: Program) -> Iterator[LoopStep]:
-    """Yields the loops of the backward pass, such as that over layers."""
-    for step in body.steps:
-        if isinstance(step, LoopStep) and step.node.primals:
+        if isinstance(step, LoopStep) and of_forward != bool(step.node.primals):
             yield step
 
 

@@ -20,8 +20,8 @@ from meshtf.forecast.memory_at_sizes import live_bytes, memory_of, stored_bytes
 from meshtf.forecast.time.durations import Durations
 from meshtf.layout_search.pipelines.layer_split import layer_split
 from meshtf.layout_search.pipelines.loops_over_layers import (
-    backward_loops,
     has_examples,
+    layer_loops,
     loops_over_layers,
     origins_of,
 )
@@ -66,7 +66,7 @@ def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any
     # The first stage has the most, and sends and receives activations.
     split = layer_split(loop.body, durations, grid)
     share = 1 / stages if split is None else split.of_first / split.layers
-    for step in backward_loops(loop.body):
+    for step in layer_loops(loop.body, of_forward=False):
         between_stages = 2 * bytes_between_layers(step, durations)
         bytes_at_step = at(step, count=_most_microbatches(grid), share=share)
         peak = np.maximum(peak, bytes_at_step + between_stages)
