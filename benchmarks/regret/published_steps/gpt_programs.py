@@ -52,10 +52,13 @@ class Seconds(NamedTuple):
     backward: Any
 
 
-class HalfPrecisionDurations(Durations):
-    """Durations of programs whose weights are stored in half precision, as those of Megatron:
-    casts of weights, which our float32 variables need, take no time.
+class MegatronDurations(Durations):
+    """Durations of Megatron's programs. Weights are stored in half precision: casts of weights,
+    which our float32 variables need, take no time. Its elementwise kernels are fused by hand,
+    but no compiler merges its collectives.
     """
+
+    merges_collectives = False
 
     def __init__(self, hardware: Hardware, mesh: mtf.Mesh, sizes: Sizes) -> None:
         super().__init__(hardware, mesh, sizes)
@@ -90,7 +93,7 @@ class Piece:
     forward: Program
     both: Program
 
-    def seconds(self, durations: HalfPrecisionDurations) -> Seconds:
+    def seconds(self, durations: MegatronDurations) -> Seconds:
         """Returns the seconds of one microbatch."""
         forward, both = (
             _seconds_of(program, durations) for program in (self.forward, self.both)
@@ -98,7 +101,7 @@ class Piece:
         return Seconds(forward, both - forward)
 
 
-def _seconds_of(program: Program, durations: HalfPrecisionDurations) -> Any:
+def _seconds_of(program: Program, durations: MegatronDurations) -> Any:
     """Returns the seconds of a program."""
     durations.weights.update(
         step.out for step in program.steps if isinstance(step, ReadStep)

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.regret.published_steps.gpt_programs import (
     GptPrograms,
-    HalfPrecisionDurations,
+    MegatronDurations,
     Seconds,
 )
 from benchmarks.regret.published_steps.published import Run
@@ -151,7 +151,7 @@ class StepTimes:
     def _work(self, constants: Constants, factors: Any) -> Work:
         """Returns the seconds of the passes of each run."""
         hardware = dataclasses.replace(constants.hardware, overlaps=False)
-        durations = HalfPrecisionDurations(hardware, self._programs.mesh, self._sizes)
+        durations = MegatronDurations(hardware, self._programs.mesh, self._sizes)
         programs = self._programs
         layer, embed, head = (
             self._by_run(piece.seconds(durations))

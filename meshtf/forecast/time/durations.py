@@ -108,6 +108,11 @@ class Durations:
         self._flops: dict[int, Any] = {}
         self._seconds: dict[tuple[Any, ...], Any] = {}
 
+    @property
+    def merges_collectives(self) -> bool:
+        """Whether a compiler merges collectives that do not wait for each other."""
+        return self.hardware.fuses
+
     def local_bytes(self, value: Value) -> Any:
         """Returns the bytes of one shard of a value; 0 for statistics of an op."""
         if value.spec is None:

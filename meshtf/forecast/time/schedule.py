@@ -149,7 +149,7 @@ class Schedule:
         # The ids of collectives that XLA merges with earlier ones, and that it leaves out.
         self._merged: set[int] = set()
         self._repeated: set[int] = set()
-        if durations.hardware.fuses:
+        if durations.merges_collectives:
             self._merged = merged_reductions(steps)
             if not durations.hardware.overlaps:
                 self._repeated = repeated_gathers(steps)
