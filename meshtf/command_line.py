@@ -20,6 +20,7 @@ from types import ModuleType
 
 from absl import app, flags, logging
 
+from meshtf.deferred_tensorflow import defer
 from meshtf.errors import near_misses
 
 USAGE_ERROR = 2  # the exit code
@@ -73,6 +74,8 @@ COMMANDS = {
 _OPTIONAL_PACKAGES = ("keras", "h5py", "scipy", "jax")
 # These commands do not need Keras; none needs JAX while TensorFlow is imported.
 _WITHOUT_KERAS = ("explain", "search")
+# These commands run nothing and need no TensorFlow, but for layouts that are measured.
+_PLANNING = ("explain", "search")
 # What these commands compute is needed until they end. The garbage collector would traverse
 # the ops of a model again and again, and find nothing.
 _WITHOUT_GARBAGE = ("explain", "search")
@@ -88,7 +91,10 @@ def answer_usage() -> None:
     # the options of Python, and at the place of this "-m", counted from the end, the package.
     if sys.argv[0] == "-m" and sys.orig_argv[-len(sys.argv)] == "meshtf":
         check_usage(sys.argv[1:])
-        _shorten_imports(sys.argv[1])
+        command, *rest = sys.argv[1:]
+        _shorten_imports(command)
+        if command in _PLANNING and not any("measure" in argument for argument in rest):
+            defer()
 
 
 def _shorten_imports(command: str) -> None:

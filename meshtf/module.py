@@ -20,11 +20,10 @@ import functools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from meshtf.display import html_table, placement_text, text_table
 from meshtf.names.arguments import as_text
 from meshtf.names.calls import check_call
+from meshtf.names.nested import flatten
 from meshtf.partition.cost import local_bytes
 from meshtf.runtime.module_paths import (
     complete_path,
@@ -36,6 +35,7 @@ from meshtf.runtime.module_paths import (
     scope_of,
 )
 from meshtf.runtime.tensorflow_tracking import tracking_error
+from meshtf.runtime.tf_internals.tracking import TensorFlowModule
 from meshtf.runtime.variable import Variable
 
 # The columns of the table of variables.
@@ -51,7 +51,7 @@ def scope(name: str) -> Iterator[None]:
         yield
 
 
-class Module(tf.Module):
+class Module(TensorFlowModule):
     """A tf.Module whose variables are mtf Variables, and whose name begins the paths of its
     variables, submodules and random ops.
 
@@ -120,13 +120,7 @@ class Module(tf.Module):
     @property
     def variables(self) -> tuple[Variable, ...]:
         """All variables of this module and its submodules."""
-        # `tf.Module._flatten` searches the attributes of modules. With `expand_composites`
-        # it would take apart TensorFlow's composite tensors, such as sparse tensors.
-        return tuple(
-            self._flatten(
-                predicate=lambda x: isinstance(x, Variable), expand_composites=False
-            )
-        )
+        return tuple(_variables_in(self, seen={id(self)}))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
@@ -198,6 +192,32 @@ class Module(tf.Module):
             )
         children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
         return children
+
+
+def _variables_in(module: Any, seen: set[int]) -> Iterator[Variable]:
+    """Yields the variables in the attributes of a module, sorted by the name of the attribute,
+    and then those of its submodules.
+
+    Args:
+      module: the module, of meshtf or TensorFlow.
+      seen: the ids of the objects that were visited already.
+    """
+    submodules = []
+    attributes = vars(module)
+    for name in sorted(attributes):
+        # TensorFlow's lists of all attributes.
+        if name.startswith("_self_"):
+            continue
+        for leaf in flatten(attributes[name]):
+            if id(leaf) in seen:
+                continue
+            seen.add(id(leaf))
+            if isinstance(leaf, Variable):
+                yield leaf
+            elif isinstance(leaf, TensorFlowModule):
+                submodules.append(leaf)
+    for submodule in submodules:
+        yield from _variables_in(submodule, seen)
 
 
 def _within_path(call: Any) -> Any:

@@ -52,12 +52,12 @@ from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import record_write
 from meshtf.runtime.variable import Variable
 
-# What TensorFlow raises for files that are damaged or missing.
+# The errors in `tf.errors` that TensorFlow raises for files that are damaged or missing.
 _READ_ERRORS = (
-    tf.errors.DataLossError,
-    tf.errors.NotFoundError,
-    tf.errors.OutOfRangeError,
-    tf.errors.InvalidArgumentError,
+    "DataLossError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "InvalidArgumentError",
 )
 
 
@@ -159,7 +159,7 @@ def restore(
     try:
         # Absolute, since workers have other working directories.
         _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named_variables)
-    except _READ_ERRORS as error:
+    except tuple(getattr(tf.errors, name) for name in _READ_ERRORS) as error:
         check(path, manifest)  # raises with the file's name, if a checksum is wrong
         reason = f"its slices cannot be read: {error.message}"
         raise DamageError(path, INDEX, reason) from error

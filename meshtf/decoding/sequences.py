@@ -15,11 +15,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import tensorflow as tf
-
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Tensor
-from meshtf.names import Shape, is_floating, is_integer
+from meshtf.names import Shape, is_floating, is_integer, nested
 from meshtf.names.arguments import as_callable, as_dim, as_int, check_ints
 from meshtf.ops.elementwise.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
@@ -316,9 +314,9 @@ def _check_structure(old: Any, new: Any) -> None:
       PlanError: they are nested differently, or have None at different places.
     """
     try:
-        tf.nest.assert_same_structure(old, new, check_types=False)
-        old_is_none = [x is None for x in tf.nest.flatten(old)]
-        new_is_none = [x is None for x in tf.nest.flatten(new)]
+        nested.assert_same_structure(old, new)
+        old_is_none = [x is None for x in nested.flatten(old)]
+        new_is_none = [x is None for x in nested.flatten(new)]
         is_same = old_is_none == new_is_none
     except (TypeError, ValueError):  # from assert_same_structure
         is_same = False
@@ -361,7 +359,7 @@ def _state_tensors(state: Any) -> list[Tensor]:
       PlanError: the state has other values than tensors, variables and None.
     """
     tensors = []
-    for leaf in tf.nest.flatten(state):
+    for leaf in nested.flatten(state):
         if leaf is None:
             continue
         x = leaf.tensor() if hasattr(leaf, "tensor") else leaf
@@ -379,9 +377,9 @@ def _pack_state(structure: Any, tensors: Sequence[Tensor]) -> Any:
     """Returns the tensors nested like `structure`, with None where `structure` has None."""
     remaining_tensors = iter(tensors)
     leaves = []
-    for old_leaf in tf.nest.flatten(structure):
+    for old_leaf in nested.flatten(structure):
         leaves.append(None if old_leaf is None else next(remaining_tensors))
-    return tf.nest.pack_sequence_as(structure, leaves)
+    return nested.pack_sequence_as(structure, leaves)
 
 
 def _transpose_like(new: Tensor, old: Tensor) -> Tensor:
@@ -393,4 +391,4 @@ def _transpose_like(new: Tensor, old: Tensor) -> Tensor:
 
 def _outline(state: Any) -> str:
     """Returns the nested structure of a state, with "*" for each tensor."""
-    return repr(tf.nest.map_structure(lambda x: x if x is None else "*", state))
+    return repr(nested.map_structure(lambda x: x if x is None else "*", state))

@@ -23,7 +23,7 @@ import tensorflow as tf
 from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Context, Spec, Tensor, apply
 from meshtf.mesh import Mesh
-from meshtf.names import has_gradient
+from meshtf.names import has_gradient, nested
 from meshtf.names.arguments import refuse
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import Read
@@ -172,10 +172,10 @@ class CallArguments:
         ]
         if len(leaves) != 1 or leaves[0] is not value:
             # The nesting as text, with 0 in place of each leaf.
-            structure = repr(tf.nest.map_structure(lambda x: 0, value))
+            structure = repr(nested.map_structure(lambda x: 0, value))
             entry = KeyEntry(argument=name, kind="structure", facts=(structure,))
             self.key += (entry,)
-        return lambda: tf.nest.pack_sequence_as(value, [get() for get in getters])
+        return lambda: nested.pack_sequence_as(value, [get() for get in getters])
 
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments for recording the function, by name.
@@ -325,7 +325,7 @@ def leaf_names(name: str, value: Any) -> list[str]:
     elif isinstance(value, (list, tuple)):
         items = enumerate(value)
     else:
-        return [name] * len(tf.nest.flatten(value))
+        return [name] * len(nested.flatten(value))
     names: list[str] = []
     for key, x in items:
         names += leaf_names(f"{name}_{key}" if name else str(key), x)

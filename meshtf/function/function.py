@@ -20,8 +20,6 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-import tensorflow as tf
-
 from meshtf.errors import DeviceMemoryError, MeshtfError
 from meshtf.forecast import Forecast, forecast
 from meshtf.forecast.memory_advice import advice
@@ -49,6 +47,7 @@ from meshtf.graph.context import RESET_IN_TRACES, is_traceable
 from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
+from meshtf.names import nested
 from meshtf.names.arguments import as_bool
 from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.heartbeat import beat
@@ -246,7 +245,7 @@ class Function(Generic[P, R]):
                 raise
             raise self._with_forecast(error, args, kwargs) from None
         beat(f"ran {self.name}")
-        return tf.nest.map_structure(
+        return nested.map_structure(
             lambda y: next(results) if y is RESULT else y, structure
         )
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.function.arguments import (
     CallArguments,
@@ -38,6 +36,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh
+from meshtf.names import nested
 from meshtf.names.arguments import as_callable
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.control.seeds import iterations
@@ -77,11 +76,11 @@ class Recording(NamedTuple):
         structure = self.structure
         if isinstance(structure, Mapping) or hasattr(structure, "_fields"):
             root = ""
-        elif tf.nest.is_nested(structure):
+        elif nested.is_nested(structure):
             root = "output"
         else:
             root = "output_0"
-        leaves = tf.nest.flatten(structure)
+        leaves = nested.flatten(structure)
         named_leaves = zip(leaf_names(root, structure), leaves, strict=True)
         names = [name for name, leaf in named_leaves if leaf is RESULT]
         return list(zip(names, self.recorded.results, strict=True))
@@ -194,7 +193,7 @@ class PythonFunction:
             raise self._no_mesh()
         record_layout_use(graph.mesh, layout_use(graph.nodes))
         marked_leaves = [RESULT if hasattr(y, "spec") else y for y in leaves]
-        structure = tf.nest.pack_sequence_as(returned, marked_leaves)
+        structure = nested.pack_sequence_as(returned, marked_leaves)
         recorded = Recorded(graph.nodes, results, mesh=graph.mesh, name=self.name)
         return Recording(recorded, arguments=call.stores, structure=structure)
 
@@ -209,7 +208,7 @@ class PythonFunction:
                 return _abstract_tensor(x, mesh)
             return x
 
-        args, kwargs = tf.nest.map_structure(on_mesh, (args, kwargs))
+        args, kwargs = nested.map_structure(on_mesh, (args, kwargs))
         with context(mesh=mesh):
             return self.record(Graph(mesh), self.bind(args, kwargs, runs=False))
 

@@ -17,11 +17,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_scalar, as_variables, check_nest
-from meshtf.names import Dimension, accumulation_dtype
+from meshtf.names import Dimension, accumulation_dtype, nested
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.control.loops import scan_and_sum
 from meshtf.ops.control.microbatch import (
@@ -98,10 +96,10 @@ def accumulate_gradients(
         terms = (_in_accumulation_dtype(loss), deferred_tensors, wide_grads)
         return None, terms, None
 
-    split_inputs = tf.nest.map_structure(
+    split_inputs = nested.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
-    mesh = tf.nest.flatten(split_inputs)[0].mesh
+    mesh = nested.flatten(split_inputs)[0].mesh
     indices = index_range(mesh, Dimension(MICROBATCH, microbatches))
     _, sums, _ = scan_and_sum(
         body, init=None, xs=(indices, split_inputs), dim=MICROBATCH

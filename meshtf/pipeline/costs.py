@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import PlanError, explain_error
 from meshtf.function.function import function
 from meshtf.graph import (
@@ -25,7 +23,7 @@ from meshtf.graph import (
     executing,
 )
 from meshtf.mesh import Layout
-from meshtf.names import dtype_bytes
+from meshtf.names import dtype_bytes, nested
 from meshtf.names.arguments import as_float, as_sequence, check_floats
 from meshtf.ops.control.seeds import seed
 from meshtf.pipeline.layer_variables import layer_name, num_parameters
@@ -101,7 +99,7 @@ def _count_costs(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     """Returns records of layers: the FLOPs of the forward pass, and the bytes of the
     activations, counted by recording the layers on an example; nothing runs.
     """
-    first_input, *_ = tf.nest.flatten(x)
+    first_input, *_ = nested.flatten(x)
     graph = Graph(first_input.mesh)
     records = []
     with (
@@ -156,7 +154,7 @@ def _measure_seconds(
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 y = program(x)
-                for tensor in tf.nest.flatten(y):
+                for tensor in nested.flatten(y):
                     tensor.numpy()  # waits until it is computed
                 times.append(time.perf_counter() - start)
         seconds.append(min(times[1:]))

@@ -20,13 +20,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import MeshError, PlanError, ShapeError, explain_error
 from meshtf.graph import Graph, Source, Tensor, context, current_executor
 from meshtf.graph.arguments import check_nest
 from meshtf.mesh import Mesh
 from meshtf.module import Module
+from meshtf.names import nested
 from meshtf.names.arguments import (
     as_callable,
     as_dim,
@@ -198,9 +197,9 @@ class GPipe(Module):
             recorded_chunks.make_deferred_calls()
         else:
             ys = self._run_eagerly(microbatches)
-        first_input, *_ = tf.nest.flatten(x)
+        first_input, *_ = nested.flatten(x)
         batch_size = first_input.shape[self.dim]
-        return tf.nest.map_structure(
+        return nested.map_structure(
             lambda *outputs: self._merge(list(outputs), batch_size), *ys
         )
 
@@ -225,7 +224,7 @@ class GPipe(Module):
         """
         loss_of = as_callable("loss_of", loss_of)
         if self.pad:
-            first_input, *_ = tf.nest.flatten(x)
+            first_input, *_ = nested.flatten(x)
             weights = batch_weights(first_input, self.dim, self.microbatches)
             loss_inputs = (*loss_inputs, weights)
         microbatches = self._split((x, loss_inputs))
@@ -250,7 +249,7 @@ class GPipe(Module):
                 tensors, self.schedule
             )
             gradients = [*itertools.chain(*input_gradients), *capture_gradients]
-            xs = tf.nest.flatten([tensors, captures])
+            xs = nested.flatten([tensors, captures])
 
             def backward(dy: Tensor) -> list[Tensor | None]:
                 return [
@@ -261,7 +260,7 @@ class GPipe(Module):
             return loss, backward
 
         return run(
-            [tf.nest.flatten(xs) for xs in microbatches], recorded_chunks.captures
+            [nested.flatten(xs) for xs in microbatches], recorded_chunks.captures
         )
 
     def _run_eagerly(
@@ -312,7 +311,7 @@ class GPipe(Module):
         """
         check_nest("x", x, missing=False)
         flat = []
-        for y in tf.nest.flatten(x):
+        for y in nested.flatten(x):
             is_variable = hasattr(y, "tensor")
             flat.append(y.tensor() if is_variable else y)
         if not flat:
@@ -327,7 +326,7 @@ class GPipe(Module):
         microbatches = []
         for m in range(self.microbatches):
             tensors = [all_microbatches[m] for all_microbatches in unstacked]
-            microbatches.append(tf.nest.pack_sequence_as(x, tensors))
+            microbatches.append(nested.pack_sequence_as(x, tensors))
         return microbatches
 
     def _merge(self, outputs: list[Tensor], size: int) -> Tensor:

@@ -15,10 +15,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.mesh import Mesh
 from meshtf.module import Module
+from meshtf.names import nested
 from meshtf.runtime.variable import Variable
 
 
@@ -62,7 +61,7 @@ def meshes_of(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
     tensors: list[Any] = []
     for layer in layers:
         tensors.extend(variables_of(layer))
-    tensors.extend(tf.nest.flatten(inputs))
+    tensors.extend(nested.flatten(inputs))
     meshes: list[Mesh] = []
     for x in tensors:
         mesh = getattr(x, "mesh", None)

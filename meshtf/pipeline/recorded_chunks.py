@@ -15,11 +15,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from meshtf.graph import Body, Spec, Tensor, context, record_body
 from meshtf.graph.control_flow.call import BackwardBody, CallId, backward_body, call
-from meshtf.names import Shape, accumulation_dtype, has_gradient
+from meshtf.names import Shape, accumulation_dtype, has_gradient, nested
 from meshtf.ops.control.layout_region import stage
 from meshtf.ops.control.microbatch import DeferredCall, call_with_means, deferred_calls
 from meshtf.ops.control.stop_gradient import recompute
@@ -127,8 +125,8 @@ class RecordedChunks:
         self.loss_inputs = loss_inputs
         self.num_loss_inputs = 0
         if loss_of is not None:
-            self.num_loss_inputs = len(tf.nest.flatten(loss_inputs))
-        self.mesh = tf.nest.flatten(example)[0].mesh
+            self.num_loss_inputs = len(nested.flatten(loss_inputs))
+        self.mesh = nested.flatten(example)[0].mesh
         # Dimensions that layers have made of the microbatch; see `run_chunk`.
         self.derived_dims: dict[Any, Any] = {}
         self.chunks: list[_Chunk] = []
@@ -149,7 +147,7 @@ class RecordedChunks:
 
     def forward(self, index: int, x: Any) -> Any:
         """Returns the output of the last chunk for microbatch `index`."""
-        flat = tf.nest.flatten(x)
+        flat = nested.flatten(x)
         for chunk in self.chunks:
             arguments = [self._index_tensor(index), *flat]
             call_id = CallId(chunk.index, microbatch=index)
@@ -157,7 +155,7 @@ class RecordedChunks:
             # Only a backward pass, as in `run`, needs the arguments of a forward pass.
             chunk.forward_passes[index] = _ForwardPass(arguments=(), results=results)
             flat = chunk.outputs_of(index)
-        return tf.nest.pack_sequence_as(self.last_chunk.structure, flat)
+        return nested.pack_sequence_as(self.last_chunk.structure, flat)
 
     def make_deferred_calls(self) -> None:
         """Makes the deferred calls of all chunks, after the last microbatch."""
@@ -207,13 +205,13 @@ class RecordedChunks:
         """
         pipe = self.pipe
         stage_index = pipe.stage_of(k)
-        layer_inputs = tf.nest.flatten(example)
+        layer_inputs = nested.flatten(example)
         num_layer_inputs = len(layer_inputs)
         loss_of = None
         loss_inputs = []
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
             loss_of = self.loss_of
-            loss_inputs = tf.nest.flatten(self.loss_inputs)
+            loss_inputs = nested.flatten(self.loss_inputs)
         # Recording `run` appends the output and the deferred calls.
         output_and_deferred: list[Any] = []
 
@@ -221,11 +219,11 @@ class RecordedChunks:
             """Returns the outputs of the chunk, then the tensors of deferred calls."""
 
             def run_layers(*xs: Tensor) -> Any:
-                x = tf.nest.pack_sequence_as(example, list(xs[:num_layer_inputs]))
+                x = nested.pack_sequence_as(example, list(xs[:num_layer_inputs]))
                 labels: Any = ()
                 if loss_of is not None:
                     flat_labels = list(xs[num_layer_inputs:])
-                    labels = tf.nest.pack_sequence_as(self.loss_inputs, flat_labels)
+                    labels = nested.pack_sequence_as(self.loss_inputs, flat_labels)
                 return run_chunk(
                     pipe, k, index, x, self.derived_dims, loss_of, loss_inputs=labels
                 )
@@ -236,24 +234,24 @@ class RecordedChunks:
                 output = run_layers(*xs)
             output_and_deferred.extend([output, deferred])
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
-            return [*tf.nest.flatten(output), *deferred_tensors]
+            return [*nested.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
             specs = [x.spec for x in (*layer_inputs, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
         output, deferred = output_and_deferred
-        num_outputs = len(tf.nest.flatten(output))
+        num_outputs = len(nested.flatten(output))
         outputs = body.results[:num_outputs]
         chunk = _Chunk(
             index=k,
             stage=stage_index,
             body=body,
             outputs=outputs,
-            structure=tf.nest.map_structure(lambda x: 0, output),  # without tensors
+            structure=nested.map_structure(lambda x: 0, output),  # without tensors
             deferred=deferred,
         )
         self.chunks.append(chunk)
-        return tf.nest.pack_sequence_as(output, list(outputs))
+        return nested.pack_sequence_as(output, list(outputs))
 
     def _record_backward_bodies(self) -> None:
         """Records the backward bodies, from the last chunk to the first one, and the

@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import tensorflow as tf
-
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_scalar, as_tensor
+from meshtf.names import nested
 from meshtf.ops.control.layout_region import stage
 from meshtf.ops.control.microbatch import microbatch
 from meshtf.pipeline.layer_variables import layer_name
@@ -76,4 +75,4 @@ def run_chunk(
             return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
         name = layer_name(pipe.model_chunks[chunk][-1], chunk)
         description = f"what layer {name!r} of a pipeline returns"
-        return tf.nest.map_structure(lambda y: as_tensor(description, y), x)
+        return nested.map_structure(lambda y: as_tensor(description, y), x)

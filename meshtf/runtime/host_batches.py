@@ -42,7 +42,7 @@ from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_host import hosts_of
 from meshtf.runtime.storage.asarray import named_shape
 from meshtf.runtime.storage.sharding import distinct, region, shard_keys
-from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, call_with
+from meshtf.runtime.tf_internals.call_options import call_with, plain_config
 
 
 class _Section(NamedTuple):
@@ -140,7 +140,7 @@ class HostReader:
             function = tf.function(self._read, autograph=False)
             self._function = function.get_concrete_function()
         try:
-            outputs = call_with(config=PLAIN_CONFIG, function=self._function, args=())
+            outputs = call_with(config=plain_config(), function=self._function, args=())
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
         batch = {}

@@ -118,13 +118,21 @@ class _Signature(NamedTuple):
         return {"inputs": inputs, "outputs": outputs}
 
 
-class _Root(tf.Module):
-    """The object that `tf.saved_model.load` returns. It has the attributes for variables that
-    TensorFlow's models have.
+def _root(variables: Sequence[tf.Variable]) -> tf.Module:
+    """Returns the object that `tf.saved_model.load` returns. It has the attributes for
+    variables that TensorFlow's models have.
     """
 
-    variables: Any = None
-    trainable_variables: Any = None
+    class Root(tf.Module):
+        """A module whose variables are attributes, and not searched."""
+
+        variables: Any = None
+        trainable_variables: Any = None
+
+    root = Root()
+    root.variables = list(variables)
+    root.trainable_variables = [x for x in variables if x.trainable]
+    return root
 
 
 class SavedModel:
@@ -202,9 +210,7 @@ class SavedModel:
                 for store in signature.stores():
                     if store not in values:
                         values[store] = unsharded_value(store)
-            root = _Root()
-            root.variables = [x for x in values.values() if isinstance(x, tf.Variable)]
-            root.trainable_variables = [x for x in root.variables if x.trainable]
+            root = _root([x for x in values.values() if isinstance(x, tf.Variable)])
             functions = {
                 name: signature.function(values)
                 for name, signature in self._signatures.items()

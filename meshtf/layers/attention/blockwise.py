@@ -28,8 +28,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
@@ -38,7 +36,7 @@ from meshtf.layers.attention.heads import Cache
 from meshtf.layers.attention.multi_head import MultiHeadAttention
 from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.mesh import Mesh
-from meshtf.names import Dimension, Names, ShapeLike
+from meshtf.names import Dimension, Names, ShapeLike, nested
 from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.layout_region import relayout
@@ -135,7 +133,7 @@ def _attend_in_loop(
       block: the name of the positions of queries, with their count in a block.
     """
     iterations = _iterations_dim(q, block)
-    inputs = tf.nest.flatten(query_inputs)
+    inputs = nested.flatten(query_inputs)
     is_split = [isinstance(x, Tensor) and block.name in x.shape for x in inputs]
 
     def split_blocks(x: Tensor) -> Tensor:
@@ -152,7 +150,7 @@ def _attend_in_loop(
             next(remaining) if split else x for x, split in zip(inputs, is_split)
         ]
         return carry, attend_recomputed(
-            q_block, tf.nest.pack_sequence_as(query_inputs, block_inputs)
+            q_block, nested.pack_sequence_as(query_inputs, block_inputs)
         )
 
     to_split = [q, *(x for x, split in zip(inputs, is_split) if split)]

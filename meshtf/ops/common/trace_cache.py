@@ -55,8 +55,9 @@ def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
     return cache[graph_id, key]
 
 
-def constant(value: Any, dtype: tf.DType = tf.int32) -> Any:
+def constant(value: Any, dtype: tf.DType | str = "int32") -> Any:
     """Returns a number or a (nested) list of numbers as a constant tensor."""
+    dtype = tf.as_dtype(dtype)
     # The value's text, since 0.0 and -0.0 are equal, but different constants.
     key = ("constant", dtype, repr(value))
 

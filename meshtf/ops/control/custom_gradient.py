@@ -16,8 +16,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
     Context,
@@ -39,7 +37,7 @@ from meshtf.graph import (
     next_serial,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import has_gradient
+from meshtf.names import has_gradient, nested
 from meshtf.names.arguments import as_callable, described
 from meshtf.ops.control.nested_values import flatten, leaves, pack
 from meshtf.ops.variables.fill import zeros_like
@@ -116,7 +114,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         # there is no graph.
         nodes = getattr(current_executor(), "nodes", [])
         num_nodes_before = len(nodes)
-        args_without_variables = tf.nest.pack_sequence_as(args, flat_args)
+        args_without_variables = nested.pack_sequence_as(args, flat_args)
         returned = fn(*args_without_variables, **kwargs)
         intermediates: list[Tensor] = []
         for node in nodes[num_nodes_before:]:

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import Source, Spec, Tensor
-from meshtf.names import Shape
+from meshtf.names import Shape, nested
 from meshtf.ops.shapes.reshape import transpose
 
 # The spec of the iteration index, which is the first argument of recorded bodies.
@@ -62,7 +60,7 @@ def flatten(nest: Any) -> list[Any]:
       PlanError: the structure has a dict whose keys have no order.
     """
     try:
-        flat: list[Any] = tf.nest.flatten(nest)
+        flat: list[Any] = nested.flatten(nest)
     except TypeError as error:
         raise PlanError(
             explain_error(
@@ -88,7 +86,7 @@ def pack(nest: Any, flat: Sequence[Any]) -> Any:
     """
     remaining = iter(flat)
     # `map_structure` visits the leaves in the order of `flatten`.
-    return tf.nest.map_structure(lambda x: None if x is None else next(remaining), nest)
+    return nested.map_structure(lambda x: None if x is None else next(remaining), nest)
 
 
 def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
@@ -175,7 +173,7 @@ def same_structure(old: Any, new: Any) -> bool:
         )
     # Leaves, or structures that only TensorFlow knows, such as attrs classes.
     try:
-        tf.nest.assert_same_structure(old, new, check_types=False)
+        nested.assert_same_structure(old, new)
     except (TypeError, ValueError):
         return False
     return (old is None) == (new is None)
@@ -183,4 +181,4 @@ def same_structure(old: Any, new: Any) -> bool:
 
 def describe_structure(nest: Any) -> str:
     """Returns a nested structure as a string, with a star for each tensor."""
-    return repr(tf.nest.map_structure(lambda x: None if x is None else "*", nest))
+    return repr(nested.map_structure(lambda x: None if x is None else "*", nest))

@@ -1,6 +1,6 @@
 """A user's TensorFlow function as an op, run on each shard.
 
-    y = mtf.slicewise(tf.math.softsign, [x], shardable="batch;d")    # the shape of x
+    y = mtf.slicewise(tf_function("math.softsign"), [x], shardable="batch;d")    # the shape of x
 
 The function gets the local shards of its inputs along the dimensions in `shardable`, and
 all elements of the other dimensions. Its gradient is computed by TensorFlow's tape.
@@ -30,6 +30,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.control.slicewise_check import check_names, check_slices
 
 
@@ -58,11 +59,11 @@ class Slicewise(Op):
     # Each sample: the attributes (fn, result_specs, shardable), and the shapes of inputs.
     conformance_samples = (
         Sample(
-            (tf.math.softsign, _floats("b:4;h:8"), frozenset({"b", "h"})),
+            (tf_function("math.softsign"), _floats("b:4;h:8"), frozenset({"b", "h"})),
             ("b:4;h:8",),
         ),
         Sample(
-            (tf.linalg.matvec, _floats("b:4;h:8"), frozenset({"b"})),
+            (tf_function("linalg.matvec"), _floats("b:4;h:8"), frozenset({"b"})),
             ("b:4;h:8;k:3", "b:4;k:3"),
         ),
         Sample(
@@ -148,7 +149,12 @@ class SlicewiseGrad(Op):
     # The attributes (fn, input_specs, has_cotangent, shardable), and the shapes of inputs.
     conformance_samples = (
         Sample(
-            (tf.math.softsign, _floats("b:4;h:8"), (True,), frozenset({"b", "h"})),
+            (
+                tf_function("math.softsign"),
+                _floats("b:4;h:8"),
+                (True,),
+                frozenset({"b", "h"}),
+            ),
             ("b:4;h:8", "b:4;h:8"),
             gradient=False,
         ),

@@ -34,6 +34,7 @@ from meshtf.graph import (
 from meshtf.names import has_gradient, is_complex
 from meshtf.ops.common.broadcasting import align, broadcast_shape, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.fused_formulas import (
     extreme_gradients,
@@ -45,30 +46,30 @@ from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.variables.fill import ones_like, zeros_like
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": tf.add,
-    "subtract": tf.subtract,
-    "multiply": tf.multiply,
-    "divide": tf.divide,
-    "floordiv": tf.math.floordiv,
-    "floormod": tf.math.floormod,
-    "pow": tf.pow,
-    "maximum": tf.maximum,
-    "minimum": tf.minimum,
-    "squared_difference": tf.math.squared_difference,
-    "atan2": tf.math.atan2,
+    "add": tf_function("add"),
+    "subtract": tf_function("subtract"),
+    "multiply": tf_function("multiply"),
+    "divide": tf_function("divide"),
+    "floordiv": tf_function("math.floordiv"),
+    "floormod": tf_function("math.floormod"),
+    "pow": tf_function("pow"),
+    "maximum": tf_function("maximum"),
+    "minimum": tf_function("minimum"),
+    "squared_difference": tf_function("math.squared_difference"),
+    "atan2": tf_function("math.atan2"),
     "logaddexp": logaddexp_kernel,
-    "divide_no_nan": tf.math.divide_no_nan,
+    "divide_no_nan": tf_function("math.divide_no_nan"),
     # Used by gradients: x * y, but 0 where y is 0; and x / y, but 0 where x is 0.
-    "multiply_no_nan": tf.math.multiply_no_nan,
-    "xdivy": tf.math.xdivy,
-    "less": tf.less,
-    "less_equal": tf.less_equal,
-    "greater": tf.greater,
-    "greater_equal": tf.greater_equal,
-    "equal": tf.equal,
-    "not_equal": tf.not_equal,
-    "logical_and": tf.logical_and,
-    "logical_or": tf.logical_or,
+    "multiply_no_nan": tf_function("math.multiply_no_nan"),
+    "xdivy": tf_function("math.xdivy"),
+    "less": tf_function("less"),
+    "less_equal": tf_function("less_equal"),
+    "greater": tf_function("greater"),
+    "greater_equal": tf_function("greater_equal"),
+    "equal": tf_function("equal"),
+    "not_equal": tf_function("not_equal"),
+    "logical_and": tf_function("logical_and"),
+    "logical_or": tf_function("logical_or"),
     "logical_xor": lambda x, y: tf.not_equal(x, y),
 }
 COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")

@@ -23,7 +23,6 @@ from typing import Any
 
 import tensorflow as tf
 
-_RAW = tf.raw_ops
 # The constants of the tanh approximation of gelu (Hendrycks and Gimpel, arXiv 1606.08415,
 # section 2), doubled: see `gelu_kernel`.
 _A = 2 * math.sqrt(2 / math.pi)
@@ -49,20 +48,20 @@ def through_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 def silu_kernel(x: Any) -> Any:
     """Returns x * sigmoid(x)."""
-    return _RAW.SoftplusGrad(gradients=x, features=x)
+    return tf.raw_ops.SoftplusGrad(gradients=x, features=x)
 
 
 def _silu_gradient(dy: Any, x: Any) -> Any:
     """Returns dy * (s + x s (1 - s)), where s = sigmoid(x)."""
     s = tf.sigmoid(x)
-    return dy * (s + _RAW.SigmoidGrad(y=s, dy=x))
+    return dy * (s + tf.raw_ops.SigmoidGrad(y=s, dy=x))
 
 
 def gelu_kernel(x: Any) -> Any:
     """Returns the tanh approximation x * (1 + tanh(u)) / 2 as x * sigmoid(2u), with
     2u = x * (_A + _B * x**2).
     """
-    return _RAW.SoftplusGrad(gradients=x, features=x * (_A + _B * tf.square(x)))
+    return tf.raw_ops.SoftplusGrad(gradients=x, features=x * (_A + _B * tf.square(x)))
 
 
 def _gelu_gradient(dy: Any, x: Any) -> Any:
@@ -75,7 +74,7 @@ def _gelu_gradient(dy: Any, x: Any) -> Any:
     v_derivative = 3 * factor - 2 * _A
     # x s (1 - s) is computed first, since it is 0 for a large x. The product of x and v'
     # could be infinite.
-    return dy * (s + _RAW.SigmoidGrad(y=s, dy=x) * v_derivative)
+    return dy * (s + tf.raw_ops.SigmoidGrad(y=s, dy=x) * v_derivative)
 
 
 def gelu_exact_kernel(x: Any) -> Any:
@@ -154,26 +153,26 @@ def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
 
 def _rsqrt_gradient(dy: Any, y: Any) -> Any:
     """Returns dy * -0.5 * y**3, where y = 1 / sqrt(x)."""
-    minus_y_cubed = _RAW.ReciprocalGrad(y=y, dy=y)
-    return _RAW.MulNoNan(x=minus_y_cubed, y=dy * 0.5)
+    minus_y_cubed = tf.raw_ops.ReciprocalGrad(y=y, dy=y)
+    return tf.raw_ops.MulNoNan(x=minus_y_cubed, y=dy * 0.5)
 
 
 # Gradients of functions y = f(x): from dy and y, or from dy and x, as the names of the
 # arguments say.
 FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
-    "sqrt": lambda dy, y: _RAW.Xdivy(x=dy, y=y + y),
+    "sqrt": lambda dy, y: tf.raw_ops.Xdivy(x=dy, y=y + y),
     "rsqrt": _rsqrt_gradient,
-    "tanh": lambda dy, y: _RAW.TanhGrad(y=y, dy=dy),
-    "sigmoid": lambda dy, y: _RAW.SigmoidGrad(y=y, dy=dy),
-    "relu": lambda dy, y: _RAW.ReluGrad(gradients=dy, features=y),
+    "tanh": lambda dy, y: tf.raw_ops.TanhGrad(y=y, dy=dy),
+    "sigmoid": lambda dy, y: tf.raw_ops.SigmoidGrad(y=y, dy=dy),
+    "relu": lambda dy, y: tf.raw_ops.ReluGrad(gradients=dy, features=y),
     "gelu": _gelu_gradient,
     "gelu_exact": _gelu_exact_gradient,
     "silu": _silu_gradient,
-    "softplus": lambda dy, x: _RAW.SoftplusGrad(gradients=dy, features=x),
-    "elu": lambda dy, y: _RAW.EluGrad(gradients=dy, outputs=y),
-    "selu": lambda dy, y: _RAW.SeluGrad(gradients=dy, outputs=y),
-    "reciprocal": lambda dy, y: -_RAW.MulNoNan(x=tf.square(y), y=dy),
+    "softplus": lambda dy, x: tf.raw_ops.SoftplusGrad(gradients=dy, features=x),
+    "elu": lambda dy, y: tf.raw_ops.EluGrad(gradients=dy, outputs=y),
+    "selu": lambda dy, y: tf.raw_ops.SeluGrad(gradients=dy, outputs=y),
+    "reciprocal": lambda dy, y: -tf.raw_ops.MulNoNan(x=tf.square(y), y=dy),
     "digamma": through_float32(
-        lambda dy, x: _RAW.MulNoNan(x=tf.math.polygamma(tf.ones_like(x), x), y=dy)
+        lambda dy, x: tf.raw_ops.MulNoNan(x=tf.math.polygamma(tf.ones_like(x), x), y=dy)
     ),
 }

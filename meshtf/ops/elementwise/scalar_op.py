@@ -32,6 +32,7 @@ from meshtf.ops.common.broadcasting import (
     is_scalar,
     python_scalar,
 )
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.elementwise.binary_op import (
     COMPARISONS,
@@ -47,12 +48,12 @@ from meshtf.ops.elementwise.complex import conj
 
 # Functions that compute x ** c faster than pow, by c.
 _POWERS: dict[Any, Callable[[Any], Any]] = {
-    2: tf.square,
+    2: tf_function("square"),
     3: lambda x: tf.square(x) * x,
-    0.5: tf.sqrt,
-    -0.5: tf.math.rsqrt,
-    -1: tf.math.reciprocal,
-    1: tf.identity,
+    0.5: tf_function("sqrt"),
+    -0.5: tf_function("math.rsqrt"),
+    -1: tf_function("math.reciprocal"),
+    1: tf_function("identity"),
 }
 # The functions that `Scalar` computes. Other functions of two tensors are computed otherwise
 # if one argument is a number: maximum and minimum by `clip`, all others with the number as a

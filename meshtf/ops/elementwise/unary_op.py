@@ -19,8 +19,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     Cotangents,
@@ -34,6 +32,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.names import is_complex, is_integer, real_dtype
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.binary_op import (
     Binary,
     zero_safe_divide,
@@ -93,78 +92,97 @@ def _abs_gradient(dy: Any, y: Any, x: Any) -> Tensor:
 
 _TABLE: dict[str, UnaryFunction] = {
     "exp": UnaryFunction(
-        tf.exp, lambda dy, y, x: zero_safe_multiply(dy, y), kinds=_ANALYTIC
+        tf_function("exp"), lambda dy, y, x: zero_safe_multiply(dy, y), kinds=_ANALYTIC
     ),
     "expm1": UnaryFunction(
-        tf.math.expm1, lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
+        tf_function("math.expm1"), lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
     ),
     "log": UnaryFunction(
-        tf.math.log,
+        tf_function("math.log"),
         lambda dy, y, x: zero_safe_divide(dy, x),
         kinds=_ANALYTIC,
         sample_values="positive ",
     ),
     "log1p": UnaryFunction(
-        tf.math.log1p,
+        tf_function("math.log1p"),
         lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
         sample_values="positive ",
     ),
     "sqrt": UnaryFunction(
-        tf.sqrt, gradient="y", kinds=_ANALYTIC, sample_values="positive "
+        tf_function("sqrt"), gradient="y", kinds=_ANALYTIC, sample_values="positive "
     ),
-    "rsqrt": UnaryFunction(tf.math.rsqrt, gradient="y", sample_values="positive "),
-    "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC),
+    "rsqrt": UnaryFunction(
+        tf_function("math.rsqrt"), gradient="y", sample_values="positive "
+    ),
+    "square": UnaryFunction(
+        tf_function("square"), lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC
+    ),
     "reciprocal": UnaryFunction(
-        tf.math.reciprocal, gradient="y", kinds=_ANALYTIC, sample_values="positive "
+        tf_function("math.reciprocal"),
+        gradient="y",
+        kinds=_ANALYTIC,
+        sample_values="positive ",
     ),
-    "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, kinds=_NUMERIC),
+    "negative": UnaryFunction(
+        tf_function("negative"), lambda dy, y, x: -dy, kinds=_NUMERIC
+    ),
     "abs": UnaryFunction(
-        tf.abs, _abs_gradient, kinds=_NUMERIC, sample_values="ties ", result="real"
+        tf_function("abs"),
+        _abs_gradient,
+        kinds=_NUMERIC,
+        sample_values="ties ",
+        result="real",
     ),
-    "sign": UnaryFunction(tf.sign, kinds=_REAL, sample_values="ties "),
+    "sign": UnaryFunction(tf_function("sign"), kinds=_REAL, sample_values="ties "),
     "sin": UnaryFunction(
-        tf.sin, lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
+        tf_function("sin"), lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
     ),
     "cos": UnaryFunction(
-        tf.cos, lambda dy, y, x: -(dy * apply_unary("sin", x)), kinds=_ANALYTIC
+        tf_function("cos"),
+        lambda dy, y, x: -(dy * apply_unary("sin", x)),
+        kinds=_ANALYTIC,
     ),
     "tan": UnaryFunction(
-        tf.tan, lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)
+        tf_function("tan"), lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)
     ),
     "asin": UnaryFunction(
-        tf.asin,
+        tf_function("asin"),
         lambda dy, y, x: zero_safe_divide(
             dy, apply_unary("sqrt", 1.0 - apply_unary("square", x))
         ),
         sample_values="unit ",
     ),
     "acos": UnaryFunction(
-        tf.acos,
+        tf_function("acos"),
         lambda dy, y, x: (
             -zero_safe_divide(dy, apply_unary("sqrt", 1.0 - apply_unary("square", x)))
         ),
         sample_values="unit ",
     ),
     "atan": UnaryFunction(
-        tf.atan, lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
+        tf_function("atan"), lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
     ),
     "sinh": UnaryFunction(
-        tf.sinh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x))
+        tf_function("sinh"),
+        lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x)),
     ),
     "cosh": UnaryFunction(
-        tf.cosh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
+        tf_function("cosh"),
+        lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x)),
     ),
-    "tanh": UnaryFunction(tf.tanh, gradient="y", kinds=_ANALYTIC),
-    "sigmoid": UnaryFunction(tf.sigmoid, gradient="y"),
-    "relu": UnaryFunction(tf.nn.relu, gradient="y", kinds=_REAL, sample_values="ties "),
-    "elu": UnaryFunction(tf.nn.elu, gradient="y"),
-    "selu": UnaryFunction(tf.nn.selu, gradient="y"),
+    "tanh": UnaryFunction(tf_function("tanh"), gradient="y", kinds=_ANALYTIC),
+    "sigmoid": UnaryFunction(tf_function("sigmoid"), gradient="y"),
+    "relu": UnaryFunction(
+        tf_function("nn.relu"), gradient="y", kinds=_REAL, sample_values="ties "
+    ),
+    "elu": UnaryFunction(tf_function("nn.elu"), gradient="y"),
+    "selu": UnaryFunction(tf_function("nn.selu"), gradient="y"),
     "gelu": UnaryFunction(gelu_kernel, gradient="x"),
     "gelu_exact": UnaryFunction(gelu_exact_kernel, gradient="x"),
     "silu": UnaryFunction(silu_kernel, gradient="x"),
-    "softplus": UnaryFunction(tf.math.softplus, gradient="x"),
+    "softplus": UnaryFunction(tf_function("math.softplus"), gradient="x"),
     "erf": UnaryFunction(
-        tf.math.erf,
+        tf_function("math.erf"),
         lambda dy, y, x: (
             dy
             * apply_unary("exp", -apply_unary("square", x))
@@ -172,27 +190,29 @@ _TABLE: dict[str, UnaryFunction] = {
         ),
     ),
     "erfinv": UnaryFunction(
-        through_float32(tf.math.erfinv),
+        through_float32(tf_function("math.erfinv")),
         lambda dy, y, x: zero_safe_multiply(
             dy * (math.sqrt(math.pi) / 2), apply_unary("exp", apply_unary("square", y))
         ),
         sample_values="unit ",
     ),
     "lgamma": UnaryFunction(
-        through_float32(tf.math.lgamma),
+        through_float32(tf_function("math.lgamma")),
         lambda dy, y, x: zero_safe_multiply(dy, apply_unary("digamma", x)),
         sample_values="positive ",
     ),
     "digamma": UnaryFunction(
-        through_float32(tf.math.digamma), gradient="x", sample_values="positive "
+        through_float32(tf_function("math.digamma")),
+        gradient="x",
+        sample_values="positive ",
     ),
-    "floor": UnaryFunction(tf.floor, sample_values="ties "),
-    "ceil": UnaryFunction(tf.math.ceil, sample_values="ties "),
-    "round": UnaryFunction(tf.round, sample_values="ties "),
-    "is_finite": UnaryFunction(tf.math.is_finite, result="bool"),
-    "is_nan": UnaryFunction(tf.math.is_nan, result="bool"),
+    "floor": UnaryFunction(tf_function("floor"), sample_values="ties "),
+    "ceil": UnaryFunction(tf_function("math.ceil"), sample_values="ties "),
+    "round": UnaryFunction(tf_function("round"), sample_values="ties "),
+    "is_finite": UnaryFunction(tf_function("math.is_finite"), result="bool"),
+    "is_nan": UnaryFunction(tf_function("math.is_nan"), result="bool"),
     "logical_not": UnaryFunction(
-        tf.logical_not, kinds=("bool",), sample_values="bool "
+        tf_function("logical_not"), kinds=("bool",), sample_values="bool "
     ),
 }
 

@@ -37,6 +37,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_dim_of_caller
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
@@ -53,8 +54,8 @@ from meshtf.ops.shapes.reshape import flatten, reshape, transpose
 from meshtf.ops.variables.fill import ones
 
 _SEGMENT_KERNELS = {
-    "max": tf.math.unsorted_segment_max,
-    "min": tf.math.unsorted_segment_min,
+    "max": tf_function("math.unsorted_segment_max"),
+    "min": tf_function("math.unsorted_segment_min"),
 }
 _SCATTERED = ".updates"  # the temporary name of the merged dimensions of updates
 

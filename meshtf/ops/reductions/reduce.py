@@ -39,6 +39,7 @@ from meshtf.names import (
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.common.sum_kernels import sum_over
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.arithmetic import (
     divide,
     equal,
@@ -66,7 +67,7 @@ _IDENTITIES = {
 }
 _LOGICAL = ("any", "all")
 # The TensorFlow function of each kind, with the arguments (x, axes).
-_KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
+_KERNELS = {kind: tf_function("reduce_" + kind) for kind in _ROLES}
 # The mean is accumulated in float32, since TensorFlow adds up float16 in float16.
 _KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 

@@ -40,6 +40,7 @@ from meshtf.ops.common.checks import (
     require_floating,
     tensor_along,
 )
+from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.arithmetic import equal, multiply, subtract
 from meshtf.ops.elementwise.unary import exp, logical_not
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
@@ -208,9 +209,9 @@ class Scan(OpWithStatistics):
 
 # By kind, a function (x, axes) that reduces a TensorFlow tensor.
 _REDUCE = {
-    "prod": tf.reduce_prod,
-    "max": tf.reduce_max,
-    "min": tf.reduce_min,
+    "prod": tf_function("reduce_prod"),
+    "max": tf_function("reduce_max"),
+    "min": tf_function("reduce_min"),
     "logsumexp": log_sum_exp,
 }
 

@@ -21,12 +21,6 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
 
-# The metadata by which TensorBoard recognizes the summary of a scalar.
-_METADATA = tf.compat.v1.SummaryMetadata(
-    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
-    data_class="DATA_CLASS_SCALAR",
-)
-
 
 class Print(HostOp):
     """Prints the input to standard error, after a message; a `HostOp` runs once, on the host,
@@ -100,11 +94,16 @@ class ScalarSummary(HostOp):
         else:
             (value,) = xs
             step = self.step
+        # The metadata by which TensorBoard recognizes the summary of a scalar.
+        metadata = tf.compat.v1.SummaryMetadata(
+            plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+            data_class="DATA_CLASS_SCALAR",
+        )
         tf.summary.write(
             self.name,
             tf.cast(value, tf.float32),
             step=tf.cast(step, tf.int64),
-            metadata=_METADATA,
+            metadata=metadata,
         )
 
 

@@ -29,14 +29,13 @@ import tensorflow as tf
 
 from meshtf.ops.common.local_reshape import reshape
 
-_RAW = tf.raw_ops
-# For each kind of convolution, the ops that compute y, dx and dkernel.
-_DENSE_2D = (_RAW.Conv2D, _RAW.Conv2DBackpropInput, _RAW.Conv2DBackpropFilter)
-_DENSE_3D = (_RAW.Conv3D, _RAW.Conv3DBackpropInputV2, _RAW.Conv3DBackpropFilterV2)
+# For each kind of convolution, the ops of `tf.raw_ops` that compute y, dx and dkernel.
+_DENSE_2D = ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter")
+_DENSE_3D = ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2")
 _DEPTHWISE = (
-    _RAW.DepthwiseConv2dNative,
-    _RAW.DepthwiseConv2dNativeBackpropInput,
-    _RAW.DepthwiseConv2dNativeBackpropFilter,
+    "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropInput",
+    "DepthwiseConv2dNativeBackpropFilter",
 )
 
 # The axis of `groups` in x, y and the kernel, from the end.
@@ -162,11 +161,10 @@ class ConvKernels:
     @property
     def _ops(self) -> tuple[Callable[..., Any], ...]:
         """The TensorFlow ops that compute y, dx and dkernel."""
+        names = _DENSE_3D if len(self.taps) == 3 else _DENSE_2D
         if self._depthwise:
-            return _DEPTHWISE
-        if len(self.taps) == 3:
-            return _DENSE_3D
-        return _DENSE_2D
+            names = _DEPTHWISE
+        return tuple(getattr(tf.raw_ops, name) for name in names)
 
     @property
     def _op_strides(self) -> Ints:

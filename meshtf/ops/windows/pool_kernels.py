@@ -25,8 +25,6 @@ import tensorflow as tf
 from meshtf.ops.common.local_reshape import reshape
 from meshtf.ops.windows.sliding_window import SlidingWindow
 
-_RAW = tf.raw_ops
-
 Windows = Sequence[SlidingWindow]
 
 
@@ -90,14 +88,14 @@ def means_gradient(windows: Windows, dy: Any) -> Any:
 
 def _max_pool(x: Any, **attributes: Any) -> Any:
     """Returns the maximum of each window."""
-    return _RAW.MaxPool(input=x, **attributes)
+    return tf.raw_ops.MaxPool(input=x, **attributes)
 
 
 def _max_pool_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
     """Returns the gradient of `_max_pool` in x."""
     # The maximum is recomputed here, not stored in the forward pass: oneDNN's gradient then
     # takes a tenth of the time.
-    return _RAW.MaxPoolGrad(
+    return tf.raw_ops.MaxPoolGrad(
         orig_input=x,
         orig_output=_max_pool(x, **attributes),
         grad=dy,
@@ -107,7 +105,7 @@ def _max_pool_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
 
 def _max_pool_values(x: Any, z: Any, **attributes: Any) -> Any:
     """Returns z at the maxima of x, by TensorFlow's gradient of the gradient."""
-    return _RAW.MaxPoolGradGrad(
+    return tf.raw_ops.MaxPoolGradGrad(
         orig_input=x,
         orig_output=_max_pool(x, **attributes),
         grad=z,
@@ -117,7 +115,7 @@ def _max_pool_values(x: Any, z: Any, **attributes: Any) -> Any:
 
 def _avg_pool(x: Any, **attributes: Any) -> Any:
     """Returns the mean of each window."""
-    return _RAW.AvgPool(value=x, **attributes)
+    return tf.raw_ops.AvgPool(value=x, **attributes)
 
 
 def _avg_pool_gradient(
@@ -127,7 +125,7 @@ def _avg_pool_gradient(
     x_sizes = []
     for num_windows, stride, taps in zip(dy.shape, strides, ksize):
         x_sizes.append((num_windows - 1) * stride + taps)
-    return _RAW.AvgPoolGrad(
+    return tf.raw_ops.AvgPoolGrad(
         orig_input_shape=x_sizes,
         grad=dy,
         ksize=ksize,

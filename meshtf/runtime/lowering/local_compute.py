@@ -41,7 +41,7 @@ TensorList = list[Any]  # tensors of one device, in order
 # A function (key, body, specs) -> function, which is traced from `body` for arguments with
 # these specs, once for all ops with an equal key.
 Outline = Callable[
-    [Any, Callable[..., TensorList], Sequence[tf.TensorSpec]],
+    [Any, Callable[..., TensorList], Sequence[Any]],
     Callable[[Sequence[Any]], TensorList],
 ]
 

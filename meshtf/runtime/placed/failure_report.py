@@ -30,10 +30,6 @@ from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import Caller, SegmentResult
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
-# Errors that bad values can cause. Other errors, such as a lost worker or no memory, do not
-# depend on one op, so the program is not run again.
-_CAUSED_BY_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
-
 
 class _RerunStopped(Exception):
     """Ends a second run of a program.
@@ -84,7 +80,10 @@ def explain_failure(
       results: the results of the program.
     """
     num_hosts = len({host_of(device) for device in devices_of(mesh)})
-    if not isinstance(error, _CAUSED_BY_VALUES) or num_hosts > 1:
+    # Errors that bad values can cause. Other errors, such as a lost worker or no memory, do
+    # not depend on one op, so the program is not run again.
+    caused_by_values = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
+    if not isinstance(error, caused_by_values) or num_hosts > 1:
         return error
     make_caller = _caller_of_ops
     if NO_KERNEL in error.message:

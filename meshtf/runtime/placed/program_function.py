@@ -37,9 +37,8 @@ from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.segment_functions import Tracer
 from meshtf.runtime.storage.sharding import distinct
 from meshtf.runtime.tf_internals.call_options import (
-    CPU_CONFIG,
-    PLAIN_CONFIG,
     ProgramFunction,
+    plain_config,
 )
 
 
@@ -79,7 +78,7 @@ class PlacedExecutable:
         self.graph_functions: list[GraphFunction] = []
         self.distinct_indices: list[tuple[int, ...]] = []
         self.cpus = only_cpus(devices_of(self.mesh))
-        self.config = CPU_CONFIG if self.cpus and not jit else PLAIN_CONFIG
+        self.config = plain_config(cpus=self.cpus and not jit)
 
     def __repr__(self) -> str:
         return (

@@ -1,20 +1,24 @@
 """Options of function calls: private attributes of functions and calls, and calls with a
 configuration that applies to one call only.
 
-    outputs = call_with(PLAIN_CONFIG, concrete_function, tensors)
+    outputs = call_with(plain_config(), concrete_function, tensors)
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context, execute
 
+from meshtf.runtime.tf_internals.private_module import PrivateModule
 from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 from meshtf.runtime.tf_internals.switches import private
+
+context = PrivateModule("tensorflow.python.eager.context")
+execute = PrivateModule("tensorflow.python.eager.execute")
 
 # An attribute of functions: TensorFlow does not inline the function.
 NOT_INLINED = {"_noinline": True}
@@ -27,7 +31,8 @@ COMPILED = "_XlaMustCompile"
 SHAPES_KNOWN = "_disable_call_shape_inference"
 
 
-def _config(cpus: bool) -> bytes:
+@functools.cache
+def plain_config(cpus: bool = False) -> bytes:
     """Returns a serialized ConfigProto that disables the graph optimizer for one call.
 
     The optimizer delays the first step and improves nothing in segments. The user's other
@@ -50,8 +55,6 @@ def _config(cpus: bool) -> bytes:
 
 
 _OPTIMIZER_OFF = "disable_meta_optimizer"  # an option of tf.config.optimizer
-PLAIN_CONFIG = _config(cpus=False)  # for programs on any devices
-CPU_CONFIG = _config(cpus=True)  # for programs on CPUs only
 
 
 @contextlib.contextmanager

@@ -12,15 +12,21 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import kernels
-from tensorflow.python.util import _pywrap_util_port
 
+from meshtf.runtime.tf_internals.private_module import PrivateModule
 from meshtf.runtime.tf_internals.switches import private
+
+kernels = PrivateModule("tensorflow.python.framework.kernels")
+_pywrap_util_port = PrivateModule("tensorflow.python.util._pywrap_util_port")
 
 # TensorFlow's graph optimizer replaces MatMul and BatchMatMulV2 by these ops.
 ONEDNN_MATMULS = ("_MklMatMul", "_MklBatchMatMulV2")
-# The label of the kernels of all such ops.
-ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")
+_KERNEL_LABEL = b"MklNameChangeOp"  # of the kernels of all such ops
+
+
+def onednn_kernel_label() -> Any:
+    """Returns the label of the kernels of oneDNN's ops, as the value of an attribute."""
+    return tf.compat.v1.AttrValue(s=_KERNEL_LABEL)
 
 
 def onednn_rewrites() -> bool:
@@ -41,7 +47,7 @@ def _has_kernel(op: str) -> bool:
     """Returns whether TensorFlow has a oneDNN kernel for an op on CPUs."""
     op_kernels = kernels.get_registered_kernels_for_op(op).kernel
     return any(
-        kernel.label.encode() == ONEDNN_KERNEL.s and kernel.device_type == "CPU"
+        kernel.label.encode() == _KERNEL_LABEL and kernel.device_type == "CPU"
         for kernel in op_kernels
     )
 
@@ -73,7 +79,7 @@ def onednn_matmul(
         flags = {"transpose_a": flip_a, "transpose_b": flip_b}
     attrs = {name: tf.compat.v1.AttrValue(b=flag) for name, flag in flags.items()}
     attrs["T"] = tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum)
-    attrs["_kernel"] = ONEDNN_KERNEL
+    attrs["_kernel"] = onednn_kernel_label()
     graph = tf.compat.v1.get_default_graph()
     op = graph.create_op(kind, [a, b], [a.dtype], name="product", attrs=attrs)
     (y,) = op.outputs

@@ -14,22 +14,24 @@ import functools
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import op_def_registry
 
-from meshtf.runtime.tf_internals.onednn_names import ONEDNN_KERNEL
+from meshtf.runtime.tf_internals.onednn_names import onednn_kernel_label
+from meshtf.runtime.tf_internals.private_module import PrivateModule
+
+op_def_registry = PrivateModule("tensorflow.python.framework.op_def_registry")
 
 # Ops whose oneDNN version has the same attributes, and the same name after "_Mkl".
 _SAME_ATTRIBUTES = ("BatchMatMulV2", "MatMul", "Softmax", "Transpose")
-# Only float32: a CPU may lack the instructions for other data types.
-_FLOAT = tf.float32.as_datatype_enum
 
 
 def use_onednn_ops(definition: Any) -> None:
     """Replaces ops of a FunctionDef by those of oneDNN that have the same attributes."""
+    # Only float32: a CPU may lack the instructions for other data types.
+    float32 = tf.float32.as_datatype_enum
     for node_def in definition.node_def:
-        if node_def.op in _SAME_ATTRIBUTES and node_def.attr["T"].type == _FLOAT:
+        if node_def.op in _SAME_ATTRIBUTES and node_def.attr["T"].type == float32:
             node_def.op = f"_Mkl{node_def.op}"
-            node_def.attr["_kernel"].CopyFrom(ONEDNN_KERNEL)
+            node_def.attr["_kernel"].CopyFrom(onednn_kernel_label())
 
 
 def needs_graph_optimizer(definition: Any) -> bool:

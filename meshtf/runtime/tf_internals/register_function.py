@@ -9,9 +9,11 @@ import sys
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
+from meshtf.runtime.tf_internals.private_module import PrivateModule
 from meshtf.runtime.tf_internals.switches import private
+
+context = PrivateModule("tensorflow.python.eager.context")
 
 
 class RegisteredFunction:

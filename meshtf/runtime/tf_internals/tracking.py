@@ -1,5 +1,24 @@
-"""The base class of objects that `tf.train.Checkpoint` and `tf.saved_model.save` visit."""
+"""The base classes of objects that `tf.train.Checkpoint` and `tf.saved_model.save` visit.
+
+Commands that only plan save nothing, and import no TensorFlow: there they are empty classes.
+"""
 
 from __future__ import annotations
 
-from tensorflow.python.trackable.base import Trackable as Trackable
+from typing import TYPE_CHECKING, Any
+
+from meshtf.deferred_tensorflow import is_deferred
+
+if TYPE_CHECKING or not is_deferred():
+    from tensorflow import Module as TensorFlowModule
+    from tensorflow.python.trackable.base import Trackable as Trackable
+else:
+
+    class Trackable:
+        """Stands for TensorFlow's class."""
+
+    class TensorFlowModule(Trackable):
+        """Stands for `tf.Module`."""
+
+        def __init__(self, name: Any = None) -> None:
+            super().__init__()

@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python import _pywrap_tfe
-from tensorflow.python.eager import context, core
-from tensorflow.python.ops import handle_data_util
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from meshtf.runtime.tf_internals.private_module import PrivateModule
+
+_pywrap_tfe = PrivateModule("tensorflow.python._pywrap_tfe")
+context = PrivateModule("tensorflow.python.eager.context")
+core = PrivateModule("tensorflow.python.eager.core")
+handle_data_util = PrivateModule("tensorflow.python.ops.handle_data_util")
+resource_variable_ops = PrivateModule("tensorflow.python.ops.resource_variable_ops")
 
 
 def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
@@ -133,7 +137,7 @@ def variable_of(handle: Any, like: Any) -> tf.Variable:
       like: an object with the `shape`, `dtype` and `trainable` of the variable.
     """
     handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
-    return ResourceVariable(
+    return resource_variable_ops.ResourceVariable(
         handle=handle,
         trainable=like.trainable,
         shape=like.shape,

@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-from tensorflow.compiler.tf2xla.python import xla
-from tensorflow.python.framework import kernels
+
+from meshtf.runtime.tf_internals.private_module import PrivateModule
+
+gen_xla_ops = PrivateModule("tensorflow.compiler.tf2xla.ops.gen_xla_ops")
+xla = PrivateModule("tensorflow.compiler.tf2xla.python.xla")
+kernels = PrivateModule("tensorflow.python.framework.kernels")
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:

@@ -38,7 +38,6 @@ from meshtf.names import Shape
 
 # The axes of the meshes on which ops are checked.
 MESHES = ("x:2;y:2", "x:2", "x:4")
-_BFLOAT16 = tf.bfloat16.as_numpy_dtype
 _KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex", "half")
 
 
@@ -125,7 +124,7 @@ def draw(description: str, below: int, rng: np.random.Generator) -> NamedArray:
         array = rng.normal(size=sizes) + 1j * rng.normal(size=sizes)
         array = array.astype("complex64")
     elif kind == "half":
-        array = rng.normal(size=sizes).astype(_BFLOAT16)
+        array = rng.normal(size=sizes).astype(tf.bfloat16.as_numpy_dtype)
     else:
         array = rng.normal(size=sizes).astype("float32")
     return NamedArray(np.asarray(array), shape)

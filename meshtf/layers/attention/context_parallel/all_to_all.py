@@ -16,13 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Source, Tensor, current
 from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention.blockwise import blockwise_attention
-from meshtf.names import Names, ShapeLike, names_of
+from meshtf.names import Names, ShapeLike, names_of, nested
 from meshtf.names.arguments import as_dim, check_callables
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.layout_region import layout, relayout
@@ -91,7 +89,7 @@ def all_to_all_attention(
     with layout(region):
         q, k, v = map(_relayout, (q, k, v))
         # Otherwise the bias of all keys would be gathered, which is larger.
-        query_inputs, kv_inputs = tf.nest.map_structure(
+        query_inputs, kv_inputs = nested.map_structure(
             _relayout, (query_inputs, kv_inputs)
         )
         y = blockwise_attention(

@@ -28,8 +28,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_tensor
@@ -49,6 +47,7 @@ from meshtf.names import (
     accumulation_dtype,
     has_gradient,
     names_of,
+    nested,
 )
 from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
@@ -172,7 +171,7 @@ class _Ring:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Returns the result of `ring_attention` for queries that are scaled."""
-        inputs = tf.nest.flatten(self.settings.inputs)
+        inputs = nested.flatten(self.settings.inputs)
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         for x in tensors:
             if set(self.length_names) <= set(x.shape.names):

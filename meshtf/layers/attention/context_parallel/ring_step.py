@@ -11,14 +11,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Context, Tensor, context
 from meshtf.layers.attention.context_parallel.all_to_all import PairBiasOf
 from meshtf.layers.attention.context_parallel.zigzag import ZigzagPairs
 from meshtf.layers.mixed_precision import cast_like
-from meshtf.names import Dimension
+from meshtf.names import Dimension, nested
 from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.einsum import einsum
@@ -119,7 +117,7 @@ class RingStep:
         if settings.bias_of is None:
             return scores
         remaining = iter(inputs)
-        query_inputs, kv_inputs = tf.nest.map_structure(
+        query_inputs, kv_inputs = nested.map_structure(
             lambda x: next(remaining) if isinstance(x, Tensor) else x, settings.inputs
         )
         bias = settings.bias_of(query_inputs, kv_inputs)

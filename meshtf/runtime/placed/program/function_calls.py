@@ -27,8 +27,8 @@ from meshtf.runtime.tf_internals.call_options import (
     COMPILED,
     IN_ANY_ORDER,
     NOT_INLINED,
-    PLAIN_CONFIG,
     SHAPES_KNOWN,
+    plain_config,
 )
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.onednn_ops import needs_graph_optimizer, use_onednn_ops
@@ -192,7 +192,7 @@ def _attributes(name: str, function: Any, as_branch: bool) -> dict[str, Any]:
     return attributes | {
         "f": proto(func=callee),
         "config": proto(s=b""),
-        "config_proto": proto(s=PLAIN_CONFIG),
+        "config_proto": proto(s=plain_config()),
         "executor_type": proto(s=b""),
         SHAPES_KNOWN: proto(b=True),
     }

@@ -185,13 +185,13 @@ def add_n(xs: Sequence[Any], device: str) -> Any:
     )
 
 
-# The names of binary ops in graphs, and the functions that run them.
+# The names of binary ops in graphs, and those of TensorFlow's functions that run them.
 _BINARY = {
-    "AddV2": tf.add,
-    "Maximum": tf.maximum,
-    "Minimum": tf.minimum,
-    "LogicalOr": tf.logical_or,
-    "LogicalAnd": tf.logical_and,
+    "AddV2": "add",
+    "Maximum": "maximum",
+    "Minimum": "minimum",
+    "LogicalOr": "logical_or",
+    "LogicalAnd": "logical_and",
 }
 
 
@@ -211,7 +211,7 @@ def binary(
     """
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
-            return _BINARY[kind](x, y)
+            return getattr(tf, _BINARY[kind])(x, y)
     return _node_output(
         kind,
         [x, y],

@@ -14,7 +14,7 @@ from meshtf.runtime.placed.program.function_calls import trace
 from meshtf.runtime.placed.program.nested_sections import in_section
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.program.resource_order import ResourceOrder
-from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, ProgramFunction
+from meshtf.runtime.tf_internals.call_options import ProgramFunction, plain_config
 from meshtf.runtime.tf_internals.run_records import graph_of
 
 FIRST = "/device:CPU:0"
@@ -33,7 +33,7 @@ def run(program, results, args, devices=None):
     definition = program.finish(results, devices)
     kept = program.functions
     function = ProgramFunction(
-        definition, program.captured, devices, PLAIN_CONFIG, kept
+        definition, program.captured, devices, plain_config(), kept
     )
     outputs = function(args)
     for y, device in zip(outputs, devices, strict=True):

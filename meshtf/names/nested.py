@@ -1,0 +1,129 @@
+"""Nested structures: lists, tuples, dicts and attrs classes, in any nesting, of leaves.
+
+>>> batch = {"tokens": 1, "parts": (2, [3])}
+>>> flatten(batch)
+[2, 3, 1]
+>>> map_structure(str, batch)
+{'tokens': '1', 'parts': ('2', ['3'])}
+
+The order of leaves and the kinds of structures are those of `tf.nest`. This module needs no
+TensorFlow, so that models can be recorded and planned without it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+
+def is_nested(x: Any) -> bool:
+    """Returns whether x is a structure, and not a leaf."""
+    if isinstance(x, (str, bytes, bytearray)):
+        return False
+    return isinstance(x, (Mapping, Sequence)) or _is_attrs(x)
+
+
+def flatten(structure: Any) -> list[Any]:
+    """Returns the leaves of a structure: of a dict, in the order of its sorted keys.
+
+    Raises:
+      TypeError: a dict has keys that cannot be sorted.
+    """
+    leaves: list[Any] = []
+    _append_leaves(structure, leaves)
+    return leaves
+
+
+def pack_sequence_as(structure: Any, flat_sequence: Iterable[Any]) -> Any:
+    """Returns a structure with other leaves.
+
+    Args:
+      structure: the structure.
+      flat_sequence: the new leaves, in the order of `flatten`.
+
+    Raises:
+      ValueError: there are more or fewer than the structure has.
+    """
+    leaves = list(flat_sequence)
+    expected = len(flatten(structure))
+    if len(leaves) != expected:
+        raise ValueError(f"A structure of {expected} leaves got {len(leaves)}.")
+    return _pack(structure, iter(leaves))
+
+
+def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+    """Returns a structure with function(leaf) in place of each leaf, called in the order of
+    `flatten`; with others of the same structure, function(leaf, leaf of another, ...).
+
+    Raises:
+      ValueError: the structures differ.
+    """
+    for other in others:
+        assert_same_structure(structure, other)
+    flat = [flatten(other) for other in (structure, *others)]
+    return _pack(structure, map(function, *flat))
+
+
+def assert_same_structure(first: Any, second: Any) -> None:
+    """Checks that two structures differ in their leaves alone. A list is equal to a tuple, and
+    a dict to any other dict with the same keys.
+
+    Raises:
+      ValueError: they differ.
+    """
+    if is_nested(first) != is_nested(second):
+        raise ValueError("A leaf stands beside a structure.")
+    if not is_nested(first):
+        return
+    first_items, second_items = dict(_items(first)), dict(_items(second))
+    if first_items.keys() != second_items.keys():
+        raise ValueError("The structures have different elements.")
+    for key, item in first_items.items():
+        assert_same_structure(item, second_items[key])
+
+
+def _is_attrs(x: Any) -> bool:
+    """Returns whether x is an instance of an attrs class."""
+    return hasattr(type(x), "__attrs_attrs__")
+
+
+def _items(structure: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields the elements of a structure with their keys, in order."""
+    if isinstance(structure, Mapping):
+        for key in sorted(structure):
+            yield key, structure[key]
+    elif _is_attrs(structure):
+        for attribute in structure.__attrs_attrs__:
+            yield attribute.name, getattr(structure, attribute.name)
+    else:
+        yield from enumerate(structure)
+
+
+def _append_leaves(structure: Any, leaves: list[Any]) -> None:
+    """Appends the leaves of a structure."""
+    if not is_nested(structure):
+        leaves.append(structure)
+        return
+    for _key, item in _items(structure):
+        _append_leaves(item, leaves)
+
+
+def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
+    """Returns a structure with the next ones of `leaves`."""
+    if not is_nested(structure):
+        return next(leaves)
+    items = {key: _pack(item, leaves) for key, item in _items(structure)}
+    kind = structure.__class__  # of what a proxy such as those of tf.Modules stands for
+    if isinstance(structure, defaultdict):
+        packed = kind(structure.default_factory)
+        packed.update((key, items[key]) for key in structure)
+        return packed
+    if isinstance(structure, Mapping):
+        # The new dict has its keys in the order of the old one.
+        return kind((key, items[key]) for key in structure)
+    if isinstance(structure, range):
+        return list(items.values())
+    if hasattr(structure, "_fields") or _is_attrs(structure):
+        return kind(*items.values())
+    return kind(items.values())
