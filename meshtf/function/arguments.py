@@ -23,7 +23,7 @@ import tensorflow as tf
 from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Context, Spec, Tensor, apply
 from meshtf.mesh import Mesh
-from meshtf.names import has_gradient, nested
+from meshtf.names import dtype_name, has_gradient, nested
 from meshtf.names.arguments import refuse
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import Read
@@ -138,7 +138,7 @@ class CallArguments:
         has_spec = hasattr(value, "shape") and hasattr(value, "dtype")
         array = value if has_spec and not self.runs else as_array(value)
         shape = named_shape(array, dims, source)
-        spec = Spec(shape, tf.as_dtype(array.dtype).name)
+        spec = Spec(shape, dtype_name(array.dtype))
         store = ArrayStore(
             name,
             spec,
@@ -198,7 +198,7 @@ class CallArguments:
           leaf: a tensor or a Python value.
           leaf_name: the name of the leaf, see `leaf_names`.
         """
-        if isinstance(leaf, (np.ndarray, tf.Tensor, tf.Variable)):
+        if _is_array(leaf):
             raise PlanError(
                 explain_error(
                     f"argument {name!r} is an array without named dimensions.",
@@ -309,6 +309,16 @@ def _wrong_keys(name: str, dims: Mapping[str, str], got: object) -> PlanError:
             way_out=f"Leave out the others, or name their dimensions: {name}={{...}}.",
         )
     )
+
+
+def _is_array(x: Any) -> bool:
+    """Returns whether x is an array of NumPy or TensorFlow."""
+    if isinstance(x, np.ndarray):
+        return True
+    # Asked by name first: planning does not import TensorFlow.
+    classes = type(x).__mro__
+    is_of_tensorflow = any(c.__module__.startswith("tensorflow.") for c in classes)
+    return is_of_tensorflow and isinstance(x, (tf.Tensor, tf.Variable))
 
 
 def leaf_names(name: str, value: Any) -> list[str]:

@@ -15,6 +15,7 @@ from meshtf.names.dtype import (
     is_complex,
     is_floating,
     is_integer,
+    lowest_float,
     real_dtype,
 )
 from meshtf.names.name_lists import Names, name_of, names_of
@@ -35,6 +36,7 @@ __all__ = [
     "is_complex",
     "is_floating",
     "is_integer",
+    "lowest_float",
     "name_of",
     "names_of",
     "parse_pairs",

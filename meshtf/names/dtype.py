@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from meshtf.errors import DTypeError, explain_error
 from meshtf.names.arguments import described
 from meshtf.names.source import Source
@@ -85,6 +87,13 @@ def accumulation_dtype(dtype: str) -> str:
     bfloat16 and float16, otherwise the data type itself.
     """
     return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
+def lowest_float(dtype: str) -> float:
+    """Returns the lowest finite value of a floating-point type."""
+    if dtype == "bfloat16":  # 8 bits of exponent, as float32, and 7 of mantissa
+        return -(2 - 2**-7) * 2.0**127
+    return float(np.finfo(dtype).min)
 
 
 def is_integer(dtype: str) -> bool:

@@ -4,7 +4,7 @@ of (seed, index).
 A training loop takes any object with these five members, the protocol `Data`:
 
     data.vocabulary                                   .size, .encode(text), .decode(ids), .eos_id
-    data.features(batch_size)                         {name: tf.TensorSpec}; reads no examples
+    data.features(batch_size)                         {name: ArraySpec}; reads no examples
     data.batches(batch_size, start=0, worker=(0, 1))  endless tf.data.Dataset of dicts
     data.held_out(batch_size, num_examples=None)      finite, in a fixed order; also has `counts`
     str(data)                                         one line that describes the data
@@ -44,6 +44,7 @@ The bytes of a corpus, without tasks:
 """
 
 from transformer.data import preprocessors
+from transformer.data.array_spec import ArraySpec
 from transformer.data.batching.batches import (
     batches,
     evaluation_batches,
@@ -91,6 +92,7 @@ from transformer.data.vocabularies import (
 )
 
 __all__ = [
+    "ArraySpec",
     "BertFeatures",
     "ByteText",
     "ByteVocabulary",

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
+from transformer.data.array_spec import ArraySpec
 from transformer.data.vocabularies.base import Vocabulary
 
 # A worker, a process of a cluster that reads data: its index, and the count of workers.
@@ -34,7 +35,7 @@ class Data(Protocol):
     def vocabulary(self) -> Vocabulary:
         """The vocabulary of the tokens; the model has `vocabulary.size` ids."""
 
-    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, ArraySpec]:
         """Returns the shape and dtype of each feature of a batch, by name; reads no
         examples.
         """

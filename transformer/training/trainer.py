@@ -173,7 +173,7 @@ class Trainer:
         runs.
 
         Args:
-          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+          batch: the arrays of a batch, or the shape and dtype of each, by feature.
           device_memory: the memory of one device in bytes, or as text such as "40GiB": the
             forecast then says whether the step fits. None: it does not say so.
           hardware: the profile of the devices, such as "h100": the forecast then has the
@@ -193,7 +193,7 @@ class Trainer:
         they are not known, since the mesh is not live or has pipeline stages.
 
         Args:
-          features: a `tf.TensorSpec` for each feature of a batch.
+          features: the shape and dtype of each feature of a batch.
         """
         if not self.model.mesh.live:
             return None
@@ -209,7 +209,7 @@ class Trainer:
         """Returns a step as a StableHLO module; nothing runs.
 
         Args:
-          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+          batch: the arrays of a batch, or the shape and dtype of each, by feature.
         """
         step_index = np.int32(0)
         return mtf.export(self._step, dict(batch), step_index)
@@ -221,7 +221,7 @@ class Trainer:
         the forecast: see `mtf.compile_for`.
 
         Args:
-          batch: the arrays of a batch, or a `tf.TensorSpec` for each, by feature.
+          batch: the arrays of a batch, or the shape and dtype of each, by feature.
           topology: the kind and the count of the devices, such as "h100:8". This process
             need not have them.
         """

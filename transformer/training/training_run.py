@@ -25,6 +25,7 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer.cli import gin_configurables
 from transformer.data import Data, DataError, RawBytes
+from transformer.data.array_spec import ArraySpec
 from transformer.data.atomic_files import check_folder
 from transformer.inference.sample import check_sample_settings, sample
 from transformer.models.base import Model
@@ -198,7 +199,7 @@ class Run:
         """The model with its optimizer, made at first use."""
         return self._make_trainer()
 
-    def features(self) -> dict[str, tf.TensorSpec]:
+    def features(self) -> dict[str, ArraySpec]:
         """Returns the shape and dtype of each feature of a batch, by name."""
         return self.data.features(self.batch_size)
 

@@ -34,6 +34,7 @@ from meshtf.names import (
     Names,
     Shape,
     accumulation_dtype,
+    lowest_float,
 )
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import is_scalar
@@ -102,7 +103,7 @@ class LogSumExp(OpWithStatistics):
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         # y is made finite, so that the gradient is 0 if all elements are -inf.
-        finite_y = maximum(y, tf.as_dtype(x.dtype).min)
+        finite_y = maximum(y, lowest_float(x.dtype))
         return [multiply(exp(subtract(x, finite_y)), dy)]
 
     def flops(self, *xs: Spec) -> int:

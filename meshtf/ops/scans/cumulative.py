@@ -32,7 +32,7 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
-from meshtf.names import accumulation_dtype, is_floating, is_integer
+from meshtf.names import accumulation_dtype, is_floating, is_integer, lowest_float
 from meshtf.names.arguments import as_bool
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import (
@@ -248,7 +248,7 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
     h[i] = exp(y[i] - y[i + 1]) * h[i + 1] + dy[i].
     """
     # Without -inf, since -inf minus -inf would give NaN. The last decay is exp(-inf) = 0.
-    y = clip(y, low=float(tf.as_dtype(y.dtype).min))
+    y = clip(y, low=lowest_float(y.dtype))
     offset_of_next = 1 if reverse else -1
     next_y = shift(y, dim, offset_of_next, fill=float("inf"))
     decay = exp(subtract(y, next_y))

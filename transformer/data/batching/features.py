@@ -33,8 +33,8 @@ import dataclasses
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
+from transformer.data.array_spec import ArraySpec
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
@@ -57,17 +57,17 @@ class Features(Protocol):
 
 # The dtypes of arrays, by name; all other arrays are int32.
 _DTYPES = {
-    "weights": tf.float32,
-    "masked_weights": tf.float32,
-    "prefix": tf.bool,
+    "weights": np.float32,
+    "masked_weights": np.float32,
+    "prefix": np.bool_,
 }
 
 
-def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
+def specs(features: Features, batch_size: int) -> dict[str, ArraySpec]:
     """Returns the shape and dtype of each array of a batch, by name."""
     return {
-        name: tf.TensorSpec(
-            [batch_size, *shape], dtype=_DTYPES.get(name, tf.int32), name=name
+        name: ArraySpec(
+            (batch_size, *shape), np.dtype(_DTYPES.get(name, np.int32)), name
         )
         for name, shape in features.shapes().items()
     }

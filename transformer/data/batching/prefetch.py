@@ -1,6 +1,7 @@
 """A prefetched `tf.data.Dataset` of the arrays that a Python function returns for each step.
 
-    dataset = prefetch_steps(make_arrays, steps=10, specs={"x": tf.TensorSpec([4], tf.int32)})
+    specs = {"x": ArraySpec((4,), np.dtype("int32"), "x")}
+    dataset = prefetch_steps(make_arrays, steps=10, specs=specs)
 
 `make_arrays(step)` is a pure function. It is called in Python threads, so that the arrays of
 the next steps are made while the device works; tf.data only fetches the results. (With
@@ -18,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
+from transformer.data.array_spec import ArraySpec
 
 ENDLESS = np.iinfo(np.int64).max  # the count of steps of an endless dataset
 _NUM_PREFETCHED = 4  # steps that are made ahead of the requested step
@@ -27,7 +29,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def prefetch_steps(
-    make_arrays: Callable[[int], Arrays], steps: int, specs: dict[str, tf.TensorSpec]
+    make_arrays: Callable[[int], Arrays], steps: int, specs: dict[str, ArraySpec]
 ) -> tf.data.Dataset:
     """Returns a dataset of make_arrays(0), make_arrays(1), ...
 

@@ -23,6 +23,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from transformer.data.array_spec import ArraySpec
 from transformer.data.batching.features import Arrays, specs
 from transformer.data.batching.prefetch import ENDLESS, prefetch_steps
 from transformer.data.batching.shuffling import deal, permute
@@ -95,7 +96,7 @@ class TaskData:
         """The vocabulary of the tokens."""
         return self._tasks[0].vocabulary
 
-    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, ArraySpec]:
         """Returns the shape and dtype of each feature of a batch, by name; reads no
         examples.
         """
@@ -139,7 +140,7 @@ class TaskData:
 
         specs_with_counts = {
             **self.features(batch_size),
-            "counts": tf.TensorSpec([batch_size], tf.float32, "counts"),
+            "counts": ArraySpec((batch_size,), np.dtype("float32"), "counts"),
         }
         num_batches = -(-len(indices) // batch_size)  # rounded up
         return prefetch_steps(batch, steps=num_batches, specs=specs_with_counts)

@@ -14,8 +14,10 @@ import functools
 from collections.abc import Callable
 
 import gin
+import numpy as np
 import tensorflow as tf
 
+from transformer.data.array_spec import ArraySpec
 from transformer.data.batching.batches import batches, evaluation_batches, windows
 from transformer.data.batching.task_batches import worker_slice
 from transformer.data.datasets.corpus import Corpus, python_library
@@ -52,10 +54,10 @@ class ByteText:
         """The corpus, read at first use."""
         return self._read_corpus()
 
-    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, ArraySpec]:
         """Returns the shape and dtype of each feature of a batch, by name; reads no text."""
         return {
-            name: tf.TensorSpec([batch_size, self.length], tf.int32, name)
+            name: ArraySpec((batch_size, self.length), np.dtype("int32"), name)
             for name in ("tokens", "targets")
         }
 

@@ -16,6 +16,7 @@ import gin
 import numpy as np
 import tensorflow as tf
 
+from transformer.data.array_spec import ArraySpec
 from transformer.data.batching import features as feature_kinds
 from transformer.data.errors import DataError
 from transformer.data.protocol import Worker
@@ -64,7 +65,7 @@ class ShapesOnly:
         self._features = features
         self.vocabulary = _NoVocabulary()
 
-    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, ArraySpec]:
         """Returns the shape and dtype of each feature of a batch, by name."""
         return feature_kinds.specs(self._features, batch_size)
 

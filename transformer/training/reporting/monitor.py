@@ -29,7 +29,6 @@ from types import TracebackType
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
 from transformer.training.reporting.metrics import step_time
@@ -243,6 +242,9 @@ def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
     seconds = {"compute": 0.0, "communication": 0.0}
     profiles = Path(folder).rglob("*.xplane.pb")
     latest_profile = max(profiles, key=lambda path: path.stat().st_mtime)
+    # Here, since planning imports this module and not TensorFlow.
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
     # A space has planes (devices), a plane has lines (threads), and a line has events.
     space = xplane_pb2.XSpace()
     space.ParseFromString(latest_profile.read_bytes())

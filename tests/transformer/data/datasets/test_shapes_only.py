@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -13,8 +14,11 @@ MADE = data.ShapesOnly(data.EncoderDecoderFeatures(inputs=8, targets=4, packed=T
 def test_it_is_data():
     assert isinstance(MADE, data.Data) and "inputs=8" in str(MADE)
     found = MADE.features(2)
-    assert found["inputs"] == tf.TensorSpec([2, 8], tf.int32, "inputs")
-    assert found["weights"] == tf.TensorSpec([2, 4], tf.float32, "weights")
+    assert found["inputs"] == data.ArraySpec((2, 8), np.dtype("int32"), "inputs")
+    assert found["weights"] == data.ArraySpec((2, 4), np.dtype("float32"), "weights")
+    # TensorFlow takes them as specs of its own.
+    inputs = tf.TensorSpec([2, 8], tf.int32, "inputs")
+    assert tf.TensorSpec.from_spec(found["inputs"]) == inputs
     assert "input_segments" in found
 
 
