@@ -52,16 +52,18 @@ def pack_sequence_as(structure: Any, flat_sequence: Iterable[Any]) -> Any:
     return _pack(structure, iter(leaves))
 
 
-def map_structure(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
+def map_structure(
+    function: Callable[..., Any], structure: Any, *more_structures: Any
+) -> Any:
     """Returns a structure with function(leaf) in place of each leaf, called in the order of
-    `flatten`; with others of the same structure, function(leaf, leaf of another, ...).
+    `flatten`; with more of the same structure, function(leaf, leaf of the second, ...).
 
     Raises:
       ValueError: the structures differ.
     """
-    for other in others:
-        assert_same_structure(structure, other)
-    flat = [flatten(other) for other in (structure, *others)]
+    for second in more_structures:
+        assert_same_structure(structure, second)
+    flat = [flatten(x) for x in (structure, *more_structures)]
     return _pack(structure, map(function, *flat))
 
 

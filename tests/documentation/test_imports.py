@@ -17,6 +17,7 @@ RANKS = {
     "version": 0,
     "errors": 0,
     "display": 0,
+    "deferred_tensorflow": 0,
     "command_line": 1,
     "unknown_name": 1,
     "names": 1,
@@ -85,6 +86,7 @@ FOLDERS = {
 SEPARATE = {("meshtf/runtime", "placed", "spmd"), ("meshtf/runtime", "spmd", "placed")}
 WITHOUT_TENSORFLOW = (
     "errors",
+    "deferred_tensorflow",
     "display",
     "command_line",
     "names",

@@ -16,8 +16,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     Cotangents,
@@ -70,7 +68,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "not_equal": tf_function("not_equal"),
     "logical_and": tf_function("logical_and"),
     "logical_or": tf_function("logical_or"),
-    "logical_xor": lambda x, y: tf.not_equal(x, y),
+    "logical_xor": tf_function("not_equal"),
 }
 COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_xor")

@@ -61,7 +61,7 @@ class UnaryFunction(NamedTuple):
     """An entry of the table.
 
     Attributes:
-      local: the function of a TensorFlow tensor.
+      kernel: the function of a TensorFlow tensor, or the public name of TensorFlow's.
       gradient: a rule (dy, y, x) -> dx; or, for a fused gradient, "x" or "y", the tensor
         that it reads in addition to dy; or None if there is no gradient.
       kinds: the kinds of data types that the function takes.
@@ -71,7 +71,7 @@ class UnaryFunction(NamedTuple):
         "" for that of the input.
     """
 
-    local: Callable[[Any], Any]
+    kernel: Callable[[Any], Any] | str
     gradient: Rule | str | None = None
     kinds: tuple[str, ...] = _FLOAT
     sample_values: str = ""
@@ -92,97 +92,76 @@ def _abs_gradient(dy: Any, y: Any, x: Any) -> Tensor:
 
 _TABLE: dict[str, UnaryFunction] = {
     "exp": UnaryFunction(
-        tf_function("exp"), lambda dy, y, x: zero_safe_multiply(dy, y), kinds=_ANALYTIC
+        "exp", lambda dy, y, x: zero_safe_multiply(dy, y), kinds=_ANALYTIC
     ),
     "expm1": UnaryFunction(
-        tf_function("math.expm1"), lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
+        "math.expm1", lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
     ),
     "log": UnaryFunction(
-        tf_function("math.log"),
+        "math.log",
         lambda dy, y, x: zero_safe_divide(dy, x),
         kinds=_ANALYTIC,
         sample_values="positive ",
     ),
     "log1p": UnaryFunction(
-        tf_function("math.log1p"),
+        "math.log1p",
         lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
         sample_values="positive ",
     ),
     "sqrt": UnaryFunction(
-        tf_function("sqrt"), gradient="y", kinds=_ANALYTIC, sample_values="positive "
+        "sqrt", gradient="y", kinds=_ANALYTIC, sample_values="positive "
     ),
-    "rsqrt": UnaryFunction(
-        tf_function("math.rsqrt"), gradient="y", sample_values="positive "
-    ),
-    "square": UnaryFunction(
-        tf_function("square"), lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC
-    ),
+    "rsqrt": UnaryFunction("math.rsqrt", gradient="y", sample_values="positive "),
+    "square": UnaryFunction("square", lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC),
     "reciprocal": UnaryFunction(
-        tf_function("math.reciprocal"),
-        gradient="y",
-        kinds=_ANALYTIC,
-        sample_values="positive ",
+        "math.reciprocal", gradient="y", kinds=_ANALYTIC, sample_values="positive "
     ),
-    "negative": UnaryFunction(
-        tf_function("negative"), lambda dy, y, x: -dy, kinds=_NUMERIC
-    ),
+    "negative": UnaryFunction("negative", lambda dy, y, x: -dy, kinds=_NUMERIC),
     "abs": UnaryFunction(
-        tf_function("abs"),
-        _abs_gradient,
-        kinds=_NUMERIC,
-        sample_values="ties ",
-        result="real",
+        "abs", _abs_gradient, kinds=_NUMERIC, sample_values="ties ", result="real"
     ),
-    "sign": UnaryFunction(tf_function("sign"), kinds=_REAL, sample_values="ties "),
+    "sign": UnaryFunction("sign", kinds=_REAL, sample_values="ties "),
     "sin": UnaryFunction(
-        tf_function("sin"), lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
+        "sin", lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
     ),
     "cos": UnaryFunction(
-        tf_function("cos"),
-        lambda dy, y, x: -(dy * apply_unary("sin", x)),
-        kinds=_ANALYTIC,
+        "cos", lambda dy, y, x: -(dy * apply_unary("sin", x)), kinds=_ANALYTIC
     ),
-    "tan": UnaryFunction(
-        tf_function("tan"), lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)
-    ),
+    "tan": UnaryFunction("tan", lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)),
     "asin": UnaryFunction(
-        tf_function("asin"),
+        "asin",
         lambda dy, y, x: zero_safe_divide(
             dy, apply_unary("sqrt", 1.0 - apply_unary("square", x))
         ),
         sample_values="unit ",
     ),
     "acos": UnaryFunction(
-        tf_function("acos"),
+        "acos",
         lambda dy, y, x: (
             -zero_safe_divide(dy, apply_unary("sqrt", 1.0 - apply_unary("square", x)))
         ),
         sample_values="unit ",
     ),
     "atan": UnaryFunction(
-        tf_function("atan"), lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
+        "atan", lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
     ),
     "sinh": UnaryFunction(
-        tf_function("sinh"),
-        lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x)),
+        "sinh", lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x))
     ),
     "cosh": UnaryFunction(
-        tf_function("cosh"),
-        lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x)),
+        "cosh", lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
     ),
-    "tanh": UnaryFunction(tf_function("tanh"), gradient="y", kinds=_ANALYTIC),
-    "sigmoid": UnaryFunction(tf_function("sigmoid"), gradient="y"),
-    "relu": UnaryFunction(
-        tf_function("nn.relu"), gradient="y", kinds=_REAL, sample_values="ties "
-    ),
-    "elu": UnaryFunction(tf_function("nn.elu"), gradient="y"),
-    "selu": UnaryFunction(tf_function("nn.selu"), gradient="y"),
+    "tanh": UnaryFunction("tanh", gradient="y", kinds=_ANALYTIC),
+    "sigmoid": UnaryFunction("sigmoid", gradient="y"),
+    "relu": UnaryFunction("nn.relu", gradient="y", kinds=_REAL, sample_values="ties "),
+    "elu": UnaryFunction("nn.elu", gradient="y"),
+    "selu": UnaryFunction("nn.selu", gradient="y"),
     "gelu": UnaryFunction(gelu_kernel, gradient="x"),
     "gelu_exact": UnaryFunction(gelu_exact_kernel, gradient="x"),
     "silu": UnaryFunction(silu_kernel, gradient="x"),
-    "softplus": UnaryFunction(tf_function("math.softplus"), gradient="x"),
+    "softplus": UnaryFunction("math.softplus", gradient="x"),
     "erf": UnaryFunction(
-        tf_function("math.erf"),
+        "math.erf",
         lambda dy, y, x: (
             dy
             * apply_unary("exp", -apply_unary("square", x))
@@ -206,14 +185,12 @@ _TABLE: dict[str, UnaryFunction] = {
         gradient="x",
         sample_values="positive ",
     ),
-    "floor": UnaryFunction(tf_function("floor"), sample_values="ties "),
-    "ceil": UnaryFunction(tf_function("math.ceil"), sample_values="ties "),
-    "round": UnaryFunction(tf_function("round"), sample_values="ties "),
-    "is_finite": UnaryFunction(tf_function("math.is_finite"), result="bool"),
-    "is_nan": UnaryFunction(tf_function("math.is_nan"), result="bool"),
-    "logical_not": UnaryFunction(
-        tf_function("logical_not"), kinds=("bool",), sample_values="bool "
-    ),
+    "floor": UnaryFunction("floor", sample_values="ties "),
+    "ceil": UnaryFunction("math.ceil", sample_values="ties "),
+    "round": UnaryFunction("round", sample_values="ties "),
+    "is_finite": UnaryFunction("math.is_finite", result="bool"),
+    "is_nan": UnaryFunction("math.is_nan", result="bool"),
+    "logical_not": UnaryFunction("logical_not", kinds=("bool",), sample_values="bool "),
 }
 
 
@@ -353,7 +330,8 @@ class Unary(Op):
         )
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (_TABLE[self.fn].local(x),)
+        kernel = _TABLE[self.fn].kernel
+        return ((tf_function(kernel) if isinstance(kernel, str) else kernel)(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         function = _TABLE[self.fn]

@@ -187,9 +187,7 @@ class ProgramWriter:
     def constant(
         self, value: Any, dtype: tf.DType | str = "int32", device: str = ""
     ) -> SymbolicTensor:
-        """Returns a number or an array as a tensor. Equal constants on a device share a
-        node.
-        """
+        """Returns a number or an array as a tensor. Equal ones on a device share a node."""
         dtype = tf.as_dtype(dtype)
         array = np.asarray(value, dtype.as_numpy_dtype)
         key = array.tobytes(), array.shape, dtype, device
