@@ -115,6 +115,13 @@ def main(argv: Sequence[str]) -> None:
         if measure_flags.SAVE.value is not None:
             check_writable(measure_flags.SAVE.value, name="--save")
         command_line.configure_by_flags(argv, *searched_step.ABSTRACT_MESH)
+        if _MEASURE.value:
+            # As in a training program. Reading the data starts TensorFlow: the devices must
+            # exist before.
+            mtf.configure_process()
+            axes = f"device:{measure_flags.DEVICES.value}"
+            mesh = mtf.Mesh(axes, devices=measure_flags.MESH_DEVICES.value)
+            mtf.zeros(mesh, "").numpy()
         result = mtf.search(
             searched_step.build,
             *searched_step.arguments(

@@ -128,4 +128,4 @@ def _pack(structure: Any, leaves: Iterator[Any]) -> Any:
         return list(items.values())
     if hasattr(structure, "_fields") or _is_attrs(structure):
         return kind(*items.values())
-    return kind(items.values())
+    return kind(list(items.values()))

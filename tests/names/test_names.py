@@ -16,6 +16,7 @@ from meshtf.names import (
     dtype_name,
     is_floating,
     is_integer,
+    lowest_float,
     parse_pairs,
 )
 
@@ -182,6 +183,11 @@ def test_kinds_of_data_types():
         4,
         8,
     ]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_lowest_values_of_floats(dtype):
+    assert lowest_float(dtype) == float(tf.as_dtype(dtype).min)
 
 
 @pytest.mark.parametrize("dtype_given", ["float31", str, None, tf.string])
