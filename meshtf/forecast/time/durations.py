@@ -34,7 +34,7 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
 )
-from meshtf.partition.cost import bytes_per_byte, elements_received, local_bytes
+from meshtf.partition.cost import bytes_per_byte, elements_received
 from meshtf.partition.steps import Bucket
 
 _ELEMENTWISE = "elementwise"  # in `Hardware.element_seconds`: ops that have no entry
@@ -358,28 +358,42 @@ class Durations:
         return seconds * self.factor(reshard.kind)
 
     def window(self, step: WindowStep) -> Any:
-        """Returns the seconds of a halo exchange, at the sizes of the mesh."""
-        spec = step.src.spec
-        assert spec is not None
-        num_shards = self.mesh.group_size(*step.axes)
-        local_size = -(-spec.shape[step.dim] // num_shards)
-        received = elements_received(
-            step.window,
-            step.factor_size,
-            input_size=local_size,
-            num_shards=num_shards,
-        )
-        fraction = received / max(local_size, 1)
+        """Returns the seconds of a halo exchange."""
+        # `elements_received` takes numbers: it is called once for each number of shards.
+        shards = self.collectives.group_size(step.axes)
+        counts, index = np.unique(shards, return_inverse=True)
+        fractions = [_fraction_received(step, int(count)) for count in counts]
+        fraction = np.reshape(np.take(fractions, index), np.shape(shards))
         num_bytes = self.local_bytes(step.src) * fraction
         seconds = self.collectives.seconds("window", step.axes, num_bytes)
         return seconds * self.factor("window")
 
     def statistics(self, step: GatherStatisticsStep) -> Any:
         """Returns the seconds of an exchange of statistics."""
-        replicated = self.mesh.replicated
-        planned_bytes = sum(
-            local_bytes(spec, replicated, self.mesh) for spec in step.specs(self.mesh)
+        num_bytes: Any = sum(
+            self._statistics_bytes(step, spec) for spec in step.specs(self.mesh)
         )
-        received = planned_bytes * (self.collectives.group_size(step.axes) - 1)
+        received = num_bytes * (self.collectives.group_size(step.axes) - 1)
         seconds = self.collectives.seconds("gather_statistics", step.axes, received)
         return seconds * self.factor("gather_statistics")
+
+    def _statistics_bytes(self, step: GatherStatisticsStep, spec: Spec) -> Any:
+        """Returns the bytes of a statistic of one shard, which was planned with `spec`."""
+        num_bytes: Any = dtype_bytes(spec.dtype)
+        for dim in spec.shape:
+            size: Any = dim.size
+            for x, target in zip(step.node.inputs, step.plan.targets):
+                if dim.name in x.shape:
+                    axes = axes_by_dim(self.mesh.axes, target).get(dim.name, ())
+                    size = self._local_size(dim.name, x.shape[dim.name], axes)
+            num_bytes = num_bytes * size
+        return num_bytes
+
+
+def _fraction_received(step: WindowStep, num_shards: int) -> float:
+    """Returns the elements that a device receives in a halo exchange over those that it has."""
+    spec = step.src.spec
+    assert spec is not None
+    local_size = -(-spec.shape[step.dim] // num_shards)
+    received = elements_received(step.window, step.factor_size, local_size, num_shards)
+    return received / max(local_size, 1)

@@ -109,16 +109,28 @@ def test_a_pipeline_is_idle_as_its_simulator_says(microbatches):
     assert time.bubble == pytest.approx(ideal.bubble, abs=0.02)
 
 
-def test_arrays_of_sizes_give_what_each_mesh_gives():
-    def product(x, w):
-        y = mtf.einsum([x, w], "a;b")
-        return mtf.softmax(y, "b")
+def contracted(x, w):
+    """A sum over a sharded dimension."""
+    return mtf.softmax(mtf.einsum([x, w], "a;b"), "b")
 
+
+def normalized(x, w):
+    """Shards that exchange statistics."""
+    return mtf.softmax(x, "k") + mtf.reduce_max(w, "b")
+
+
+def shifted(x, w):
+    """Shards that exchange their ends."""
+    return mtf.shift(x, "a", 3) + mtf.reduce_sum(w, "b")
+
+
+@pytest.mark.parametrize("function", [contracted, normalized, shifted])
+def test_arrays_of_sizes_give_what_each_mesh_gives(function):
     x, w = np.zeros([64, 64], "float32"), np.zeros([64, 32], "float32")
 
     def program(axes):
         mesh = mtf.Mesh(axes, "k:m; a:d", devices="abstract")
-        fn = mtf.function(product, mesh=mesh, x="a;k", w="k;b")
+        fn = mtf.function(function, mesh=mesh, x="a;k", w="k;b")
         recorded = fn.record_call((x, w), {}).recorded
         return build(recorded.nodes, recorded.results, mesh)
 
