@@ -1,4 +1,8 @@
-"""Commands that only plan: they import no TensorFlow, and what they print is the same."""
+"""Commands that only plan import no TensorFlow.
+
+If one does after a change, a module reads an attribute of TensorFlow while it is imported, or
+recording does: `-X importtime` says in which module.
+"""
 
 from __future__ import annotations
 
