@@ -72,13 +72,11 @@ COMMANDS = {
 # scikit-learn, with h5py and SciPy, which only Keras's code uses, and JAX. They take about
 # half of the time of TensorFlow's import.
 _OPTIONAL_PACKAGES = ("keras", "h5py", "scipy", "jax")
-# These commands do not need Keras; none needs JAX while TensorFlow is imported.
-_WITHOUT_KERAS = ("explain", "search")
-# These commands run nothing and need no TensorFlow, but for layouts that are measured.
+# These commands run nothing, but for layouts that `search` measures. So they need no TensorFlow,
+# and no Keras if they measure; no command needs JAX while TensorFlow is imported. And what
+# they compute is needed until they end: the garbage collector would traverse the ops of a
+# model again and again, and find nothing.
 _PLANNING = ("explain", "search")
-# What these commands compute is needed until they end. The garbage collector would traverse
-# the ops of a model again and again, and find nothing.
-_WITHOUT_GARBAGE = ("explain", "search")
 _HELP = ("--help", "-help", "-h", "help", "-?")
 
 
@@ -103,7 +101,7 @@ def _shorten_imports(command: str) -> None:
     # traverse them again and again.
     gc.disable()
     for package in _OPTIONAL_PACKAGES:
-        if package == "jax" or command in _WITHOUT_KERAS:
+        if package == "jax" or command in _PLANNING:
             # Python raises ImportError for a module that is None.
             sys.modules[package] = None  # type: ignore[assignment]
 
@@ -117,7 +115,7 @@ def end_imports(command: str) -> None:
             del sys.modules[package]
     if not gc.isenabled():
         gc.freeze()
-        if command in _WITHOUT_GARBAGE:
+        if command in _PLANNING:
             atexit.register(gc.freeze)  # Python collects garbage when it exits, too
         else:
             gc.enable()

@@ -19,7 +19,7 @@ from meshtf.runtime.placed.program import function_calls
 from meshtf.runtime.tf_internals.switches import PRIVATE, VARIABLE, private
 
 FOLDER = Path(tf_internals.__file__).parent
-WITHOUT_PRIVATE_USE = {"__init__.py", "switches.py"}
+WITHOUT_PRIVATE_USE = {"private_module.py", "__init__.py", "switches.py"}
 SWITCHES = [name for name, row in PRIVATE.items() if row.public is not None]
 
 

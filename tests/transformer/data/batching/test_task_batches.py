@@ -267,7 +267,7 @@ def test_features_read_no_examples():
         held_out = train
 
     task = data.span_corruption("unread", Unread(), inputs=24)
-    assert data.TaskData(task).features(2)["inputs"].shape == [2, 24]
+    assert data.TaskData(task).features(2)["inputs"].shape == (2, 24)
 
 
 @pytest.mark.parametrize("examples_per_file", [3, 1000])

@@ -139,12 +139,12 @@ def test_tasks_configured_by_gin(tmp_path, settings):
       data.text_lines.pattern = "{tmp_path}/*.txt"
   """)
     source = data.TaskData()
-    assert source.vocabulary.size == 266 and source.features(2)["inputs"].shape == [
+    assert source.vocabulary.size == 266 and source.features(2)["inputs"].shape == (
         2,
         40,
-    ]
+    )
     assert next(iter(source.batches(2)))["inputs"].shape == (2, 40)
     settings.parse_config(
         'TaskData.task = "span_corruption_stdlib"\nspan_corruption.inputs = 96'
     )
-    assert data.TaskData().features(2)["inputs"].shape == [2, 96]
+    assert data.TaskData().features(2)["inputs"].shape == (2, 96)
