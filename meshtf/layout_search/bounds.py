@@ -2,7 +2,8 @@
 
     bounds = LowerBounds(problem, choices, microbatches=[1, 2, 4])
     bounds.of_forward(structure, grid)      # seconds [candidates], by a fifth of the plan
-    bounds.of_gradient(structure, grid)     # larger ones, by half of the plan
+    bounds.fits(structure, grid)            # whether memory suffices, by half of the plan
+    bounds.of_gradient(structure, grid)     # larger seconds, by this half
 
 No bound exceeds the seconds that `price` computes. The ops of a program run one after the
 other, in the order in which they were recorded, so the forward pass takes as long as if
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,6 +62,26 @@ from meshtf.partition import Compute, LoopStep, Program
 from meshtf.partition.build import live_nodes
 
 
+class _Gradient(NamedTuple):
+    """The forward and backward pass of a structure.
+
+    Attributes:
+      timelines: when each value of its plan is live.
+      durations: its durations for all candidates.
+      fits: whether a device has enough memory for it: `[candidates]`.
+    """
+
+    timelines: Timelines
+    durations: Durations
+    fits: np.ndarray
+
+
+# What a beginning of the program depends on: a structure as far as there are no updates yet,
+# and how many candidates it has. If slots are sharded, its sizes are some of those of
+# replicated variables, in the same order: so it has the same sizes if it has as many.
+_Key: TypeAlias = tuple[Structure, int]
+
+
 class LowerBounds:
     """The lower bounds of one program, that is of one combination of choices.
 
@@ -89,11 +110,16 @@ class LowerBounds:
         # Structure without stages -> its plan. The one plan stands for all sizes.
         self._planned_forwards: dict[Structure, Program] = {}
         self._planned_gradients: dict[Structure, Timelines] = {}
-        # Structure without choices -> the seconds of the forward pass.
-        self._forward_seconds: dict[Structure, Any] = {}
+        # The seconds of the forward pass, and of the forward and backward pass.
+        self._forward_seconds: dict[_Key, Any] = {}
+        self._gradient_seconds: dict[_Key, np.ndarray] = {}
+        self._gradients: dict[_Key, _Gradient] = {}
+        self._durations: dict[_Key, Durations] = {}
         # Number of microbatches -> the least seconds of what follows the forward pass, and
         # the least bytes that it needs of that pass.
         self._following: dict[int, tuple[float, float]] = {}
+        # The dimensions whose sizes depend on the number of microbatches.
+        self._dims: set[tuple[str, int]] = set()
         self._set_following(recorded.mesh, microbatches)
 
     def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
@@ -101,47 +127,82 @@ class LowerBounds:
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
         mesh = medium_mesh(structure, grid)
-        key = structure.with_choices(())
+        following = [self._following[int(count)] for count in grid.microbatches]
+        seconds, residuals = np.array(following).T
+        stages, counts = grid.stages, grid.microbatches
+        memory = self._stored_bytes(mesh, grid) / stages + residuals
+        fits = memory <= self._memory_limit
+        if not fits.any():
+            return np.full(len(grid), np.inf)
+        # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
+        seconds = self._seconds_of_forward(structure, grid, mesh) / stages + seconds
+        seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
+        return np.where(fits, seconds, np.inf)
+
+    def _seconds_of_forward(
+        self, structure: Structure, grid: Grid, mesh: Mesh
+    ) -> np.ndarray:
+        """Returns the seconds of the forward pass of each candidate: `[candidates]`."""
+        key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._forward_seconds:
-            program = self._planned_forward(key.without_stages, mesh)
+            program = self._planned_forward(
+                structure.without_stages.with_choices(()), mesh
+            )
             durations = durations_of_grid(program, self._problem, grid)
             self._forward_seconds[key] = _seconds_of_forward(
                 program, durations, gathers_once=grid.is_estimated
             )
-        following = [self._following[int(count)] for count in grid.microbatches]
-        seconds, residuals = np.array(following).T
-        stored = self._stored_bytes(mesh, grid)
-        stages, counts = grid.stages, grid.microbatches
-        # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
-        seconds = self._forward_seconds[key] / stages + seconds
-        seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
-        memory = stored / stages + residuals
-        return np.where(memory <= self._memory_limit, seconds, np.inf)
+        return self._forward_seconds[key]
+
+    def fits(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns whether a device has enough memory for the forward and backward pass of each
+        candidate: `[candidates]`.
+        """
+        return self._gradient_of(structure, grid).fits
 
     def of_gradient(
         self, structure: Structure, grid: Grid
     ) -> tuple[np.ndarray, Durations]:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         and backward pass, `[candidates]`, and the durations of this plan. Bounds are infinite
-        for candidates that exceed the memory during these.
+        for candidates that do not fit.
+        """
+        gradient = self._gradient_of(structure, grid)
+        key = structure.before_updates, len(grid)
+        if key not in self._gradient_seconds:
+            seconds = _seconds_of_gradient(gradient, grid)
+            self._gradient_seconds[key] = np.where(gradient.fits, seconds, np.inf)
+        return self._gradient_seconds[key], gradient.durations
+
+    def _gradient_of(self, structure: Structure, grid: Grid) -> _Gradient:
+        """Returns the forward and backward pass of a structure."""
+        key = structure.before_updates, len(grid)
+        if key not in self._gradients:
+            timelines = self._timelines(structure, grid)
+            program = timelines.program
+            durations_key = structure.before_updates.with_choices(()), len(grid)
+            if durations_key not in self._durations:
+                durations = durations_of_grid(program, self._problem, grid)
+                self._durations[durations_key] = durations
+            durations = self._durations[durations_key]
+            memory: Any = 0.0
+            if not grid.is_estimated:
+                memory = memory_of(timelines, durations)
+            elif loop_over_microbatches(program) is not None:
+                memory = staged_memory(timelines, durations, grid)
+            fits = np.broadcast_to(memory <= self._memory_limit, [len(grid)])
+            self._gradients[key] = _Gradient(timelines, durations, fits)
+        return self._gradients[key]
+
+    def _timelines(self, structure: Structure, grid: Grid) -> Timelines:
+        """Returns the timelines of the plan of the forward and backward pass, with any number
+        of stages.
         """
         key = structure.without_stages
         if key not in self._planned_gradients:
             program = self._gradient.plan(medium_mesh(structure, grid))
             self._planned_gradients[key] = timelines_of(program, self._problem.hardware)
-        timelines = self._planned_gradients[key]
-        program = timelines.program
-        durations = durations_of_grid(program, self._problem, grid)
-        seconds = Schedule(program, durations, counts=False).computed
-        if grid.is_estimated:
-            if loop_over_microbatches(program) is None:
-                return np.zeros(len(grid)), durations
-            seconds = staged_seconds(program, durations, seconds, grid)
-            memory = staged_memory(timelines, durations, grid)
-        else:
-            memory = memory_of(timelines, durations)
-        seconds = np.broadcast_to(seconds, [len(grid)])
-        return np.where(memory <= self._memory_limit, seconds, np.inf), durations
+        return self._planned_gradients[key]
 
     def _planned_forward(self, structure: Structure, mesh: Mesh) -> Program:
         """Returns the plan of the forward pass of a structure; those with the same rules share
@@ -152,7 +213,9 @@ class LowerBounds:
         return self._planned_forwards[structure]
 
     def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
-        """Shares the seconds of forward passes with bounds whose forward pass has equal ops."""
+        """Shares the seconds of forward passes, and the durations of ops, with bounds whose
+        forward pass has equal ops.
+        """
         for bounds in all_bounds:
             has_microbatches = max(bounds._following) > 1
             if has_microbatches != (max(self._following) > 1):
@@ -160,6 +223,8 @@ class LowerBounds:
             if self._forward.is_like(bounds._forward):
                 self._planned_forwards = bounds._planned_forwards
                 self._forward_seconds = bounds._forward_seconds
+                if self._dims == bounds._dims:
+                    self._durations = bounds._durations
 
     def hold_for(self, recorded: Recorded) -> bool:
         """Returns whether a recording on another mesh begins with the same ops."""
@@ -184,6 +249,7 @@ class LowerBounds:
         program = self._gradient.plan(mesh)
         counts = np.array(microbatches)
         dims = microbatch_dims(program, counts)
+        self._dims = set(dims)
         sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
         durations = durations_of(program, hardware, sizes)
         nodes = self._forward.nodes
@@ -251,6 +317,19 @@ def _seconds_of_forward(
     last_body = without_collectives_of_weights(last.body) if gathers_once else last.body
     body = Schedule(last_body, durations, counts=False)
     return body.computed * durations.sizes.num_iterations(last)
+
+
+def _seconds_of_gradient(gradient: _Gradient, grid: Grid) -> Any:
+    """Returns when devices have computed the forward and backward pass; 0 for pipelines that
+    cannot be estimated.
+    """
+    program, durations = gradient.timelines.program, gradient.durations
+    if not grid.is_estimated:
+        return Schedule(program, durations, counts=False).computed
+    if loop_over_microbatches(program) is None:
+        return 0.0
+    seconds = Schedule(program, durations, counts=False).computed
+    return staged_seconds(program, durations, seconds, grid)
 
 
 def _seconds_after(

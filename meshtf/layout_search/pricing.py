@@ -29,13 +29,7 @@ from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
-from meshtf.partition import (
-    LoopStep,
-    Program,
-    Value,
-    build,
-    walk,
-)
+from meshtf.partition import LoopStep, Program, Value, build, walk
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 PLANNED_MICROBATCHES = 2
@@ -126,13 +120,16 @@ def make_grid(
     """Returns the sizes to be priced; None if there are none.
 
     Args:
-      structure: the structure.
+      structure: the structure; its choices may say the numbers of microbatches and chunks.
       problem: what is searched for.
       names: the names of the program.
       microbatches: the numbers of microbatches.
       fixed: axis -> its size, for axes that the user fixed; then their order is fixed, too.
       chunks: the numbers of chunks of each stage.
     """
+    chosen: dict[str, Any] = dict(structure.choices)
+    microbatches = [chosen[MICROBATCHES]] if MICROBATCHES in chosen else microbatches
+    chunks = [chosen[CHUNKS]] if CHUNKS in chosen else chunks
     axes = [axis for axis, _ in structure.axes]
     if fixed:
         if math.prod(fixed.values()) * structure.stages != problem.devices:
@@ -142,42 +139,45 @@ def make_grid(
     else:
         if problem.devices % structure.stages:
             return None
-        devices = problem.devices // structure.stages
-        all_sizes = list(factorizations(devices, len(axes)))
+        all_sizes = list(factorizations(problem.devices // structure.stages, len(axes)))
         orders = list(itertools.permutations(axes))
     if structure.stages == 1:
         chunks = (1,)
     counts = list(_counts(microbatches, structure.stages, chunks))
-    rows: list[tuple[dict[str, int], tuple[str, ...], tuple[int, int]]] = []
+    rows: list[tuple[Any, ...]] = []
     for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
         shards = _shards(structure, size_of)
         if any(names.sizes[dim] % count for dim, count in shards.items()):
             continue
+        ordered_sizes = [(size_of, order, _strides(size_of, order)) for order in orders]
         for pair in counts:
             # Microbatches are sharded as the batch is.
             if "batch" in shards and names.sizes["batch"] % (pair[0] * shards["batch"]):
                 continue
-            rows.extend((size_of, order, pair) for order in orders)
+            rows.extend((*sizes_and_order, *pair) for sizes_and_order in ordered_sizes)
     if not rows:
         return None
-    strides: dict[str, list[int]] = {axis: [] for axis in axes}
-    for size_of, order, _ in rows:
-        stride = 1
-        for axis in reversed(order):
-            strides[axis].append(stride)
-            stride *= size_of[axis]
+    all_size_of, row_orders, all_strides, row_microbatches, row_chunks = zip(*rows)
     return Grid(
-        axes={
-            axis: np.array([size_of[axis] for size_of, _, _ in rows]) for axis in axes
-        },
-        strides={axis: np.array(values) for axis, values in strides.items()},
-        orders=[order for _, order, _ in rows],
-        microbatches=np.array([count for _, _, (count, _) in rows]),
-        chunks=np.array([chunks for _, _, (_, chunks) in rows]),
+        axes={axis: np.array([x[axis] for x in all_size_of]) for axis in axes},
+        strides={axis: np.array([x[axis] for x in all_strides]) for axis in axes},
+        orders=row_orders,
+        microbatches=np.array(row_microbatches),
+        chunks=np.array(row_chunks),
         stages=structure.stages,
-        plans_each=MICROBATCHES in dict(structure.choices),
+        plans_each=MICROBATCHES in chosen,
     )
+
+
+def _strides(sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
+    """Returns how many positions are nearer to each other than those along each axis."""
+    strides = {}
+    stride = 1
+    for axis in reversed(order):
+        strides[axis] = stride
+        stride *= sizes[axis]
+    return strides
 
 
 def _counts(
