@@ -71,6 +71,8 @@ def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
 def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) -> float:
     """Returns the elements that one device receives in a reshard from `old` to `new`."""
     total = 0.0
+    if old == new:
+        return total
     placement = old
     for reshard in reshards(mesh.axes, old, new, spec.shape):
         size = local_size(spec.shape, placement, mesh)
@@ -93,18 +95,15 @@ def factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str,
     return sizes
 
 
-def sizes_of(
-    factor: str, op: Op, ins: Sequence[Spec], outs: Sequence[Spec]
-) -> set[int]:
-    """Returns the sizes of a factor in inputs and outputs, which may differ."""
-    sizes = set()
+def all_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, set[int]]:
+    """Returns {factor: its sizes in inputs and outputs}, which may differ."""
+    sizes: dict[str, set[int]] = {}
     for x in ins:
         for dim in x.shape:
-            if factor_of(op, dim.name) == factor:
-                sizes.add(dim.size)
+            sizes.setdefault(factor_of(op, dim.name), set()).add(dim.size)
     for y in outs:
-        if factor in y.shape:
-            sizes.add(y.shape[factor])
+        for dim in y.shape:
+            sizes.setdefault(dim.name, set()).add(dim.size)
     return sizes
 
 

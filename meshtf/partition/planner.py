@@ -42,7 +42,7 @@ from meshtf.mesh import (
     State,
 )
 from meshtf.mesh.axis_order import Orders, axes_by_dim, order_of, with_order_of
-from meshtf.partition.cost import can_pad, factor_sizes, received_elements, sizes_of
+from meshtf.partition.cost import all_sizes, can_pad, factor_sizes, received_elements
 from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
@@ -69,6 +69,7 @@ class NodePlan:
       finals: the placement that each output is resharded to, if a later node needs it.
       sharded_factors: (axis, factor) for each axis of the mesh that shards a factor.
       sizes: (factor, its global size) for each factor.
+      maps: whether each factor has the role MAP.
       stage: the pipeline stage on which the node runs; None: on all stages.
     """
 
@@ -77,6 +78,7 @@ class NodePlan:
     finals: tuple[Placement, ...]
     sharded_factors: tuple[tuple[str, str], ...]
     sizes: tuple[tuple[str, int], ...]
+    maps: bool
     stage: int | None = None
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
@@ -148,6 +150,7 @@ class _Planner:
     def __post_init__(self) -> None:
         self.axes = tuple(self.mesh.axes)
         self.sizes = factor_sizes(self.op, self.ins, self.outs)
+        self.all_sizes = all_sizes(self.op, self.ins, self.outs)
         # Axis -> the factor that it shards, for the axes that were planned so far.
         self.sharded_factors: dict[str, str] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
@@ -175,6 +178,7 @@ class _Planner:
             finals=tuple(map(final_placement, results, self.preferred)),
             sharded_factors=sharded_factors,
             sizes=tuple(self.sizes.items()),
+            maps=all(self.op.role(factor) is Role.MAP for factor in self.sizes),
             stage=self.stage,
         )
 
@@ -279,7 +283,7 @@ class _Planner:
         ):
             return False
         num_shards = self.mesh.group_size(*axes)
-        sizes = sizes_of(factor, self.op, self.ins, self.outs)
+        sizes = self.all_sizes[factor]
         if not any(size % num_shards for size in sizes):
             return True
         if not self.mesh.pads or len(sizes) > 1:
