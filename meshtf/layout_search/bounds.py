@@ -115,39 +115,36 @@ class LowerBounds:
         self._gradient_seconds: dict[_Key, np.ndarray] = {}
         self._gradients: dict[_Key, _Gradient] = {}
         self._durations: dict[_Key, Durations] = {}
-        # Number of microbatches -> the least seconds of what follows the forward pass, and
-        # the least bytes that it needs of that pass.
-        self._following: dict[int, tuple[float, float]] = {}
+        # The bytes of all variables.
+        self._stored: dict[Structure, Any] = {}
+        # The numbers of microbatches, and for each of them the least seconds of what follows
+        # the forward pass, and the least bytes that it needs of that pass: [counts, 2].
+        self._counts = np.unique(microbatches)
+        self._following: np.ndarray
         # The dimensions whose sizes depend on the number of microbatches.
         self._dims: set[tuple[str, int]] = set()
-        self._set_following(recorded.mesh, microbatches)
+        self._set_following(recorded.mesh)
 
     def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
-        mesh = medium_mesh(structure, grid)
-        following = [self._following[int(count)] for count in grid.microbatches]
-        seconds, residuals = np.array(following).T
         stages, counts = grid.stages, grid.microbatches
-        memory = self._stored_bytes(mesh, grid) / stages + residuals
+        seconds, residuals = self._following[np.searchsorted(self._counts, counts)].T
+        memory = self._stored_bytes(structure, grid) / stages + residuals
         fits = memory <= self._memory_limit
         if not fits.any():
             return np.full(len(grid), np.inf)
         # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
-        seconds = self._seconds_of_forward(structure, grid, mesh) / stages + seconds
+        seconds = self._seconds_of_forward(structure, grid) / stages + seconds
         seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
         return np.where(fits, seconds, np.inf)
 
-    def _seconds_of_forward(
-        self, structure: Structure, grid: Grid, mesh: Mesh
-    ) -> np.ndarray:
+    def _seconds_of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns the seconds of the forward pass of each candidate: `[candidates]`."""
         key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._forward_seconds:
-            program = self._planned_forward(
-                structure.without_stages.with_choices(()), mesh
-            )
+            program = self._planned_forward(structure, grid)
             durations = durations_of_grid(program, self._problem, grid)
             self._forward_seconds[key] = _seconds_of_forward(
                 program, durations, gathers_once=grid.is_estimated
@@ -204,22 +201,26 @@ class LowerBounds:
             self._planned_gradients[key] = timelines_of(program, self._problem.hardware)
         return self._planned_gradients[key]
 
-    def _planned_forward(self, structure: Structure, mesh: Mesh) -> Program:
+    def _planned_forward(self, structure: Structure, grid: Grid) -> Program:
         """Returns the plan of the forward pass of a structure; those with the same rules share
         it, with any number of stages.
         """
-        if structure not in self._planned_forwards:
-            self._planned_forwards[structure] = self._forward.plan(mesh)
-        return self._planned_forwards[structure]
+        key = structure.without_stages.with_choices(())
+        if key not in self._planned_forwards:
+            self._planned_forwards[key] = self._forward.plan(
+                medium_mesh(structure, grid)
+            )
+        return self._planned_forwards[key]
 
     def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
         """Shares the seconds of forward passes, and the durations of ops, with bounds whose
         forward pass has equal ops.
         """
         for bounds in all_bounds:
-            has_microbatches = max(bounds._following) > 1
-            if has_microbatches != (max(self._following) > 1):
+            if not np.array_equal(self._counts, bounds._counts):
                 continue
+            if self._stores.are_like(bounds._stores):
+                self._stored = bounds._stored
             if self._forward.is_like(bounds._forward):
                 self._planned_forwards = bounds._planned_forwards
                 self._forward_seconds = bounds._forward_seconds
@@ -232,22 +233,25 @@ class LowerBounds:
         other = Beginning(nodes_before_updates(nodes), self._stores)
         return self._gradient.is_like(other)
 
-    def _stored_bytes(self, mesh: Mesh, grid: Grid) -> Any:
+    def _stored_bytes(self, structure: Structure, grid: Grid) -> Any:
         """Returns the bytes of a device's shards of all variables: `[candidates]`."""
-        durations = Durations(
-            self._problem.hardware, mesh, Sizes(grid.axes, strides={})
-        )
-        return sum(
-            durations.shard_bytes(store.spec, placement)
-            for store, placement in self._stores.placements(mesh).items()
-            if store.kind in ("parameter", "state")
-        )
+        key = structure.with_choices(())
+        if key not in self._stored:
+            mesh = medium_mesh(structure, grid)
+            sizes = Sizes(grid.axes, strides={})
+            durations = Durations(self._problem.hardware, mesh, sizes)
+            self._stored[key] = sum(
+                durations.shard_bytes(store.spec, placement)
+                for store, placement in self._stores.placements(mesh).items()
+                if store.kind in ("parameter", "state")
+            )
+        return self._stored[key]
 
-    def _set_following(self, mesh: Mesh, microbatches: Sequence[int]) -> None:
+    def _set_following(self, mesh: Mesh) -> None:
         """Computes what follows the forward pass on one device, for numbers of microbatches."""
         hardware = _proportional(self._problem.hardware)
         program = self._gradient.plan(mesh)
-        counts = np.array(microbatches)
+        counts = self._counts
         dims = microbatch_dims(program, counts)
         self._dims = set(dims)
         sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
@@ -259,12 +263,9 @@ class LowerBounds:
             program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
             iterations = counts
         seconds = _seconds_after(nodes, program, durations) * iterations
-        amounts = np.broadcast_arrays(
-            seconds, residual_bytes(program, durations), counts
-        )
-        for one_seconds, one_bytes, count in zip(*amounts, strict=True):
-            devices = self._problem.devices
-            self._following[int(count)] = one_seconds / devices, one_bytes / devices
+        residuals = residual_bytes(program, durations)
+        columns = np.broadcast_arrays(seconds, residuals, counts)[:2]
+        self._following = np.stack(columns, axis=1) / self._problem.devices
 
 
 def _with_least_factor(problem: Problem) -> Problem:

@@ -22,6 +22,7 @@ device has a shard of n bytes before the reshard. The formulas are those of ring
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
+
+_MAX_CACHED = 20_000  # sizes of shards; then the oldest are dropped
 
 
 def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
@@ -53,9 +56,17 @@ def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
     """Returns the number of elements of one shard, with padding. It is a float, since the
     planner adds it to costs.
     """
+    return _local_size(shape, placement, tuple(mesh.axes.values()))
+
+
+@functools.lru_cache(maxsize=_MAX_CACHED)
+def _local_size(
+    shape: Shape, placement: Placement, axis_sizes: tuple[int, ...]
+) -> float:
+    """Returns what `local_size` does, for axes of these sizes."""
     size = shape.size
     local_sizes: dict[str, int] = {}
-    for state, axis_size in zip(placement, mesh.axes.values()):
+    for state, axis_size in zip(placement, axis_sizes):
         if isinstance(state, Sharded):
             previous = local_sizes.get(state.dim) or shape[state.dim]
             local_sizes[state.dim] = shard_size(previous, axis_size)

@@ -261,11 +261,13 @@ class Timelines:
         """Adds the bytes of values to `total`; with `sign=-1`, subtracts them."""
         # Sums as Python numbers first: additions to elements of arrays are slow.
         sums: dict[tuple[int, int | None], float] = collections.defaultdict(float)
+        has_stages = num_stages(self.mesh) > 1
         for value in values:
             size = sizes[value]
             if size:
                 kinds = ALL_VALUES if value in self.gradients else ACTIVATIONS
-                sums[kinds, stage_of(value.placement)] += size
+                stage = stage_of(value.placement) if has_stages else None
+                sums[kinds, stage] += size
         for (kinds, stage), size in sums.items():
             rows = ALL_VALUES if kinds == ALL_VALUES else _BOTH
             total[rows, _stage_slice(stage)] += sign * size
