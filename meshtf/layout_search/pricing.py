@@ -16,14 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.errors import MeshtfError
 from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.memory_at_sizes import memory_of, timelines_of
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
-from meshtf.graph import Loop
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
@@ -144,24 +142,33 @@ def make_grid(
     if structure.stages == 1:
         chunks = (1,)
     counts = list(_counts(microbatches, structure.stages, chunks))
-    rows: list[tuple[Any, ...]] = []
+    size_columns: dict[str, list[int]] = {axis: [] for axis in axes}
+    stride_columns: dict[str, list[int]] = {axis: [] for axis in axes}
+    rows: list[tuple[tuple[str, ...], int, int]] = []
     for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
         shards = _shards(structure, size_of)
         if any(names.sizes[dim] % count for dim, count in shards.items()):
             continue
-        ordered_sizes = [(size_of, order, _strides(size_of, order)) for order in orders]
-        for pair in counts:
-            # Microbatches are sharded as the batch is.
-            if "batch" in shards and names.sizes["batch"] % (pair[0] * shards["batch"]):
-                continue
-            rows.extend((*sizes_and_order, *pair) for sizes_and_order in ordered_sizes)
+        # Microbatches are sharded as the batch is.
+        batch_shards = shards.get("batch")
+        legal = [
+            pair
+            for pair in counts
+            if batch_shards is None
+            or names.sizes["batch"] % (pair[0] * batch_shards) == 0
+        ]
+        strides = [_strides(size_of, order) for order in orders]
+        rows += [(order, *pair) for pair in legal for order in orders]
+        for axis, size in size_of.items():
+            size_columns[axis] += [size] * (len(legal) * len(orders))
+            stride_columns[axis] += [x[axis] for x in strides] * len(legal)
     if not rows:
         return None
-    all_size_of, row_orders, all_strides, row_microbatches, row_chunks = zip(*rows)
+    row_orders, row_microbatches, row_chunks = zip(*rows)
     return Grid(
-        axes={axis: np.array([x[axis] for x in all_size_of]) for axis in axes},
-        strides={axis: np.array([x[axis] for x in all_strides]) for axis in axes},
+        axes={axis: np.array(column) for axis, column in size_columns.items()},
+        strides={axis: np.array(column) for axis, column in stride_columns.items()},
         orders=row_orders,
         microbatches=np.array(row_microbatches),
         chunks=np.array(row_chunks),
@@ -351,31 +358,6 @@ def microbatch_dims(
                     full_size = dim.size * planned
                     result["batch", dim.size] = full_size // microbatches
     return result
-
-
-def can_be_estimated(
-    problem: Problem, microbatches: Sequence[int], choices: Mapping[str, Any]
-) -> bool:
-    """Returns whether the program without stages computes gradients in a loop over
-    microbatches, as `mtf.optimizers.accumulate_gradients` does.
-
-    Args:
-      problem: what is searched for.
-      microbatches: the numbers of microbatches that are tried.
-      choices: the further arguments of the program.
-    """
-    if max(microbatches) == 1:
-        return False
-    choices = {**choices, MICROBATCHES: PLANNED_MICROBATCHES}
-    try:
-        recorded = problem.record("", {}, choices)
-    except MeshtfError:
-        return False
-    loops = [node.op for node in recorded.nodes if isinstance(node.op, Loop)]
-    return any(
-        loop.dim is not None and loop.dim.name == SCANNED and has_gradient(loop)
-        for loop in loops
-    )
 
 
 def loop_over_microbatches(program: Program) -> LoopStep | None:

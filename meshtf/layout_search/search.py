@@ -15,11 +15,10 @@ import numpy as np
 from meshtf.errors import ArgumentError, MeshtfError
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
-from meshtf.layout_search.pipelines import estimate
+from meshtf.layout_search.pipelines import can_be_estimated, estimate
 from meshtf.layout_search.pricing import (
     Grid,
     Prices,
-    can_be_estimated,
     make_grid,
     price,
 )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.forecast.op_costs import redundant_axes
-from meshtf.graph import Role, Spec, factor_of
+from meshtf.graph import Op, Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.axis_order import axes_by_dim
@@ -257,7 +257,14 @@ class Durations:
         return self._flops[key]
 
     def _local_flops(self, step: Compute) -> Any:
-        flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
+        op = step.node.op
+        flops: Any
+        if (
+            type(op).flops is Op.flops
+        ):  # as of most ops: one for each element of its outputs
+            flops = float(sum(y.shape.size for y in step.node.outputs))
+        else:
+            flops = float(op.flops(*(x.spec for x in step.node.inputs)))
         local_sizes = self.local_factor_sizes(step)
         for factor, planned_size in step.plan.sizes:
             flops = flops * local_sizes[factor] / max(planned_size, 1)
