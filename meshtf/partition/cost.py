@@ -33,6 +33,7 @@ from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
 
+_REMOTE_KINDS = ("reduce_scatter", "all_to_all", "collective_permute", "broadcast")
 _MAX_CACHED = 20_000  # sizes of shards; then the oldest are dropped
 
 
@@ -268,17 +269,15 @@ def bytes_per_byte(kind: str, num_devices: Any) -> Any:
       kind: the kind of reshard, such as "all_reduce".
       num_devices: the size of the axis: a number, or an array of sizes.
     """
+    if kind in ("slice", "drop"):
+        return 0.0
+    if kind == "all_gather":
+        return num_devices - 1.0
+    if kind == "send":
+        return 1 / num_devices
     # The fraction (p - 1) / p of the table in the header.
     remote = (num_devices - 1) / num_devices
-    received = {
-        "slice": 0.0,
-        "all_reduce": 2 * remote,
-        "reduce_scatter": remote,
-        "all_to_all": remote,
-        "collective_permute": remote,
-        "all_gather": num_devices - 1.0,
-        "drop": 0.0,
-        "send": 1 / num_devices,
-        "broadcast": remote,
-    }
-    return received[kind]
+    if kind == "all_reduce":
+        return 2 * remote
+    assert kind in _REMOTE_KINDS, kind
+    return remote

@@ -323,6 +323,14 @@ class Durations:
 
     def reshard(self, step: ReshardStep, merged: bool = False) -> Any:
         """Returns the seconds of a collective; `merged`: without its latency."""
+        src, out = step.src, step.out
+        key = (step.reshard, src.spec, src.placement, out.placement, merged)
+        if key not in self._seconds:
+            self._seconds[key] = self._reshard(step, merged)
+        return self._seconds[key]
+
+    def _reshard(self, step: ReshardStep, merged: bool) -> Any:
+        """Returns what `reshard` does."""
         axes = step.reshard.axes
         group = self.collectives.group_size(axes)
         received = self.local_bytes(step.src) * bytes_per_byte(step.reshard.kind, group)
