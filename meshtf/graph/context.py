@@ -171,7 +171,7 @@ def context(**changes: Any) -> Iterator[Context]:
       **changes: the new values of attributes of `Context`.
     """
     previous = _thread.context
-    _thread.context = dataclasses.replace(previous, **changes)
+    _thread.context = Context(**{**vars(previous), **changes})
     try:
         yield _thread.context
     finally:

@@ -96,6 +96,21 @@ class Stores:
                 # An update writes a variable and its slots.
                 self._slots.update(dict.fromkeys(node.op.variables[1:]))
 
+    def are_like(self, other: Stores) -> bool:
+        """Returns whether another recording of the program has equal stores."""
+        return self._signature() == other._signature()
+
+    def _signature(self) -> list[Any]:
+        return [
+            (
+                store.kind,
+                store.spec,
+                store in self._slots,
+                getattr(store, "changes", None),
+            )
+            for store in self._stores
+        ]
+
     def placements(self, mesh: Mesh) -> dict[Store, Placement]:
         """Returns their placements on a mesh, by its layouts."""
         result = {}

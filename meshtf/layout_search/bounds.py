@@ -2,7 +2,8 @@
 
     bounds = LowerBounds(problem, choices, microbatches=[1, 2, 4])
     bounds.of_forward(structure, grid)      # seconds [candidates], by a fifth of the plan
-    bounds.of_gradient(structure, grid)     # larger ones, by half of the plan
+    bounds.fits(structure, grid)            # whether memory suffices, by half of the plan
+    bounds.of_gradient(structure, grid)     # larger seconds, by this half
 
 No bound exceeds the seconds that `price` computes. The ops of a program run one after the
 other, in the order in which they were recorded, so the forward pass takes as long as if
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,6 +62,26 @@ from meshtf.partition import Compute, LoopStep, Program
 from meshtf.partition.build import live_nodes
 
 
+class _Gradient(NamedTuple):
+    """The forward and backward pass of a structure.
+
+    Attributes:
+      timelines: when each value of its plan is live.
+      durations: its durations for all candidates.
+      fits: whether a device has enough memory for it: `[candidates]`.
+    """
+
+    timelines: Timelines
+    durations: Durations
+    fits: np.ndarray
+
+
+# What a beginning of the program depends on: a structure as far as there are no updates yet,
+# and how many candidates it has. If slots are sharded, its sizes are some of those of
+# replicated variables, in the same order: so it has the same sizes if it has as many.
+_Key: TypeAlias = tuple[Structure, int]
+
+
 class LowerBounds:
     """The lower bounds of one program, that is of one combination of choices.
 
@@ -89,77 +110,122 @@ class LowerBounds:
         # Structure without stages -> its plan. The one plan stands for all sizes.
         self._planned_forwards: dict[Structure, Program] = {}
         self._planned_gradients: dict[Structure, Timelines] = {}
-        # Structure without choices -> the seconds of the forward pass.
-        self._forward_seconds: dict[Structure, Any] = {}
-        # Number of microbatches -> the least seconds of what follows the forward pass, and
-        # the least bytes that it needs of that pass.
-        self._following: dict[int, tuple[float, float]] = {}
-        self._set_following(recorded.mesh, microbatches)
+        # The seconds of the forward pass, and of the forward and backward pass.
+        self._forward_seconds: dict[_Key, Any] = {}
+        self._gradient_seconds: dict[_Key, np.ndarray] = {}
+        self._gradients: dict[_Key, _Gradient] = {}
+        self._durations: dict[_Key, Durations] = {}
+        # The bytes of all variables.
+        self._stored: dict[Structure, Any] = {}
+        # The numbers of microbatches, and for each of them the least seconds of what follows
+        # the forward pass, and the least bytes that it needs of that pass: [counts, 2].
+        self._counts = np.unique(microbatches)
+        self._following: np.ndarray
+        # The dimensions whose sizes depend on the number of microbatches.
+        self._dims: set[tuple[str, int]] = set()
+        self._set_following(recorded.mesh)
 
     def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
-        mesh = medium_mesh(structure, grid)
-        key = structure.with_choices(())
+        stages, counts = grid.stages, grid.microbatches
+        seconds, residuals = self._following[np.searchsorted(self._counts, counts)].T
+        memory = self._stored_bytes(structure, grid) / stages + residuals
+        fits = memory <= self._memory_limit
+        if not fits.any():
+            return np.full(len(grid), np.inf)
+        # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
+        seconds = self._seconds_of_forward(structure, grid) / stages + seconds
+        seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
+        return np.where(fits, seconds, np.inf)
+
+    def _seconds_of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns the seconds of the forward pass of each candidate: `[candidates]`."""
+        key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._forward_seconds:
-            program = self._planned_forward(key.without_stages, mesh)
+            program = self._planned_forward(structure, grid)
             durations = durations_of_grid(program, self._problem, grid)
             self._forward_seconds[key] = _seconds_of_forward(
                 program, durations, gathers_once=grid.is_estimated
             )
-        following = [self._following[int(count)] for count in grid.microbatches]
-        seconds, residuals = np.array(following).T
-        stored = self._stored_bytes(mesh, grid)
-        stages, counts = grid.stages, grid.microbatches
-        # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
-        seconds = self._forward_seconds[key] / stages + seconds
-        seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
-        memory = stored / stages + residuals
-        return np.where(memory <= self._memory_limit, seconds, np.inf)
+        return self._forward_seconds[key]
+
+    def fits(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns whether a device has enough memory for the forward and backward pass of each
+        candidate: `[candidates]`.
+        """
+        return self._gradient_of(structure, grid).fits
 
     def of_gradient(
         self, structure: Structure, grid: Grid
     ) -> tuple[np.ndarray, Durations]:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         and backward pass, `[candidates]`, and the durations of this plan. Bounds are infinite
-        for candidates that exceed the memory during these.
+        for candidates that do not fit.
+        """
+        gradient = self._gradient_of(structure, grid)
+        key = structure.before_updates, len(grid)
+        if key not in self._gradient_seconds:
+            seconds = _seconds_of_gradient(gradient, grid)
+            self._gradient_seconds[key] = np.where(gradient.fits, seconds, np.inf)
+        return self._gradient_seconds[key], gradient.durations
+
+    def _gradient_of(self, structure: Structure, grid: Grid) -> _Gradient:
+        """Returns the forward and backward pass of a structure."""
+        key = structure.before_updates, len(grid)
+        if key not in self._gradients:
+            timelines = self._timelines(structure, grid)
+            program = timelines.program
+            durations_key = structure.before_updates.with_choices(()), len(grid)
+            if durations_key not in self._durations:
+                durations = durations_of_grid(program, self._problem, grid)
+                self._durations[durations_key] = durations
+            durations = self._durations[durations_key]
+            memory: Any = 0.0
+            if not grid.is_estimated:
+                memory = memory_of(timelines, durations)
+            elif loop_over_microbatches(program) is not None:
+                memory = staged_memory(timelines, durations, grid)
+            fits = np.broadcast_to(memory <= self._memory_limit, [len(grid)])
+            self._gradients[key] = _Gradient(timelines, durations, fits)
+        return self._gradients[key]
+
+    def _timelines(self, structure: Structure, grid: Grid) -> Timelines:
+        """Returns the timelines of the plan of the forward and backward pass, with any number
+        of stages.
         """
         key = structure.without_stages
         if key not in self._planned_gradients:
             program = self._gradient.plan(medium_mesh(structure, grid))
             self._planned_gradients[key] = timelines_of(program, self._problem.hardware)
-        timelines = self._planned_gradients[key]
-        program = timelines.program
-        durations = durations_of_grid(program, self._problem, grid)
-        seconds = Schedule(program, durations, counts=False).computed
-        if grid.is_estimated:
-            if loop_over_microbatches(program) is None:
-                return np.zeros(len(grid)), durations
-            seconds = staged_seconds(program, durations, seconds, grid)
-            memory = staged_memory(timelines, durations, grid)
-        else:
-            memory = memory_of(timelines, durations)
-        seconds = np.broadcast_to(seconds, [len(grid)])
-        return np.where(memory <= self._memory_limit, seconds, np.inf), durations
+        return self._planned_gradients[key]
 
-    def _planned_forward(self, structure: Structure, mesh: Mesh) -> Program:
+    def _planned_forward(self, structure: Structure, grid: Grid) -> Program:
         """Returns the plan of the forward pass of a structure; those with the same rules share
         it, with any number of stages.
         """
-        if structure not in self._planned_forwards:
-            self._planned_forwards[structure] = self._forward.plan(mesh)
-        return self._planned_forwards[structure]
+        key = structure.without_stages.with_choices(())
+        if key not in self._planned_forwards:
+            self._planned_forwards[key] = self._forward.plan(
+                medium_mesh(structure, grid)
+            )
+        return self._planned_forwards[key]
 
     def share_forward(self, all_bounds: Iterable[LowerBounds]) -> None:
-        """Shares the seconds of forward passes with bounds whose forward pass has equal ops."""
+        """Shares the seconds of forward passes, and the durations of ops, with bounds whose
+        forward pass has equal ops.
+        """
         for bounds in all_bounds:
-            has_microbatches = max(bounds._following) > 1
-            if has_microbatches != (max(self._following) > 1):
+            if not np.array_equal(self._counts, bounds._counts):
                 continue
+            if self._stores.are_like(bounds._stores):
+                self._stored = bounds._stored
             if self._forward.is_like(bounds._forward):
                 self._planned_forwards = bounds._planned_forwards
                 self._forward_seconds = bounds._forward_seconds
+                if self._dims == bounds._dims:
+                    self._durations = bounds._durations
 
     def hold_for(self, recorded: Recorded) -> bool:
         """Returns whether a recording on another mesh begins with the same ops."""
@@ -167,23 +233,27 @@ class LowerBounds:
         other = Beginning(nodes_before_updates(nodes), self._stores)
         return self._gradient.is_like(other)
 
-    def _stored_bytes(self, mesh: Mesh, grid: Grid) -> Any:
+    def _stored_bytes(self, structure: Structure, grid: Grid) -> Any:
         """Returns the bytes of a device's shards of all variables: `[candidates]`."""
-        durations = Durations(
-            self._problem.hardware, mesh, Sizes(grid.axes, strides={})
-        )
-        return sum(
-            durations.shard_bytes(store.spec, placement)
-            for store, placement in self._stores.placements(mesh).items()
-            if store.kind in ("parameter", "state")
-        )
+        key = structure.with_choices(())
+        if key not in self._stored:
+            mesh = medium_mesh(structure, grid)
+            sizes = Sizes(grid.axes, strides={})
+            durations = Durations(self._problem.hardware, mesh, sizes)
+            self._stored[key] = sum(
+                durations.shard_bytes(store.spec, placement)
+                for store, placement in self._stores.placements(mesh).items()
+                if store.kind in ("parameter", "state")
+            )
+        return self._stored[key]
 
-    def _set_following(self, mesh: Mesh, microbatches: Sequence[int]) -> None:
+    def _set_following(self, mesh: Mesh) -> None:
         """Computes what follows the forward pass on one device, for numbers of microbatches."""
         hardware = _proportional(self._problem.hardware)
         program = self._gradient.plan(mesh)
-        counts = np.array(microbatches)
+        counts = self._counts
         dims = microbatch_dims(program, counts)
+        self._dims = set(dims)
         sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
         durations = durations_of(program, hardware, sizes)
         nodes = self._forward.nodes
@@ -193,12 +263,9 @@ class LowerBounds:
             program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
             iterations = counts
         seconds = _seconds_after(nodes, program, durations) * iterations
-        amounts = np.broadcast_arrays(
-            seconds, residual_bytes(program, durations), counts
-        )
-        for one_seconds, one_bytes, count in zip(*amounts, strict=True):
-            devices = self._problem.devices
-            self._following[int(count)] = one_seconds / devices, one_bytes / devices
+        residuals = residual_bytes(program, durations)
+        columns = np.broadcast_arrays(seconds, residuals, counts)[:2]
+        self._following = np.stack(columns, axis=1) / self._problem.devices
 
 
 def _with_least_factor(problem: Problem) -> Problem:
@@ -251,6 +318,19 @@ def _seconds_of_forward(
     last_body = without_collectives_of_weights(last.body) if gathers_once else last.body
     body = Schedule(last_body, durations, counts=False)
     return body.computed * durations.sizes.num_iterations(last)
+
+
+def _seconds_of_gradient(gradient: _Gradient, grid: Grid) -> Any:
+    """Returns when devices have computed the forward and backward pass; 0 for pipelines that
+    cannot be estimated.
+    """
+    program, durations = gradient.timelines.program, gradient.durations
+    if not grid.is_estimated:
+        return Schedule(program, durations, counts=False).computed
+    if loop_over_microbatches(program) is None:
+        return 0.0
+    seconds = Schedule(program, durations, counts=False).computed
+    return staged_seconds(program, durations, seconds, grid)
 
 
 def _seconds_after(

@@ -16,26 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.errors import MeshtfError
 from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.memory_at_sizes import memory_of, timelines_of
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
-from meshtf.graph import Loop
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
-from meshtf.partition import (
-    LoopStep,
-    Program,
-    Value,
-    build,
-    walk,
-)
+from meshtf.partition import LoopStep, Program, Value, build, walk
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 PLANNED_MICROBATCHES = 2
@@ -126,13 +118,16 @@ def make_grid(
     """Returns the sizes to be priced; None if there are none.
 
     Args:
-      structure: the structure.
+      structure: the structure; its choices may say the numbers of microbatches and chunks.
       problem: what is searched for.
       names: the names of the program.
       microbatches: the numbers of microbatches.
       fixed: axis -> its size, for axes that the user fixed; then their order is fixed, too.
       chunks: the numbers of chunks of each stage.
     """
+    chosen: dict[str, Any] = dict(structure.choices)
+    microbatches = [chosen[MICROBATCHES]] if MICROBATCHES in chosen else microbatches
+    chunks = [chosen[CHUNKS]] if CHUNKS in chosen else chunks
     axes = [axis for axis, _ in structure.axes]
     if fixed:
         if math.prod(fixed.values()) * structure.stages != problem.devices:
@@ -142,42 +137,54 @@ def make_grid(
     else:
         if problem.devices % structure.stages:
             return None
-        devices = problem.devices // structure.stages
-        all_sizes = list(factorizations(devices, len(axes)))
+        all_sizes = list(factorizations(problem.devices // structure.stages, len(axes)))
         orders = list(itertools.permutations(axes))
     if structure.stages == 1:
         chunks = (1,)
     counts = list(_counts(microbatches, structure.stages, chunks))
-    rows: list[tuple[dict[str, int], tuple[str, ...], tuple[int, int]]] = []
+    size_columns: dict[str, list[int]] = {axis: [] for axis in axes}
+    stride_columns: dict[str, list[int]] = {axis: [] for axis in axes}
+    rows: list[tuple[tuple[str, ...], int, int]] = []
     for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
         shards = _shards(structure, size_of)
         if any(names.sizes[dim] % count for dim, count in shards.items()):
             continue
-        for pair in counts:
-            # Microbatches are sharded as the batch is.
-            if "batch" in shards and names.sizes["batch"] % (pair[0] * shards["batch"]):
-                continue
-            rows.extend((size_of, order, pair) for order in orders)
+        # Microbatches are sharded as the batch is.
+        batch_shards = shards.get("batch")
+        legal = [
+            pair
+            for pair in counts
+            if batch_shards is None
+            or names.sizes["batch"] % (pair[0] * batch_shards) == 0
+        ]
+        strides = [_strides(size_of, order) for order in orders]
+        rows += [(order, *pair) for pair in legal for order in orders]
+        for axis, size in size_of.items():
+            size_columns[axis] += [size] * (len(legal) * len(orders))
+            stride_columns[axis] += [x[axis] for x in strides] * len(legal)
     if not rows:
         return None
-    strides: dict[str, list[int]] = {axis: [] for axis in axes}
-    for size_of, order, _ in rows:
-        stride = 1
-        for axis in reversed(order):
-            strides[axis].append(stride)
-            stride *= size_of[axis]
+    row_orders, row_microbatches, row_chunks = zip(*rows)
     return Grid(
-        axes={
-            axis: np.array([size_of[axis] for size_of, _, _ in rows]) for axis in axes
-        },
-        strides={axis: np.array(values) for axis, values in strides.items()},
-        orders=[order for _, order, _ in rows],
-        microbatches=np.array([count for _, _, (count, _) in rows]),
-        chunks=np.array([chunks for _, _, (_, chunks) in rows]),
+        axes={axis: np.array(column) for axis, column in size_columns.items()},
+        strides={axis: np.array(column) for axis, column in stride_columns.items()},
+        orders=row_orders,
+        microbatches=np.array(row_microbatches),
+        chunks=np.array(row_chunks),
         stages=structure.stages,
-        plans_each=MICROBATCHES in dict(structure.choices),
+        plans_each=MICROBATCHES in chosen,
     )
+
+
+def _strides(sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
+    """Returns how many positions are nearer to each other than those along each axis."""
+    strides = {}
+    stride = 1
+    for axis in reversed(order):
+        strides[axis] = stride
+        stride *= sizes[axis]
+    return strides
 
 
 def _counts(
@@ -351,31 +358,6 @@ def microbatch_dims(
                     full_size = dim.size * planned
                     result["batch", dim.size] = full_size // microbatches
     return result
-
-
-def can_be_estimated(
-    problem: Problem, microbatches: Sequence[int], choices: Mapping[str, Any]
-) -> bool:
-    """Returns whether the program without stages computes gradients in a loop over
-    microbatches, as `mtf.optimizers.accumulate_gradients` does.
-
-    Args:
-      problem: what is searched for.
-      microbatches: the numbers of microbatches that are tried.
-      choices: the further arguments of the program.
-    """
-    if max(microbatches) == 1:
-        return False
-    choices = {**choices, MICROBATCHES: PLANNED_MICROBATCHES}
-    try:
-        recorded = problem.record("", {}, choices)
-    except MeshtfError:
-        return False
-    loops = [node.op for node in recorded.nodes if isinstance(node.op, Loop)]
-    return any(
-        loop.dim is not None and loop.dim.name == SCANNED and has_gradient(loop)
-        for loop in loops
-    )
 
 
 def loop_over_microbatches(program: Program) -> LoopStep | None:

@@ -3,9 +3,9 @@ times of the best need no plan.
 
     ranking = Ranking(problem, microbatches)
     ranking.add(structure, grid)
-    ranking.check_bounds()
     while (entry := ranking.pop(limit)) is not None:    # seconds of the tenth candidate so far
         price(...)
+    ranking.check_bounds()      # if they do not hold, `pop` returns all other structures
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Ranked(NamedTuple):
       structure: the structure.
       grid: its sizes.
       seconds: lower bounds of the seconds of each candidate: `[candidates]`.
-      is_final: whether there is no larger bound.
-      durations: what was computed for the larger bound; None: it was not.
+      larger_bounds: how many larger bounds there are: by the memory of the forward and
+        backward pass, and by their time.
+      durations: what was computed for the largest bound; None: it was not.
     """
 
     bound: float
@@ -45,7 +46,7 @@ class Ranked(NamedTuple):
     structure: Structure
     grid: Grid
     seconds: np.ndarray
-    is_final: bool
+    larger_bounds: int
     durations: Durations | None = None
 
 
@@ -90,10 +91,10 @@ class Ranking:
                 seconds = bounds.of_forward(structure, grid)
             except MeshtfError:
                 bounds = None  # whoever prices it gets the error
-        is_final = bounds is None
+        larger_bounds = 0 if bounds is None else 2
         bound = float(seconds.min())
         serial = next(self._serials)
-        ranked = Ranked(bound, serial, structure, grid, seconds, is_final)
+        ranked = Ranked(bound, serial, structure, grid, seconds, larger_bounds)
         heapq.heappush(self._heap, ranked)
 
     def pop(self, limit: float) -> Ranked | None:
@@ -102,22 +103,30 @@ class Ranking:
         """
         while self._heap and self._heap[0].bound <= limit:
             ranked = heapq.heappop(self._heap)
-            if ranked.is_final:
+            if not ranked.larger_bounds:
                 return ranked
-            bounds = self._bounds_of(ranked.structure, ranked.grid)
-            assert bounds is not None
-            larger, durations = bounds.of_gradient(ranked.structure, ranked.grid)
-            seconds = np.maximum(ranked.seconds, larger)
-            # With measured local steps, bounds have the least factor of these.
-            is_exact = not self._problem.hardware.local_steps
-            ranked = ranked._replace(
-                bound=float(seconds.min()),
-                seconds=seconds,
-                is_final=True,
-                durations=durations if is_exact else None,
-            )
-            heapq.heappush(self._heap, ranked)
+            heapq.heappush(self._heap, self._with_larger_bound(ranked))
         return None
+
+    def _with_larger_bound(self, ranked: Ranked) -> Ranked:
+        """Returns a structure with its next larger bound. What does not fit needs no time."""
+        structure, grid = ranked.structure, ranked.grid
+        bounds = self._bounds_of(structure, grid)
+        assert bounds is not None
+        durations = None
+        if ranked.larger_bounds > 1:
+            larger = np.where(bounds.fits(structure, grid), 0.0, np.inf)
+        else:
+            larger, durations = bounds.of_gradient(structure, grid)
+        seconds = np.maximum(ranked.seconds, larger)
+        # With measured local steps, bounds have the least factor of these.
+        is_exact = not self._problem.hardware.local_steps
+        return ranked._replace(
+            bound=float(seconds.min()),
+            seconds=seconds,
+            larger_bounds=ranked.larger_bounds - 1,
+            durations=durations if is_exact else None,
+        )
 
     def record(self, ranked: Ranked) -> Recorded:
         """Returns the program of a structure. If it has other ops than that of the bounds, the
@@ -138,13 +147,16 @@ class Ranking:
         return recorded
 
     def check_bounds(self) -> None:
-        """Records structures that together have each set of dimensions that an axis shards,
-        those with the least bounds, to see whether the bounds hold.
+        """Sees to it that structures are recorded that together have each set of dimensions
+        that an axis shards, to see whether the bounds hold: further ones, with the least
+        bounds, beside those that are priced.
         """
-        covered: set[tuple[str, ...]] = set()
+        covered = {dims for structure in self._recorded for _, dims in structure.axes}
         for ranked in sorted(self._heap):
+            if not self._prune:
+                return
             sets = {dims for _, dims in ranked.structure.axes}
-            if ranked.is_final or sets <= covered:
+            if sets <= covered:
                 continue
             covered |= sets
             with contextlib.suppress(MeshtfError):  # whoever prices it gets the error
@@ -154,7 +166,9 @@ class Ranking:
         """Sets all bounds to 0, so that all structures are priced."""
         self._prune = False
         self._heap = [
-            entry._replace(bound=0.0, seconds=np.zeros(len(entry.grid)), is_final=True)
+            entry._replace(
+                bound=0.0, seconds=np.zeros(len(entry.grid)), larger_bounds=0
+            )
             for entry in self._heap
         ]
         heapq.heapify(self._heap)

@@ -15,8 +15,13 @@ import numpy as np
 from meshtf.errors import ArgumentError, MeshtfError
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
-from meshtf.layout_search.pipelines import estimate
-from meshtf.layout_search.pricing import Prices, can_be_estimated, make_grid, price
+from meshtf.layout_search.pipelines import can_be_estimated, estimate
+from meshtf.layout_search.pricing import (
+    Grid,
+    Prices,
+    make_grid,
+    price,
+)
 from meshtf.layout_search.problem import (
     CHUNKS,
     MICROBATCHES,
@@ -278,7 +283,7 @@ class Search:
         )
         other.names = self.names
         check_fixed(structure, self.names, fixed, self.problem.devices)
-        all_choices = _with_choices(structure, self.choices)
+        all_choices = structure.with_each(self.choices)
         candidates = other._price_the_best(other._ranked(all_choices))
         if other.refused and not other.prices:
             return refused_text(other.refused[0][1])
@@ -310,7 +315,7 @@ class Search:
             for structure in self._stored_as_asked(list(group)):
                 for stages in self.stages:
                     staged = dataclasses.replace(structure, stages=stages)
-                    yield from _with_choices(staged, self._choices_of(staged))
+                    yield from staged.with_each(self._choices_of(staged))
 
     def _stored_as_asked(self, group: list[Structure]) -> list[Structure]:
         """Returns those structures of one kind whose variables are stored as the user asks;
@@ -329,19 +334,21 @@ class Search:
     def _ranked(self, all_structures: Iterable[Structure]) -> Ranking:
         """Returns the structures that have sizes, in the order in which they are priced."""
         ranking = Ranking(self.problem, self.microbatches, self.prune)
+        grids: dict[Structure, Grid | None] = {}
         for structure in all_structures:
-            counts: dict[str, Any] = {MICROBATCHES: self.microbatches}
-            counts[CHUNKS] = self.chunks
-            counts |= {name: [x] for name, x in structure.choices if name in counts}
-            grid = make_grid(
-                structure,
-                self.problem,
-                self.names,
-                counts[MICROBATCHES],
-                self.fixed_axes,
-                counts[CHUNKS],
-            )
-            if grid is not None:
+            # The sizes do not depend on other choices than these.
+            chosen = (x for x in structure.choices if x[0] in (MICROBATCHES, CHUNKS))
+            sized = structure.with_choices(tuple(chosen))
+            if sized not in grids:
+                grids[sized] = make_grid(
+                    sized,
+                    self.problem,
+                    self.names,
+                    self.microbatches,
+                    self.fixed_axes,
+                    self.chunks,
+                )
+            if (grid := grids[sized]) is not None:
                 ranking.add(structure, grid)
         return ranking
 
@@ -349,10 +356,10 @@ class Search:
         """Returns the best candidates. It prices all structures that may have one, and leaves
         the others in the ranking.
         """
-        ranking.check_bounds()
         plans = self.plans = FullPlans(self.problem, self.num_best)
         while (ranked := ranking.pop(self._last_estimate())) is not None:
             self._price(ranked, ranking)
+        ranking.check_bounds()
         # Plans of pipelines are long: they wait until everything else is priced.
         for plans_pipelines in itertools.cycle((False, True)):
             best = plans.best(self.prices, plans_pipelines)
@@ -390,11 +397,3 @@ class Search:
             num_priced = len(self.prices) + len(self.refused)
             remaining = ranking.count(self._last_estimate())
             self.progress(num_priced, num_priced + remaining)
-
-
-def _with_choices(
-    structure: Structure, choices: Mapping[str, Sequence[Any]]
-) -> Iterator[Structure]:
-    """Yields a structure with each combination of the choices."""
-    for values in itertools.product(*choices.values()):
-        yield structure.with_choices(tuple(zip(choices, values, strict=True)))

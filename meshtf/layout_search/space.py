@@ -110,6 +110,15 @@ class Structure:
         return dataclasses.replace(self, stages=1)
 
     @property
+    def before_updates(self) -> Structure:
+        """This structure as far as the program depends on it that precedes updates: nothing
+        reads slots there.
+        """
+        if self.storage != "slots":
+            return self
+        return Structure(self.axes, choices=self.choices, stages=self.stages)
+
+    @property
     def layout(self) -> str:
         """The rules of the layout."""
         axes_of: dict[str, list[str]] = {}
@@ -121,6 +130,11 @@ class Structure:
     def with_choices(self, choices: tuple[tuple[str, object], ...]) -> Structure:
         """Returns this structure with other settings of the program."""
         return dataclasses.replace(self, choices=choices)
+
+    def with_each(self, choices: Mapping[str, Sequence[object]]) -> Iterator[Structure]:
+        """Yields this structure with each combination of values of choices."""
+        for values in itertools.product(*choices.values()):
+            yield self.with_choices(tuple(zip(choices, values, strict=True)))
 
     @property
     def stored_rule(self) -> str:

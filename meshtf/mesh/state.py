@@ -19,13 +19,42 @@ Replicated
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Kind: TypeAlias = Literal["sum", "max", "min"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sharded:
+class _OncePerValue(type):
+    """The type of classes that have one object for each value. So states are compared and
+    hashed as objects: the planner looks up placements all the time.
+    """
+
+    def __init__(cls, *args: Any) -> None:
+        super().__init__(*args)
+        # The arguments of a call, or the values of all fields -> the object.
+        cls._objects: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Returns the object with these fields."""
+        known = None if kwargs else cls._objects.get(args)
+        if known is None:
+            made = super().__call__(*args, **kwargs)
+            known = cls._objects.setdefault(tuple(vars(made).values()), made)
+            if not kwargs:
+                cls._objects[args] = known
+        return known
+
+
+class _State(metaclass=_OncePerValue):
+    """Base of the states."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of a state are the state itself."""
+        return type(self), tuple(vars(self).values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sharded(_State):
     """The tensor is divided along a dimension into shards of equal size, the last of which may
     end with padding (see `shard_sizes`).
 
@@ -44,22 +73,22 @@ class Sharded:
         return f"Sharded({self.dim!r}{order})"
 
 
-@dataclasses.dataclass(frozen=True)
-class Partial:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partial(_State):
     """Each device has a partial result, to be reduced over the axis."""
 
     kind: Kind
 
 
-@dataclasses.dataclass(frozen=True)
-class OnStage:
+@dataclasses.dataclass(frozen=True, eq=False)
+class OnStage(_State):
     """The entire tensor is on the devices at one coordinate: a stage of a pipeline."""
 
     coordinate: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Replicated:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Replicated(_State):
     """The entire tensor is on every device."""
 
     def __repr__(self) -> str:

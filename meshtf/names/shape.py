@@ -42,12 +42,14 @@ class Shape:
       ArgumentError: `dims` is of another type.
     """
 
-    __slots__ = ("_dims", "_sizes", "_hash")
+    __slots__ = ("_dims", "_sizes", "_items", "_hash")
 
     def __init__(self, dims: ShapeLike = ()) -> None:
         self._dims: tuple[Dimension, ...] = _dimensions(dims)
         self._sizes = {dim.name: dim.size for dim in self._dims}
-        self._hash = hash(self._dims)
+        # Names and sizes, which are compared and hashed faster than dimensions.
+        self._items = tuple(self._sizes.items())
+        self._hash = hash(self._items)
         if len(self._sizes) != len(self._dims):
             names = [dim.name for dim in self._dims]
             repeated = next(name for name in names if names.count(name) > 1)
@@ -151,7 +153,7 @@ class Shape:
         return Shape([*self._dims, *Shape(other)])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self._dims == other._dims
+        return isinstance(other, Shape) and self._items == other._items
 
     def __hash__(self) -> int:
         return self._hash

@@ -72,6 +72,8 @@ class Buckets:
 
     def _close_for(self, values: Iterable[Value], steps: list[Step]) -> None:
         """Closes the buckets that compute one of `values`; appends them to `steps`."""
+        if not self._open:
+            return
         needed = set(values)
         for key, reductions in list(self._open.items()):
             if any(reduction.out in needed for reduction in reductions):

@@ -22,6 +22,7 @@ device has a shard of n bytes before the reshard. The formulas are those of ring
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,9 @@ from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
+
+_REMOTE_KINDS = ("reduce_scatter", "all_to_all", "collective_permute", "broadcast")
+_MAX_CACHED = 20_000  # sizes of shards; then the oldest are dropped
 
 
 def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
@@ -53,9 +57,17 @@ def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
     """Returns the number of elements of one shard, with padding. It is a float, since the
     planner adds it to costs.
     """
+    return _local_size(shape, placement, tuple(mesh.axes.values()))
+
+
+@functools.lru_cache(maxsize=_MAX_CACHED)
+def _local_size(
+    shape: Shape, placement: Placement, axis_sizes: tuple[int, ...]
+) -> float:
+    """Returns what `local_size` does, for axes of these sizes."""
     size = shape.size
     local_sizes: dict[str, int] = {}
-    for state, axis_size in zip(placement, mesh.axes.values()):
+    for state, axis_size in zip(placement, axis_sizes):
         if isinstance(state, Sharded):
             previous = local_sizes.get(state.dim) or shape[state.dim]
             local_sizes[state.dim] = shard_size(previous, axis_size)
@@ -71,6 +83,8 @@ def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
 def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) -> float:
     """Returns the elements that one device receives in a reshard from `old` to `new`."""
     total = 0.0
+    if old == new:
+        return total
     placement = old
     for reshard in reshards(mesh.axes, old, new, spec.shape):
         size = local_size(spec.shape, placement, mesh)
@@ -93,18 +107,15 @@ def factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str,
     return sizes
 
 
-def sizes_of(
-    factor: str, op: Op, ins: Sequence[Spec], outs: Sequence[Spec]
-) -> set[int]:
-    """Returns the sizes of a factor in inputs and outputs, which may differ."""
-    sizes = set()
+def all_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, set[int]]:
+    """Returns {factor: its sizes in inputs and outputs}, which may differ."""
+    sizes: dict[str, set[int]] = {}
     for x in ins:
         for dim in x.shape:
-            if factor_of(op, dim.name) == factor:
-                sizes.add(dim.size)
+            sizes.setdefault(factor_of(op, dim.name), set()).add(dim.size)
     for y in outs:
-        if factor in y.shape:
-            sizes.add(y.shape[factor])
+        for dim in y.shape:
+            sizes.setdefault(dim.name, set()).add(dim.size)
     return sizes
 
 
@@ -258,17 +269,15 @@ def bytes_per_byte(kind: str, num_devices: Any) -> Any:
       kind: the kind of reshard, such as "all_reduce".
       num_devices: the size of the axis: a number, or an array of sizes.
     """
+    if kind in ("slice", "drop"):
+        return 0.0
+    if kind == "all_gather":
+        return num_devices - 1.0
+    if kind == "send":
+        return 1 / num_devices
     # The fraction (p - 1) / p of the table in the header.
     remote = (num_devices - 1) / num_devices
-    received = {
-        "slice": 0.0,
-        "all_reduce": 2 * remote,
-        "reduce_scatter": remote,
-        "all_to_all": remote,
-        "collective_permute": remote,
-        "all_gather": num_devices - 1.0,
-        "drop": 0.0,
-        "send": 1 / num_devices,
-        "broadcast": remote,
-    }
-    return received[kind]
+    if kind == "all_reduce":
+        return 2 * remote
+    assert kind in _REMOTE_KINDS, kind
+    return remote

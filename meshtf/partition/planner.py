@@ -42,7 +42,7 @@ from meshtf.mesh import (
     State,
 )
 from meshtf.mesh.axis_order import Orders, axes_by_dim, order_of, with_order_of
-from meshtf.partition.cost import can_pad, factor_sizes, received_elements, sizes_of
+from meshtf.partition.cost import all_sizes, can_pad, factor_sizes, received_elements
 from meshtf.partition.preferred_placement import final_placement
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
@@ -69,6 +69,7 @@ class NodePlan:
       finals: the placement that each output is resharded to, if a later node needs it.
       sharded_factors: (axis, factor) for each axis of the mesh that shards a factor.
       sizes: (factor, its global size) for each factor.
+      maps: whether each factor has the role MAP.
       stage: the pipeline stage on which the node runs; None: on all stages.
     """
 
@@ -77,6 +78,7 @@ class NodePlan:
     finals: tuple[Placement, ...]
     sharded_factors: tuple[tuple[str, str], ...]
     sizes: tuple[tuple[str, int], ...]
+    maps: bool
     stage: int | None = None
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
@@ -148,6 +150,7 @@ class _Planner:
     def __post_init__(self) -> None:
         self.axes = tuple(self.mesh.axes)
         self.sizes = factor_sizes(self.op, self.ins, self.outs)
+        self.all_sizes = all_sizes(self.op, self.ins, self.outs)
         # Axis -> the factor that it shards, for the axes that were planned so far.
         self.sharded_factors: dict[str, str] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
@@ -175,6 +178,7 @@ class _Planner:
             finals=tuple(map(final_placement, results, self.preferred)),
             sharded_factors=sharded_factors,
             sizes=tuple(self.sizes.items()),
+            maps=all(self.op.role(factor) is Role.MAP for factor in self.sizes),
             stage=self.stage,
         )
 
@@ -187,10 +191,10 @@ class _Planner:
     def _choose_factors(self) -> None:
         """Chooses a factor, or none, for each axis."""
         for i, axis in enumerate(self.axes):
-            # The state of each input along this axis.
-            states = [placement[i] for placement in self.placements]
             if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
                 continue
+            # The state of each input along this axis.
+            states = [placement[i] for placement in self.placements]
             if self._stays_partial(states):
                 self.lazy.add(axis)
                 continue
@@ -204,13 +208,13 @@ class _Planner:
         """Whether the op computes a partial sum from the partial sums among its inputs,
         whose states along one axis are `states`: rule lazy.
         """
+        partials = [s for s in states if isinstance(s, Partial)]
+        linearity = self.op.linearity
+        if not partials or linearity is None or any(s.kind != "sum" for s in partials):
+            return False
         partial_sizes = [
             x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Partial)
         ]
-        all_sums = all(s.kind == "sum" for s in states if isinstance(s, Partial))
-        linearity = self.op.linearity
-        if not partial_sizes or linearity is None or not all_sums:
-            return False
         output_size = sum(y.shape.size for y in self.outs)
         if output_size > max(partial_sizes) * max(1, len(self.outs)):
             return False
@@ -279,7 +283,7 @@ class _Planner:
         ):
             return False
         num_shards = self.mesh.group_size(*axes)
-        sizes = sizes_of(factor, self.op, self.ins, self.outs)
+        sizes = self.all_sizes[factor]
         if not any(size % num_shards for size in sizes):
             return True
         if not self.mesh.pads or len(sizes) > 1:

@@ -14,7 +14,15 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from meshtf.graph import Node, ReshardOp, Tensor
-from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded, State
+from meshtf.mesh import (
+    Layout,
+    Mesh,
+    OnStage,
+    Placement,
+    Replicated,
+    Sharded,
+    State,
+)
 from meshtf.mesh.axis_order import axes_by_dim, with_lowest_orders
 from meshtf.mesh.mesh import Conflict
 from meshtf.names import Shape
@@ -51,8 +59,8 @@ class PreferredPlacement:
         self.mesh = mesh
         self.tensors = tensors
         self.notes = notes
-        # Shapes and placements whose padding has been looked at.
-        self._seen: set[tuple[Shape, Placement]] = set()
+        # (changes of the layout, shape, stage) -> the placement, where no rule is left out.
+        self._placed: dict[tuple[Layout, Shape, int | None], Placement] = {}
 
     def placement(self, node: Node, y: Tensor) -> Placement:
         """Returns the placement that an output `y` of a node should have.
@@ -63,20 +71,22 @@ class PreferredPlacement:
         """
         if node.primals and not isinstance(node.op, ReshardOp):
             names = set(y.shape.names)
-            equal_names = [x for x in node.primals if set(x.shape.names) == names]
-            superset_names = [x for x in node.primals if set(x.shape.names) > names]
-            candidates = equal_names + superset_names
+            candidates = [x for x in node.primals if names.issubset(x.shape.names)]
+            equal_names = [x for x in candidates if len(x.shape) == len(names)]
             if candidates:
-                return self._as_primal(candidates[0], y)
+                return self._as_primal((equal_names or candidates)[0], y)
+        stage = self.stage(node)
+        key = node.region, y.shape, stage
+        if key in self._placed:
+            return self._placed[key]
         layout = self.mesh.layout_in(node.region)
-        placement, conflicts = self.mesh.place(y.shape, layout, self.stage(node))
+        placement, conflicts = self.mesh.place(y.shape, layout, stage)
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None
-        if (y.shape, placement) not in self._seen:
-            self._seen.add((y.shape, placement))
-            self.notes.update(
-                dict.fromkeys(padding_notes(y.shape, placement, self.mesh))
-            )
+        notes = padding_notes(y.shape, placement, self.mesh)
+        self.notes.update(dict.fromkeys(notes))
+        if not conflicts:
+            self._placed[key] = placement
         return placement
 
     def stage(self, node: Node) -> int | None:
@@ -135,11 +145,13 @@ class PreferredPlacement:
                 return primal_state
             if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:
                 return Replicated
+            if self.mesh.pads:
+                return primal_state
             shards = axes_by_dim(self.mesh.axes, placement)[primal_state.dim]
             num_shards = self.mesh.group_size(*shards)
-            if y.shape[primal_state.dim] % num_shards and not self.mesh.pads:
-                return Replicated
-            return primal_state
+            return (
+                Replicated if y.shape[primal_state.dim] % num_shards else primal_state
+            )
 
         return tuple(map(state_of_y, placement))
 

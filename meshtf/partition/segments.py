@@ -115,6 +115,16 @@ def schedule(
       bucket_bytes: the number of bytes of partial sums that are reduced as one
         collective; 0: one collective for each partial sum.
     """
+    segments = in_order(program, split_by_axes, bucket_bytes)
+    return _with_inputs_and_outputs(segments, program.results)
+
+
+def in_order(
+    program: Program, split_by_axes: bool = False, bucket_bytes: int = 0
+) -> list[Segment]:
+    """Returns the segments of a program in order, without their inputs and outputs. The
+    arguments are those of `schedule`.
+    """
     reduced_values = set()
     if bucket_bytes:
         reduced_values = {step.src for step in program.steps if is_reduction(step)}
@@ -122,7 +132,7 @@ def schedule(
     segments = _segments(program, split_by_axes, counter)
     if bucket_bytes:
         segments = _with_buckets(segments, Buckets(program.mesh, bucket_bytes))
-    return _with_inputs_and_outputs(segments, program.results)
+    return segments
 
 
 def _segments(

@@ -10,6 +10,7 @@ Example:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -27,6 +28,7 @@ from meshtf.runtime.eager import export, reshard_to
 from meshtf.runtime.storage.sharding import shards_on_source
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
+_MAX_LAYOUTS = 1000  # that are remembered
 
 # {name: initializer}, for initializers without further arguments. Importing
 # meshtf.layers.initializers fills the dict.
@@ -86,7 +88,7 @@ def initial_shards(
         return shards_on_source(export(value), variable.spec, variable.placement, mesh)
     # On an abstract mesh the initializer is only checked: it is recorded, and not planned.
     with executing(Graph(mesh) if mesh.abstract else None):
-        layout_changes = _layout_changes_of(variable)
+        layout_changes = _only(variable.layout)
         value = _initial_value(
             initializer, variable, mesh=mesh, layout_changes=layout_changes
         )
@@ -102,7 +104,7 @@ def recorded_initial_value(
     that computes it on the devices. Raises as `initial_shards` does.
     """
     graph = Graph(variable.mesh)
-    layout_changes = _layout_changes_of(variable)
+    layout_changes = _only(variable.layout)
     # The stage may be another one than where the variable was made: see `move_to_stage`.
     with executing(graph), context(stage=variable.stage):
         value = _initial_value(
@@ -114,12 +116,13 @@ def recorded_initial_value(
     return Recorded(graph.nodes, [value], variable.mesh)
 
 
-def _layout_changes_of(variable: VariableDescription) -> Layout:
-    """Returns changes of the mesh's layout that make tensors sharded like a variable.
-    `context(region=...)` applies them to the ops within, like a `mtf.layout` block.
+@functools.lru_cache(maxsize=_MAX_LAYOUTS)
+def _only(layout: Layout) -> Layout:
+    """Returns changes of the mesh's layout that make tensors sharded like a variable with this
+    layout. `context(region=...)` applies them to the ops within, like a `mtf.layout` block.
     """
-    # Only the rules of the variable remain: "*:" removes all other rules.
-    return Layout.changes("*:").then(variable.layout)
+    # Only these rules remain: "*:" removes all other rules.
+    return Layout.changes("*:").then(layout)
 
 
 def _initial_value(

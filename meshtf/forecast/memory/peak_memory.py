@@ -47,16 +47,15 @@ from meshtf.partition import (
     Program,
     Step,
     Value,
-    schedule,
 )
 from meshtf.partition.cost import local_bytes, local_shape
+from meshtf.partition.segments import in_order
 from meshtf.partition.steps import inputs_of, outputs_of
 
 # float [2, stages]: the bytes of all values, and the bytes of all values except gradients.
 Bytes: TypeAlias = np.ndarray
 ALL_VALUES = 0  # the first row of `Bytes`
 ACTIVATIONS = 1  # the second row of `Bytes`
-_BOTH = slice(None)  # both rows
 StoreOrValue = TypeVar("StoreOrValue", Store, Value)
 
 
@@ -261,14 +260,18 @@ class Timelines:
         """Adds the bytes of values to `total`; with `sign=-1`, subtracts them."""
         # Sums as Python numbers first: additions to elements of arrays are slow.
         sums: dict[tuple[int, int | None], float] = collections.defaultdict(float)
+        has_stages = num_stages(self.mesh) > 1
         for value in values:
             size = sizes[value]
             if size:
                 kinds = ALL_VALUES if value in self.gradients else ACTIVATIONS
-                sums[kinds, stage_of(value.placement)] += size
+                stage = stage_of(value.placement) if has_stages else 0
+                sums[kinds, stage] += size
         for (kinds, stage), size in sums.items():
-            rows = ALL_VALUES if kinds == ALL_VALUES else _BOTH
-            total[rows, _stage_slice(stage)] += sign * size
+            stages = _stage_slice(stage) if has_stages else 0
+            total[ALL_VALUES, stages] += sign * size
+            if kinds == ACTIVATIONS:
+                total[ACTIVATIONS, stages] += sign * size
 
 
 def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
@@ -324,7 +327,7 @@ def scheduled_steps(program: Program) -> Sequence[Step]:
         return _scheduled[program]
     steps: list[Step] = []
     # A segment: computations that run as one TensorFlow function, and the steps before.
-    for segment in schedule(program, bucket_bytes=program.mesh.bucket_bytes):
+    for segment in in_order(program, bucket_bytes=program.mesh.bucket_bytes):
         steps.extend(segment.before)
         steps.extend(segment.computes)
     _scheduled[program] = steps
@@ -364,6 +367,9 @@ def _subtract_reused(
     output_sizes = [sizes[value] for value in step.outs]
     reusable = [value for value in freed if sizes[value] in output_sizes]
     if not reusable:
+        return
+    if total.shape[1] == 1:  # one stage
+        total -= max(sizes[value] for value in reusable)
         return
     reused = np.zeros_like(total[ALL_VALUES])
     for value in reusable:

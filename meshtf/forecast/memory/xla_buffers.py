@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from meshtf.graph import OpWithStatistics, Role, Spec, WindowedOp
+from meshtf.graph import OpWithStatistics, Spec, WindowedOp
 from meshtf.mesh import Mesh, Sharded
 from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
 from meshtf.partition.cost import local_shape
@@ -44,10 +44,9 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
 
 def is_elementwise(step: Compute) -> bool:
     """Returns whether each element of the outputs needs only one element of each input."""
-    op = step.node.op
-    if isinstance(op, (OpWithStatistics, WindowedOp)):
-        return False
-    return all(op.role(factor) is Role.MAP for factor, _ in step.plan.sizes)
+    return step.plan.maps and not isinstance(
+        step.node.op, (OpWithStatistics, WindowedOp)
+    )
 
 
 class TransposedStack(NamedTuple):

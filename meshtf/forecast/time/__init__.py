@@ -3,6 +3,7 @@
 durations       seconds of one step of a program, from a profile of hardware
 memory_traffic  which values a device writes to memory
 schedule        when each step runs, on each pipeline stage
+totals          its seconds by kind of work
 step_time       the sums that a forecast has
 trace           the schedule as a file for Perfetto
 """

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.forecast.op_costs import redundant_axes
-from meshtf.graph import Role, Spec, factor_of
+from meshtf.graph import Op, Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.axis_order import axes_by_dim
@@ -257,7 +257,14 @@ class Durations:
         return self._flops[key]
 
     def _local_flops(self, step: Compute) -> Any:
-        flops: Any = float(step.node.op.flops(*(x.spec for x in step.node.inputs)))
+        op = step.node.op
+        flops: Any
+        if (
+            type(op).flops is Op.flops
+        ):  # as of most ops: one for each element of its outputs
+            flops = float(sum(y.shape.size for y in step.node.outputs))
+        else:
+            flops = float(op.flops(*(x.spec for x in step.node.inputs)))
         local_sizes = self.local_factor_sizes(step)
         for factor, planned_size in step.plan.sizes:
             flops = flops * local_sizes[factor] / max(planned_size, 1)
@@ -316,6 +323,14 @@ class Durations:
 
     def reshard(self, step: ReshardStep, merged: bool = False) -> Any:
         """Returns the seconds of a collective; `merged`: without its latency."""
+        src, out = step.src, step.out
+        key = (step.reshard, src.spec, src.placement, out.placement, merged)
+        if key not in self._seconds:
+            self._seconds[key] = self._reshard(step, merged)
+        return self._seconds[key]
+
+    def _reshard(self, step: ReshardStep, merged: bool) -> Any:
+        """Returns what `reshard` does."""
         axes = step.reshard.axes
         group = self.collectives.group_size(axes)
         received = self.local_bytes(step.src) * bytes_per_byte(step.reshard.kind, group)

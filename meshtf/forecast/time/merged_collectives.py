@@ -30,9 +30,10 @@ def merged_reductions(steps: Iterable[Step]) -> set[int]:
     merged: set[int] = set()
     for step in steps:
         current: dict[_Axes, int] = {}
-        for value in dependencies_of(step):
-            for axes, level in levels.get(value, {}).items():
-                current[axes] = max(level, current.get(axes, 0))
+        if levels:
+            for value in dependencies_of(step):
+                for axes, level in levels.get(value, {}).items():
+                    current[axes] = max(level, current.get(axes, 0))
         axes = _axes_of_reduction(step)
         if axes:
             level = current.get(axes, 0)

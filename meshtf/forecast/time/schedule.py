@@ -11,7 +11,6 @@ Seconds may be arrays, with an entry for each of many meshes that are compared.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from meshtf.forecast.report_data import FREE_RESHARDS
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
+from meshtf.forecast.time.totals import Totals
 from meshtf.graph import Node
 from meshtf.partition import (
     BranchStep,
@@ -67,46 +67,6 @@ class Span(NamedTuple):
     runs: int = 1
 
 
-@dataclasses.dataclass
-class Totals:
-    """Seconds of one device by kind of work, as the mean over the stages.
-
-    Attributes:
-      matmuls: seconds of matmuls.
-      other_ops: seconds of all other ops.
-      collectives: axes -> seconds of collectives.
-      matmul_flops: FLOPs of matmuls.
-      covered_flops: FLOPs of those matmuls of which similar ones were measured.
-      work: kind of work -> seconds; the kinds are those of `Hardware.work_factors`.
-    """
-
-    matmuls: Any = 0.0
-    other_ops: Any = 0.0
-    collectives: dict[str, Any] = dataclasses.field(default_factory=dict)
-    matmul_flops: Any = 0.0
-    covered_flops: Any = 0.0
-    work: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def add(self, other: Totals, times: Any) -> None:
-        """Adds the totals of a body that runs `times` times."""
-        self.matmuls = self.matmuls + other.matmuls * times
-        self.other_ops = self.other_ops + other.other_ops * times
-        self.matmul_flops = self.matmul_flops + other.matmul_flops * times
-        self.covered_flops = self.covered_flops + other.covered_flops * times
-        for axes, seconds in other.collectives.items():
-            self.add_collective(axes, seconds * times)
-        for kind, seconds in other.work.items():
-            self.add_work(kind, seconds * times)
-
-    def add_work(self, kind: str, seconds: Any) -> None:
-        """Adds seconds of a kind of work."""
-        self.work[kind] = self.work.get(kind, 0.0) + seconds
-
-    def add_collective(self, axes: str, seconds: Any) -> None:
-        """Adds the seconds of a collective along axes."""
-        self.collectives[axes] = self.collectives.get(axes, 0.0) + seconds
-
-
 class Schedule:
     """The simulation of one program, from time 0.
 
@@ -114,7 +74,8 @@ class Schedule:
       program: the program.
       durations: the seconds of its steps.
       spans: the list to which the spans of all steps are added; None: none are recorded.
-      counts: whether `totals` has the seconds of ops; those of collectives are always there.
+      counts: whether `totals` has the seconds of ops, and `busy` is counted; the seconds of
+        collectives are always there.
 
     Attributes:
       totals: the seconds by kind of work.
@@ -143,6 +104,8 @@ class Schedule:
         # For each stage, when its host has launched the latest op.
         self._launched: list[Any] = [0.0] * stages
         self._ready: dict[Value, Any] = {}
+        # The values that the one stage has computed; None: there are several stages.
+        self._own: set[Value] | None = set() if stages == 1 else None
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
         self._calls: dict[Program, tuple[Any, Totals]] = {}
         steps = scheduled_steps(program)
@@ -196,10 +159,14 @@ class Schedule:
 
     def _add_compute(self, step: Compute) -> None:
         """Adds an op."""
-        seconds = self.durations.compute(step, self._in_memory)
-        if self.durations.has_kernel(step, self._in_memory):
+        durations = self.durations
+        seconds = durations.compute(step, self._in_memory)
+        launches = durations.hardware.launch_seconds > 0
+        if launches and durations.has_kernel(step, self._in_memory):
             self._launch(step.plan.stage)
-        kind = "op" if self.durations.matmul_shape(step) is None else "matmul"
+        kind = "op"
+        if self.spans is not None and durations.matmul_shape(step) is not None:
+            kind = "matmul"
         if self._counts:
             self._count(step, seconds)
         self._run(step, seconds, step.plan.stage, kind)
@@ -238,7 +205,12 @@ class Schedule:
         self, step: Step, seconds: Any, stage: int | None, kind: str, runs: int = 1
     ) -> None:
         """Runs a step on the unit that computes, of one stage or of all."""
-        ready = self._latest(dependencies_of(step))
+        inputs = dependencies_of(step)
+        if self._own is not None:
+            # An op is computed after all ops that the device has computed before it.
+            inputs = [value for value in inputs if value not in self._own]
+            self._own.update(outputs_of(step))
+        ready = self._latest(inputs)
         stages = self._stages(stage)
         end: Any = 0.0
         if len(stages) > 1:
@@ -247,11 +219,14 @@ class Schedule:
         for i in stages:
             # Stages do not wait for each other: each computes what all of them need when it
             # is free, and then goes on.
-            start = np.maximum(ready, self._computes[i])
+            start = self._computes[i]
+            if inputs:
+                start = np.maximum(ready, start)
             if launches:
                 start = np.maximum(start, self._launched[i])
             self._computes[i] = start + seconds
-            self.busy[i] = self.busy[i] + seconds
+            if self._counts:
+                self.busy[i] = self.busy[i] + seconds
             self._record(i, kind, step, start, self._computes[i], runs)
             if len(stages) == 1:
                 end = self._computes[i]
@@ -291,7 +266,8 @@ class Schedule:
             self._receives[i] = end
             if waits:
                 self._computes[i] = end
-                self.busy[i] = self.busy[i] + seconds
+                if self._counts:
+                    self.busy[i] = self.busy[i] + seconds
             if self.spans is not None and np.any(seconds):
                 self._record(i, "collective", step, start, end)
         self._ready.update(dict.fromkeys(outputs_of(step), end))
@@ -384,11 +360,15 @@ class Schedule:
 
 def max_of(times: Iterable[Any]) -> Any:
     """Returns the latest of some times; 0 if there are none."""
-    latest: Any = 0.0
+    latest: Any = None
     for time in times:
-        are_numbers = isinstance(latest, float) and isinstance(time, float)
-        latest = max(latest, time) if are_numbers else np.maximum(latest, time)
-    return latest
+        if latest is None:
+            latest = time
+        elif isinstance(latest, float) and isinstance(time, float):
+            latest = max(latest, time)
+        else:
+            latest = np.maximum(latest, time)
+    return 0.0 if latest is None else latest
 
 
 def _kind_of_collective(step: Step) -> str:

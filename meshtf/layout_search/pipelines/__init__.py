@@ -9,13 +9,18 @@ Contents:
                         microbatches
 """
 
-from meshtf.layout_search.pipelines.estimate import estimate, staged_seconds
+from meshtf.layout_search.pipelines.estimate import (
+    can_be_estimated,
+    estimate,
+    staged_seconds,
+)
 from meshtf.layout_search.pipelines.loops_over_layers import (
     without_collectives_of_weights,
 )
 from meshtf.layout_search.pipelines.staged_memory import staged_memory
 
 __all__ = [
+    "can_be_estimated",
     "estimate",
     "staged_memory",
     "staged_seconds",

@@ -22,17 +22,20 @@ estimates by those pipelines that it plans in full.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshtf.errors import MeshtfError
 from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
+from meshtf.graph import Loop
 from meshtf.graph.recorder import Recorded
 from meshtf.hardware.links import CollectiveTimes
+from meshtf.layout_search.beginning import has_gradient
 from meshtf.layout_search.pipelines.layer_split import layer_split
 from meshtf.layout_search.pipelines.loops_over_layers import (
     layer_loops,
@@ -45,15 +48,42 @@ from meshtf.layout_search.pipelines.staged_memory import (
     staged_memory,
 )
 from meshtf.layout_search.pricing import (
+    PLANNED_MICROBATCHES,
+    SCANNED,
     STAGE,
     Grid,
     Prices,
     loop_over_microbatches,
     price_by,
 )
-from meshtf.layout_search.problem import Problem
+from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
 from meshtf.partition import Program
+
+
+def can_be_estimated(
+    problem: Problem, microbatches: Sequence[int], choices: Mapping[str, Any]
+) -> bool:
+    """Returns whether the program without stages computes gradients in a loop over
+    microbatches, as `mtf.optimizers.accumulate_gradients` does.
+
+    Args:
+      problem: what is searched for.
+      microbatches: the numbers of microbatches that are tried.
+      choices: the further arguments of the program.
+    """
+    if max(microbatches) == 1:
+        return False
+    choices = {**choices, MICROBATCHES: PLANNED_MICROBATCHES}
+    try:
+        recorded = problem.record("", {}, choices)
+    except MeshtfError:
+        return False
+    loops = [node.op for node in recorded.nodes if isinstance(node.op, Loop)]
+    return any(
+        loop.dim is not None and loop.dim.name == SCANNED and has_gradient(loop)
+        for loop in loops
+    )
 
 
 def estimate(

@@ -12,8 +12,8 @@ import meshtf as mtf
 from meshtf.hardware import Hardware, Link, as_hardware
 from meshtf.layout_search.bounds import LowerBounds
 from meshtf.layout_search.candidates import plan_in_full
-from meshtf.layout_search.pipelines import estimate
-from meshtf.layout_search.pricing import can_be_estimated, make_grid, record
+from meshtf.layout_search.pipelines import can_be_estimated, estimate
+from meshtf.layout_search.pricing import make_grid, record
 from meshtf.layout_search.problem import Problem, names_of_program
 from meshtf.layout_search.search import Search
 from meshtf.layout_search.space import STORAGES, Structure, structures
