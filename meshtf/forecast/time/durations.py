@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.forecast.op_costs import redundant_axes
+from meshtf.forecast.time.exchanges import halo_fraction, statistics_bytes
 from meshtf.graph import Op, Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
@@ -34,7 +35,7 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
 )
-from meshtf.partition.cost import bytes_per_byte, elements_received
+from meshtf.partition.cost import bytes_per_byte
 from meshtf.partition.steps import Bucket
 
 _ELEMENTWISE = "elementwise"  # in `Hardware.element_seconds`: ops that have no entry
@@ -374,41 +375,15 @@ class Durations:
 
     def window(self, step: WindowStep) -> Any:
         """Returns the seconds of a halo exchange."""
-        # `elements_received` takes numbers: it is called once for each number of shards.
         shards = self.collectives.group_size(step.axes)
-        counts, index = np.unique(shards, return_inverse=True)
-        fractions = [_fraction_received(step, int(count)) for count in counts]
-        fraction = np.reshape(np.take(fractions, index), np.shape(shards))
+        fraction = halo_fraction(step, shards)
         num_bytes = self.local_bytes(step.src) * fraction
         seconds = self.collectives.seconds("window", step.axes, num_bytes)
         return seconds * self.factor("window")
 
     def statistics(self, step: GatherStatisticsStep) -> Any:
         """Returns the seconds of an exchange of statistics."""
-        num_bytes: Any = sum(
-            self._statistics_bytes(step, spec) for spec in step.specs(self.mesh)
-        )
+        num_bytes = statistics_bytes(step, self.mesh, self._local_size)
         received = num_bytes * (self.collectives.group_size(step.axes) - 1)
         seconds = self.collectives.seconds("gather_statistics", step.axes, received)
         return seconds * self.factor("gather_statistics")
-
-    def _statistics_bytes(self, step: GatherStatisticsStep, spec: Spec) -> Any:
-        """Returns the bytes of a statistic of one shard, which was planned with `spec`."""
-        num_bytes: Any = dtype_bytes(spec.dtype)
-        for dim in spec.shape:
-            size: Any = dim.size
-            for x, target in zip(step.node.inputs, step.plan.targets):
-                if dim.name in x.shape:
-                    axes = axes_by_dim(self.mesh.axes, target).get(dim.name, ())
-                    size = self._local_size(dim.name, x.shape[dim.name], axes)
-            num_bytes = num_bytes * size
-        return num_bytes
-
-
-def _fraction_received(step: WindowStep, num_shards: int) -> float:
-    """Returns the elements that a device receives in a halo exchange over those that it has."""
-    spec = step.src.spec
-    assert spec is not None
-    local_size = -(-spec.shape[step.dim] // num_shards)
-    received = elements_received(step.window, step.factor_size, local_size, num_shards)
-    return received / max(local_size, 1)
