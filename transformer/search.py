@@ -199,7 +199,7 @@ def gin_text(candidate: Any) -> str:
     """Returns a candidate as settings of gin."""
     lines = [
         f"# {candidate.seconds:.4g} s a step, predicted for "
-        f"{candidate.problem.devices} devices.",
+        f"{candidate.problem.devices} x {candidate.problem.hardware.name}.",
         "",
     ]
     for name, value in candidate.mesh_settings.items():

@@ -23,6 +23,7 @@ from meshtf.hardware import Hardware
 from meshtf.layout_search.space import sharded_together
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
+from meshtf.names.arguments import as_int, as_sequence
 from meshtf.partition import build
 
 # The choices that are priced without a plan for each value.
@@ -106,6 +107,20 @@ class Problem:
                 args, {}, under_xla=self.hardware.fuses, hardware=self.hardware
             )
         return dataclasses.replace(result, device_memory=self.memory)
+
+
+def read_counts(choices: Mapping[str, Any], name: str) -> list[int]:
+    """Returns the numbers to try of microbatches or chunks; [1] if the choices do not say.
+
+    Args:
+      choices: the values to try, by name.
+      name: `MICROBATCHES` or `CHUNKS`.
+
+    Raises:
+      ArgumentError: they are no positive numbers.
+    """
+    values = as_sequence(name, choices.get(name, [1]), "numbers, such as (1, 2, 4)")
+    return [as_int(name, value, least=1) for value in values]
 
 
 def all_nodes(nodes: Sequence[Node]) -> Iterator[tuple[Node, Body | None]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.errors import MeshtfError
-from meshtf.forecast.reports.units import bytes_text, seconds_text
+from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
 from meshtf.layout_search.candidates import (
     Candidate,
     Estimate,
@@ -119,7 +119,7 @@ class SearchResult:
     def __str__(self) -> str:
         problem = self.problem
         lines = [
-            f"{self.num_priced:,} layouts on {problem.devices:,} devices "
+            f"{self.num_priced:,} layouts on {devices_text(problem.devices)} "
             f"({problem.hardware.name}, {bytes_text(problem.memory)} each) priced by "
             f"{self.num_planned:,} plans in {self.seconds:.1f} s",
             *self._proof(),
@@ -223,13 +223,24 @@ class SearchResult:
 
 def _layout_text(candidate: Candidate) -> str:
     """Returns the settings of a candidate in one line."""
-    settings: list[Any] = [candidate.axes, candidate.layout]
-    if candidate.variable_layout:
-        settings.append(f"variables {candidate.variable_layout}")
-    if candidate.optimizer_layout:
-        settings.append(f"slots {candidate.optimizer_layout}")
-    settings.extend(f"{name}={value}" for name, value in candidate.choices.items())
-    return " | ".join(settings)
+    stored = [
+        f"{kind} {rules}"
+        for kind, rules in (
+            ("variables", candidate.variable_layout),
+            ("slots", candidate.optimizer_layout),
+        )
+        if rules
+    ]
+    return _settings_text(
+        candidate.axes, [candidate.layout, *stored], candidate.choices
+    )
+
+
+def _settings_text(axes: str, rules: Sequence[str], choices: Mapping[str, Any]) -> str:
+    """Returns settings in one line, such as "data:8 | batch:data | microbatches=4"."""
+    chosen = [f"{name}={value}" for name, value in choices.items()]
+    settings = [axes or "one device", *rules, *chosen]
+    return " | ".join(setting for setting in settings if setting)
 
 
 def pareto_front(
@@ -254,10 +265,10 @@ def pareto_front(
             prices, i = owners[index]
             settings = ordered(prices.structure, prices.grid.orders[i])
             stored = settings["variable_layout"] or settings["optimizer_layout"]
-            text = f"{prices.grid.axes_text(i)} | {settings['layout']}"
+            rules = [settings["layout"]]
             if stored:
-                text += f" | {prices.structure.storage} {stored}"
-            for name, value in prices.choices(i).items():
-                text += f" | {name}={value}"
+                rules.append(f"{prices.structure.storage} {stored}")
+            axes = prices.grid.axes_text(i)
+            text = _settings_text(axes, rules, prices.choices(i))
             front.append((float(seconds[index]), float(memory[index]), text))
     return front

@@ -28,6 +28,7 @@ from meshtf.layout_search.problem import (
     Names,
     Problem,
     names_of_program,
+    read_counts,
 )
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult, pareto_front
@@ -42,6 +43,7 @@ from meshtf.layout_search.why_not import (
     check_fixed,
     check_sizes,
     comparison_text,
+    no_axes_text,
     no_sizes_text,
     nothing_fits,
     refused_text,
@@ -217,10 +219,11 @@ class Search:
         self.layout = layout
         self.storages = storages
         self.stages = stages
-        self.microbatches = [int(m) for m in choices.pop(MICROBATCHES, [1])]
+        self.microbatches = read_counts(choices, MICROBATCHES)
         self.has_chunks = CHUNKS in choices
-        self.chunks = [int(count) for count in choices.pop(CHUNKS, [1])]
-        self.choices = choices
+        self.chunks = read_counts(choices, CHUNKS)
+        counts = (MICROBATCHES, CHUNKS)
+        self.choices = {k: choices[k] for k in choices if k not in counts}
         self.prices: list[Prices] = []
         self.refused: list[tuple[Structure, MeshtfError]] = []
         self.names: Names
@@ -288,10 +291,7 @@ class Search:
         if other.refused and not other.prices:
             return refused_text(other.refused[0][1])
         if not other.prices:
-            return (
-                f"No sizes of its axes with {self.problem.devices:,} devices in all divide "
-                "what they shard."
-            )
+            return no_axes_text(self.problem.devices)
         if candidates:
             return comparison_text(best, candidates[0])
         least = min(float(prices.memory.min()) for prices in other.prices)

@@ -179,14 +179,14 @@ def structures(
     max_axes: int,
     variables: Sequence[Shape],
 ) -> Iterator[Structure]:
-    """Yields all structures of up to `max_axes` axes.
+    """Yields all structures of up to `max_axes` axes; without axes, all devices are stages.
 
     Args:
       sets: what one axis can shard.
       max_axes: the most axes.
       variables: the shapes of the variables that are trained.
     """
-    for count in range(1, max_axes + 1):
+    for count in range(max_axes + 1):
         for combination in itertools.combinations_with_replacement(sets, count):
             axes: dict[str, tuple[str, ...]] = {}
             for dims in combination:
@@ -264,11 +264,11 @@ def factorizations(total: int, count: int) -> Iterator[tuple[int, ...]]:
     >>> list(factorizations(12, 2))
     [(2, 6), (3, 4), (4, 3), (6, 2)]
     """
-    if count == 1:
-        if total > 1:
-            yield (total,)
+    if count == 0:
+        if total == 1:
+            yield ()
         return
-    for size in range(2, total // 2 + 1):
+    for size in range(2, total + 1):
         if total % size == 0:
             for remaining in factorizations(total // size, count - 1):
                 yield (size, *remaining)

@@ -19,7 +19,7 @@ from meshtf.errors import (
 )
 from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.op_table import short_paths
-from meshtf.forecast.reports.units import bytes_text, seconds_text
+from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
 from meshtf.layout_search.candidates import Candidate
 from meshtf.layout_search.pricing import Prices
 from meshtf.layout_search.problem import Names, Problem
@@ -183,6 +183,11 @@ def _seconds_by_line(forecast: ForecastData) -> Mapping[str, float]:
     return sums
 
 
+def no_axes_text(devices: int) -> str:
+    """Returns that no sizes of the axes of a layout are legal."""
+    return f"No sizes of its axes with {devices_text(devices)} in all divide what they shard."
+
+
 def no_sizes_text(devices: int, layout: Layout | None, names: Names) -> str:
     """Returns why no axes have sizes, with the sizes of what rules shard.
 
@@ -221,9 +226,9 @@ def nothing_fits(
     least = min(float(prices.memory.min()) for prices in all_prices)
     return LayoutError(
         explain_error(
-            f"no layout fits into {problem.memory / 2**30:.1f} GiB.",
+            f"no layout fits into {bytes_text(problem.memory)}.",
             devices=problem.devices,
-            least_memory=f"{least / 2**30:.1f} GiB",
+            least_memory=bytes_text(least),
             way_out="Take more devices, more microbatches, or recomputation.",
         )
     )

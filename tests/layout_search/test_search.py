@@ -96,6 +96,17 @@ def test_candidates_are_as_they_are_explained():
     )
 
 
+def test_one_device_has_no_layout_but_settings():
+    result = search(devices=1, choices={"microbatches": [1, 2]})
+    assert [(c.axes, c.layout, c.choices) for c in result.best] == [
+        ("", "", {}),
+        ("", "", {"microbatches": 2}),
+    ]
+    assert "2 layouts on 1 device (test" in str(result)
+    assert " one device | microbatches=2" in str(result)
+    assert "No sizes of its axes with 1 device in all" in result.why_not("batch:data")
+
+
 def test_memory_decides_what_fits():
     all_fit = search()
     limit = min(c.forecast.memory.peak for c in all_fit.best)
@@ -131,6 +142,9 @@ def test_wrong_arguments_are_refused_by_name():
         search(hardware="h10o")
     with pytest.raises(mtf.ArgumentError, match="storage"):
         search(storage="zero")
+    for name, count in itertools.product(("microbatches", "chunks"), (0, "two")):
+        with pytest.raises(mtf.ArgumentError, match=name):
+            search(choices={name: [1, count]})
     with pytest.raises(mtf.LayoutError, match="no layout that was tried is legal"):
         search(devices=7)
     with pytest.raises(mtf.LayoutError, match="stages: batch:[0-9]+"):

@@ -34,7 +34,7 @@ from meshtf.forecast.reports.time_table import (
     time_rows,
 )
 from meshtf.forecast.reports.totals import received_by_phase, totals
-from meshtf.forecast.reports.units import bytes_text, flops_text
+from meshtf.forecast.reports.units import bytes_text, devices_text, flops_text
 
 MAX_ROWS = 24  # of a table in the section "Lines"
 MAX_LIVE = 40  # rows of tensors that are live at the peak
@@ -95,9 +95,8 @@ def _section(title: str, lead: str, *content: str) -> str:
 def _head(forecast: ForecastData) -> str:
     """Returns the name of the function, the mesh and the layouts."""
     mesh = "; ".join(f"{axis}:{size}" for axis, size in forecast.axes)
-    plural = "s" if forecast.positions != 1 else ""
     facts = {
-        "mesh": f"{mesh or '(one device)'}  ({forecast.positions:,} device{plural})",
+        "mesh": f"{mesh or '(one device)'}  ({devices_text(forecast.positions)})",
         "layout": forecast.layout or "(shards nothing)",
     }
     if forecast.variable_layout != forecast.layout:

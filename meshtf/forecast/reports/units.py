@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+_LEAST_SECONDS = 1e-12  # less is an error of rounding
+
 
 def bytes_text(amount: float) -> str:
     """Returns bytes with a binary unit."""
@@ -41,11 +43,16 @@ def _decimals(amount: float) -> int:
 
 def seconds_text(amount: float) -> str:
     """Returns a time in seconds with a decimal unit."""
-    if not amount:
+    if amount < _LEAST_SECONDS:
         return "0"
     # A unit is used for times below the limit, which is 1,000 of the unit.
     for limit, unit in ((1e-6, "ns"), (1e-3, "us"), (1.0, "ms")):
-        if 0 < amount < limit:
+        if amount < limit:
             scaled = amount / limit * 1000
             return f"{scaled:.{_decimals(scaled)}f} {unit}"
     return f"{amount:.{_decimals(amount)}f} s"
+
+
+def devices_text(count: int) -> str:
+    """Returns a number of devices as text, such as "1 device" or "1,024 devices"."""
+    return f"{count:,} device" if count == 1 else f"{count:,} devices"

@@ -140,9 +140,10 @@ def searched(
     memory=2**40,
     stages=(1, 2, 4),
     microbatches=MICROBATCHES,
+    devices=8,
 ):
     """Returns the result of a search with stages."""
-    problem = Problem(build, STACK_ARGUMENTS, 8, hardware, memory=memory)
+    problem = Problem(build, STACK_ARGUMENTS, devices, hardware, memory=memory)
     return Search(
         problem,
         max_axes=2,
@@ -177,6 +178,12 @@ def test_the_first_choice_is_planned_and_a_pipeline_after_it_is_an_estimate():
     assert first.seconds <= min(candidate.seconds for candidate in others)
     # The front is corrected as these are.
     assert result.front[0][0] == pytest.approx(first.seconds)
+
+
+def test_all_devices_may_be_stages():
+    best, *_ = searched(pipeline, as_hardware("h100"), stages=(4,), devices=4).best
+    assert (best.axes, best.layout) == ("stage:4", "")
+    assert best.seconds == best.forecast.time.seconds
 
 
 def test_a_pipeline_also_without_stages_has_plans_of_its_own():
