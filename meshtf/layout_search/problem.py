@@ -144,6 +144,7 @@ class Names:
       searched: the names that decide what an axis shards.
       minor: further names, which axes shard along with those if they can; the name that most
         work has comes first.
+      scanned: the dimensions that loops scan.
     """
 
     shapes: tuple[Shape, ...]
@@ -151,6 +152,7 @@ class Names:
     sizes: Mapping[str, int]
     searched: frozenset[str]
     minor: tuple[str, ...] = ()
+    scanned: frozenset[str] = frozenset()
 
     def sets(self) -> list[tuple[str, ...]]:
         """Returns the sets of dimensions that one axis can shard."""
@@ -208,6 +210,7 @@ def names_of_program(recorded: Recorded) -> Names:
         sizes=sizes,
         searched=frozenset(searched),
         minor=tuple(candidates[len(searched) :]),
+        scanned=frozenset(scanned),
     )
 
 

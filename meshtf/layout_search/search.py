@@ -299,23 +299,24 @@ class Search:
 
     def _structures(self, names: Names) -> Iterator[Structure]:
         """Yields the structures, with each combination of the choices."""
-        variables = names.variables
+        stored = (names.variables, names.scanned)
         sets = names.sets()
         if self.layout is not None:
             structure = structure_of(self.layout, Layout(()), Layout(()))
             check_fixed(structure, names, self.fixed_axes, self.problem.devices)
-            candidates = structures_of_axes(dict(structure.axes), variables)
+            candidates = structures_of_axes(dict(structure.axes), *stored)
         elif self.fixed_axes:
             check_sizes(self.fixed_axes, self.problem.devices)
-            candidates = structures_of_names(sets, list(self.fixed_axes), variables)
+            candidates = structures_of_names(sets, list(self.fixed_axes), *stored)
         else:
-            candidates = structures(sets, self.max_axes, variables)
-        by_axes = itertools.groupby(candidates, lambda structure: structure.axes)
-        for _, group in by_axes:
+            candidates = structures(sets, self.max_axes, *stored)
+        for _, group in itertools.groupby(candidates, lambda s: s.axes):
             for structure in self._stored_as_asked(list(group)):
                 for stages in self.stages:
-                    staged = dataclasses.replace(structure, stages=stages)
-                    yield from staged.with_each(self._choices_of(staged))
+                    # A pipeline has no dimension of layers.
+                    if stages == 1 or structure.stored_dim not in names.scanned:
+                        staged = dataclasses.replace(structure, stages=stages)
+                        yield from staged.with_each(self._choices_of(staged))
 
     def _stored_as_asked(self, group: list[Structure]) -> list[Structure]:
         """Returns those structures of one kind whose variables are stored as the user asks;

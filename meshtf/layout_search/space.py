@@ -178,6 +178,7 @@ def structures(
     sets: Sequence[tuple[str, ...]],
     max_axes: int,
     variables: Sequence[Shape],
+    scanned: Collection[str] = (),
 ) -> Iterator[Structure]:
     """Yields all structures of up to `max_axes` axes; without axes, all devices are stages.
 
@@ -185,27 +186,33 @@ def structures(
       sets: what one axis can shard.
       max_axes: the most axes.
       variables: the shapes of the variables that are trained.
+      scanned: the dimensions that loops scan.
     """
     for count in range(max_axes + 1):
         for combination in itertools.combinations_with_replacement(sets, count):
             axes: dict[str, tuple[str, ...]] = {}
             for dims in combination:
                 axes[axis_name(dims, axes)] = dims
-            yield from structures_of_axes(axes, variables)
+            yield from structures_of_axes(axes, variables, scanned)
 
 
 def structures_of_names(
-    sets: Sequence[tuple[str, ...]], names: Sequence[str], variables: Sequence[Shape]
+    sets: Sequence[tuple[str, ...]],
+    names: Sequence[str],
+    variables: Sequence[Shape],
+    scanned: Collection[str] = (),
 ) -> Iterator[Structure]:
     """Yields all structures whose axes have given names. The arguments are those of
     `structures`, with the names in place of their number.
     """
     for combination in itertools.product(sets, repeat=len(names)):
-        yield from structures_of_axes(dict(zip(names, combination)), variables)
+        yield from structures_of_axes(dict(zip(names, combination)), variables, scanned)
 
 
 def structures_of_axes(
-    axes: Mapping[str, tuple[str, ...]], variables: Sequence[Shape]
+    axes: Mapping[str, tuple[str, ...]],
+    variables: Sequence[Shape],
+    scanned: Collection[str] = (),
 ) -> Iterator[Structure]:
     """Yields the structures with given axes, one for each way to store the variables.
 
@@ -215,10 +222,11 @@ def structures_of_axes(
     Args:
       axes: axis -> the dimensions that it shards.
       variables: the shapes of the variables that are trained.
+      scanned: the dimensions that loops scan.
     """
     in_variables = {name for shape in variables for name in shape.names}
     pairs = tuple(axes.items())
-    stored_dim = _stored_dim(pairs, variables)
+    stored_dim = _stored_dim(pairs, variables, scanned)
     # The axes of examples along which every variable with the dimension can be sharded.
     stored_names = {
         name for shape in variables if stored_dim in shape for name in shape.names
@@ -244,10 +252,12 @@ def structures_of_axes(
 
 
 def _stored_dim(
-    axes: Sequence[tuple[str, tuple[str, ...]]], variables: Sequence[Shape]
+    axes: Sequence[tuple[str, tuple[str, ...]]],
+    variables: Sequence[Shape],
+    scanned: Collection[str],
 ) -> str:
-    """Returns the dimension of most elements of variables that no axis shards; "" if there
-    is none.
+    """Returns the dimension of most elements of variables that no axis shards, and no loop
+    scans if there is another; "" if there is none.
     """
     sharded = {dim for _, dims in axes for dim in dims}
     elements: dict[str, int] = {}
@@ -255,7 +265,9 @@ def _stored_dim(
         for dim in shape:
             if dim.name not in sharded:
                 elements[dim.name] = elements.get(dim.name, 0) + shape.size
-    return max(elements, key=lambda name: elements[name], default="")
+    return max(
+        elements, key=lambda name: (name not in scanned, elements[name]), default=""
+    )
 
 
 def factorizations(total: int, count: int) -> Iterator[tuple[int, ...]]:

@@ -27,7 +27,7 @@ def priced(problem, max_axes):
     for choices in RECOMPUTE:
         bounds[choices] = LowerBounds(problem, dict(choices), MICROBATCHES)
         bounds[choices].share_forward(bounds.values())
-    for structure in structures(names.sets(), max_axes, names.variables):
+    for structure in structures(names.sets(), max_axes, names.variables, names.scanned):
         grid = make_grid(structure, problem, names, MICROBATCHES, {})
         if grid is None or not grid.has_microbatches:
             continue

@@ -29,7 +29,7 @@ def brute_force(problem, microbatches, max_axes):
     names = names_of_program(problem.record("", {}, {}))
     sets = names.sets()
     seconds = []
-    for structure in structures(sets, max_axes, names.variables):
+    for structure in structures(sets, max_axes, names.variables, names.scanned):
         grid = make_grid(structure, problem, names, microbatches, {})
         for i in range(0 if grid is None else len(grid)):
             choices = {}

@@ -44,7 +44,7 @@ LARGE = (np.zeros([4096, 16], "float32"), np.int32(0))
 def estimated(problem, all_stages=(2, 4), max_axes=2):
     """Yields (structure, grid, estimated prices) of the pipelines of a program."""
     names = names_of_program(problem.record("", {}, {}))
-    for structure in structures(names.sets(), max_axes, names.variables):
+    for structure in structures(names.sets(), max_axes, names.variables, names.scanned):
         for stages in all_stages:
             chosen = Structure(**{**vars(structure), "stages": stages})
             grid = make_grid(chosen, problem, names, MICROBATCHES, {}, CHUNKS)
@@ -184,6 +184,24 @@ def test_all_devices_may_be_stages():
     best, *_ = searched(pipeline, as_hardware("h100"), stages=(4,), devices=4).best
     assert (best.axes, best.layout) == ("stage:4", "")
     assert best.seconds == best.forecast.time.seconds
+
+
+def test_pipelines_store_no_dimension_of_layers():
+    # With both of its dimensions sharded, a layer has only that of layers left.
+    rules = {"axes": "data:2;a:2;b:2", "layout": "batch:data; d_model:a; d_ff:b"}
+    build, args = pipeline, STACK_ARGUMENTS
+    with_one = mtf.search(build, *args, devices=8, hardware="h100", **rules)
+    assert any(c.optimizer_layout == "layers:data" for c in with_one.best)
+    with_two = mtf.search(
+        build,
+        *args,
+        devices=16,
+        hardware="h100",
+        stages=[2],
+        choices={"microbatches": [2, 4]},
+        **rules,
+    )
+    assert not any(c.optimizer_layout or c.variable_layout for c in with_two.best)
 
 
 def test_a_pipeline_also_without_stages_has_plans_of_its_own():
