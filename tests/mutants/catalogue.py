@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutants.communication import COMMUNICATION, RESHARDS
 from tests.mutants.constructs import CONSTRUCTS
+from tests.mutants.forecasts import FORECASTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.numbers import LOOPS, NUMBERS
 from tests.mutants.objects import OBJECTS
@@ -269,4 +270,5 @@ MUTANTS = (
     *LOOPS,
     *CONSTRUCTS,
     *OBJECTS,
+    *FORECASTS,
 )

@@ -116,6 +116,22 @@ def test_weights_are_gathered_once_for_all_microbatches():
         assert 0.97 < ratio < 1.03
 
 
+def test_slow_links_between_stages():
+    # Sends make a step up to a third longer.
+    links = (
+        Link("host", 4, bandwidth=1e9, latency=0.0),
+        Link("network", None, bandwidth=2e7, latency=0.0),
+    )
+    hardware = dataclasses.replace(SLOW, links=links)
+    problem = Problem(pipeline, LARGE, 8, hardware, memory=2**40)
+    structure = Structure((("data", ("batch",)),), stages=2)
+    grid, prices = estimate_of(structure, problem, [2, 4, 8], CHUNKS)
+    for index, chunks in enumerate(grid.chunks):
+        candidate = plan_in_full(problem, prices, index)
+        ratio = candidate.seconds / float(prices.seconds[index])
+        assert 0.95 < ratio < (1.05 if chunks == 1 else 1.15)
+
+
 @pytest.mark.parametrize("index", range(20))
 @pytest.mark.sampled(2)
 def test_no_bound_exceeds_an_estimate(index):
