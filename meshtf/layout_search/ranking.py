@@ -118,7 +118,7 @@ class Ranking:
         structure, grid = ranked.structure, ranked.grid
         bounds = self._bounds_of(structure, grid)
         assert bounds is not None
-        kind, *others = ranked.larger_bounds
+        kind, *remaining = ranked.larger_bounds
         durations = ranked.durations
         if kind == "memory":
             larger = np.where(bounds.fits(structure, grid), 0.0, np.inf)
@@ -130,7 +130,7 @@ class Ranking:
         return ranked._replace(
             bound=float(seconds.min()),
             seconds=seconds,
-            larger_bounds=tuple(others),
+            larger_bounds=tuple(remaining),
             durations=durations if is_exact else None,
         )
 
