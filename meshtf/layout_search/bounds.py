@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -61,21 +61,6 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Compute, LoopStep, Program
 from meshtf.partition.build import live_nodes
 
-
-class _Gradient(NamedTuple):
-    """The forward and backward pass of a structure.
-
-    Attributes:
-      timelines: when each value of its plan is live.
-      durations: its durations for all candidates.
-      fits: whether a device has enough memory for it: `[candidates]`.
-    """
-
-    timelines: Timelines
-    durations: Durations
-    fits: np.ndarray
-
-
 # What a beginning of the program depends on: a structure as far as there are no updates yet,
 # and how many candidates it has. If slots are sharded, its sizes are some of those of
 # replicated variables, in the same order: so it has the same sizes if it has as many.
@@ -113,7 +98,7 @@ class LowerBounds:
         # The seconds of the forward pass, and of the forward and backward pass.
         self._forward_seconds: dict[_Key, Any] = {}
         self._gradient_seconds: dict[_Key, np.ndarray] = {}
-        self._gradients: dict[_Key, _Gradient] = {}
+        self._fits: dict[_Key, np.ndarray] = {}
         self._durations: dict[_Key, Durations] = {}
         # The bytes of all variables.
         self._stored: dict[Structure, Any] = {}
@@ -155,41 +140,40 @@ class LowerBounds:
         """Returns whether a device has enough memory for the forward and backward pass of each
         candidate: `[candidates]`.
         """
-        return self._gradient_of(structure, grid).fits
+        key = structure.before_updates, len(grid)
+        if key not in self._fits:
+            timelines = self._timelines(structure, grid)
+            durations = self._durations_of(structure, grid)
+            memory: Any = 0.0
+            if not grid.is_estimated:
+                memory = memory_of(timelines, durations)
+            elif loop_over_microbatches(timelines.program) is not None:
+                memory = staged_memory(timelines, durations, grid)
+            fits = np.broadcast_to(memory <= self._memory_limit, [len(grid)])
+            self._fits[key] = fits
+        return self._fits[key]
 
     def of_gradient(
         self, structure: Structure, grid: Grid
     ) -> tuple[np.ndarray, Durations]:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
-        and backward pass, `[candidates]`, and the durations of this plan. Bounds are infinite
-        for candidates that do not fit.
+        and backward pass, `[candidates]`, and the durations of this plan.
         """
-        gradient = self._gradient_of(structure, grid)
         key = structure.before_updates, len(grid)
+        durations = self._durations_of(structure, grid)
         if key not in self._gradient_seconds:
-            seconds = _seconds_of_gradient(gradient, grid)
-            self._gradient_seconds[key] = np.where(gradient.fits, seconds, np.inf)
-        return self._gradient_seconds[key], gradient.durations
+            program = self._timelines(structure, grid).program
+            seconds = _seconds_of_gradient(program, durations, grid)
+            self._gradient_seconds[key] = np.broadcast_to(seconds, [len(grid)])
+        return self._gradient_seconds[key], durations
 
-    def _gradient_of(self, structure: Structure, grid: Grid) -> _Gradient:
-        """Returns the forward and backward pass of a structure."""
-        key = structure.before_updates, len(grid)
-        if key not in self._gradients:
-            timelines = self._timelines(structure, grid)
-            program = timelines.program
-            durations_key = structure.before_updates.with_choices(()), len(grid)
-            if durations_key not in self._durations:
-                durations = durations_of_grid(program, self._problem, grid)
-                self._durations[durations_key] = durations
-            durations = self._durations[durations_key]
-            memory: Any = 0.0
-            if not grid.is_estimated:
-                memory = memory_of(timelines, durations)
-            elif loop_over_microbatches(program) is not None:
-                memory = staged_memory(timelines, durations, grid)
-            fits = np.broadcast_to(memory <= self._memory_limit, [len(grid)])
-            self._gradients[key] = _Gradient(timelines, durations, fits)
-        return self._gradients[key]
+    def _durations_of(self, structure: Structure, grid: Grid) -> Durations:
+        """Returns the durations of the forward and backward pass of a structure."""
+        key = structure.before_updates.with_choices(()), len(grid)
+        if key not in self._durations:
+            program = self._timelines(structure, grid).program
+            self._durations[key] = durations_of_grid(program, self._problem, grid)
+        return self._durations[key]
 
     def _timelines(self, structure: Structure, grid: Grid) -> Timelines:
         """Returns the timelines of the plan of the forward and backward pass, with any number
@@ -320,11 +304,10 @@ def _seconds_of_forward(
     return body.computed * durations.sizes.num_iterations(last)
 
 
-def _seconds_of_gradient(gradient: _Gradient, grid: Grid) -> Any:
+def _seconds_of_gradient(program: Program, durations: Durations, grid: Grid) -> Any:
     """Returns when devices have computed the forward and backward pass; 0 for pipelines that
     cannot be estimated.
     """
-    program, durations = gradient.timelines.program, gradient.durations
     if not grid.is_estimated:
         return Schedule(program, durations, counts=False).computed
     if loop_over_microbatches(program) is None:

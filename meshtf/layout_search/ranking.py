@@ -36,9 +36,9 @@ class Ranked(NamedTuple):
       structure: the structure.
       grid: its sizes.
       seconds: lower bounds of the seconds of each candidate: `[candidates]`.
-      larger_bounds: how many larger bounds there are: by the memory of the forward and
-        backward pass, and by their time.
-      durations: what was computed for the largest bound; None: it was not.
+      larger_bounds: what gives larger bounds: the "memory" and the "time" of the forward and
+        backward pass.
+      durations: what was computed for the bound by time; None: it was not.
     """
 
     bound: float
@@ -46,7 +46,7 @@ class Ranked(NamedTuple):
     structure: Structure
     grid: Grid
     seconds: np.ndarray
-    larger_bounds: int
+    larger_bounds: tuple[str, ...]
     durations: Durations | None = None
 
 
@@ -91,7 +91,12 @@ class Ranking:
                 seconds = bounds.of_forward(structure, grid)
             except MeshtfError:
                 bounds = None  # whoever prices it gets the error
-        larger_bounds = 0 if bounds is None else 2
+        larger_bounds: tuple[str, ...] = ()
+        if bounds is not None:
+            larger_bounds = ("time", "memory")
+            # Where memory excludes candidates already, it is likely to exclude all.
+            if np.isinf(seconds).any():
+                larger_bounds = ("memory", "time")
         bound = float(seconds.min())
         serial = next(self._serials)
         ranked = Ranked(bound, serial, structure, grid, seconds, larger_bounds)
@@ -109,12 +114,13 @@ class Ranking:
         return None
 
     def _with_larger_bound(self, ranked: Ranked) -> Ranked:
-        """Returns a structure with its next larger bound. What does not fit needs no time."""
+        """Returns a structure with its next larger bound."""
         structure, grid = ranked.structure, ranked.grid
         bounds = self._bounds_of(structure, grid)
         assert bounds is not None
-        durations = None
-        if ranked.larger_bounds > 1:
+        kind, *remaining = ranked.larger_bounds
+        durations = ranked.durations
+        if kind == "memory":
             larger = np.where(bounds.fits(structure, grid), 0.0, np.inf)
         else:
             larger, durations = bounds.of_gradient(structure, grid)
@@ -124,7 +130,7 @@ class Ranking:
         return ranked._replace(
             bound=float(seconds.min()),
             seconds=seconds,
-            larger_bounds=ranked.larger_bounds - 1,
+            larger_bounds=tuple(remaining),
             durations=durations if is_exact else None,
         )
 
@@ -167,7 +173,7 @@ class Ranking:
         self._prune = False
         self._heap = [
             entry._replace(
-                bound=0.0, seconds=np.zeros(len(entry.grid)), larger_bounds=0
+                bound=0.0, seconds=np.zeros(len(entry.grid)), larger_bounds=()
             )
             for entry in self._heap
         ]

@@ -38,8 +38,8 @@ class _OncePerValue(type):
         """Returns the object with these fields."""
         known = None if kwargs else cls._objects.get(args)
         if known is None:
-            made = super().__call__(*args, **kwargs)
-            known = cls._objects.setdefault(tuple(vars(made).values()), made)
+            new = super().__call__(*args, **kwargs)
+            known = cls._objects.setdefault(tuple(vars(new).values()), new)
             if not kwargs:
                 cls._objects[args] = known
         return known

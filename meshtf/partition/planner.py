@@ -208,13 +208,13 @@ class _Planner:
         """Whether the op computes a partial sum from the partial sums among its inputs,
         whose states along one axis are `states`: rule lazy.
         """
-        partials = [s for s in states if isinstance(s, Partial)]
-        linearity = self.op.linearity
-        if not partials or linearity is None or any(s.kind != "sum" for s in partials):
-            return False
         partial_sizes = [
             x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Partial)
         ]
+        all_sums = all(s.kind == "sum" for s in states if isinstance(s, Partial))
+        linearity = self.op.linearity
+        if not partial_sizes or linearity is None or not all_sums:
+            return False
         output_size = sum(y.shape.size for y in self.outs)
         if output_size > max(partial_sizes) * max(1, len(self.outs)):
             return False

@@ -63,10 +63,38 @@ def test_what_bounds_leave_out_for_its_memory_does_not_fit():
     problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=limit)
     left_out = 0
     for structure, grid, bounds, prices in priced(problem, max_axes=1):
-        by_gradient, _ = bounds.of_gradient(structure, grid)
-        infinite = np.isinf(bounds.of_forward(structure, grid)) | np.isinf(by_gradient)
+        infinite = np.isinf(bounds.of_forward(structure, grid))
+        infinite |= ~bounds.fits(structure, grid)
         for index in np.flatnonzero(infinite):
             with contextlib.suppress(mtf.MeshtfError):
                 assert not plan_in_full(problem, prices, int(index)).fits
             left_out += 1
     assert left_out
+
+
+def test_sharded_slots_have_the_bounds_of_their_own_plans():
+    """Where they share those of replicated variables."""
+    hardware = drawn_hardware(random.Random(0))
+    problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    names = names_of_program(problem.record("", {}, {}))
+    shared = LowerBounds(problem, {}, MICROBATCHES)
+    seconds_of_replicated = {}
+    num_shared = 0
+    for structure in structures(names.sets(), 2, names.variables):
+        grid = make_grid(structure, problem, names, MICROBATCHES, {})
+        if grid is None or not grid.has_microbatches:
+            continue
+        forward = shared.of_forward(structure, grid)
+        seconds, _ = shared.of_gradient(structure, grid)
+        if structure.storage == "replicated":
+            seconds_of_replicated[structure.axes] = seconds
+        if structure.storage != "slots":
+            continue
+        num_shared += seconds is seconds_of_replicated[structure.axes]
+        own = LowerBounds(problem, {}, MICROBATCHES)
+        np.testing.assert_array_equal(own.of_forward(structure, grid), forward)
+        np.testing.assert_array_equal(own.of_gradient(structure, grid)[0], seconds)
+        np.testing.assert_array_equal(
+            own.fits(structure, grid), shared.fits(structure, grid)
+        )
+    assert num_shared

@@ -69,6 +69,8 @@ def transposed_stacks(steps: Sequence[Step], mesh: Mesh) -> list[TransposedStack
     for index, step in enumerate(steps):
         if not isinstance(step, LoopStep):
             continue
+        if not any(_is_transposed(x, mesh) for x in _all_gathers(step.body)):
+            continue  # as without sharded variables
         for stack, entry in zip(step.scanned_inputs, step.entries):
             if any(_is_transposed(x, mesh) for x in _gathers_of(entry, step.body)):
                 loops.setdefault(stack, []).append(index)
@@ -108,6 +110,13 @@ def _needed_at_once(body: Program, stacked_outputs: Sequence[Value]) -> set[Valu
         if not can_wait:
             needed.update(inputs_of(step))
     return needed
+
+
+def _all_gathers(body: Program) -> Iterator[ReshardStep]:
+    """Yields the all_gathers of a body."""
+    for step in body.steps:
+        if isinstance(step, ReshardStep) and step.reshard.kind == "all_gather":
+            yield step
 
 
 def _gathers_of(entry: Value, body: Program) -> Iterator[ReshardStep]:

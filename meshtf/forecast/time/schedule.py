@@ -105,7 +105,7 @@ class Schedule:
         self._launched: list[Any] = [0.0] * stages
         self._ready: dict[Value, Any] = {}
         # The values that the one stage has computed; None: there are several stages.
-        self._own: set[Value] | None = set() if stages == 1 else None
+        self._local_values: set[Value] | None = set() if stages == 1 else None
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
         self._calls: dict[Program, tuple[Any, Totals]] = {}
         steps = scheduled_steps(program)
@@ -206,10 +206,10 @@ class Schedule:
     ) -> None:
         """Runs a step on the unit that computes, of one stage or of all."""
         inputs = dependencies_of(step)
-        if self._own is not None:
+        if self._local_values is not None:
             # An op is computed after all ops that the device has computed before it.
-            inputs = [value for value in inputs if value not in self._own]
-            self._own.update(outputs_of(step))
+            inputs = [value for value in inputs if value not in self._local_values]
+            self._local_values.update(outputs_of(step))
         ready = self._latest(inputs)
         stages = self._stages(stage)
         end: Any = 0.0
