@@ -35,7 +35,7 @@ from meshtf.runtime.module_paths import (
     scope_of,
 )
 from meshtf.runtime.tensorflow_tracking import tracking_error
-from meshtf.runtime.tf_internals.tracking import TensorFlowModule
+from meshtf.runtime.tf_internals.tracking import TensorFlowModule, is_module
 from meshtf.runtime.variable import Variable
 
 # The columns of the table of variables.
@@ -214,7 +214,7 @@ def _variables_in(module: Any, seen: set[int]) -> Iterator[Variable]:
             seen.add(id(leaf))
             if isinstance(leaf, Variable):
                 yield leaf
-            elif isinstance(leaf, TensorFlowModule):
+            elif is_module(leaf):
                 submodules.append(leaf)
     for submodule in submodules:
         yield from _variables_in(submodule, seen)

@@ -108,9 +108,14 @@ def test_programs_that_fall_back_to_tensorflow_work_as_before():
 import meshtf as mtf
 print("tensorflow.core" in sys.modules)
 mesh = mtf.Mesh("data:2", "batch:data", devices="logical:2")
+import tensorflow as tf
+class Around(tf.Module):
+    pass
 class Net(mtf.Module):
     def __init__(self):
         super().__init__()
+        self.around = Around()
+        self.around.scale = mtf.Variable(mesh, "", "ones", "scale")
         last = mtf.layers.Dense(mesh, "h:2", "o:2")
         self.parts = [mtf.layers.Dense(mesh, "d:2", "h:2"), {"b": last}]
     def __call__(self, x):
@@ -119,4 +124,4 @@ net = Net()
 y = mtf.function(lambda x: net(x), x="batch;d")([[1.0, 2.0], [3.0, 4.0]])
 print(y.numpy().shape == (2, 2), len(net.variables), net.variables[0].name)
 """)
-    assert printed == ["False", "False", "True", "4", "net/parts_0/bias"]
+    assert printed == ["False", "False", "True", "5", "net/scale"]

@@ -22,3 +22,14 @@ else:
 
         def __init__(self, name: Any = None) -> None:
             super().__init__()
+
+
+def is_module(x: Any) -> bool:
+    """Returns whether x is a `tf.Module`, as all modules of meshtf are."""
+    if isinstance(x, TensorFlowModule):
+        return True
+    # A program of the user may import TensorFlow after all, and derive from its class.
+    return is_deferred() and any(
+        f"{cls.__module__}.{cls.__name__}" == "tensorflow.python.module.module.Module"
+        for cls in type(x).__mro__
+    )
