@@ -173,7 +173,10 @@ class Ranking:
         self._prune = False
         self._heap = [
             entry._replace(
-                bound=0.0, seconds=np.zeros(len(entry.grid)), larger_bounds=()
+                bound=0.0,
+                seconds=np.zeros(len(entry.grid)),
+                larger_bounds=(),
+                durations=None,
             )
             for entry in self._heap
         ]
