@@ -4,10 +4,10 @@
     profile = adjust(profile, steps)
 
 The predicted time of a step is a sum over kinds of work: matmuls, ops by name, updates of
-variables, kinds of collectives, the call. Each kind gets a factor. Few measured steps do not
-determine many factors, so one that they do not need stays near what all kinds have in common
-(ridge regression). With measured local steps, which are the time of all ops of a device, these
-get one factor together.
+variables, bytes of collectives by kind, latencies of all collectives, the call. Each kind gets
+a factor. Few measured steps do not determine many factors, so one that they do not need stays
+near what all kinds have in common (ridge regression). With measured local steps, which are the
+time of all ops of a device, these get one factor together.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshtf.forecast.forecast import Forecast
+from meshtf.forecast.time.exchanges import LATENCY
 from meshtf.hardware import Hardware
 
 _NOISE = 0.05  # the expected relative error of a measured step
-_SPREAD = 0.5  # the expected distance of a factor from 1
+# The expected distance of a factor from 1: of ops, and of what devices wait for, which grows
+# with all that happens meanwhile.
+_SPREAD = 0.5
+_SPREAD_OF_WAITS = 2.0
 # The limits of a factor, relative to what all kinds have in common.
 _SMALLEST = 0.1
 _LARGEST = 10.0
@@ -36,6 +40,7 @@ _NOT_LOCAL = frozenset(
         "call",
         "collective_permute",
         "gather_statistics",
+        LATENCY,
         "reduce_scatter",
         "send",
         "window",
@@ -99,8 +104,8 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
     common = 1.0 / float(np.median(shares.sum(axis=1)))
     shares = shares * common
     # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
-    weight = (_NOISE / _SPREAD) ** 2
-    matrix = shares.T @ shares + weight * np.eye(len(groups))
+    spreads = np.array([_spread(group) for group in groups])
+    matrix = shares.T @ shares + np.diag((_NOISE / spreads) ** 2)
     error = 1.0 - shares.sum(axis=1)
     factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
     factors = common * np.clip(factors, _SMALLEST, _LARGEST)
@@ -114,6 +119,11 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
         kind: hardware.work_factor(kind) * change for kind, change in changes.items()
     }
     return dataclasses.replace(hardware, work_factors=work_factors)
+
+
+def _spread(group: Sequence[str]) -> float:
+    """Returns the expected distance of the factor of some kinds of work from 1."""
+    return _SPREAD_OF_WAITS if group[0] in _NOT_LOCAL else _SPREAD
 
 
 def _groups(kinds: Sequence[str], has_local_steps: bool) -> list[list[str]]:

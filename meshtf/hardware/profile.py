@@ -138,8 +138,9 @@ class Hardware:
       shares_equal_work: whether what several positions compute identically is computed
         once for all: positions that share a device (the placed runtime).
       work_factors: measured time divided by the predicted one, by kind of work: "matmul",
-        "update", "call", a kind of collective, or the name of an op; "all" is that of kinds
-        which are not named; see `calibration.adjust`.
+        "update", "call", a kind of collective, "latency" of all collectives (if it is not
+        named, a collective's latency has the factor of its kind), or the name of an op; "all"
+        is that of kinds which are not named; see `calibration.adjust`.
       matmuls: measured matmuls.
       local_steps: measured steps of a model at local sizes: what all ops of a device take
         there, divided by what the rest of this profile predicts.

@@ -44,6 +44,18 @@ def test_factors_are_those_of_the_work_that_takes_longer(hardware):
         assert seconds == pytest.approx(step.seconds, rel=0.05)
 
 
+def test_latencies_have_a_factor_that_may_be_large(hardware):
+    waits = dataclasses.replace(hardware, work_factors={"latency": 4.0})
+    steps = [
+        MeasuredStep(forecast(hardware, b), forecast(waits, b).time.seconds)
+        for b in (8, 64, 512)
+    ]
+    factors = adjust(hardware, steps).work_factors
+    # What the steps have in common is a factor of all.
+    assert factors["latency"] / factors["matmul"] > 2.5
+    assert factors["latency"] == pytest.approx(4.0, rel=0.2)
+
+
 def test_steps_as_predicted_leave_the_factors_at_one(hardware):
     known = forecast(hardware, 4096)
     adjusted = adjust(hardware, [MeasuredStep(known, known.time.seconds)])

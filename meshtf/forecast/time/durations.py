@@ -19,7 +19,11 @@ from typing import Any
 import numpy as np
 
 from meshtf.forecast.op_costs import redundant_axes
-from meshtf.forecast.time.exchanges import halo_fraction, statistics_bytes
+from meshtf.forecast.time.exchanges import (
+    collective_seconds,
+    halo_fraction,
+    statistics_bytes,
+)
 from meshtf.graph import Op, Role, Spec, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
@@ -338,9 +342,14 @@ class Durations:
         if step.reshard.kind in ("send", "broadcast"):
             # The stage that receives gets all bytes.
             received = self.local_bytes(step.src)
-        seconds = self.collectives.seconds(step.reshard.kind, axes, received, merged)
-        seconds = seconds + self._transposes(step)
-        return seconds * self.factor(step.reshard.kind)
+        copies = self._transposes(step)
+        return self._collective(step.reshard.kind, axes, received, merged, copies)
+
+    def _collective(self, *args: Any) -> Any:
+        """Returns the seconds of a collective; the arguments are those that follow those of
+        this object in `collective_seconds`.
+        """
+        return collective_seconds(self.hardware, self.collectives, *args)
 
     def _transposes(self, step: ReshardStep) -> Any:
         """Returns the seconds of the copies that XLA makes of shards, since collectives
@@ -370,20 +379,17 @@ class Durations:
         group = self.collectives.group_size(reshard.axes)
         num_bytes: Any = sum(self.local_bytes(r.src) for r in step.reductions)
         received = num_bytes * bytes_per_byte(reshard.kind, group)
-        seconds = self.collectives.seconds(reshard.kind, reshard.axes, received, merged)
-        return seconds * self.factor(reshard.kind)
+        return self._collective(reshard.kind, reshard.axes, received, merged)
 
-    def window(self, step: WindowStep) -> Any:
-        """Returns the seconds of a halo exchange."""
+    def window(self, step: WindowStep, merged: bool = False) -> Any:
+        """Returns the seconds of a halo exchange; `merged`: without its latency."""
         shards = self.collectives.group_size(step.axes)
         fraction = halo_fraction(step, shards)
         num_bytes = self.local_bytes(step.src) * fraction
-        seconds = self.collectives.seconds("window", step.axes, num_bytes)
-        return seconds * self.factor("window")
+        return self._collective("window", step.axes, num_bytes, merged)
 
-    def statistics(self, step: GatherStatisticsStep) -> Any:
-        """Returns the seconds of an exchange of statistics."""
+    def statistics(self, step: GatherStatisticsStep, merged: bool = False) -> Any:
+        """Returns the seconds of an exchange of statistics; `merged`: without its latency."""
         num_bytes = statistics_bytes(step, self.mesh, self._local_size)
         received = num_bytes * (self.collectives.group_size(step.axes) - 1)
-        seconds = self.collectives.seconds("gather_statistics", step.axes, received)
-        return seconds * self.factor("gather_statistics")
+        return self._collective("gather_statistics", step.axes, received, merged)

@@ -23,6 +23,7 @@ from meshtf.forecast.memory.peak_memory import (
 )
 from meshtf.forecast.report_data import FREE_RESHARDS
 from meshtf.forecast.time.durations import Durations
+from meshtf.forecast.time.exchanges import LATENCY
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
 from meshtf.forecast.time.totals import Totals
@@ -237,7 +238,7 @@ class Schedule:
         if isinstance(step, ReshardStep) and step.reshard.kind in FREE_RESHARDS:
             self._ready[step.out] = self._latest(dependencies_of(step))
             return
-        seconds, axes = self._collective(step)
+        seconds, axes = self._collective(step, merged=id(step) in self._merged)
         value = next(iter(dependencies_of(step)))
         is_sent = isinstance(step, ReshardStep) and step.reshard.kind in (
             "send",
@@ -250,7 +251,9 @@ class Schedule:
         share = self._share_of_stages(stage)
         self.totals.add_collective(axes, seconds * share)
         if self._counts:
-            self.totals.add_work(_kind_of_collective(step), seconds * share)
+            of_bytes, _ = self._collective(step, merged=True)
+            self.totals.add_work(_kind_of_collective(step), of_bytes * share)
+            self.totals.add_work(LATENCY, (seconds - of_bytes) * share)
         start = self._latest(dependencies_of(step))
         stages = self._stages(stage)
         waits = not self.durations.hardware.overlaps and not is_sent
@@ -272,21 +275,23 @@ class Schedule:
                 self._record(i, "collective", step, start, end)
         self._ready.update(dict.fromkeys(outputs_of(step), end))
 
-    def _collective(self, step: Step) -> tuple[Any, str]:
-        """Returns the seconds of a collective, and its axes as text."""
+    def _collective(self, step: Step, merged: bool) -> tuple[Any, str]:
+        """Returns the seconds of a collective, and its axes as text; `merged`: without its
+        latency.
+        """
         durations = self.durations
         if isinstance(step, ReshardStep):
-            seconds = durations.reshard(step, merged=id(step) in self._merged)
+            seconds = durations.reshard(step, merged)
             if id(step) in self._repeated:
                 seconds = 0.0 * seconds
             return seconds, "+".join(step.reshard.axes)
         if isinstance(step, Bucket):
-            seconds = durations.bucket(step, merged=id(step) in self._merged)
+            seconds = durations.bucket(step, merged)
             return seconds, "+".join(step.reductions[0].reshard.axes)
         if isinstance(step, WindowStep):
-            return durations.window(step), "+".join(step.axes)
+            return durations.window(step, merged), "+".join(step.axes)
         assert isinstance(step, GatherStatisticsStep)
-        return durations.statistics(step), "+".join(step.axes)
+        return durations.statistics(step, merged), "+".join(step.axes)
 
     def _add_bodies(self, step: Step) -> None:
         """Adds a loop, branch or call."""
@@ -345,7 +350,7 @@ class Schedule:
             return
         node = getattr(step, "node", None)
         if kind == "collective":
-            _, axes = self._collective(step)
+            _, axes = self._collective(step, merged=True)
             title = f"{_kind_of_collective(step)} {axes}"
         else:
             title = "results" if node is None else node.op.display_name
