@@ -104,8 +104,8 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
     common = 1.0 / float(np.median(shares.sum(axis=1)))
     shares = shares * common
     # Least squares of (factors * predicted - measured) / measured, and of factors - 1.
-    spreads = np.array([_spread(group) for group in groups])
-    matrix = shares.T @ shares + np.diag((_NOISE / spreads) ** 2)
+    deviations = np.array([_deviation(group) for group in groups])
+    matrix = shares.T @ shares + np.diag((_NOISE / deviations) ** 2)
     error = 1.0 - shares.sum(axis=1)
     factors = 1.0 + np.linalg.solve(matrix, shares.T @ error)
     factors = common * np.clip(factors, _SMALLEST, _LARGEST)
@@ -121,7 +121,7 @@ def adjust(hardware: Hardware, steps: Sequence[MeasuredStep]) -> Hardware:
     return dataclasses.replace(hardware, work_factors=work_factors)
 
 
-def _spread(group: Sequence[str]) -> float:
+def _deviation(group: Sequence[str]) -> float:
     """Returns the expected distance of the factor of some kinds of work from 1."""
     return _SPREAD_OF_WAITS if group[0] in _NOT_LOCAL else _SPREAD
 

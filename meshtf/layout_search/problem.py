@@ -7,11 +7,12 @@ problem.record("data:8;model:4", structure)
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from meshtf.errors import LayoutWarning
+from meshtf.errors import ArgumentError, LayoutWarning, explain_error
 from meshtf.forecast import Forecast
 from meshtf.forecast.outline import Outline, outline
 from meshtf.function.function import Function
@@ -66,7 +67,12 @@ class Problem:
           choices: the keywords of `build`.
         """
         mesh = Mesh(axes, devices="abstract", **settings)
-        return as_function(self.build(mesh, **choices), self.args)
+        try:
+            built = self.build(mesh, **choices)
+        except TypeError:
+            check_arguments(self.build, mesh, choices)
+            raise
+        return as_function(built, self.args)
 
     def record(
         self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
@@ -107,6 +113,23 @@ class Problem:
                 args, {}, under_xla=self.hardware.fuses, hardware=self.hardware
             )
         return dataclasses.replace(result, device_memory=self.memory)
+
+
+def check_arguments(
+    build: Callable[..., Any], mesh: Mesh, choices: Mapping[str, Any]
+) -> None:
+    """Raises ArgumentError if `build` does not take a mesh and these choices."""
+    try:
+        inspect.signature(build).bind(mesh, **choices)
+    except TypeError as mismatch:
+        raise ArgumentError(
+            explain_error(
+                f"`build` does not take what a search passes: {mismatch}.",
+                passed=", ".join(["a mesh", *choices]),
+                way_out="Give it these parameters. With several stages, or choices that have "
+                "them, it gets the numbers of microbatches and chunks.",
+            )
+        ) from None
 
 
 def read_counts(choices: Mapping[str, Any], name: str) -> list[int]:

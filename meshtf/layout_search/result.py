@@ -238,9 +238,11 @@ def _layout_text(candidate: Candidate) -> str:
 
 def _settings_text(axes: str, rules: Sequence[str], choices: Mapping[str, Any]) -> str:
     """Returns settings in one line, such as "data:8 | batch:data | microbatches=4"."""
-    chosen = [f"{name}={value}" for name, value in choices.items()]
-    settings = [axes or "one device", *rules, *chosen]
-    return " | ".join(setting for setting in settings if setting)
+    settings = [axes or "one device"]
+    settings.extend(rule for rule in rules if rule)
+    for name, value in choices.items():
+        settings.append(f"{name}={value}")
+    return " | ".join(settings)
 
 
 def pareto_front(

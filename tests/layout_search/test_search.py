@@ -147,6 +147,8 @@ def test_wrong_arguments_are_refused_by_name():
             search(choices={name: [1, count]})
     with pytest.raises(mtf.LayoutError, match="no layout that was tried is legal"):
         search(devices=7)
+    with pytest.raises(mtf.MeshtfError, match="does not take .* 'chunks'"):
+        search(devices=4, stages=[4], choices={"chunks": [1]})
     with pytest.raises(mtf.LayoutError, match="stages: batch:[0-9]+"):
         search(devices=7, layout="batch:data")
     with pytest.raises(
