@@ -67,22 +67,22 @@ def map_structure(
     return _pack(structure, map(function, *flat))
 
 
-def assert_same_structure(first: Any, second: Any) -> None:
+def assert_same_structure(old: Any, new: Any) -> None:
     """Checks that two structures differ in their leaves alone. A list is equal to a tuple, and
     a dict to any other dict with the same keys.
 
     Raises:
       ValueError: they differ.
     """
-    if is_nested(first) != is_nested(second):
+    if is_nested(old) != is_nested(new):
         raise ValueError("A leaf stands beside a structure.")
-    if not is_nested(first):
+    if not is_nested(old):
         return
-    first_items, second_items = dict(_items(first)), dict(_items(second))
-    if first_items.keys() != second_items.keys():
+    old_items, new_items = dict(_items(old)), dict(_items(new))
+    if old_items.keys() != new_items.keys():
         raise ValueError("The structures have different elements.")
-    for key, item in first_items.items():
-        assert_same_structure(item, second_items[key])
+    for key, item in old_items.items():
+        assert_same_structure(item, new_items[key])
 
 
 def _is_attrs(x: Any) -> bool:
