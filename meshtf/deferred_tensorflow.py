@@ -27,7 +27,7 @@ class _DeferredModule(ModuleType):
     """
 
     def __getattr__(self, attribute: str) -> Any:
-        if sys.modules[_NAME] is self:
+        if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
         return getattr(importlib.import_module(_NAME), attribute)
 
@@ -43,6 +43,7 @@ def defer() -> None:
     if spec is not None:
         module = _DeferredModule(_NAME)
         module.__spec__ = spec
+        module.__file__ = spec.origin  # which `inspect` reads of all modules
         sys.modules[_NAME] = module
         _deferred = True
 
