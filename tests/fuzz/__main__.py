@@ -18,8 +18,7 @@ import random
 import sys
 import time
 
-from tests.fuzz.search import Finding, search_case
-from tests.fuzz.strategies import CASES
+from tests.fuzz.search import CASES, Finding, search_case
 from tests.support.subprocesses import Apart
 
 ROUNDS = (

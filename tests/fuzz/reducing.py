@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from tests.fuzz.models.training import Training
 from tests.fuzz.program import Assign, Define, Inside, Mesh, Program, Statement
 
 Fails = Callable[[Program], bool]
@@ -46,6 +47,15 @@ def reduced(program: Program, fails: Fails, seconds: float = 60) -> Program:
         for family in (_settings, _leaves, _unwrapped, _replaced, _edited, _leaves):
             program = _greedy(program, family, fails, end)
     return program
+
+
+def simplify(run: Training, fails: Callable[[Training], bool], seconds: float) -> None:
+    """Takes differences from the defaults of a training run away, as long as it fails."""
+    end = time.time() + seconds
+    candidates = run.simpler()
+    while time.time() < end and (simpler := next(candidates, None)) is not None:
+        if fails(simpler):
+            candidates = simpler.simpler()
 
 
 def _greedy(

@@ -23,11 +23,13 @@ from hypothesis import strategies as st
 
 import meshtf
 from tests.fuzz import judging
+from tests.fuzz.models.strategies import CASES as TRAINING_CASES
+from tests.fuzz.models.training import Training
 from tests.fuzz.program import Program
-from tests.fuzz.reducing import reduced
+from tests.fuzz.reducing import reduced, simplify
 from tests.fuzz.rules.catalogue import OPS
 from tests.fuzz.rules.constructs import CONSTRUCTS
-from tests.fuzz.strategies import CASES
+from tests.fuzz.strategies import CASES as PROGRAM_CASES
 from tests.fuzz.writer import OFTEN
 
 WORDS = (
@@ -46,23 +48,27 @@ WORDS = (
     "accumulate_gradients",
     "gradients",
 )
+# What is drawn, by name: programs, and training runs of models.
+CASES: dict[str, Any] = {**PROGRAM_CASES, **TRAINING_CASES}
 QUIET = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A program, and what is wrong with it.
+    """A program, or a training run, and what is wrong with it.
 
     `kind` is how it shows, `words` the constructs that the program has.
     """
 
-    program: Program
+    program: Program | Training
     kind: str
     problem: str
 
     @property
     def words(self) -> frozenset[str]:
         """The constructs that the program has, and how it runs."""
+        if isinstance(self.program, Training):
+            return self.program.words
         source = self.program.source()
         return frozenset(
             word
@@ -81,15 +87,18 @@ class Finding:
         )
 
 
-def examine(program: Program) -> Finding | None:
-    """Returns what is wrong with a program, or None.
+def examine(program: Program | Training) -> Finding | None:
+    """Returns what is wrong with a program or a training run, or None.
 
     Raises:
       Unfit: the judge's numbers say nothing.
       Senseless: the judge cannot run it.
     """
     try:
-        problem = judging.check(program)
+        if isinstance(program, Training):
+            problem = program.check()
+        else:
+            problem = judging.check(program)
     except (judging.Unfit, judging.Senseless):
         raise
     except (meshtf.PlanError, tf.errors.InvalidArgumentError) as error:
@@ -111,7 +120,7 @@ def smallest(finding: Finding, seconds: float = 60) -> Finding:
     """
     best = [finding]
 
-    def fails(program: Program) -> bool:
+    def fails(program: Program | Training) -> bool:
         try:
             smaller = examine(program)
         except (judging.Unfit, judging.Senseless):
@@ -121,7 +130,10 @@ def smallest(finding: Finding, seconds: float = 60) -> Finding:
             return True
         return False
 
-    reduced(finding.program, fails, seconds)
+    if isinstance(finding.program, Training):
+        simplify(finding.program, fails, seconds)
+    else:
+        reduced(finding.program, fails, seconds)
     return best[-1]
 
 
@@ -155,7 +167,7 @@ class Round(NamedTuple):
 
 
 def search(
-    strategy: st.SearchStrategy[Program],
+    strategy: st.SearchStrategy[Program] | st.SearchStrategy[Training],
     seed: int,
     known: Sequence[Finding],
     end: float,
@@ -179,7 +191,7 @@ def search(
     @hypothesis.seed(seed)
     @settings(QUIET, max_examples=examples, phases=[Phase.generate])
     @hypothesis.given(strategy)
-    def attempt(program: Program) -> None:
+    def attempt(program: Program | Training) -> None:
         if first or time.time() > end:
             return
         tried.append(program)
@@ -200,7 +212,7 @@ def search(
 
 
 def search_case(name: str, often: Sequence[str], *args: Any) -> Round:
-    """Searches one case of `strategies.CASES`; half of all statements are by the rules
+    """Searches one case of `CASES`; half of all statements are by the rules
     of `often`.
     """
     OFTEN[:] = [rule for rule in (*OPS, *CONSTRUCTS) if rule.__name__ in often]

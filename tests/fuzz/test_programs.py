@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tests.fuzz import judging
 from tests.fuzz.program import Program
-from tests.fuzz.search import examine, smallest
-from tests.fuzz.strategies import CASES
+from tests.fuzz.search import CASES, examine, smallest
 from tests.support.subprocesses import Apart
 
 # Of each strategy; of pipelines, which take longer, half as many.
