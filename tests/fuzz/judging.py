@@ -4,6 +4,7 @@ numbers differ.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import zlib
@@ -38,7 +39,7 @@ class Senseless(Exception):
 
 def run(source: str, **names: Any) -> dict[str, Any]:
     """Returns what a script defines."""
-    namespace = {"np": np, **names}
+    namespace = {"np": np, "copy": copy, **names}
     exec(
         compile(source.replace("import meshtf as mtf", ""), "<drawn program>", "exec"),
         namespace,

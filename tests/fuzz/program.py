@@ -180,7 +180,7 @@ class Program:
 
     def source(self) -> str:
         """Returns all of it as a script, which ends with `step` and its `results`."""
-        head = ["import numpy as np", "import meshtf as mtf", ""]
+        head = ["import copy", "import numpy as np", "import meshtf as mtf", ""]
         return "\n".join([*head, self.definition(), *self.step(), *self._call()]) + "\n"
 
     def step(self) -> list[str]:

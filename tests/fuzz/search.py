@@ -43,6 +43,8 @@ WORDS = (
     "seed",
     "function",
     "Repeat",
+    "Reversible",
+    "deepcopy",
     "RecordedLayer",
     "GPipe",
     "accumulate_gradients",

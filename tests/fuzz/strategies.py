@@ -144,9 +144,12 @@ def _inputs(
         w.inputs.append((w.name("i"), w.shape(["batch"]), w.sizes[into]))
         w.ids[w.inputs[-1][0]] = ("batch",), into
     for _ in range(w.pick([1, 2])):
-        _variable(
+        name = _variable(
             w, tuple(w.draw(st.permutations([d for d in dims if d != "batch"]))[:2])
         )
+    if w.maybe():
+        w.modules.append(Assign(f"{name}_copy", f"copy.deepcopy({name})"))
+        _declare(w, f"{name}_copy", w.globals[name])
     if w.maybe():
         w.sizes["expert"] = 4
         w.experts = _variable(w, ("d", "expert")), _variable(w, ("expert", "d", "e"))
@@ -160,6 +163,11 @@ def _variable(w: Writer, dims: tuple[str, ...]) -> str:
     if w.stages > 1 and w.maybe():
         statement = Inside(f"mtf.stage({w.pick(range(w.stages))})", (statement,))
     w.modules.append(statement)
+    return _declare(w, name, dims)
+
+
+def _declare(w: Writer, name: str, dims: tuple[str, ...]) -> str:
+    """Makes a variable visible everywhere; returns its name."""
     w.variables.append(name)
     w.globals[name] = w.see(name, dims) and dims
     w.exact.add(name)

@@ -204,6 +204,18 @@ class Repeat(Module):
         return x
 
 
+class Reversible(Module):
+    """Residual layers: each adds a function of one stream to the other."""
+
+    def __init__(self, functions: Sequence[Any], name: str) -> None:
+        self.functions = functions
+
+    def __call__(self, x1: Any, x2: Any) -> tuple[Any, Any]:
+        for f in self.functions:
+            x1, x2 = x2, x1 + f(x2)
+        return x1, x2
+
+
 @contextlib.contextmanager
 def _entry(variables: Sequence[Variable], dim: str, i: int) -> Iterator[None]:
     for v in variables:
@@ -237,7 +249,9 @@ def constant(mesh: Any, value: Any, dtype: str) -> Named:
     return Named(tf.constant(value, dtype), ())
 
 
-layers = SimpleNamespace(Repeat=Repeat, initializers=SimpleNamespace(zeros=None))
+layers = SimpleNamespace(
+    Repeat=Repeat, Reversible=Reversible, initializers=SimpleNamespace(zeros=None)
+)
 pipeline = SimpleNamespace(GPipe=GPipe)
 
 _OPS = (elementwise, ops, indices, windows)

@@ -181,6 +181,28 @@ def repeat(w: Writer) -> str | None:
     return w.emit(f"{name}({x})", dims)
 
 
+def reversible(w: Writer) -> str | None:
+    """Residual layers whose inputs the backward pass computes from their outputs."""
+    # With fewer digits, what is subtracted again leaves too much of rounding.
+    x = None if w.closed or w.dtype != "float64" else w.value()
+    if not x:
+        return None
+    name = w.name("reversible")
+    dims = w.dims(x)
+    layers = []
+    for k in range(w.pick([1, 2, 3])):
+        source, suffixes = layer_of(w, dims, closed=True)
+        layers.append(source)
+        w.variables += [f"{name}.functions[{k}]{suffix}" for suffix in suffixes]
+    w.modules.append(
+        Assign(name, f"mtf.layers.Reversible([{', '.join(layers)}], name={name!r})")
+    )
+    targets = [w.name(), w.name()]
+    w.body.append(Assign(", ".join(targets), f"{name}({x} * 1.0, {x} * 0.5)"))
+    w.see(targets[1], dims)
+    return w.see(targets[0], dims)
+
+
 def repeated(
     w: Writer, dims: tuple[str, ...], stacks: tuple[str, ...]
 ) -> tuple[str, list[str]]:
@@ -204,9 +226,10 @@ def layer_of(
     dims: tuple[str, ...],
     stacks: tuple[str, ...] = (),
     tied: str | None = None,
+    closed: bool = False,
 ) -> tuple[str, list[str]]:
     """Returns the source that makes a layer from `dims` to `dims`, and its variables'
-    attributes.
+    attributes; a closed one uses no others.
     """
     name, h = w.name("layer"), w.name("h")
     makers = []
@@ -227,7 +250,7 @@ def layer_of(
             source, suffixes = repeated(w, dims, stacks)
         attributes += [f".parts[{len(makers)}]{suffix}" for suffix in suffixes]
         makers.append(f"lambda: {source}")
-    with w.alone(parameters) as body:
+    with w.alone(parameters, closed) as body:
         if inner:
             w.emit(f"{inner}({h})", dims)
         w.statements(2)
@@ -250,4 +273,5 @@ CONSTRUCTS: tuple[Rule, ...] = (
     call,
     custom,
     repeat,
+    reversible,
 )
