@@ -257,9 +257,9 @@ def check(
 def check_read(store: Store, x: CheckedTensor) -> None:
     """Checks what a program reads from a store: x, a tensor of floats.
 
-    Infinity is an error in arguments, arrays and trained variables, but not in a mask (all
-    elements are 0 or negative infinity), nor in other variables, such as a lowest loss that
-    begins with infinity, nor in tensors that were computed before.
+    Infinity is an error in arguments and arrays, but not in a mask (all elements are 0 or
+    negative infinity), nor in variables, such as a lowest loss that begins with infinity,
+    nor in tensors that were computed before.
 
     Raises:
       NumericsError: x has NaN, or infinity where that is an error.
@@ -267,8 +267,8 @@ def check_read(store: Store, x: CheckedTensor) -> None:
     found = x.locate(np.isnan)
     if found:
         raise _error_of_read(store, f"NaN, {found}")
-    may_be_infinite = store.kind == "state" or isinstance(store, EagerStore)
-    if not may_be_infinite and not x.is_mask():
+    is_variable = store.kind in ("parameter", "state")
+    if not (is_variable or isinstance(store, EagerStore) or x.is_mask()):
         found = x.locate(np.isinf)
         if found:
             raise _error_of_read(store, f"infinity, {found}")
