@@ -24,6 +24,7 @@ from meshtf.graph import (
     current,
     register_operator,
 )
+from meshtf.graph.recorder import Recorded
 from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
@@ -144,6 +145,13 @@ def reshard_to(tensor: Tensor, placement: Placement) -> Sequence[Any]:
     program = build(nodes=[], results=[tensor], mesh=tensor.mesh, placement=placement)
     (shards,) = _run(program)
     return shards
+
+
+def run_recorded(recorded: Recorded) -> list[list[Any]]:
+    """Runs a recorded function without arguments op by op, on the host, and returns the
+    shards of each result, one for each position of the mesh.
+    """
+    return _run(build(recorded.nodes, recorded.results, recorded.mesh))
 
 
 def export(tensor: Tensor) -> Any:

@@ -41,6 +41,7 @@ from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.eager import run_recorded
 from meshtf.runtime.initial_values import (
     Initializer,
     as_initializer,
@@ -292,7 +293,7 @@ class Variable(Operators[Tensor], Untracked):
         if self._initializer is not None:
             complete_path(self._path)  # says that it has no name yet
         if self.mesh.live and not self._slots:
-            compute_pending(self.mesh)
+            compute_pending(self.mesh, run_recorded)
         return self._slots
 
     def load(self, read_region: Callable[[Region], Any]) -> None:

@@ -5,7 +5,8 @@
 
 Functions run with their loops, branches, updates and collectives, but op by op, without
 TensorFlow's graphs. An op raises an error if it outputs NaN, or infinity from finite float
-inputs. Infinity from an op without float inputs, such as a mask, is allowed.
+inputs. Infinity from an op without float inputs, such as a mask, is allowed. So do arguments,
+arrays, tensors and variables that have NaN when they are read; see `check_read`.
 
 A node is an op with its inputs in the graph; it has the user's line. A program consists of
 segments, which are sequences of computations without communication, and of the steps
@@ -15,15 +16,15 @@ between them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from meshtf.errors import NumericsError, PlanError, explain_error
-from meshtf.graph import Graph, Node, Source, Spec, context, current_executor
-from meshtf.mesh import Mesh, Partial, Placement
+from meshtf.graph import Graph, Node, Source, Spec, Store, context, current_executor
+from meshtf.graph.recorder import EagerStore
+from meshtf.mesh import Mesh, Partial
 from meshtf.names import has_gradient
 from meshtf.partition import (
     Bucket,
@@ -36,24 +37,24 @@ from meshtf.partition import (
     Value,
     WriteStep,
 )
+from meshtf.runtime.placed.checked_tensor import CheckedTensor
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import run_directly
-from meshtf.runtime.placed.variables.read_write_phases import (
-    phases_of,
-    touches_variables,
-)
-from meshtf.runtime.storage.sharding import region, shard_keys, without_padding
+from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 
 @contextlib.contextmanager
 def check_numerics() -> Iterator[None]:
     """Checks the outputs of all ops in a `with` block, also those of functions that are
-    called. This is slow, since functions run op by op.
+    called, and what they read: arguments, arrays and variables. This is slow, since
+    functions run op by op.
 
     Raises:
       NumericsError: an op output NaN, or infinity from finite inputs; the error names
-        the user's line and the module.
+        the user's line and the module. Or an argument, array, tensor or variable has NaN;
+        the error says how many, and the first index. Infinity in an argument or array is an
+        error as well, unless it is a mask: all elements are 0 or negative infinity.
       PlanError: the context is used inside a mtf.function.
     """
     if isinstance(current_executor(), Graph):
@@ -81,7 +82,9 @@ class CheckingExecutor(PlacedExecutor):
         self._iterations: tuple[str, ...] = ()
 
     def execute(self, step: Step) -> None:
-        """Executes a step and checks the sums of collectives. Raises NumericsError."""
+        """Executes a step; checks what it reads, and the sums of collectives. Raises
+        NumericsError.
+        """
         outer_loop = self._loop
         if isinstance(step, LoopStep):
             self._loop = step
@@ -89,6 +92,8 @@ class CheckingExecutor(PlacedExecutor):
             super().execute(step)
         finally:
             self._loop = outer_loop
+        if isinstance(step, ReadStep):
+            self._check_read(step)
         reshards: Sequence[ReshardStep] = ()
         if isinstance(step, Bucket):
             reshards = step.reductions
@@ -169,43 +174,21 @@ class CheckingExecutor(PlacedExecutor):
 
     def _checked_tensors(self, values: Sequence[Value]) -> list[CheckedTensor]:
         """Returns the tensors of values; statistics and residuals are not checked."""
-        tensors = []
-        for value in values:
-            if value.spec is not None:
-                shards = self._without_padding(
-                    value.spec, value.placement, self.values[value]
-                )
-                tensors.append(CheckedTensor(value.spec, shards))
-        return tensors
-
-    def _without_padding(
-        self, spec: Spec, placement: Placement, shards: Shards
-    ) -> Shards:
-        """Returns the shards of all positions without their padding."""
-        if not self.mesh.pads:
-            return shards
         return [
-            None
-            if x is None
-            else without_padding(x, region(spec.shape, placement, key, self.mesh))
-            for key, x in zip(shard_keys(placement, self.mesh), shards)
+            CheckedTensor.of(value.spec, value.placement, self.values[value], self.mesh)
+            for value in values
+            if value.spec is not None
         ]
 
     def _check_read(self, read: ReadStep) -> None:
-        """Raises NumericsError if a variable has NaN."""
-        if not touches_variables(read):
+        """Raises NumericsError if what a program reads has NaN or infinity already. A tensor
+        whose value is only looked at, as by `numpy()`, may have.
+        """
+        if isinstance(read.store, EagerStore) and _only_reads(self.segments):
             return
         (read_tensor,) = self._checked_tensors([read.out])
-        count = _count_of_first(read_tensor.shards, np.isnan)
-        if count:
-            raise NumericsError(
-                explain_error(
-                    f"variable {read.store.name!r} has NaN, {count}.",
-                    variable=f"{read.store.spec.dtype} {read.store.spec.shape!r}",
-                    way_out="It had NaN before this call: check what wrote it, a step "
-                    "or a checkpoint.",
-                )
-            )
+        if has_gradient(read_tensor.spec.dtype):
+            check_read(read.store, read_tensor)
 
     def _check_written(self, write: WriteStep) -> None:
         """Checks the outputs of an update, and the variables that it has written."""
@@ -221,26 +204,17 @@ class CheckingExecutor(PlacedExecutor):
                 node=write.node,
                 ins=self._checked_tensors(write.values),
                 outs=[
-                    CheckedTensor(
-                        store.spec,
-                        self._without_padding(
-                            store.spec, store.placement, store.read()
-                        ),
+                    CheckedTensor.of(
+                        store.spec, store.placement, store.read(), self.mesh
                     )
                 ],
             )
 
 
-class CheckedTensor(NamedTuple):
-    """An input or output of an op.
-
-    Attributes:
-      spec: the global shape and data type.
-      shards: the shard of each mesh position (an element of the mesh's grid).
-    """
-
-    spec: Spec
-    shards: Shards
+def _only_reads(segments: Sequence[Segment]) -> bool:
+    """Returns whether a program only reads its results, and reshards them."""
+    steps = [step for x in segments for step in (*x.before, *x.computes)]
+    return all(isinstance(step, (ReadStep, ReshardStep, Bucket)) for step in steps)
 
 
 def check(
@@ -263,21 +237,69 @@ def check(
       NumericsError: an output has NaN although no input has, or an output has infinity
         although all inputs are finite floats.
     """
-    float_inputs = [x.shards for x in ins if has_gradient(x.spec.dtype)]
-    if any(_count_of_first(shards, np.isnan) for shards in float_inputs):
-        return  # the op that output the NaN has been reported
-    all_finite = not any(_count_of_first(shards, np.isinf) for shards in float_inputs)
-    for spec, shards in outs:
-        if not has_gradient(spec.dtype):
+    float_inputs = [x for x in ins if has_gradient(x.spec.dtype)]
+    if any(x.contains(np.isnan) for x in float_inputs):
+        return  # what output the NaN, or where it came from, has been reported
+    all_finite = not any(x.contains(np.isinf) for x in float_inputs)
+    for out in outs:
+        if not has_gradient(out.spec.dtype):
             continue
-        count = _count_of_first(shards, np.isnan)
-        if count:
-            headline = f"{name} output NaN, {count}"
-            raise _error(headline, node, spec, inputs=ins, iterations=iterations)
-        count = _count_of_first(shards, np.isinf)
-        if count and float_inputs and all_finite:
-            headline = f"{name} output infinity, {count}"
-            raise _error(headline, node, spec, inputs=ins, iterations=iterations)
+        found = out.locate(np.isnan)
+        if found:
+            headline = f"{name} output NaN, {found}"
+            raise _error(headline, node, out.spec, inputs=ins, iterations=iterations)
+        found = out.locate(np.isinf)
+        if found and float_inputs and all_finite:
+            headline = f"{name} output infinity, {found}"
+            raise _error(headline, node, out.spec, inputs=ins, iterations=iterations)
+
+
+def check_read(store: Store, x: CheckedTensor) -> None:
+    """Checks what a program reads from a store: x, a tensor of floats.
+
+    Infinity is an error in arguments and arrays, but not in a mask (all elements are 0 or
+    negative infinity), nor in variables, such as a lowest loss that begins with infinity,
+    nor in tensors that were computed before.
+
+    Raises:
+      NumericsError: x has NaN, or infinity where that is an error.
+    """
+    found = x.locate(np.isnan)
+    if found:
+        raise _error_of_read(store, f"NaN, {found}")
+    is_variable = store.kind in ("parameter", "state")
+    if not (is_variable or isinstance(store, EagerStore) or x.is_mask()):
+        found = x.locate(np.isinf)
+        if found:
+            raise _error_of_read(store, f"infinity, {found}")
+
+
+def _error_of_read(store: Store, found: str) -> NumericsError:
+    """Returns the error for a store that has NaN or infinity; `found` says how many."""
+    source = getattr(store, "source", None)
+    what = f"argument {store.name!r}"
+    way_out = "It came with the call: check the data."
+    if store.kind in ("parameter", "state"):
+        what = f"variable {store.name!r}"
+        way_out = (
+            "It had that before this call: check what wrote it, a step or a checkpoint."
+        )
+    elif isinstance(store, EagerStore):
+        source = store.tensor.node.source
+        what = "a tensor that was made before"
+        way_out = "Make it within mtf.check_numerics(), too."
+    elif isinstance(source, Source) or store.kind == "number":
+        what = "a number" if store.kind == "number" else "an array"
+        way_out = "Check where it comes from."
+    facts = {"source": source} if isinstance(source, Source) else {}
+    return NumericsError(
+        explain_error(
+            f"{what} has {found}.",
+            tensor=f"{store.spec.dtype} {store.spec.shape!r}",
+            **facts,
+            way_out=way_out,
+        )
+    )
 
 
 def _error(
@@ -299,7 +321,7 @@ def _error(
         explain_error(
             f"{headline}.",
             tensor=f"{spec.dtype} {spec.shape!r}",
-            inputs="\n".join(map(_description, inputs)) or "none",
+            inputs="\n".join(x.description() for x in inputs) or "none",
             **facts,
             source=node.source,
         )
@@ -318,36 +340,3 @@ def _iteration_text(loop: LoopStep, shards: Shards) -> str:
     if dim is None:
         return f"{index}"
     return f"{dim.name} {index} of {dim.size}"
-
-
-def _arrays(shards: Shards) -> Iterator[Any]:
-    """Yields the distinct shards as numpy arrays; real floats as float64, since numpy has
-    no bfloat16.
-    """
-    distinct_shards = {id(x): x for x in shards if tf.is_tensor(x)}
-    for x in distinct_shards.values():
-        if not x.dtype.is_complex:
-            x = tf.cast(x, tf.float64)
-        yield np.asarray(x)
-
-
-def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:
-    """Returns the number of elements that satisfy a test in the first shard that has such
-    elements, such as "3 of 8"; "" if no shard has.
-    """
-    for array in _arrays(shards):
-        matches = test(array)
-        if matches.any():
-            return f"{matches.sum()} of {array.size}"
-    return ""
-
-
-def _description(x: CheckedTensor) -> str:
-    """Returns the dtype and shape of a tensor, and the range of real elements."""
-    arrays = [array for array in _arrays(x.shards) if array.size]
-    description = f"{x.spec.dtype} {x.spec.shape!r}"
-    if not arrays or np.iscomplexobj(arrays[0]):
-        return description
-    minimum = min(array.min() for array in arrays)
-    maximum = max(array.max() for array in arrays)
-    return f"{description} from {minimum:.4g} to {maximum:.4g}"

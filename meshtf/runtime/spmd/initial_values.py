@@ -2,12 +2,17 @@
 
     defer(variable, functools.partial(recorded_initial_value, initializer))
     ...                                          # more variables
-    compute_pending(mesh)                        # when a variable is used
+    compute_pending(mesh, run_recorded)          # when a variable is used
 
 So no host holds all of a variable. Values are computed when the first variable of the mesh is
 used: those of equal layers by one program that runs once for each, with other seeds, and
 all remaining ones by another program. A model of many layers thus compiles as fast as one
 of few.
+
+CPU devices of one process share the memory of the host. For them the host computes each
+variable that is not large, op by op, as for a mesh of TensorFlow's devices: that takes a
+third of the time, since nothing is compiled that runs but once, and equal shards are
+computed once.
 
 A live mesh is one whose devices belong to jax (`devices="spmd"`), and a slot is the storage of
 one shard of a variable: a variable without slots has no value.
@@ -20,21 +25,29 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.errors import DeviceMemoryError
-from meshtf.graph import Node, ShardedValue, Store, Tensor
+from meshtf.graph import Node, Store, Tensor
 from meshtf.graph.op_kinds import ReadOp
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
 from meshtf.ops.variables.read_write import ScalarStore
+from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.spmd.live.device_arrays import DeviceShards
-from meshtf.runtime.spmd.live.jax_slot import JaxSlot, VariableArray
+from meshtf.runtime.spmd.live.jax_host import runs_on_cpus
+from meshtf.runtime.spmd.live.jax_slot import array_of, use_array
 from meshtf.runtime.spmd.live.live_program import LiveProgram
-from meshtf.runtime.spmd.stages.stage_arrays import StageShards, use_arrays
+from meshtf.runtime.spmd.stages.stage_arrays import (
+    StageShards,
+    arrays_of_stages,
+    use_arrays,
+)
 from meshtf.runtime.spmd.stages.stage_meshes import num_stages
 from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 
 # A program takes about a fifth of a second to compile, and a random variable in a larger
 # program a tenth; so programs of their own pay for this many equal variables.
 _MIN_EQUAL = 3
+# Of larger variables the host computes none: a program needs less memory for temporary arrays.
+_MAX_ELEMENTS_ON_HOST = 1 << 22
 _MAX_NAMES = 3  # variables that an error names
 
 
@@ -86,24 +99,37 @@ def move_pending(variable: Any) -> None:
             pending[index] = _Pending(reference, record, record(variable))
 
 
-def compute_pending(mesh: Mesh) -> None:
+def compute_pending(
+    mesh: Mesh, run_on_host: Callable[[Recorded], Sequence[Sequence[Any]]]
+) -> None:
     """Computes the initial values of all variables of a mesh that have none.
 
     After an error, the variables without a value are still pending: the next use computes
     them, or raises the error again.
 
+    Args:
+      mesh: the mesh.
+      run_on_host: runs a recorded function on the host, and returns the shards of each
+        result.
+
     Raises:
       DeviceMemoryError: the memory of a device does not suffice.
     """
     pending = [x for x in _pending.pop(mesh, []) if x.variable() is not None]
-    equal_groups, remaining = _groups(pending)
+    on_host: list[_Pending] = []
+    by_program = pending
+    if pending and devices_share_host_memory(mesh):
+        on_host = [x for x in pending if _is_small(x)]
+        by_program = [x for x in pending if not _is_small(x)]
+    equal_groups, remaining = _groups(by_program)
     try:
+        _compute_on_host(on_host, run_on_host)
         for group in equal_groups:
             _compute_each(group)
         if remaining:
             _compute_together(remaining, mesh)
     except BaseException as error:
-        left = [x for group in [*equal_groups, remaining] for x in group]
+        left = [x for group in [on_host, *equal_groups, remaining] for x in group]
         _pending[mesh] = left
         if isinstance(error, DeviceMemoryError):
             raise DeviceMemoryError(_names(left), error.reason) from None
@@ -174,6 +200,31 @@ def _form(pending: _Pending) -> Hashable:
     return key
 
 
+def _is_small(pending: _Pending) -> bool:
+    """Returns whether the host may compute an initial value."""
+    (result,) = pending.recorded.results
+    return result.shape.size <= _MAX_ELEMENTS_ON_HOST
+
+
+def devices_share_host_memory(mesh: Mesh) -> bool:
+    """Returns whether the devices of a live mesh are CPUs of this process."""
+    return processes().count == 1 and runs_on_cpus(mesh)
+
+
+def _compute_on_host(
+    group: list[_Pending],
+    run_on_host: Callable[[Recorded], Sequence[Sequence[Any]]],
+) -> None:
+    """Computes initial values on the host, one after the other, and removes what it has
+    computed from `group`.
+    """
+    while group:
+        recorded = group[0].recorded
+        (shards,) = run_on_host(recorded)
+        _use_result(group[0], shards)
+        del group[0]
+
+
 def _compute_each(group: list[_Pending]) -> None:
     """Computes initial values whose functions differ only in their numbers, by a program
     that takes the numbers as arguments. Removes what it has computed from `group`.
@@ -186,7 +237,7 @@ def _compute_each(group: list[_Pending]) -> None:
     while group:
         scalars = [store.value for store in group[0].scalars]
         (result,) = program(scalars)
-        _use_result(group[0], result)
+        _use_result(group[0], result.values)
         del group[0]
 
 
@@ -198,7 +249,7 @@ def _compute_together(group: list[_Pending], mesh: Mesh) -> None:
     program = _program(recorded, stores=())
     results = program(())  # it has no arguments
     for x, result in zip(group, results, strict=True):
-        _use_result(x, result)
+        _use_result(x, result.values)
     group.clear()
 
 
@@ -210,24 +261,25 @@ def _program(
     return program(recorded, stores, runs_once=True)
 
 
-def _use_result(pending: _Pending, result: ShardedValue) -> None:
-    """Makes the shards of a result the value of a variable."""
+def _use_result(pending: _Pending, shards: Sequence[Any]) -> None:
+    """Makes shards, one for each mesh position, the value of a variable: those of a
+    program's result, or tensors on the host.
+    """
     variable = pending.variable()
     if variable is None:
         return
-    assert result.placement == variable.placement
-    shards = result.values
     if isinstance(shards, StageShards):
         arrays = {
             stage: stage_shards.array
             for stage, stage_shards in shards.shards_by_stage.items()
         }
         use_arrays(variable, arrays)
-        return
-    assert isinstance(shards, DeviceShards)
-    value = VariableArray(shards.layout, shards.array)
-    slots = [JaxSlot(value, position) for position in range(variable.mesh.size)]
-    variable.use_slots(slots)
+    elif isinstance(shards, DeviceShards):
+        use_array(variable, shards.array)
+    elif num_stages(variable.mesh) > 1:
+        use_arrays(variable, arrays_of_stages(variable, shards))
+    else:
+        use_array(variable, array_of(variable, shards))
 
 
 def _store_read_by(node: Node) -> Store | None:

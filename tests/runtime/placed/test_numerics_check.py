@@ -270,3 +270,98 @@ def test_inside_a_function_it_is_refused():
         mtf.PlanError, "check_numerics is used inside a mtf.function", "around the call"
     ):
         called(inner, mtf.Mesh(""), np.ones((2, 2), "float32"), eager=False)
+
+
+# Meshes of 2 and 4 positions, where 5 rows do not divide; one is live.
+DATA_MESHES = [*MESHES, {"axes": "data:2", "layout": "batch:data", "devices": "spmd"}]
+DATA = np.ones((5, 8), "float32")
+DATA_WITH_NAN = DATA.copy()
+DATA_WITH_NAN[1, 2] = np.nan
+DATA_WITH_NAN[4, 7] = np.nan
+WHERE = "2 of 40, first at batch 1, d 2"
+
+
+@pytest.mark.parametrize("mesh", DATA_MESHES, ids=str)
+def test_nan_in_arguments(mesh):
+    mesh = mtf.Mesh(**mesh)
+    tensor = mtf.asarray(mesh, DATA_WITH_NAN, "batch;d")
+    inner = mtf.function(mtf.log)
+
+    @mtf.function(mesh=mesh, x="batch;d", n="batch;d", parts={"y": "batch;d"})
+    def total(x, n, parts, z=None):
+        y = inner(parts["y"]) + (x if z is None else z)
+        return mtf.reduce_sum(y * mtf.cast(n, "float32"))
+
+    integers = DATA.astype("int32")
+    with mtf.check_numerics():
+        assert total(DATA, integers, {"y": DATA}).numpy() == 40.0
+        with refuses(mtf.NumericsError, f"^argument 'x' has NaN, {WHERE}", "check the"):
+            total(DATA_WITH_NAN, integers, {"y": DATA})
+        with refuses(mtf.NumericsError, f"^argument 'parts_y' has NaN, {WHERE}"):
+            total(DATA, integers, {"y": DATA_WITH_NAN})
+        with refuses(mtf.NumericsError, f"^argument 'z' has NaN, {WHERE}"):
+            total(DATA, integers, {"y": DATA}, tensor)
+        assert np.isnan(tensor.numpy()).sum() == 2  # may be looked at
+
+
+@pytest.mark.parametrize("mesh", DATA_MESHES, ids=str)
+def test_nan_in_captured_tensors_and_arrays(mesh):
+    mesh = mtf.Mesh(**mesh)
+    tensor = mtf.asarray(mesh, DATA_WITH_NAN, "batch;d")  # made before
+
+    def recorded(fn):
+        return mtf.function(fn, mesh=mesh, x="batch;d")(DATA)
+
+    def scaled(carry, index):
+        return carry * tensor, None
+
+    before = f"^a tensor that was made before has NaN, {WHERE}"
+    with mtf.check_numerics():
+        for fn in (lambda x: x * tensor, lambda x: mtf.scan(scaled, x, length=3)[0]):
+            with refuses(mtf.NumericsError, before) as error:
+                recorded(fn)
+            assert "# made before" in line_of(str(error.value), __file__)
+        with refuses(mtf.NumericsError, before):
+            mtf.log(tensor)
+        with refuses(mtf.NumericsError, f"^an array has NaN, {WHERE}"):
+            recorded(lambda x: x * mtf.asarray(mesh, DATA_WITH_NAN, "batch;d"))
+        with refuses(mtf.NumericsError, f"^an array has NaN, {WHERE}"):
+            mtf.asarray(mesh, DATA_WITH_NAN, "batch;d")
+        with refuses(mtf.NumericsError, "^fill output NaN, 5 of 5"):
+            mtf.full(mesh, "batch:5", float("nan"))
+
+
+@pytest.mark.parametrize("mesh", DATA_MESHES, ids=str)
+def test_nan_in_variables(mesh):
+    mesh = mtf.Mesh(**mesh)
+    v = mtf.Variable(mesh, "batch:5;d:8", initializers.ones, "w")
+    v.assign(DATA_WITH_NAN)
+
+    def looped(x):
+        return mtf.scan(lambda carry, i: (carry * v, None), x, length=3)[0]
+
+    with mtf.check_numerics():
+        for fn in (lambda x: x * v, looped):
+            with refuses(mtf.NumericsError, f"^variable 'w' has NaN, {WHERE}"):
+                mtf.function(fn, mesh=mesh, x="batch;d")(DATA)
+
+
+@pytest.mark.parametrize("mesh", DATA_MESHES, ids=str)
+def test_infinity_in_data(mesh):
+    mesh = mtf.Mesh(**mesh)
+    double = mtf.function(lambda x: x * 2.0, mesh=mesh, x="batch;d")
+    for infinity in (np.inf, -np.inf):
+        x = DATA.copy()
+        x[4, 7] = infinity
+        with mtf.check_numerics():
+            with refuses(
+                mtf.NumericsError,
+                "^argument 'x' has infinity, 1 of 40, first at batch 4, d 7",
+            ):
+                double(x)
+    with mtf.check_numerics():
+        double(np.where(x < 0.0, x, 0.0))  # a mask
+    lowest_loss = mtf.Variable(mesh, "", "zeros", "lowest", trainable=False)
+    lowest_loss.assign(np.float32(np.inf))
+    with mtf.check_numerics():
+        mtf.function(lambda: mtf.minimum(lowest_loss, 1.0), mesh=mesh)()

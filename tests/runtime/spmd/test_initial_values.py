@@ -1,4 +1,6 @@
-"""Initial values on live meshes: equal layers share a program, and errors lose nothing."""
+"""Initial values on live meshes: the host computes small ones for CPU devices, equal layers
+share a program, and errors lose nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,12 @@ import meshtf as mtf
 from meshtf.runtime.spmd import initial_values
 
 NORMAL = mtf.layers.initializers.normal(0.5)
+
+
+@pytest.fixture
+def no_values_on_host(monkeypatch):
+    """Has programs compute all values, as on accelerators."""
+    monkeypatch.setattr(initial_values, "_MAX_ELEMENTS_ON_HOST", 0)
 
 
 @pytest.fixture
@@ -38,6 +46,23 @@ def variables_on(devices):
     return variables
 
 
+def test_the_host_computes_small_values_for_cpu_devices(programs):
+    live = [v.numpy() for v in variables_on("spmd:cpu")]
+    assert not programs  # nothing is compiled
+    for a, b in zip(live, [v.numpy() for v in variables_on(None)], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_large_values_need_no_memory_of_the_host(programs, monkeypatch):
+    monkeypatch.setattr(initial_values, "_MAX_ELEMENTS_ON_HOST", 23)
+    mesh = mtf.Mesh("data:2;model:2", "e:model", devices="spmd:cpu", seed=3)
+    small = mtf.Variable(mesh, "d:4", NORMAL, "small")
+    large = mtf.Variable(mesh, "d:4;e:6", NORMAL, "large")
+    assert small.numpy().any() and large.numpy().any()
+    assert programs == ["initial_values"]
+
+
+@pytest.mark.usefixtures("no_values_on_host")
 def test_equal_variables_share_a_program(programs):
     live = [v.numpy() for v in variables_on("spmd:cpu")]
     assert programs == ["initial_value", "initial_values"]
@@ -49,8 +74,10 @@ def test_equal_variables_share_a_program(programs):
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.parametrize("limit", [0, 1 << 22], ids=["programs", "host"])
 @pytest.mark.parametrize("failing_use", range(8))
-def test_after_an_error_values_are_as_without_it(monkeypatch, failing_use):
+def test_after_an_error_values_are_as_without_it(monkeypatch, failing_use, limit):
+    monkeypatch.setattr(initial_values, "_MAX_ELEMENTS_ON_HOST", limit)
     expected = [v.numpy() for v in variables_on("spmd:cpu")]
     variables = variables_on("spmd:cpu")
     use = initial_values._use_result

@@ -190,10 +190,21 @@ def variable_array(variable: Any) -> VariableArray:
     slots: Sequence[Any] = variable.slots()
     if isinstance(slots[0], JaxSlot):
         return slots[0].value
-    layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
     shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in slots}
+    return use_array(variable, array_of(variable, [shards[id(slot)] for slot in slots]))
+
+
+def array_of(variable: Any, shards: Sequence[Any]) -> Any:
+    """Returns the `jax.Array` of a variable with these shards, one for each position."""
+    layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
     with memory_errors(f"the variable {variable.name}"):
-        array = layout.array([shards[id(slot)] for slot in slots])
+        return layout.array(shards)
+
+
+def use_array(variable: Any, array: Any) -> VariableArray:
+    """Makes an array the current value of a variable, and returns it as a `VariableArray`."""
+    layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
     value = VariableArray(layout, array)
-    variable.use_slots([JaxSlot(value, position) for position in range(len(slots))])
+    slots = [JaxSlot(value, position) for position in range(variable.mesh.size)]
+    variable.use_slots(slots)
     return value

@@ -91,26 +91,39 @@ def variable_arrays(variable: Any) -> dict[int, VariableArray]:
     """
     mesh: Mesh = variable.mesh
     slots: Sequence[Any] = variable.slots()
-    slots_by_stage = {
-        stage: [slots[position] for position in positions_on(mesh, stage)]
-        for stage in stages_of(mesh, variable.placement)
-    }
     # The slots of one stage are of one class, and those on jax share one array.
     first_slots = {
-        stage: stage_slots[0] for stage, stage_slots in slots_by_stage.items()
+        stage: slots[positions_on(mesh, stage)[0]]
+        for stage in stages_of(mesh, variable.placement)
     }
     if all(isinstance(slot, JaxSlot) for slot in first_slots.values()):
         return {stage: slot.value for stage, slot in first_slots.items()}
+    # Positions with equal shards share a slot, which is read once.
+    shards: dict[int, np.ndarray] = {
+        id(slot): slot.read() for slot in slots if slot is not None
+    }
+    arrays = arrays_of_stages(variable, [shards.get(id(slot)) for slot in slots])
+    return use_arrays(variable, arrays)
+
+
+def arrays_of_stages(variable: Any, shards: Sequence[Any]) -> dict[int, Any]:
+    """Returns the `jax.Array` of a variable on each stage that has it.
+
+    Args:
+      variable: a `storage.variable_slots.SlotHolder`.
+      shards: the shard of each position; None: its stage does not have the variable.
+    """
+    mesh: Mesh = variable.mesh
     arrays = {}
-    for stage, stage_slots in slots_by_stage.items():
-        # Positions with equal shards share a slot, which is read once.
-        shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in stage_slots}
+    for stage in stages_of(mesh, variable.placement):
         layout = ArrayLayout(
             variable.spec, variable.placement, stage_meshes(mesh)[stage]
         )
         with memory_errors(f"the variable {variable.name}"):
-            arrays[stage] = layout.array([shards[id(slot)] for slot in stage_slots])
-    return use_arrays(variable, arrays)
+            arrays[stage] = layout.array(
+                [shards[position] for position in positions_on(mesh, stage)]
+            )
+    return arrays
 
 
 def use_arrays(variable: Any, arrays: Mapping[int, Any]) -> dict[int, VariableArray]:

@@ -304,6 +304,7 @@ def test_equal_initial_values_of_a_stage_share_a_program(monkeypatch):
             programs.append(recorded.name)
 
     monkeypatch.setattr(initial_values, "StagedProgram", Program)
+    monkeypatch.setattr(initial_values, "_MAX_ELEMENTS_ON_HOST", 0)
 
     def values(devices):
         mesh = mtf.Mesh("stage:2; data:2", devices=devices, seed=3)
