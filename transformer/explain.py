@@ -14,6 +14,9 @@ forecast. If the step has an error, the ops before it are shown, with the error.
 
 Exit code: 0; 1: an error of the configuration or the step; 2: an error of usage; 3: the
 step does not fit into the memory of a device.
+
+Memory is that of the runtime that is named there: of `spmd` if the configuration has such
+devices, or names none and --hardware has XLA, as `search` counts it; else of `placed`.
 """
 
 from __future__ import annotations
@@ -84,10 +87,10 @@ def main(argv: Sequence[str]) -> None:
         for flag in (_JSON, _HTML, _TRACE):
             if flag.value is not None:
                 check_writable(flag.value, name=f"--{flag.name}")
-        # An abstract mesh has shapes and a layout, but no devices.
-        command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
+        command_line.configure_by_flags(argv)
+        runtime = command_line.runtime_of_abstract_mesh()
         forecast = training_run.Run().explain(
-            _DEVICE_MEMORY.value, hardware_flags.HARDWARE.value
+            _DEVICE_MEMORY.value, hardware_flags.HARDWARE.value, runtime
         )
     _save(forecast)
     try:

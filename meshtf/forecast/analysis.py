@@ -104,6 +104,7 @@ def forecast(
         results=analysis.collectives.pop(node=None),
         variables=tuple(analysis.variables()),
         memory=memories[fullest_stage],
+        runtime="spmd" if under_xla else "placed",
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         error=None if error is None else f"{type(error).__name__}: {error}",
         stages=tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),

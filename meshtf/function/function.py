@@ -277,11 +277,20 @@ class Function(Generic[P, R]):
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        under_xla: bool = False,
+        under_xla: bool | None = None,
         hardware: Hardware | None = None,
     ) -> Forecast:
-        """Returns a forecast of a call: of its memory under XLA, as on a live mesh, and of its
-        time on hardware, if these are given.
+        """Returns a forecast of a call.
+
+        Args:
+          args: its positional arguments.
+          kwargs: its keyword arguments.
+          under_xla: whether its memory is that under XLA, in the SPMD runtime; None: as the
+            devices of the mesh, or those of `hardware` if the mesh is abstract, run it.
+          hardware: the profile of the devices; None: the forecast has no times.
+
+        Raises:
+          LayoutError: the mesh is strict, and has rules for dimensions that no program has.
         """
         call = self._python.bind(args, kwargs, runs=False)
         graph = Graph(call.mesh)
@@ -293,14 +302,20 @@ class Function(Generic[P, R]):
             if graph.mesh is None:
                 raise  # there is nothing to forecast without a mesh
             error = raised
-        assert graph.mesh is not None
+        mesh = graph.mesh
+        assert mesh is not None
+        if error is None:
+            _warn_of_layout(graph, mesh)
+        if under_xla is None:
+            fuses = mesh.abstract and hardware is not None and hardware.fuses
+            under_xla = mesh.live or fuses
         return forecast(
             self.name,
             graph.nodes,
             results,
-            mesh=graph.mesh,
+            mesh=mesh,
             error=error,
-            under_xla=under_xla or graph.mesh.live,
+            under_xla=under_xla,
             hardware=hardware,
         )
 
@@ -391,7 +406,15 @@ class Function(Generic[P, R]):
             stores=recording.arguments,
             compile_recorded=functools.partial(runtime.compile, jit=self._jit),
         )
-        has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
-        mesh = recording.recorded.mesh
-        warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=has_writes)
+        _warn_of_layout(graph, recording.recorded.mesh)
         return _CompiledCall(trace, recording.structure)
+
+
+def _warn_of_layout(graph: Graph, mesh: Mesh) -> None:
+    """Warns of rules and axes of a mesh that a recorded program does not use.
+
+    Raises:
+      LayoutError: instead of a warning, if the mesh is strict.
+    """
+    has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
+    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=has_writes)

@@ -18,6 +18,7 @@ from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.function import Function
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.names.arguments import as_bytes
+from meshtf.runtime.runtimes import RuntimeName, as_runtime_name
 from meshtf.runtime.spmd import Export
 
 
@@ -26,6 +27,7 @@ def explain(
     *args: Any,
     device_memory: float | str | None = None,
     hardware: Hardware | str | None = None,
+    runtime: RuntimeName | None = None,
     **kwargs: Any,
 ) -> Forecast:
     """Returns a forecast of a call fn(*args, **kwargs): its ops, communication, FLOPs and
@@ -44,20 +46,24 @@ def explain(
       hardware: the profile of the devices, such as "h100", or the path of a file that
         `python -m meshtf calibrate` wrote: the forecast then has the time of a step; None:
         it has none.
+      runtime: whose memory it is, that of "placed" or that of "spmd", which XLA plans; None:
+        that which the devices of the mesh need. On an abstract mesh it is "spmd" if
+        `hardware` has XLA, as accelerators do, and as `mtf.search` counts, else "placed".
       **kwargs: the keyword arguments of the call.
 
     Returns:
       A `Forecast`: print it, or save it as JSON or HTML. If recording raises an error, the
       forecast has the ops before it, and `error` is its text.
+
+    Raises:
+      LayoutError: the mesh is strict, and has a rule for a dimension that no program has, as
+        a call would raise it; otherwise that is a warning.
     """
     function, args = as_function(fn, args)
-    if hardware is None:
-        result = function.explain(*args, **kwargs)
-        size = None
-    else:
-        profile = as_hardware(hardware)
-        result = function.forecast_call(args, kwargs, hardware=profile)
-        size = profile.memory
+    profile = None if hardware is None else as_hardware(hardware)
+    under_xla = None if runtime is None else as_runtime_name(runtime) == "spmd"
+    result = function.forecast_call(args, kwargs, under_xla, hardware=profile)
+    size = None if profile is None else profile.memory
     if device_memory is not None:
         size = as_bytes("device_memory", device_memory)
     return dataclasses.replace(result, device_memory=size)

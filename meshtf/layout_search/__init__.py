@@ -10,6 +10,7 @@ Contents:
     beginning   the forward pass of a recorded program, planned on any mesh
     pricing     one plan for each structure, and its time and memory for all sizes of axes
     pipelines   the time and memory of pipelines, from the program without stages
+    order       candidates from the fastest on, and of equal ones the simplest
     candidates  the best layouts, planned in full
     measure     the best layouts, run for a few steps
     result      the table of the best layouts

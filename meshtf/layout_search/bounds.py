@@ -39,7 +39,7 @@ from meshtf.layout_search.beginning import (
     forward_nodes,
     nodes_before_updates,
 )
-from meshtf.layout_search.candidates import MEMORY_MARGIN
+from meshtf.layout_search.order import MEMORY_MARGIN
 from meshtf.layout_search.pipelines import (
     staged_memory,
     staged_seconds,

@@ -6,23 +6,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast
 from meshtf.forecast.outline import Outline
+from meshtf.layout_search.order import (
+    EQUAL,
+    Correction,
+    estimate_of,
+    fastest,
+    simplest_first,
+)
 from meshtf.layout_search.pricing import Prices, ordered
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 
-# Candidates whose estimated memory exceeds the limit by more than this are not planned: the
-# estimate is for the moment of another plan's peak.
-MEMORY_MARGIN = 1.1
 # Pipelines of a kind are left out once so many of them were refused.
 _MANY_REFUSED = 3
 # The stages, choices and storage of pipelines.
@@ -86,32 +87,6 @@ class Candidate:
         }
 
 
-class Estimate(NamedTuple):
-    """A layout with sizes that has no plan of its own.
-
-    Attributes:
-      mesh_settings: the arguments of `Mesh`.
-      choices: the further arguments of the program.
-      seconds: the estimated time of a step.
-    """
-
-    mesh_settings: Mapping[str, Any]
-    choices: Mapping[str, Any]
-    seconds: float
-
-
-class Correction(NamedTuple):
-    """Factors of the estimates of one kind of pipelines.
-
-    Attributes:
-      seconds: the factor of their seconds.
-      memory: the factor of their bytes.
-    """
-
-    seconds: float = 1.0
-    memory: float = 1.0
-
-
 class FullPlans:
     """The candidates that are planned in full, each once: those whose estimates are the least.
 
@@ -173,7 +148,7 @@ class FullPlans:
         seen = set()
         limits = {id(prices): self._refused_chunks(prices) for prices in all_prices}
         corrections = [self.correction_of(prices) for prices in all_prices]
-        for prices, index, seconds in _fastest(self._problem, all_prices, corrections):
+        for prices, index, seconds in fastest(self._problem, all_prices, corrections):
             if seconds > self._limit_of([candidate for candidate, _, _ in fitting]):
                 break
             if prices.grid.chunks[index] >= limits[id(prices)]:
@@ -183,23 +158,31 @@ class FullPlans:
             if key in seen:
                 continue
             seen.add(key)
-            if prices.grid.is_estimated and (id(prices), index) not in self._planned:
-                candidate: Candidate | None = self._estimated(prices, index)
-            else:
-                candidate = self._plan(prices, index)
+            candidate = self.candidate(prices, index)
             if candidate is not None and candidate.fits:
                 fitting.append((candidate, prices, index))
             if len(fitting) >= _MORE * self._count:
                 break
-        return sorted(fitting, key=lambda entry: entry[0].seconds)
+        return simplest_first(
+            (entry[0].seconds, entry[1].structure, entry) for entry in fitting
+        )
 
     def _limit_of(self, fitting: Sequence[Candidate]) -> float:
         """Returns what `limit` is if these candidates are those that fit."""
         if len(fitting) < self._count:
             return math.inf
         largest_error = max(c.estimated / c.seconds for c in fitting)
-        last_shown = sorted(c.seconds for c in fitting)[self._count - 1]
+        seconds = sorted(c.seconds for c in fitting)
+        last_shown = max(seconds[self._count - 1], seconds[0] * EQUAL)
         return last_shown * max(largest_error, 1.0)
+
+    def candidate(self, prices: Prices, index: int) -> Candidate | None:
+        """Returns a candidate with its plan, but a pipeline without one as it is estimated; None:
+        the program does not allow it.
+        """
+        if prices.grid.is_estimated and (id(prices), index) not in self._planned:
+            return self._estimated(prices, index)
+        return self._plan(prices, index)
 
     def _plan(self, prices: Prices, index: int) -> Candidate | None:
         """Returns a candidate with its plan; None: the program does not allow it."""
@@ -249,7 +232,7 @@ class FullPlans:
     def _estimated(self, prices: Prices, index: int) -> Candidate:
         """Returns a candidate without a plan."""
         factor = self.correction_of(prices)
-        estimate = _estimate(prices, index)
+        estimate = estimate_of(prices, index)
         seconds = estimate.seconds * factor.seconds
         return Candidate(
             self._problem,
@@ -282,63 +265,6 @@ def _kind_of(prices: Prices) -> _Kind:
     return structure.stages, structure.choices, structure.storage
 
 
-def _fastest(
-    problem: Problem,
-    all_prices: Sequence[Prices],
-    corrections: Sequence[Correction] = (),
-) -> Iterator[tuple[Prices, int, float]]:
-    """Yields (prices, index, seconds) of candidates that may fit, from the fastest on.
-
-    Args:
-      problem: what is searched for.
-      all_prices: the prices of all structures.
-      corrections: the factors of their estimates; (): there are none.
-    """
-    limit = problem.memory * MEMORY_MARGIN
-    heap: list[tuple[float, int, int]] = []
-    all_seconds = []
-    orders = []
-    for i, prices in enumerate(all_prices):
-        factor = corrections[i] if corrections else Correction()
-        fits = prices.memory * factor.memory <= limit
-        seconds = np.where(fits, prices.seconds * factor.seconds, np.inf)
-        order = seconds.argsort(kind="stable")
-        order = order[np.isfinite(seconds[order])]
-        all_seconds.append(seconds)
-        orders.append(order)
-        if len(order):
-            heap.append((float(seconds[order[0]]), i, 0))
-    heapq.heapify(heap)
-    while heap:
-        value, i, rank = heapq.heappop(heap)
-        order = orders[i]
-        yield all_prices[i], int(order[rank]), value
-        if rank + 1 < len(order):
-            next_value = float(all_seconds[i][order[rank + 1]])
-            heapq.heappush(heap, (next_value, i, rank + 1))
-
-
-def distinct_sizes(
-    problem: Problem, all_prices: Sequence[Prices], count: int
-) -> list[Estimate]:
-    """Returns the fastest candidates whose devices compute with other local sizes than those
-    of all faster ones; none with pipeline stages.
-
-    Args:
-      problem: what was searched for.
-      all_prices: the prices of all structures.
-      count: how many are returned, at most.
-    """
-    result: dict[frozenset[tuple[str, int]], Estimate] = {}
-    for prices, index, _ in _fastest(problem, all_prices):
-        if len(result) == count:
-            break
-        if prices.grid.stages == 1:
-            shards = frozenset(_num_shards(prices, index).items())
-            result.setdefault(shards, _estimate(prices, index))
-    return list(result.values())
-
-
 def _sizes(prices: Prices, index: int) -> tuple[int, ...]:
     """Returns the sizes of the axes of a candidate, in any order, and its numbers of
     microbatches and chunks.
@@ -348,27 +274,6 @@ def _sizes(prices: Prices, index: int) -> tuple[int, ...]:
     microbatches = int(grid.microbatches[index])
     chunks = int(grid.chunks[index])
     return (*sizes, microbatches, chunks)
-
-
-def _num_shards(prices: Prices, index: int) -> dict[str, int]:
-    """Returns into how many sections axes and microbatches divide each dimension."""
-    grid = prices.grid
-    counts = {"batch": int(grid.microbatches[index])}
-    for axis, dims in prices.structure.axes:
-        for dim in dims:
-            counts[dim] = counts.get(dim, 1) * int(grid.axes[axis][index])
-    return {dim: count for dim, count in counts.items() if count > 1}
-
-
-def _estimate(prices: Prices, index: int) -> Estimate:
-    """Returns a candidate without a plan."""
-    grid = prices.grid
-    settings = ordered(prices.structure, grid.orders[index])
-    return Estimate(
-        mesh_settings={"axes": grid.axes_text(index), **settings},
-        choices=prices.choices(index),
-        seconds=float(prices.seconds[index]),
-    )
 
 
 def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate:

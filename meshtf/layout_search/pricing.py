@@ -148,7 +148,7 @@ def make_grid(
     for sizes in all_sizes:
         size_of = dict(zip(axes, sizes))
         shards = _shards(structure, size_of)
-        if any(names.sizes[dim] % count for dim, count in shards.items()):
+        if any(names.divisors[dim] % count for dim, count in shards.items()):
             continue
         # Microbatches are sharded as the batch is.
         batch_shards = shards.get("batch")
@@ -156,7 +156,7 @@ def make_grid(
             pair
             for pair in counts
             if batch_shards is None
-            or names.sizes["batch"] % (pair[0] * batch_shards) == 0
+            or names.divisors["batch"] % (pair[0] * batch_shards) == 0
         ]
         strides = [_strides(size_of, order) for order in orders]
         rows += [(order, *pair) for pair in legal for order in orders]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,8 +18,9 @@ from meshtf.forecast import Forecast
 from meshtf.forecast.outline import Outline, outline
 from meshtf.function.function import Function
 from meshtf.function.without_running import as_function
-from meshtf.graph import ControlFlowOp, Loop, Node
+from meshtf.graph import ControlFlowOp, Loop, Node, Role
 from meshtf.graph.control_flow.body import Body
+from meshtf.graph.op_kinds import factor_of
 from meshtf.graph.recorder import Recorded
 from meshtf.hardware import Hardware
 from meshtf.layout_search.space import sharded_together
@@ -55,6 +57,11 @@ class Problem:
     devices: int
     hardware: Hardware
     memory: float
+
+    @property
+    def runtime(self) -> str:
+        """The runtime whose memory counts: "spmd" if the hardware has XLA, else "placed"."""
+        return "spmd" if self.hardware.fuses else "placed"
 
     def function(
         self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
@@ -109,9 +116,7 @@ class Problem:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LayoutWarning)
             function, args = self.function(axes, settings, choices)
-            result = function.forecast_call(
-                args, {}, under_xla=self.hardware.fuses, hardware=self.hardware
-            )
+            result = function.forecast_call(args, {}, hardware=self.hardware)
         return dataclasses.replace(result, device_memory=self.memory)
 
 
@@ -164,6 +169,9 @@ class Names:
       shapes: the shapes of all tensors of the forward pass.
       variables: the shapes of the variables that are trained.
       sizes: name -> its largest size.
+      divisors: name -> the largest number that divides all of its sizes.
+      unsharded: the names that most of the work with them needs whole, such as windows of
+        kernels: no rule shards them.
       searched: the names that decide what an axis shards.
       minor: further names, which axes shard along with those if they can; the name that most
         work has comes first.
@@ -173,6 +181,8 @@ class Names:
     shapes: tuple[Shape, ...]
     variables: tuple[Shape, ...]
     sizes: Mapping[str, int]
+    divisors: Mapping[str, int]
+    unsharded: frozenset[str]
     searched: frozenset[str]
     minor: tuple[str, ...] = ()
     scanned: frozenset[str] = frozenset()
@@ -195,7 +205,8 @@ class Names:
 
 def names_of_program(recorded: Recorded) -> Names:
     """Returns the names of a recorded program. A layout may shard those of arguments and of
-    variables, but not a dimension that a loop scans, and none that hardly any work has.
+    variables, but not a dimension that a loop scans, and none that hardly any work has, or of
+    which that work needs all elements.
     """
     shapes: dict[Shape, None] = {}
     variables: dict[Shape, None] = {}
@@ -216,14 +227,20 @@ def names_of_program(recorded: Recorded) -> Names:
             if store.kind != "state":
                 kinds[store.spec.shape] = None
     sizes: dict[str, int] = {}
+    divisors: dict[str, int] = {}
     for shape in shapes:
         for dim in shape:
             sizes[dim.name] = max(sizes.get(dim.name, 0), dim.size)
+            divisors[dim.name] = math.gcd(divisors.get(dim.name, 0), dim.size)
     stored = {name for shape in (*variables, *arguments) for name in shape.names}
-    shares = _shares(recorded.nodes, variables)
+    flops = _flops_by_name(recorded.nodes)
+    whole = _flops_by_name(recorded.nodes, unsharded=True)
+    unsharded = {n for n in whole if n in sizes and 2 * whole[n] > flops[n]}
+    shares = _shares(flops, variables)
+    shardable = stored - scanned - unsharded
     candidates = [
         name
-        for name in sorted(stored - scanned, key=lambda name: -shares.get(name, 0.0))
+        for name in sorted(shardable, key=lambda name: -shares.get(name, 0.0))
         if sizes.get(name, 0) > 1 and shares.get(name, 0.0) >= _MINOR
     ]
     searched = [name for name in candidates if shares[name] >= _MAJOR]
@@ -231,17 +248,18 @@ def names_of_program(recorded: Recorded) -> Names:
         shapes=tuple(shapes),
         variables=tuple(variables),
         sizes=sizes,
+        divisors=divisors,
+        unsharded=frozenset(unsharded),
         searched=frozenset(searched),
         minor=tuple(candidates[len(searched) :]),
         scanned=frozenset(scanned),
     )
 
 
-def _shares(nodes: Sequence[Node], variables: Iterable[Shape]) -> dict[str, float]:
+def _shares(flops: Mapping[str, float], variables: Iterable[Shape]) -> dict[str, float]:
     """Returns for each name the fraction of all FLOPs in ops that have it, or the fraction of
-    the elements of variables that have it, if that is larger.
+    the elements of variables that have it, if that is larger; `flops` are those of each name.
     """
-    flops = _flops_by_name(nodes)
     elements: dict[str, float] = {"": 0.0}
     for shape in variables:
         for name in ("", *shape.names):
@@ -254,19 +272,27 @@ def _shares(nodes: Sequence[Node], variables: Iterable[Shape]) -> dict[str, floa
     return shares
 
 
-def _flops_by_name(nodes: Sequence[Node]) -> dict[str, float]:
-    """Returns name -> the FLOPs of all ops whose inputs or outputs have it; "" -> all FLOPs."""
+def _flops_by_name(nodes: Sequence[Node], unsharded: bool = False) -> dict[str, float]:
+    """Returns name -> the FLOPs of all ops whose inputs or outputs have it; "" -> all FLOPs.
+
+    Args:
+      nodes: the ops.
+      unsharded: whether only ops count that need all elements along the name.
+    """
     result: dict[str, float] = {"": 0.0}
     for node in nodes:
         op = node.op
         if isinstance(op, ControlFlowOp):
             iterations = op.num_iterations or 1 if isinstance(op, Loop) else 1
             for body in op.bodies:
-                for name, flops in _flops_by_name(body.nodes).items():
+                for name, flops in _flops_by_name(body.nodes, unsharded).items():
                     result[name] = result.get(name, 0.0) + flops * iterations
             continue
         flops = op.flops(*(x.spec for x in node.inputs))
-        names = {name for x in (*node.inputs, *node.outputs) for name in x.shape.names}
+        tensors = node.inputs if unsharded else (*node.inputs, *node.outputs)
+        names = {name for x in tensors for name in x.shape.names}
+        if unsharded:
+            names = {n for n in names if op.role(factor_of(op, n)) is Role.UNSHARDED}
         for name in {"", *names}:
             result[name] = result.get(name, 0.0) + flops
     return result

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
-from meshtf.layout_search.candidates import (
-    Candidate,
-    Estimate,
-    FullPlans,
-    distinct_sizes,
-)
-from meshtf.layout_search.pricing import Prices, ordered
+from meshtf.layout_search.candidates import Candidate, FullPlans
+from meshtf.layout_search.order import Estimate, distinct_sizes
+from meshtf.layout_search.pricing import Prices
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 from meshtf.names.arguments import as_int
 
 MAX_FRONT = 8  # rows of the front of time and memory
-_TITLES = ("step", "measured", "memory", "of peak", "received", "waits", "idle")
+_TITLES = ("step", "measured", "memory", "MFU", "received", "waits", "idle")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +28,8 @@ class SearchResult:
       problem: what was searched for.
       best: the candidates; the first is planned in full, and so are the first pipeline and
         all that are no pipelines.
-      front: (seconds, bytes, text) of those that no other candidate beats in both; estimates.
+      front: some of those that no other candidate beats in both time and memory, from the
+        fastest on; planned in full, but for pipelines.
       num_priced: how many candidates were priced.
       num_planned: how many plans they share.
       num_pruned: how many structures have no plan of their own: a lower bound of their
@@ -46,7 +42,7 @@ class SearchResult:
 
     problem: Problem
     best: tuple[Candidate, ...]
-    front: tuple[tuple[float, float, str], ...]
+    front: tuple[Candidate, ...]
     num_priced: int
     num_planned: int
     num_pruned: int
@@ -122,6 +118,7 @@ class SearchResult:
             f"{self.num_priced:,} layouts on {devices_text(problem.devices)} "
             f"({problem.hardware.name}, {bytes_text(problem.memory)} each) priced by "
             f"{self.num_planned:,} plans in {self.seconds:.1f} s",
+            f"memory is that under the {problem.runtime} runtime",
             *self._proof(),
             "",
         ]
@@ -152,15 +149,12 @@ class SearchResult:
 
     def _front(self) -> list[str]:
         """Returns rows of the candidates that no other one beats in both time and memory."""
-        fitting = [row for row in self.front if row[1] <= self.problem.memory]
-        if len(fitting) < 2:
+        if len(self.front) < 2:
             return []
-        stride = max(1, -(-len(fitting) // MAX_FRONT))
-        lines = ["", "less memory for more time (estimates, of the kinds with a plan)"]
-        for seconds, memory, text in fitting[::stride]:
-            lines.append(
-                f"  {seconds_text(seconds):>8}  {bytes_text(memory):>9}  {text}"
-            )
+        lines = ["", "less memory for more time, of the kinds with a plan"]
+        for candidate in self.front:
+            seconds, memory = _time_and_memory(candidate)
+            lines.append(f"  {seconds:>8}  {memory:>9}  {_layout_text(candidate)}")
         return lines
 
     def _proof(self) -> list[str]:
@@ -191,24 +185,21 @@ class SearchResult:
         """Returns the columns of a candidate."""
         outline = candidate.outline
         rank = self.best.index(candidate) + 1
-        if outline is None:
-            return (
-                f"{rank}",
-                f"~{seconds_text(candidate.seconds)}",
-                *self._measured(candidate),
-                f"~{bytes_text(candidate.peak)}",
-                *["-"] * 4,
-                _layout_text(candidate),
-            )
+        seconds, memory = _time_and_memory(candidate)
+        of_plan = ["-"] * 4
+        if outline is not None:
+            of_plan = [
+                f"{outline.time.mfu:.1%}",
+                bytes_text(outline.received),
+                seconds_text(outline.time.exposed),
+                f"{outline.time.bubble:.0%}",
+            ]
         return (
             f"{rank}",
-            seconds_text(candidate.seconds),
+            seconds,
             *self._measured(candidate),
-            bytes_text(outline.peak),
-            f"{outline.time.peak_share:.1%}",
-            bytes_text(outline.received),
-            seconds_text(outline.time.exposed),
-            f"{outline.time.bubble:.0%}",
+            memory,
+            *of_plan,
             _layout_text(candidate),
         )
 
@@ -221,8 +212,15 @@ class SearchResult:
         return (seconds_text(candidate.measured),)
 
 
+def _time_and_memory(candidate: Candidate) -> tuple[str, str]:
+    """Returns the time and the peak of a candidate; with "~" if they are estimates."""
+    mark = "~" if candidate.outline is None else ""
+    texts = seconds_text(candidate.seconds), bytes_text(candidate.peak)
+    return mark + texts[0], mark + texts[1]
+
+
 def _layout_text(candidate: Candidate) -> str:
-    """Returns the settings of a candidate in one line."""
+    """Returns the settings of a candidate in one line: "data:8 | batch:data | recompute=True"."""
     stored = [
         f"{kind} {rules}"
         for kind, rules in (
@@ -231,25 +229,16 @@ def _layout_text(candidate: Candidate) -> str:
         )
         if rules
     ]
-    return _settings_text(
-        candidate.axes, [candidate.layout, *stored], candidate.choices
-    )
-
-
-def _settings_text(axes: str, rules: Sequence[str], choices: Mapping[str, Any]) -> str:
-    """Returns settings in one line, such as "data:8 | batch:data | microbatches=4"."""
-    settings = [axes or "one device"]
-    settings.extend(rule for rule in rules if rule)
-    for name, value in choices.items():
-        settings.append(f"{name}={value}")
-    return " | ".join(settings)
+    choices = [f"{name}={value}" for name, value in candidate.choices.items()]
+    rules = [rule for rule in (candidate.layout, *stored) if rule]
+    return " | ".join([candidate.axes or "one device", *rules, *choices])
 
 
 def pareto_front(
-    all_prices: Sequence[Prices], plans: FullPlans
-) -> list[tuple[float, float, str]]:
-    """Returns (seconds, bytes, text) of all candidates that no other one beats in both time
-    and memory, from the fastest on; estimates, which plans of pipelines correct.
+    problem: Problem, all_prices: Sequence[Prices], plans: FullPlans
+) -> list[Candidate]:
+    """Returns up to `MAX_FRONT` candidates that fit, none of which another one beats in both
+    time and memory, from the fastest on. They are chosen by their estimates, and then planned.
     """
     if not all_prices:
         return []
@@ -260,17 +249,16 @@ def pareto_front(
     memory = np.concatenate([p.memory * f.memory for p, f in zip(all_prices, factors)])
     owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
     front = []
-    least = np.inf
+    least = np.nextafter(problem.memory, np.inf)
     for index in np.lexsort((memory, seconds)):
         if memory[index] < least and np.isfinite(seconds[index]):
             least = memory[index]
-            prices, i = owners[index]
-            settings = ordered(prices.structure, prices.grid.orders[i])
-            stored = settings["variable_layout"] or settings["optimizer_layout"]
-            rules = [settings["layout"]]
-            if stored:
-                rules.append(f"{prices.structure.storage} {stored}")
-            axes = prices.grid.axes_text(i)
-            text = _settings_text(axes, rules, prices.choices(i))
-            front.append((float(seconds[index]), float(memory[index]), text))
-    return front
+            front.append(owners[index])
+    stride = max(1, -(-len(front) // MAX_FRONT))
+    planned = [plans.candidate(*entry) for entry in front[::stride]]
+    fitting = [candidate for candidate in planned if candidate and candidate.fits]
+    result: list[Candidate] = []
+    for candidate in sorted(fitting, key=lambda c: (c.seconds, c.peak)):
+        if not result or candidate.peak < result[-1].peak:
+            result.append(candidate)
+    return result

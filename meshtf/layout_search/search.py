@@ -252,7 +252,7 @@ class Search:
         return SearchResult(
             problem=self.problem,
             best=tuple(best),
-            front=tuple(pareto_front(self.prices, self.plans)),
+            front=tuple(pareto_front(self.problem, self.prices, self.plans)),
             num_priced=num_priced + ranking.num_candidates,
             num_planned=len(self.prices),
             num_pruned=len(ranking),
@@ -299,7 +299,7 @@ class Search:
 
     def _structures(self, names: Names) -> Iterator[Structure]:
         """Yields the structures, with each combination of the choices."""
-        stored = (names.variables, names.scanned)
+        stored = (names.variables, names.scanned, names.unsharded)
         sets = names.sets()
         if self.layout is not None:
             structure = structure_of(self.layout, Layout(()), Layout(()))

@@ -179,6 +179,7 @@ def structures(
     max_axes: int,
     variables: Sequence[Shape],
     scanned: Collection[str] = (),
+    unsharded: Collection[str] = (),
 ) -> Iterator[Structure]:
     """Yields all structures of up to `max_axes` axes; without axes, all devices are stages.
 
@@ -187,13 +188,14 @@ def structures(
       max_axes: the most axes.
       variables: the shapes of the variables that are trained.
       scanned: the dimensions that loops scan.
+      unsharded: the dimensions that no rule shards, such as windows of kernels.
     """
     for count in range(max_axes + 1):
         for combination in itertools.combinations_with_replacement(sets, count):
             axes: dict[str, tuple[str, ...]] = {}
             for dims in combination:
                 axes[axis_name(dims, axes)] = dims
-            yield from structures_of_axes(axes, variables, scanned)
+            yield from structures_of_axes(axes, variables, scanned, unsharded)
 
 
 def structures_of_names(
@@ -201,18 +203,21 @@ def structures_of_names(
     names: Sequence[str],
     variables: Sequence[Shape],
     scanned: Collection[str] = (),
+    unsharded: Collection[str] = (),
 ) -> Iterator[Structure]:
     """Yields all structures whose axes have given names. The arguments are those of
     `structures`, with the names in place of their number.
     """
     for combination in itertools.product(sets, repeat=len(names)):
-        yield from structures_of_axes(dict(zip(names, combination)), variables, scanned)
+        axes = dict(zip(names, combination))
+        yield from structures_of_axes(axes, variables, scanned, unsharded)
 
 
 def structures_of_axes(
     axes: Mapping[str, tuple[str, ...]],
     variables: Sequence[Shape],
     scanned: Collection[str] = (),
+    unsharded: Collection[str] = (),
 ) -> Iterator[Structure]:
     """Yields the structures with given axes, one for each way to store the variables.
 
@@ -223,10 +228,11 @@ def structures_of_axes(
       axes: axis -> the dimensions that it shards.
       variables: the shapes of the variables that are trained.
       scanned: the dimensions that loops scan.
+      unsharded: the dimensions that no rule shards.
     """
     in_variables = {name for shape in variables for name in shape.names}
     pairs = tuple(axes.items())
-    stored_dim = _stored_dim(pairs, variables, scanned)
+    stored_dim = _stored_dim(pairs, variables, scanned, unsharded)
     # The axes of examples along which every variable with the dimension can be sharded.
     stored_names = {
         name for shape in variables if stored_dim in shape for name in shape.names
@@ -255,15 +261,16 @@ def _stored_dim(
     axes: Sequence[tuple[str, tuple[str, ...]]],
     variables: Sequence[Shape],
     scanned: Collection[str],
+    unsharded: Collection[str],
 ) -> str:
     """Returns the dimension of most elements of variables that no axis shards, and no loop
-    scans if there is another; "" if there is none.
+    scans if there is another; "" if there is none. None is among `unsharded`.
     """
-    sharded = {dim for _, dims in axes for dim in dims}
+    excluded = {*unsharded, *(dim for _, dims in axes for dim in dims)}
     elements: dict[str, int] = {}
     for shape in variables:
         for dim in shape:
-            if dim.name not in sharded:
+            if dim.name not in excluded:
                 elements[dim.name] = elements.get(dim.name, 0) + shape.size
     return max(
         elements, key=lambda name: (name not in scanned, elements[name]), default=""

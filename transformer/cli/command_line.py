@@ -194,6 +194,20 @@ def configure_by_flags(
     )
 
 
+def runtime_of_abstract_mesh() -> str | None:
+    """Replaces the devices of the configured mesh by "abstract", which has shapes and a layout,
+    but no devices. Returns "spmd" or "placed", the runtime that the devices need; None: the
+    configuration does not say them.
+    """
+    bound = gin.get_bindings("Mesh", resolve_references=False).get("devices")
+    devices = gin_settings.resolve_macros(bound)
+    with gin.unlock_config():
+        gin.bind_parameter("Mesh.devices", "abstract")
+    if devices is None or devices == "abstract":
+        return None
+    return "spmd" if str(devices).split(":")[0] == "spmd" else "placed"
+
+
 def usage_error(argv: Sequence[str]) -> str:
     """Returns the error of a command line that can be found without TensorFlow, as text: an
     argument that is not a flag, or a gin file that does not exist; "" without an error.

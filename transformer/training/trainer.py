@@ -168,6 +168,7 @@ class Trainer:
         batch: Mapping[str, Any],
         device_memory: float | str | None = None,
         hardware: str | None = None,
+        runtime: str | None = None,
     ) -> mtf.Forecast:
         """Returns the forecast of a step: its FLOPs, communication and memory. Nothing
         runs.
@@ -178,6 +179,7 @@ class Trainer:
             forecast then says whether the step fits. None: it does not say so.
           hardware: the profile of the devices, such as "h100": the forecast then has the
             time of a step. None: it has none.
+          runtime: whose memory it is, "placed" or "spmd"; None: as `mtf.explain` has it.
         """
         step_index = np.int32(0)
         return mtf.explain(
@@ -186,6 +188,7 @@ class Trainer:
             step_index,
             device_memory=device_memory,
             hardware=hardware,
+            runtime=runtime,
         )
 
     def device_memory(self, features: Mapping[str, Any]) -> int | None:

@@ -207,6 +207,7 @@ class Run:
         self,
         device_memory: float | str | None = None,
         hardware: str | None = None,
+        runtime: str | None = None,
     ) -> mtf.Forecast:
         """Returns the forecast of a step: its FLOPs, communication and memory. No step
         runs.
@@ -216,8 +217,9 @@ class Run:
             forecast then says whether the step fits. None: it does not say so.
           hardware: the profile of the devices, such as "h100": the forecast then has the
             time of a step. None: it has none.
+          runtime: whose memory it is, "placed" or "spmd"; None: as `mtf.explain` has it.
         """
-        return self.trainer.explain(self.features(), device_memory, hardware)
+        return self.trainer.explain(self.features(), device_memory, hardware, runtime)
 
     def export(self) -> mtf.Export:
         """Returns a step as a StableHLO module of one replica."""

@@ -168,7 +168,7 @@ def _time(forecast: ForecastData) -> list[str]:
 
 def _memory(forecast: ForecastData) -> list[str]:
     """Returns the bytes of each kind, and advice if they do not fit on a device."""
-    lines = ["  memory"]
+    lines = [f"  memory under the {forecast.runtime} runtime"]
     for name, size in vars(forecast.memory).items():
         lines.append(f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}")
     if forecast.device_memory is not None:

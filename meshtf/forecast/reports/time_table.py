@@ -17,7 +17,8 @@ def time_headline(time: StepTime) -> str:
     if time.uncertainty > 0.01:
         uncertain = f" +- {time.uncertainty:.0%}"
     return (
-        f"{seconds_text(time.seconds)}{uncertain}, {time.peak_share:.1%} of peak FLOPs"
+        f"{seconds_text(time.seconds)}{uncertain}, MFU {time.mfu:.1%}, "
+        f"{time.peak_share:.1%} of peak FLOPs"
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from meshtf.forecast.report_data import StepTime, TimelineSpan
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.local_sizes import durations_of
+from meshtf.forecast.time.model_flops import model_flops
 from meshtf.forecast.time.schedule import Schedule, Span
 from meshtf.hardware import Hardware
 from meshtf.partition import Compute, Program, ReadStep, WriteStep, walk
@@ -36,9 +37,13 @@ def step_time(
 
 def time_of(schedule: Schedule) -> StepTime:
     """Returns the predicted time of a simulated program."""
-    hardware = schedule.durations.hardware
-    times = step_times(schedule, peak_dtype(schedule.program, schedule.durations))
+    program, durations = schedule.program, schedule.durations
+    hardware = durations.hardware
+    dtype = peak_dtype(program, durations)
+    times = step_times(schedule, dtype)
     plain = {name: float(value) for name, value in times.items()}
+    peak = hardware.peak_flops(dtype) * program.mesh.size
+    flops_at_peak = peak * max(plain["seconds"], 1e-30)
     collectives = {axes: float(s) for axes, s in schedule.totals.collectives.items()}
     ordered = sorted(collectives.items(), key=lambda item: -item[1])
     calls = plain["seconds"] - float(schedule.end)
@@ -49,6 +54,7 @@ def time_of(schedule: Schedule) -> StepTime:
         source=hardware.sources.get("matmul_flops", ""),
         work=tuple((kind, float(s)) for kind, s in work if s),
         collectives=tuple((axes, s) for axes, s in ordered if s),
+        mfu=model_flops(program, durations) / flops_at_peak,
         **plain,
     )
 

@@ -193,7 +193,7 @@ def test_the_first_choice_is_planned_and_a_pipeline_after_it_is_an_estimate():
     assert "~" in str(result)
     assert first.seconds <= min(candidate.seconds for candidate in others)
     # The front is corrected as these are.
-    assert result.front[0][0] == pytest.approx(first.seconds)
+    assert result.front[0].seconds == pytest.approx(first.seconds)
 
 
 def test_all_devices_may_be_stages():
