@@ -32,6 +32,11 @@ class Poison:
     number: float = math.nan
     integer: int | None = None
 
+    def set(self, number: float, integer: int | None) -> None:
+        """Sets both values."""
+        self.number = number
+        self.integer = integer
+
     def of(self, dtype: Any) -> Any:
         """Returns the value for tensors of a TensorFlow data type."""
         assert self.integer is not None
@@ -50,12 +55,12 @@ def poisoned_padding(seed: int) -> Iterator[None]:
     Args:
       seed: chooses the values among some that are likely to do harm; 0 has NaN.
     """
-    before = POISON.number, POISON.integer
-    POISON.number, POISON.integer = _HOSTILE_VALUES[seed % len(_HOSTILE_VALUES)]
+    number, integer = POISON.number, POISON.integer
+    POISON.set(*_HOSTILE_VALUES[seed % len(_HOSTILE_VALUES)])
     try:
         yield
     finally:
-        POISON.number, POISON.integer = before
+        POISON.set(number, integer)
 
 
 def with_filled_padding(
