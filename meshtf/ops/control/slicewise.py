@@ -20,6 +20,7 @@ from meshtf.graph import (
     LocalTensors,
     Op,
     Operators,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -70,6 +71,10 @@ class Slicewise(Op):
             (_bounded_matmul, _floats("b:4;o:6"), frozenset({"b", "o"})),
             ("b:4;h:8", "h:8;o:6"),
         ),
+        Sample(
+            (tf_function("linalg.inv"), _floats("b:7;i:2;j:2"), frozenset({"b"})),
+            ("b:7;i:2;j:2",),
+        ),
     )
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -80,6 +85,9 @@ class Slicewise(Op):
         if factor in self.shardable:
             return Role.MAP  # sharded inputs give sharded outputs
         return Role.UNSHARDED
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return "first"  # fn may refuse values that only padding has
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         ys = _as_tuple(self.fn(*xs))
@@ -176,6 +184,10 @@ class SlicewiseGrad(Op):
         if any(factor in shape for shape in shapes):
             return Role.UNSHARDED
         return Role.SUM
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        # With cotangents of 0, copies of the first element add nothing to a sum.
+        return "first" if input_index < len(self.input_specs) else 0.0
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         num_inputs = len(self.input_specs)
