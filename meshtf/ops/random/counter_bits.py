@@ -81,7 +81,7 @@ def index_words(
     names: Sequence[str],
     key: Any,
     strides: Mapping[str, IndexStride] = _NO_STRIDES,
-    given: Mapping[str, Any] = _NO_STRIDES,
+    input_indices: Mapping[str, Any] = _NO_STRIDES,
 ) -> Words:
     """Returns the two words of each index of each dimension, uint32.
 
@@ -92,13 +92,13 @@ def index_words(
       names: the names of the dimensions; without any, a scalar has one index.
       key: the result of `random_key`.
       strides: the strides of dimensions that count examples of a microbatch, by name.
-      given: the indices of dimensions whose indices do not follow from the shard, int32 [n],
-        by name.
+      input_indices: the indices of dimensions whose indices stand for others, int32 [n], by
+        name.
     """
     if names:
         indices = [
             _distinct_indices(
-                context, name, dim_index, strides.get(name), given.get(name)
+                context, name, dim_index, strides.get(name), input_indices.get(name)
             )
             for dim_index, name in enumerate(names)
         ]
@@ -238,7 +238,7 @@ def _distinct_indices(
     name: str,
     dim_index: int,
     stride: IndexStride | None,
-    given: Any,
+    input_indices: Any,
 ) -> Any:
     """Returns the indices in the batch of the local elements of a dimension, uint32 [size].
 
@@ -250,12 +250,12 @@ def _distinct_indices(
       name: the name of the dimension.
       dim_index: the index of the dimension in the list of dimensions.
       stride: the stride of a dimension that counts examples of a microbatch, or None.
-      given: the indices themselves, int32 [n]; None: those of the shard.
+      input_indices: the indices themselves, int32 [n]; None: those of the shard.
     """
-    if given is None:
+    if input_indices is None:
         index = _shard_indices(context, name)
     else:
-        index = _array_if_eager(given)
+        index = _array_if_eager(input_indices)
     if stride is not None:
         index = _index_in_batch(index, stride)
     constant = np.uint32(_GOLDEN_RATIO * dim_index & 0xFFFFFFFF)

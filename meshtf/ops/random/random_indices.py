@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from meshtf.graph import Tensor, context, current
 from meshtf.mesh import Mesh

@@ -178,10 +178,12 @@ def _words(
     # The names of parts, such as chunks of positions, are no dimensions of the entire tensor.
     parts = {name for x in index_shapes.values() for name in x.names}
     names = shape.without(*parts.difference(indexed)).names
-    given = {
+    input_indices = {
         name: tf.reshape(x, [-1]) for name, x in zip(indexed, inputs[indices_start:])
     }
-    words = index_words(context, names, key=key, strides=strides, given=given)
+    words = index_words(
+        context, names, key=key, strides=strides, input_indices=input_indices
+    )
     if not indexed:
         return words
     out = context.outputs[0]
