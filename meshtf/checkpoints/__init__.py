@@ -20,6 +20,7 @@ Contents:
 
 from typing import TYPE_CHECKING, Any
 
+from meshtf.checkpoints.foreign_format import foreign_format
 from meshtf.checkpoints.lock import only_run
 from meshtf.checkpoints.manifest import Manifest
 from meshtf.checkpoints.read import Restored, newest_complete, restore, restore_latest
@@ -38,6 +39,7 @@ __all__ = [
     "Saver",
     "WriteError",
     "check_shared",
+    "foreign_format",
     "latest",
     "newest_complete",
     "only_run",

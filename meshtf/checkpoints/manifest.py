@@ -21,8 +21,9 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from meshtf.checkpoints.foreign_format import foreign_format
 from meshtf.checkpoints.tensor_slices import Box, full_box, parse_spans
-from meshtf.errors import DamageError
+from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
 from meshtf.names.arguments import as_path, as_sequence, as_text, refuse
 
@@ -37,6 +38,7 @@ _WAY_OUT = (
 _WAY_OUT_OF_ABSENCE = (
     "mtf.checkpoints.latest(folder) returns the newest checkpoint of a folder."
 )
+_MAX_LISTED_FILES = 6  # the most files of a folder that an error lists
 _CHUNK_BYTES = 1 << 18  # fits into a processor's cache
 # The bytes that the CRC-32 is computed of, and the CRC-32.
 _CONTENTS = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
@@ -147,9 +149,11 @@ class Manifest:
         """Returns the manifest of a checkpoint.
 
         Raises:
+          CheckpointError: the folder is no checkpoint; the message says what it is.
           DamageError: the manifest is missing, was changed, or has another format.
         """
         folder = as_path("folder", folder)
+        _check_is_ours(folder)
         fields = json.loads(_verified_text(folder))
         if fields["format"] != _FORMAT:
             raise DamageError(
@@ -223,6 +227,29 @@ class Manifest:
                 INDEX,
                 f"its sum is {index.crc32}, not {self.files[INDEX].crc32}",
             )
+
+
+def _check_is_ours(folder: str) -> None:
+    """Raises CheckpointError if a path is of something else than a checkpoint of ours.
+
+    A folder without a manifest is damaged if its other files, or its name, are those of a
+    checkpoint.
+    """
+    if os.path.isfile(os.path.join(folder, FILE)):
+        return
+    foreign = foreign_format(folder)
+    if foreign:
+        raise CheckpointError(
+            f"there is no checkpoint of meshtf in {folder}.\n  {foreign}"
+        )
+    name = os.path.basename(os.path.abspath(folder))
+    has_our_files = os.path.exists(os.path.join(folder, INDEX))
+    if os.path.isdir(folder) and not has_our_files and not name.startswith("step_"):
+        files = sorted(os.listdir(folder))
+        listed = ", ".join(files[:_MAX_LISTED_FILES]) or "no files"
+        raise CheckpointError(
+            f"there is no checkpoint in {folder}, which has no {FILE}, but {listed}."
+        )
 
 
 def _crc32_text(data: bytes) -> str:

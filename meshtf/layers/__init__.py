@@ -31,7 +31,12 @@ from meshtf.layers.attention.masks import (
 )
 from meshtf.layers.attention.multi_head import MultiHeadAttention
 from meshtf.layers.attention.relative_position import RelativeBias, distance_slopes
-from meshtf.layers.attention.rotary import RotaryEmbedding, apply_rope, rope
+from meshtf.layers.attention.rotary import (
+    RotaryEmbedding,
+    RotaryScaling,
+    apply_rope,
+    rope,
+)
 from meshtf.layers.batch_normalization import BatchNorm
 from meshtf.layers.convolution import Conv, ConvTranspose, SeparableConv
 from meshtf.layers.dense_layer import Dense
@@ -78,6 +83,7 @@ __all__ = [
     "Repeat",
     "Reversible",
     "RotaryEmbedding",
+    "RotaryScaling",
     "SeparableConv",
     "ZigzagOrder",
     "add_noise",

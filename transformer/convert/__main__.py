@@ -2,10 +2,14 @@
 
     python -m transformer.convert --from=hf --model_dir=bert-base-uncased --output=runs/bert
     python -m transformer.convert --to=hf --model_dir=runs/bert --output=bert-again
+    python -m transformer.convert --from=google_bert --model_dir=uncased_L-12_H-768_A-12 \\
+        --output=runs/bert
 
 A folder of Hugging Face has config.json and safetensors files; a training run has
-checkpoints and config.gin. Converting a model and converting it back changes no bit. Nothing
-is downloaded or overwritten. Exit code: 0, or 1 if there is an error.
+checkpoints and config.gin; Google's BERT is a checkpoint of TensorFlow 1. Converting a model
+and converting it back changes no bit. What the folder has besides, such as the tokenizer and
+special ids, goes along. Nothing is downloaded or overwritten. Exit code: 0, or 1 if there is an
+error.
 """
 
 from __future__ import annotations
@@ -20,7 +24,10 @@ from transformer.cli import command_line
 from transformer.cli.program import run_main
 
 _FROM = flags.DEFINE_enum(
-    "from", None, ["hf"], "The format of --model_dir, if it is not a training run."
+    "from",
+    None,
+    ["hf", "google_bert"],
+    "The format of --model_dir, if it is not a training run.",
 )
 _TO = flags.DEFINE_enum(
     "to", None, ["hf"], "The format of --output, if it is not a training run."
@@ -47,10 +54,18 @@ _VOCAB_MULTIPLE = flags.DEFINE_integer(
 def main(argv: Sequence[str]) -> None:
     """Reads the model in a folder, and writes it to another one in the other format."""
     if (_FROM.value is None) == (_TO.value is None):
-        command_line.exit_with_message("Give either --from=hf or --to=hf.")
+        command_line.exit_with_message(
+            "Give one of --from=hf, --from=google_bert and --to=hf."
+        )
     # Imports of TensorFlow are in functions, so that --help is fast.
     import meshtf as mtf
-    from transformer.convert import hugging_face, training_runs, vocabulary_files
+    from transformer.convert import (
+        google_bert,
+        hugging_face,
+        source_files,
+        training_runs,
+        vocabulary_files,
+    )
     from transformer.data.atomic_files import check_writable
 
     mesh = mtf.Mesh("")  # one device
@@ -58,7 +73,10 @@ def main(argv: Sequence[str]) -> None:
         command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, name="--output", folder=True)
         if _FROM.value:
-            model = hugging_face.read_model(
+            read_model = hugging_face.read_model
+            if _FROM.value == "google_bert":
+                read_model = google_bert.read_google_bert
+            model = read_model(
                 _MODEL_DIR.value,
                 mesh,
                 scanned=_SCANNED.value,
@@ -66,19 +84,42 @@ def main(argv: Sequence[str]) -> None:
             )
             vocabulary = vocabulary_files.read_vocabulary(_MODEL_DIR.value)
             training_runs.write_run(model, _OUTPUT.value, vocabulary)
+            written_dtype = "float32"
         else:
             model = training_runs.read_run(_MODEL_DIR.value, mesh)
-            hugging_face.write_model(model, _OUTPUT.value)
+            written_dtype = hugging_face.write_model(model, _OUTPUT.value)
     num_parameters = sum(variable.shape.size for variable in model.variables)
     print(
         f"{_OUTPUT.value}: {type(model).__name__}, {num_parameters:,} parameters in "
         f"{len(model.variables)} variables\n{model.architecture}"
     )
+    source = source_files.source_config(model.source_files)
+    print(_dtypes_line(source.get("dtype", "float32"), written_dtype))
     if _FROM.value:
         description = str(vocabulary)
         if vocabulary is None:
             description = "not known, so it is not compared when the model is used"
         print(f"vocabulary: {description}")
+
+
+def _dtypes_line(source_dtype: str, written_dtype: str) -> str:
+    """Returns a line about data types.
+
+    Args:
+      source_dtype: the data type of the files that the model was converted from first.
+      written_dtype: the data type of the tensors that were written.
+    """
+    if written_dtype == source_dtype:
+        return f"dtype: {written_dtype}"
+    if _FROM.value:
+        return (
+            f"dtype: float32, which has every value of the {source_dtype} files; converted "
+            f"back, they are {source_dtype} again unless values have changed"
+        )
+    return (
+        f"dtype: float32; {source_dtype}, of the files that the model was converted from, "
+        "would round the values"
+    )
 
 
 if __name__ == "__main__":

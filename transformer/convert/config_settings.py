@@ -1,16 +1,17 @@
 """The settings of Hugging Face's config.json: reads them, and checks that settings have the
-one value that our models support.
+one value that our models support, and that none is left over.
 
 Example:
 
     settings = Settings(json.loads(text))
     settings.require(scale_attn_weights=True)      # an error for any other value
     d_model = settings["n_embd"]
+    settings.refuse_unread(HARMLESS)               # an error for a setting of no effect here
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import meshtf as mtf
@@ -35,6 +36,7 @@ class Settings:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self._read: set[str] = set()  # names that were asked for
 
     def __getitem__(self, name: str) -> Any:
         """Returns a setting.
@@ -42,6 +44,7 @@ class Settings:
         Raises:
           CheckpointError: the setting is absent.
         """
+        self._read.add(name)
         if name not in self._values:
             raise mtf.CheckpointError(
                 f"config.json has no {name!r}, which this model needs."
@@ -50,6 +53,7 @@ class Settings:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Returns a setting; `default` if it is absent or null."""
+        self._read.add(name)
         value = self._values.get(name)
         return default if value is None else value
 
@@ -63,6 +67,7 @@ class Settings:
         Raises:
           CheckpointError: a setting has another value.
         """
+        self._read.update(supported)
         unsupported = {
             name: self._values[name]
             for name, value in supported.items()
@@ -78,6 +83,36 @@ class Settings:
                     supported="\n".join(
                         f"{name}: {supported[name]!r}" for name in unsupported
                     ),
+                )
+            )
+
+    def refuse_unread(self, harmless: Container[str]) -> None:
+        """Checks that every setting was read, since a setting that is left over may change what
+        the model computes.
+
+        Args:
+          harmless: the names of settings that need not be read. A setting that is null or
+            empty counts as absent.
+
+        Raises:
+          CheckpointError: a setting is left over.
+        """
+        unread = {
+            name: value
+            for name, value in self._values.items()
+            if name not in self._read
+            and name not in harmless
+            and value not in (None, [], {})
+        }
+        if unread:
+            raise mtf.CheckpointError(
+                mtf.errors.explain_error(
+                    "config.json has settings that this kind of model does not have here.",
+                    config="\n".join(
+                        f"{name}: {value!r:.60}" for name, value in unread.items()
+                    ),
+                    way_out="What they change would be lost. Remove those from config.json "
+                    "that change nothing of this model.",
                 )
             )
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ml_dtypes  # noqa: F401  gives NumPy the data type bfloat16
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
@@ -29,8 +30,8 @@ FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
 _MAX_LISTED_FILES = 8  # the most files of a folder that an error message lists
-# Data types, as safetensors names them, that float32 represents exactly.
-_FLOATS = ("F32", "F16", "BF16")
+# Data types, as safetensors names them, that float32 represents exactly -> their names.
+_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class _Entry(NamedTuple):
@@ -81,6 +82,12 @@ class TensorFiles(Mapping[str, np.ndarray]):
         """Returns the shape of a tensor, without reading it."""
         return self._entries[name].shape
 
+    @property
+    def common_dtype(self) -> str:
+        """The data type of all tensors, such as "bfloat16"; "float32" if they differ."""
+        dtypes = {entry.dtype for entry in self._entries.values()}
+        return _FLOATS.get(dtypes.pop(), "float32") if len(dtypes) == 1 else "float32"
+
     def __getitem__(self, name: str) -> np.ndarray:
         """Returns a tensor of floats as float32.
 
@@ -106,7 +113,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, list[str] | None]]:
     if not (folder / INDEX).is_file():
         yield folder / FILE, None
         return
-    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8-sig"))
     names_by_file: dict[str, list[str]] = {}
     for name, file in index["weight_map"].items():
         names_by_file.setdefault(file, []).append(name)
@@ -137,6 +144,7 @@ def _read_errors(folder: str | Path) -> Iterator[None]:
 def write_tensors(
     folder: str | Path,
     tensors: Mapping[str, np.ndarray],
+    dtype: str = "float32",
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Writes tensors as one file; if they are too large, as several files and an index.
@@ -144,8 +152,10 @@ def write_tensors(
     Args:
       folder: an existing folder.
       tensors: the tensors by name.
+      dtype: the data type of the tensors in the files.
       shard_bytes: the maximum bytes of a file; a larger tensor has a separate file.
     """
+    tensors = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
     shards = _split_into_shards(tensors, shard_bytes)
     files = [FILE]
     if len(shards) > 1:
@@ -163,6 +173,24 @@ def write_tensors(
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         text = json.dumps(index, indent=2) + "\n"
         Path(folder, INDEX).write_text(text, encoding="utf-8")
+
+
+def exact_dtype(tensors: Mapping[str, np.ndarray], dtype: str) -> str:
+    """Returns a data type if it has every value of the tensors exactly, otherwise "float32".
+
+    Args:
+      tensors: the tensors by name, float32.
+      dtype: the name of the data type, such as "bfloat16".
+    """
+    if dtype not in _FLOATS.values():
+        return "float32"
+    for tensor in tensors.values():
+        # Values beyond the range of float16 become infinite, and differ.
+        with np.errstate(over="ignore"):
+            rounded = tensor.astype(dtype).astype(np.float32)
+        if not np.array_equal(rounded, tensor, equal_nan=True):
+            return "float32"
+    return dtype
 
 
 def _split_into_shards(

@@ -21,10 +21,12 @@ import gin
 import meshtf as mtf
 from transformer.cli import command_line
 from transformer.convert.safetensors_files import new_folder
+from transformer.convert.source_files import read_run_files, write_run_files
 from transformer.data import Vocabulary
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
-from transformer.models.bert import Classifier, bert_architecture
+from transformer.models.bert import BertModel, Classifier
+from transformer.models.encoders.bert_variants import TextEncoder
 from transformer.training.run_record import VOCABULARY
 
 _CONFIG = "config.gin"
@@ -52,6 +54,7 @@ def write_run(
         mtf.checkpoints.save(
             str(temporary_folder), step=0, variables=variables, extra=record
         )
+        write_run_files(model.source_files, temporary_folder)
         text = "\n".join(_settings(model)) + "\n"
         (temporary_folder / _CONFIG).write_text(text, encoding="utf-8")
 
@@ -71,7 +74,10 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
     """
     checkpoint = mtf.checkpoints.latest(str(folder))
     if checkpoint is None or not Path(folder, _CONFIG).is_file():
-        raise mtf.CheckpointError(f"{folder} has no {_CONFIG}, or no checkpoint.")
+        foreign = mtf.checkpoints.foreign_format(str(folder))
+        raise mtf.CheckpointError(
+            f"{folder} has no {_CONFIG}, or no checkpoint.\n  {foreign}".rstrip()
+        )
     gin.clear_config()
     command_line.configure(files=[str(Path(folder, _CONFIG))], params=[])
     # `train.model` is a reference such as @Bert: the function of gin makes the model.
@@ -79,6 +85,7 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
     _step, path = checkpoint
     variables = {variable.name: variable for variable in model.variables}
     mtf.checkpoints.restore(path, variables, partly=True)
+    model.source_files = read_run_files(folder)
     return model
 
 
@@ -88,10 +95,12 @@ def _settings(model: Model) -> Iterator[str]:
     yield "import transformer.training.training_run"
     yield f"import {type(model).__module__}"
     yield f"\ntrain.model = @{class_name}"
-    if isinstance(model, Classifier):
+    if type(model) is Classifier:
         yield f"{class_name}.labels = {model.classes.new_dims.size}"
-    # Models of bert.py take their architecture from `bert_architecture`.
-    is_bert = type(model).__module__ == bert_architecture.__module__
+    if isinstance(model, TextEncoder):
+        yield f"{class_name}.has_pooler = {model.encoder.pooler is not None}"
+    # Models with BERT's encoder take their architecture from `bert_architecture`.
+    is_bert = isinstance(model, BertModel)
     configurable = "bert_architecture" if is_bert else "Architecture"
     settings = _fields(model.architecture)
     yield ""

@@ -50,10 +50,15 @@ _MIN_VALUES = {
     "vocab_multiple": 1,
     "embedding_size": 1,
     "block_length": 1,
+    "window": 1,
     "token_types": 0,
     "moe_every": 0,
 }
-_OPTIONAL_INTEGERS = ("kv_heads", "embedding_size")  # integer settings that may be None
+_OPTIONAL_INTEGERS = (
+    "kv_heads",
+    "embedding_size",
+    "window",
+)  # integer settings that may be None
 
 
 @gin.configurable
@@ -81,11 +86,16 @@ class Architecture:
         the residual stream, and one after the embedding).
       epsilon: the number that norms add to the variance, to avoid a division by 0.
       use_bias: whether dense layers and norms (of kind "layer") add a bias.
+      qkv_bias: whether the dense layers to queries, keys and values add a bias, if `use_bias`
+        is False.
       positions: "rotary", "learned", "sinusoidal", "relative" (T5), "sloped" (ALiBi) or
         "none".
       max_length: the count of learned positions.
       rope_theta: the base of rotary positions; the longest period is about 2 * pi *
         rope_theta positions.
+      rope_scaling: four numbers that extend rotary positions to longer texts, as in Llama 3.1
+        (see `mtf.layers.RotaryScaling`): factor, low_frequency, high_frequency, length;
+        None: positions are not scaled.
       buckets: the count of buckets of distances, for relative positions.
       max_distance: the distance from which on all distances share a bucket, for relative
         positions.
@@ -103,6 +113,8 @@ class Architecture:
       block_length: the count of queries in a block of blockwise attention and of
         "all_to_all"; the count of tokens in a chunk of ring attention; the radius of local
         attention.
+      window: the count of the last positions that a token attends to where attention is causal,
+        its own included (Mistral); None: all, or those within the radius of local attention.
       scanned: whether the block is traced once and run in a loop, with the variables of
         all blocks stacked along `layers` (as `jax.lax.scan`).
       recompute: whether the backward pass recomputes the activations of each block from
@@ -131,9 +143,11 @@ class Architecture:
     norm_place: str = "before"
     epsilon: float = 1e-6
     use_bias: bool = False
+    qkv_bias: bool = False
     positions: str = "rotary"
     max_length: int = 512
     rope_theta: float = 10000.0
+    rope_scaling: tuple[float, float, float, float] | None = None
     buckets: int = 32
     max_distance: int = 128
     token_types: int = 0
@@ -144,6 +158,7 @@ class Architecture:
     scaled_attention: bool = True
     attention: str = "full"
     block_length: int = 128
+    window: int | None = None
     scanned: bool = False
     recompute: bool = False
     dtype: str = "float32"
@@ -154,6 +169,7 @@ class Architecture:
         self._check_integers()
         self._check_fractions()
         self._check_kinds()
+        self._check_rope_scaling()
         kv_heads = self.kv_heads or self.heads
         if self.heads % kv_heads:
             raise mtf.ShapeError(
@@ -178,6 +194,13 @@ class Architecture:
             raise mtf.ParseError(
                 f"local attention has no {self.positions} positions.\n  Take "
                 'Architecture.positions = "rotary", or blockwise attention.'
+            )
+        max_window = self.block_length + 1
+        if self.attention == "local" and (self.window or 1) > max_window:
+            raise mtf.ParseError(
+                f"Architecture.window is {self.window}: local attention attends to at most "
+                f"{max_window} tokens.\n  Take an Architecture.block_length of at least "
+                f"{self.window}, or blockwise attention."
             )
         if self.may_use_ring and self.block_length % 2:
             raise mtf.ParseError(
@@ -219,6 +242,19 @@ class Architecture:
                     f"Architecture.{name} is {value!r}: it must be at least 0, and "
                     "less than 1."
                 )
+
+    def _check_rope_scaling(self) -> None:
+        """Raises ParseError for a scaling of rotary positions that is not four numbers."""
+        scaling = self.rope_scaling
+        if scaling is None:
+            return
+        if len(scaling) != 4 or not all(isinstance(x, Real) for x in scaling):
+            raise mtf.ParseError(
+                f"Architecture.rope_scaling is {scaling!r}.\n  Take four numbers: factor, "
+                "low_frequency, high_frequency, length; those of Llama 3.1 are "
+                "(8.0, 1.0, 4.0, 8192)."
+            )
+        mtf.layers.RotaryScaling(*scaling).check()
 
     def __repr__(self) -> str:
         """The sizes, and the settings that differ from their defaults."""
@@ -279,3 +315,30 @@ class Architecture:
         return mtf.layers.LayerNorm(
             mesh, dim, epsilon=self.epsilon, use_bias=self.use_bias, name=name
         )
+
+
+@gin.configurable
+def bert_architecture(**sizes: Any) -> Architecture:
+    """Returns the architecture of BERT-base (Devlin et al., 2018), in which `sizes` replace
+    settings, such as `bert_architecture(blocks=24)`.
+    """
+    base = Architecture(
+        vocab=30522,
+        d_model=768,
+        d_ff=3072,
+        heads=12,
+        d_kv=64,
+        blocks=12,
+        activation="gelu_exact",
+        dropout=0.1,
+        norm="layer",
+        norm_place="after",
+        epsilon=1e-12,
+        use_bias=True,
+        positions="learned",
+        max_length=512,
+        token_types=2,
+        tied=True,
+        scaled_logits=False,
+    )
+    return dataclasses.replace(base, **sizes)

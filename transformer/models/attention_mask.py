@@ -85,7 +85,7 @@ class AttentionMask:
       context: positions and segments of the tokens that are attended to; None: the
         queries (self-attention).
       window: the count of the last positions that a query attends to, including its
-        own; None: all.
+        own; None: that of the architecture, if attention is causal.
     """
 
     def __init__(
@@ -100,18 +100,24 @@ class AttentionMask:
         self.architecture = architecture
         self.queries = queries
         self.causal = causal
-        self.window = window
         self.relative = relative
         self.is_self_attention = context is None
+        if window is None and causal and self.is_self_attention:
+            window = architecture.window
+        self.window = window
         if context is None:
             context = queries
         self.context = context.as_context()
         self.rope: mtf.layers.RotaryEmbedding | None = None
         if self.is_self_attention and architecture.positions == "rotary":
+            scaling = None
+            if architecture.rope_scaling is not None:
+                scaling = mtf.layers.RotaryScaling(*architecture.rope_scaling)
             self.rope = mtf.layers.rope(
                 queries.positions,
                 key_dim=architecture.dim("d_kv"),
                 theta=architecture.rope_theta,
+                scaling=scaling,
             )
 
     @functools.cached_property
@@ -229,7 +235,8 @@ def make_attention(
     reduced_dims = ";".join([*architecture.head_dims.names, "d_kv"])
     settings: dict[str, Any] = {
         "dropout_rate": architecture.dropout,
-        "use_bias": architecture.use_bias,
+        "use_bias": architecture.use_bias or architecture.qkv_bias,
+        "output_bias": architecture.use_bias,
         "name": name,
         "output_initializer": residual_initializer(reduced_dims, architecture),
         "kv_heads_dim": architecture.kv_head_dims,
@@ -251,9 +258,13 @@ def make_attention(
             mesh, *dims, block=block, method=method, **settings
         )
     if architecture.attention == "local" and not is_cross_attention:
-        # A token attends to positions at a distance of at most the length of a block.
+        # A token attends to positions at a distance of at most the length of a block, or
+        # within the window.
+        radius = block
+        if architecture.window is not None:
+            radius = mtf.Dimension(LENGTH, architecture.window - 1)
         return mtf.layers.LocalAttention(
-            mesh, *dims, blocks=block, radius=block, causal=causal, **settings
+            mesh, *dims, blocks=block, radius=radius, causal=causal, **settings
         )
     return mtf.layers.MultiHeadAttention(mesh, *dims, **settings)
 

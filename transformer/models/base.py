@@ -31,6 +31,9 @@ class Model(mtf.Module):
 
     # Name of each tensor that a batch may have -> its dimensions, such as "batch; length".
     features: Mapping[str, str] = {}
+    # The files, but for tensors, of the folder that the model was converted from, by name: see
+    # `transformer.convert.source_files`.
+    source_files: Mapping[str, bytes] = {}
 
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None, name: str

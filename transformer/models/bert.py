@@ -17,14 +17,13 @@ for each example, or 0 if the example only pads the last batch.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import gin
 
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
-from transformer.models.architecture import Architecture
+from transformer.models.architecture import Architecture, bert_architecture
 from transformer.models.base import Batch, Model, add_auxiliary_losses, metric_sums
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.stack import Stack
@@ -36,33 +35,6 @@ _MASKED = "batch; masked"
 # two names, one for its inputs and one for its outputs.
 _POOLED = "d_pooled"
 _TRANSFORM = "d_transform"
-
-
-@gin.configurable
-def bert_architecture(**sizes: Any) -> Architecture:
-    """Returns the architecture of BERT-base, in which `sizes` replace settings, such as
-    `bert_architecture(blocks=24)`.
-    """
-    base = Architecture(
-        vocab=30522,
-        d_model=768,
-        d_ff=3072,
-        heads=12,
-        d_kv=64,
-        blocks=12,
-        activation="gelu_exact",
-        dropout=0.1,
-        norm="layer",
-        norm_place="after",
-        epsilon=1e-12,
-        use_bias=True,
-        positions="learned",
-        max_length=512,
-        token_types=2,
-        tied=True,
-        scaled_logits=False,
-    )
-    return dataclasses.replace(base, **sizes)
 
 
 class BertEncoder(mtf.Module):
@@ -120,7 +92,7 @@ class BertEncoder(mtf.Module):
         return x, mtf.tanh(self.pooler(first_token)), reports
 
 
-class _BertModel(Model):
+class BertModel(Model):
     """A model with a BERT encoder. The encoder's variables have the same paths in all
     subclasses, so that a fine-tuned model can read them from a pretraining checkpoint.
 
@@ -156,7 +128,7 @@ class _BertModel(Model):
 
 
 @gin.configurable
-class Bert(_BertModel):
+class Bert(BertModel):
     """BERT for pretraining: predicts masked tokens, and whether the second text of an
     example follows the first in the data.
 
@@ -166,6 +138,7 @@ class Bert(_BertModel):
         configures it.
     """
 
+    has_next_sentence = True  # False: only masked tokens, and no pooler
     features = {
         "tokens": _TOKENS,
         "token_types": _TOKENS,
@@ -179,7 +152,8 @@ class Bert(_BertModel):
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None = None
     ) -> None:
-        super().__init__(mesh, architecture, name="pretraining")
+        has_pooler = self.has_next_sentence
+        super().__init__(mesh, architecture, "pretraining", has_pooler)
         architecture = self.architecture  # the default, if the argument is None
         d_model = architecture.dim("d_model")
         vocab_dim = architecture.dim("vocab")
@@ -196,18 +170,19 @@ class Bert(_BertModel):
             self.logits_bias = mtf.Variable(
                 mesh, [vocab_dim], mtf.layers.initializers.zeros, name="logits_bias"
             )
-            self.next_sentence = mtf.layers.Dense(
-                mesh,
-                mtf.Dimension(_POOLED, architecture.d_model),
-                mtf.Dimension("classes", 2),
-                name="next_sentence",
-            )
+            if self.has_next_sentence:
+                self.next_sentence = mtf.layers.Dense(
+                    mesh,
+                    mtf.Dimension(_POOLED, architecture.d_model),
+                    mtf.Dimension("classes", 2),
+                    name="next_sentence",
+                )
 
     def __call__(
         self, batch: Batch, training: bool = False
-    ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
+    ) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
         """Returns logits of masked tokens [batch, masked, vocab], logits of the next
-        sentence [batch, classes], and the reports of mixtures of experts by block name.
+        sentence [batch, classes] or None, and the reports of mixtures by block name.
 
         Args:
           batch: int32 `tokens` and `token_types` [batch, length], and the positions of
@@ -216,7 +191,8 @@ class Bert(_BertModel):
         """
         x, pooled, reports = self.encode(batch, training)
         masked_outputs = mtf.gather(x, batch["masked_positions"], LENGTH)
-        return self.predict(masked_outputs), self.next_sentence(pooled), reports
+        pair_logits = None if pooled is None else self.next_sentence(pooled)
+        return self.predict(masked_outputs), pair_logits, reports
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns logits [..., vocab] for outputs of the encoder, [..., d_model]."""
@@ -273,7 +249,7 @@ class Bert(_BertModel):
 
 
 @gin.configurable
-class Classifier(_BertModel):
+class Classifier(BertModel):
     """Classifies texts, or pairs of texts.
 
     Args:
@@ -332,7 +308,7 @@ class Classifier(_BertModel):
 
 
 @gin.configurable
-class SpanExtractor(_BertModel):
+class SpanExtractor(BertModel):
     """Predicts which tokens of a text start and end the answer to a question (SQuAD).
 
     Args:

@@ -219,7 +219,8 @@ class Stack(mtf.Module):
         """
         all_positions = mtf.range(self.mesh, mtf.Dimension(LENGTH, num_positions))
         rope = self.attention_mask(TokenInfo(all_positions)).rope
-        num_slots = min(window or num_positions, num_positions)
+        windows = (window, self.architecture.window, num_positions)
+        num_slots = min(size for size in windows if size is not None)
         context_bias = None
         if context is not None:
             # The mask of cross-attention depends only on padding of the context, not on

@@ -48,9 +48,12 @@ class Trained(NamedTuple):
             that the model does not take.
         """
         if mtf.checkpoints.latest(model_dir) is None:
+            way_out = (
+                mtf.checkpoints.foreign_format(model_dir)
+                or "Train the model first, or name the folder of a run: --model_dir=FOLDER."
+            )
             raise mtf.CheckpointError(
-                f"there is no checkpoint in {model_dir}.\n  Train the model first, "
-                "or name the folder of a run: --model_dir=FOLDER."
+                f"there is no checkpoint in {model_dir}.\n  {way_out}"
             )
         run = training_run.Run()
         checkpoint = mtf.checkpoints.newest_complete(

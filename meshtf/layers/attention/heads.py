@@ -83,6 +83,7 @@ class Heads(Module):
         `LocalAttention`. With several there is no cache.
       kv_length_dim: the name of the positions of keys and values.
       use_bias: whether the dense layers add a bias.
+      output_bias: whether the output layer adds a bias; None: as `use_bias`.
       output_initializer: the initializer of the kernel of the output layer; default: that
         of `Dense`.
       dropout_rate: the fraction of attention weights that is dropped in training.
@@ -110,6 +111,7 @@ class Heads(Module):
         length_dims: Names,
         kv_length_dim: str,
         use_bias: bool,
+        output_bias: bool | None,
         output_initializer: Initializer | None,
         dropout_rate: float,
         dropout_broadcast: str,
@@ -149,7 +151,7 @@ class Heads(Module):
                 mesh,
                 self.query_dims,
                 model_dim,
-                use_bias=use_bias,
+                use_bias=use_bias if output_bias is None else output_bias,
                 kernel_initializer=output_initializer,
                 name="output",
             )

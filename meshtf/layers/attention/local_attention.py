@@ -136,6 +136,7 @@ class LocalAttention(Heads):
         "groups:2" of "groups:2;heads:4" for grouped-query attention; default: all.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
+      output_bias: whether the output layer adds a bias; default: as `use_bias`.
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
@@ -160,6 +161,7 @@ class LocalAttention(Heads):
         kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
+        output_bias: bool | None = None,
         name: str | None = None,
     ) -> None:
         check_bools(causal=causal)
@@ -173,6 +175,7 @@ class LocalAttention(Heads):
             length_dims=names,
             kv_length_dim="_".join([*names, "context"]),
             use_bias=use_bias,
+            output_bias=output_bias,
             output_initializer=output_initializer,
             dropout_rate=dropout_rate,
             dropout_broadcast=dropout_broadcast,

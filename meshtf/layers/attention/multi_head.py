@@ -48,6 +48,7 @@ class MultiHeadAttention(Heads):
         heads_dim="groups:2; heads:4", kv_heads_dim="groups".
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
+      output_bias: whether the output layer adds a bias; default: as `use_bias`.
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
 
     Raises:
@@ -70,6 +71,7 @@ class MultiHeadAttention(Heads):
         kv_heads_dim: ShapeLike | None = None,
         dropout_broadcast: str = "",
         scale: float | None = None,
+        output_bias: bool | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -81,6 +83,7 @@ class MultiHeadAttention(Heads):
             length_dims=length_dim,
             kv_length_dim=kv_length_dim,
             use_bias=use_bias,
+            output_bias=output_bias,
             output_initializer=output_initializer,
             dropout_rate=dropout_rate,
             dropout_broadcast=dropout_broadcast,

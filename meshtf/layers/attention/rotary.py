@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from meshtf.errors import ShapeError
+from meshtf.errors import ParseError, ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
 from meshtf.layers.mixed_precision import cast_like
@@ -23,7 +23,7 @@ from meshtf.names.arguments import check_floats, check_record
 from meshtf.ops.common.checks import single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
-from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.elementwise.where_cast_clip import cast, clip
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
@@ -42,11 +42,51 @@ class RotaryEmbedding(NamedTuple):
     sin: Tensor
 
 
+class RotaryScaling(NamedTuple):
+    """How frequencies of rotary positions are lowered for texts that are longer than those a
+    model was trained on, as in Llama 3.1 (Grattafiori et al., 2024, arXiv 2407.21783).
+
+    The count of periods of a pair of elements within `length` positions tells its new
+    frequency: from `high_frequency` periods on it is the old one, up to `low_frequency`
+    periods it is divided by `factor`, and between them it changes linearly.
+
+    Attributes:
+      factor: what low frequencies are divided by.
+      low_frequency: the count of periods of the fastest pairs that are slowed down by `factor`.
+      high_frequency: the count of periods of the slowest pairs that are not slowed down.
+      length: the count of positions that the model was trained on at first.
+    """
+
+    factor: float
+    low_frequency: float
+    high_frequency: float
+    length: float
+
+    def check(self) -> None:
+        """Raises ParseError for numbers that are no scaling."""
+        check_floats(**self._asdict())
+        is_ordered = 0 <= self.low_frequency < self.high_frequency
+        if self.factor <= 0 or self.length <= 0 or not is_ordered:
+            raise ParseError(
+                f"{self} scales no rotary positions.\n  factor and length are more than 0, "
+                "and high_frequency is more than low_frequency; those of Llama 3.1 are "
+                "RotaryScaling(8.0, 1.0, 4.0, 8192)."
+            )
+
+    def scaled(self, frequencies: Tensor) -> Tensor:
+        """Returns the new frequencies [key] of old ones, in radians a position."""
+        periods = frequencies * (self.length / (2.0 * math.pi))
+        between = self.high_frequency - self.low_frequency
+        share = clip((periods - self.low_frequency) * (1.0 / between), 0.0, 1.0)
+        return frequencies * (share + (1.0 - share) * (1.0 / self.factor))
+
+
 def rope(
     positions: Tensor,
     key_dim: ShapeLike,
     theta: float = 10000.0,
     dtype: str = "float32",
+    scaling: RotaryScaling | None = None,
 ) -> RotaryEmbedding:
     """Returns the cosines and sines [..., key] of the rotations at positions [...]. Both
     elements of pair i are rotated by the angle position * theta**(-2 i / key).
@@ -57,8 +97,10 @@ def rope(
       theta: the base of the frequencies; the slowest pair has a period of about
         2 * pi * theta positions.
       dtype: the data type of the embedding, such as "float64" for heads in float64.
+      scaling: how frequencies are lowered for longer texts; None: they are not.
 
     Raises:
+      ParseError: the numbers of `scaling` are no scaling.
       ShapeError: the size of a head is odd.
     """
     positions = as_tensor("positions", positions)
@@ -71,6 +113,10 @@ def rope(
         )
     pair_index = index_range(positions.mesh, Dimension(name, size // 2), dtype)
     frequencies = exp(pair_index * (-2.0 * math.log(theta) / size))
+    if scaling is not None:
+        check_record(RotaryScaling, scaling=scaling)
+        scaling.check()
+        frequencies = scaling.scaled(frequencies)
     angles = outer(cast(positions, dtype), frequencies)
     angles = transpose(angles, (*positions.shape.names, name))
     cosines = cos(angles)

@@ -167,7 +167,7 @@ def test_shapes_that_differ(gpt2):
     "config, message",
     [
         ({"architectures": ["OPTForCausalLM"]}, "OPTForCausalLM"),
-        ({"architectures": None}, "none"),
+        ({"architectures": None, "model_type": None}, "none"),
         ({"activation_function": "mish"}, "mish"),
         (
             {"scale_attn_by_inverse_layer_idx": True},

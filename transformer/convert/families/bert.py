@@ -1,5 +1,5 @@
-"""BERT (Devlin et al., 2018): the classes of Hugging Face transformers for pretraining,
-classification and spans.
+"""BERT (Devlin et al., 2018): the classes of Hugging Face transformers for pretraining, masked
+tokens, classification, regression and spans, and the encoder alone.
 
 The architecture is post-norm, with exact gelu. Tokens are predicted by a dense layer, a norm
 and a matmul with the embedding table. Older files call a norm's scale and bias "gamma" and
@@ -8,7 +8,7 @@ and a matmul with the embedding table. Older files call a norm's scale and bias 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from transformer.convert.config_settings import Settings, hugging_face_activation
@@ -18,6 +18,7 @@ from transformer.convert.rules import Rule, table
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
+from transformer.models.encoders.bert_variants import MaskedBert, Regressor, TextEncoder
 
 # Tables of conversion rules: Hugging Face's tensor, our variable, the axes of the tensor;
 # dimensions in brackets are merged into one axis.
@@ -50,14 +51,16 @@ _BLOCK = """
   output.LayerNorm.weight             feed_forward_norm/scale   d_model
   output.LayerNorm.bias               feed_forward_norm/bias    d_model
 """
-_PRETRAINING = """
+_MASKED_TOKENS = """
   predictions.bias                         logits_bias            vocab
   predictions.transform.dense.weight       transform/kernel       d_transform d_model
   predictions.transform.dense.bias         transform/bias         d_transform
   predictions.transform.LayerNorm.weight   transform_norm/scale   d_transform
   predictions.transform.LayerNorm.bias     transform_norm/bias    d_transform
-  seq_relationship.weight                  next_sentence/kernel   classes d_pooled
-  seq_relationship.bias                    next_sentence/bias     classes
+"""
+_NEXT_SENTENCE = """
+  seq_relationship.weight   next_sentence/kernel   classes d_pooled
+  seq_relationship.bias     next_sentence/bias     classes
 """
 _CLASSES = """
   classifier.weight   classifier/classes/kernel   classes d_pooled
@@ -73,11 +76,15 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     """Returns the arguments of `Bert` or `SpanExtractor` for a config.json, by name. The names
     of tensors are not used.
     """
+    dropout = settings.get("hidden_dropout_prob", 0.1)
     settings.require(
         position_embedding_type="absolute",
         is_decoder=False,
+        is_encoder_decoder=False,
         add_cross_attention=False,
         tie_word_embeddings=True,
+        pad_token_id=0,  # the id that our encoder leaves out
+        attention_probs_dropout_prob=dropout,  # our models have one dropout rate
     )
     d_model = settings["hidden_size"]
     heads = settings["num_attention_heads"]
@@ -90,7 +97,7 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             d_kv=d_model // heads,
             blocks=settings["num_hidden_layers"],
             activation=settings.activation("hidden_act"),
-            dropout=settings.get("hidden_dropout_prob", 0.1),
+            dropout=dropout,
             epsilon=settings.get("layer_norm_eps", 1e-12),
             max_length=settings["max_position_embeddings"],
             token_types=settings.get("type_vocab_size", 2),
@@ -102,11 +109,31 @@ def _read_classifier_config(
     settings: Settings, names: Collection[str]
 ) -> dict[str, Any]:
     """Returns the arguments of `Classifier` for a config.json, by name."""
-    settings.require(problem_type="single_label_classification")
+    settings.require(
+        problem_type="single_label_classification",
+        classifier_dropout=settings.get("hidden_dropout_prob", 0.1),
+    )
     # Without `id2label`, a config.json of Hugging Face means two classes. Only their count
     # is used, not their names.
     labels = settings.get("id2label", {0: "LABEL_0", 1: "LABEL_1"})
     return {**_read_config(settings, names), "labels": len(labels)}
+
+
+def _read_regressor_config(
+    settings: Settings, names: Collection[str]
+) -> dict[str, Any]:
+    """Returns the arguments of `Regressor` for a config.json, by name."""
+    settings.require(
+        problem_type="regression",
+        classifier_dropout=settings.get("hidden_dropout_prob", 0.1),
+    )
+    return _read_config(settings, names)
+
+
+def _read_encoder_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arguments of `TextEncoder` for a config.json, by name."""
+    has_pooler = any(name.endswith("pooler.dense.weight") for name in names)
+    return {**_read_config(settings, names), "has_pooler": has_pooler}
 
 
 def _write_config(model: Model) -> dict[str, Any]:
@@ -140,50 +167,97 @@ def _write_classifier_config(model: Classifier) -> dict[str, Any]:
     }
 
 
+def _write_regressor_config(model: Regressor) -> dict[str, Any]:
+    """Returns the settings of config.json for a model that predicts a number."""
+    return {
+        **_write_config(model),
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+        "problem_type": "regression",
+    }
+
+
 def _make_rules(
-    head_rules: list[Rule], has_pooler: bool = True
+    head_rules: list[Rule], prefix: str = "bert."
 ) -> Callable[[Any], list[Rule]]:
     """Returns the field `rules` of a family: a function of a model that returns its conversion
     rules.
 
     Args:
       head_rules: the rules of the layers after the encoder.
-      has_pooler: whether the model has a pooler.
+      prefix: the start of the names of the encoder's tensors.
     """
-    encoder_table = _EMBEDDINGS
-    if has_pooler:
-        encoder_table += _POOLER
 
     def rules(model: Any) -> list[Rule]:
         """Returns the rules of a model."""
+        encoder_table = _EMBEDDINGS
+        if model.encoder.pooler is not None:
+            encoder_table += _POOLER
         return [
-            *table(encoder_table, tensor_prefix="bert.", variable_prefix="bert/"),
+            *table(encoder_table, tensor_prefix=prefix, variable_prefix="bert/"),
             *head_rules,
             *block_rules(
                 model.encoder.stack,
                 _BLOCK,
-                tensor_prefix="bert.encoder.layer.{layer}.",
+                tensor_prefix=prefix + "encoder.layer.{layer}.",
             ),
         ]
 
     return rules
 
 
-_IGNORED_NAMES = r"\.embeddings\.position_ids$"
+def _lacks_next_sentence(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Returns whether files have no layer that tells whether a text follows another."""
+    return "cls.seq_relationship.weight" not in names
+
+
+def _is_regression(config: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Returns whether a config.json is of a model that predicts a number: transformers takes
+    one label for that, if `problem_type` does not say it.
+    """
+    problem = config.get("problem_type")
+    has_one_label = len(config.get("id2label") or "two") == 1
+    return problem == "regression" or (problem is None and has_one_label)
+
+
+_IGNORED_NAMES = r"\bembeddings\.position_ids$"
+# Older files have a pooler that the model does not use.
+_IGNORED_WITH_POOLER = rf"{_IGNORED_NAMES}|^bert\.pooler\."
+_PRETRAINING_PREFIXES = {"tensor_prefix": "cls.", "variable_prefix": "pretraining/"}
+_MASKED_TOKEN_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+BERT_MASKED = Family(
+    class_names=["BertForMaskedLM"],
+    model_class=MaskedBert,
+    accepts=_lacks_next_sentence,
+    read_config=_read_config,
+    write_config=_write_config,
+    rules=_make_rules(table(_MASKED_TOKENS, **_PRETRAINING_PREFIXES)),
+    renames=NORM_RENAMES,
+    ignored_names=_IGNORED_WITH_POOLER,
+    copies=lambda model: _MASKED_TOKEN_COPIES,
+)
 BERT = Family(
     class_names=["BertForPreTraining", "BertForMaskedLM"],
     model_class=Bert,
     read_config=_read_config,
     write_config=_write_config,
-    rules=_make_rules(
-        table(_PRETRAINING, tensor_prefix="cls.", variable_prefix="pretraining/")
-    ),
+    rules=_make_rules(table(_MASKED_TOKENS + _NEXT_SENTENCE, **_PRETRAINING_PREFIXES)),
     renames=NORM_RENAMES,
     ignored_names=_IGNORED_NAMES,
-    copies=lambda model: {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    copies=lambda model: _MASKED_TOKEN_COPIES,
+)
+BERT_REGRESSOR = Family(
+    class_names=["BertForSequenceClassification"],
+    model_class=Regressor,
+    accepts=_is_regression,
+    read_config=_read_regressor_config,
+    write_config=_write_regressor_config,
+    rules=_make_rules(table(_CLASSES)),
+    renames=NORM_RENAMES,
+    ignored_names=_IGNORED_NAMES,
 )
 BERT_CLASSIFIER = Family(
     class_names=["BertForSequenceClassification"],
@@ -199,7 +273,16 @@ BERT_SPANS = Family(
     model_class=SpanExtractor,
     read_config=_read_config,
     write_config=_write_config,
-    rules=_make_rules(table(_ENDS), has_pooler=False),
+    rules=_make_rules(table(_ENDS)),
     renames=NORM_RENAMES,
+    ignored_names=_IGNORED_WITH_POOLER,
+)
+BERT_ENCODER = Family(
+    class_names=["BertModel"],
+    model_class=TextEncoder,
+    read_config=_read_encoder_config,
+    write_config=_write_config,
+    rules=_make_rules([], prefix=""),
+    renames=[*NORM_RENAMES, (r"^bert\.", "")],
     ignored_names=_IGNORED_NAMES,
 )

@@ -41,6 +41,8 @@ class Family:
       ignored_names: a regular expression for the names of tensors that are not weights.
       copies: a function of our model, which returns the name of each tensor that files
         may repeat -> the name of its original.
+      accepts: a function (config.json, names of tensors) -> whether files of this class are
+        of this family; where several families have a class, the first one takes them.
     """
 
     class_names: Sequence[str]
@@ -51,6 +53,9 @@ class Family:
     renames: Sequence[tuple[str, str]] = ()
     ignored_names: str = ""
     copies: Callable[[Any], Mapping[str, str]] = lambda model: {}
+    accepts: Callable[[Mapping[str, Any], Collection[str]], bool] = (
+        lambda config, names: True
+    )
 
     def canonical(self, tensors: Tensors, model: Model) -> CanonicalTensors:
         """Returns the tensors of a model by their current names, without copies."""
@@ -66,5 +71,4 @@ class Family:
         return {
             "architectures": [self.class_names[0]],
             **self.write_config(model),
-            "dtype": "float32",
         }

@@ -45,7 +45,11 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     """Returns the arguments of `LanguageModel` for a config.json, by name. The names of
     tensors are not used.
     """
+    dropout = settings.get("resid_pdrop", 0.1)
     settings.require(
+        embd_pdrop=dropout,  # our models have one dropout rate
+        attn_pdrop=dropout,
+        is_encoder_decoder=False,
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
         add_cross_attention=False,
@@ -62,7 +66,7 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             d_kv=d_model // heads,
             blocks=settings["n_layer"],
             activation=settings.activation("activation_function"),
-            dropout=settings.get("resid_pdrop", 0.1),
+            dropout=dropout,
             norm="layer",
             epsilon=settings.get("layer_norm_epsilon", 1e-5),
             use_bias=True,
@@ -107,7 +111,7 @@ def _rules(model: LanguageModel) -> list[Rule]:
 
 
 GPT2 = Family(
-    class_names=["GPT2LMHeadModel"],
+    class_names=["GPT2LMHeadModel", "GPT2Model"],
     model_class=LanguageModel,
     read_config=_read_config,
     write_config=_write_config,

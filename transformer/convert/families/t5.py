@@ -67,6 +67,16 @@ def _read_config(settings: Settings, names: Collection[str]) -> dict[str, Any]:
             f"config.json has feed_forward_proj = {projection!r}; supported are "
             f"{', '.join(_PROJECTIONS)}."
         )
+    function = projection.rpartition("-")[2]  # of both, "gelu_new" and "gated-gelu"
+    settings.require(
+        is_encoder_decoder=True,
+        is_decoder=False,
+        pad_token_id=0,  # the id that our models leave out
+        decoder_start_token_id=0,  # the token before the first one
+        # Files may repeat what `feed_forward_proj` says.
+        dense_act_fn="gelu_new" if projection == "gated-gelu" else function,
+        is_gated_act=projection.startswith("gated-"),
+    )
     # If config.json has no `scale_decoder_outputs`, logits are scaled if they are tied.
     is_tied = settings.get("tie_word_embeddings", True)
     has_scaled_logits = settings.get("scale_decoder_outputs", is_tied)

@@ -1,0 +1,1 @@
+"""Models with an encoder alone, beyond those of `transformer.models.bert`."""
