@@ -44,9 +44,11 @@ from meshtf.layers.dropout import (
 from meshtf.layers.embedding import Embedding, sinusoids
 from meshtf.layers.feed_forward import DenseProduct, FeedForward
 from meshtf.layers.loss import (
+    label_weights,
     mean_squared_error,
     sigmoid_cross_entropy,
     softmax_cross_entropy,
+    weighted_mean,
     weights_nonzero,
 )
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
@@ -92,6 +94,7 @@ __all__ = [
     "distance_slopes",
     "dot_product_attention",
     "initializers",
+    "label_weights",
     "local_attention",
     "mask_bias",
     "mean_squared_error",
@@ -104,6 +107,7 @@ __all__ = [
     "sigmoid_cross_entropy",
     "sinusoids",
     "softmax_cross_entropy",
+    "weighted_mean",
     "weights_nonzero",
 ]
 
