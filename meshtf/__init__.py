@@ -57,6 +57,7 @@ from meshtf.names import Dimension, Shape
 from meshtf.ops.control.cond_and_while_loop import cond, while_loop
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
+from meshtf.ops.control.batch_means import mean_over_microbatches
 from meshtf.ops.control.loops import scan, scan_and_sum
 from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
 from meshtf.ops.control.seeds import seed
@@ -215,6 +216,7 @@ __all__ = [
     "while_loop",
     "scan",
     "scan_and_sum",
+    "mean_over_microbatches",
     "microbatches_of",
     "once_per_batch",
     "slicewise",

@@ -70,6 +70,8 @@ class Context:
         `ops/common/batch_dimensions.py`; None: the entire batch is computed.
       deferred_calls: the list that collects calls of `once_per_batch`; None: calls run
         immediately.
+      batch_means: in a microbatch, the means over all microbatches of the batch, see
+        `ops/control/batch_means.py`; None: the entire batch is computed.
       stacked_dims: in a `Repeat`, the leading dimensions of new variables, such as layers.
       mesh: the mesh of new tensors; None: the mesh of the inputs.
       check_numerics: whether eager ops raise an error for NaN and infinity.
@@ -95,6 +97,7 @@ class Context:
     stage: int | None = None
     microbatches: Any = None
     deferred_calls: Any = None
+    batch_means: Any = None
     stacked_dims: tuple[Any, ...] = ()
     mesh: Any = None
     check_numerics: bool = False

@@ -49,9 +49,11 @@ from meshtf.layers.dropout import (
 from meshtf.layers.embedding import Embedding, sinusoids
 from meshtf.layers.feed_forward import DenseProduct, FeedForward
 from meshtf.layers.loss import (
+    label_weights,
     mean_squared_error,
     sigmoid_cross_entropy,
     softmax_cross_entropy,
+    weighted_mean,
     weights_nonzero,
 )
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
@@ -98,6 +100,7 @@ __all__ = [
     "distance_slopes",
     "dot_product_attention",
     "initializers",
+    "label_weights",
     "local_attention",
     "mask_bias",
     "mean_squared_error",
@@ -110,6 +113,7 @@ __all__ = [
     "sigmoid_cross_entropy",
     "sinusoids",
     "softmax_cross_entropy",
+    "weighted_mean",
     "weights_nonzero",
 ]
 

@@ -4,6 +4,12 @@
     loss = softmax_cross_entropy(logits, labels, "vocab", weights=weights_nonzero(labels))
     loss = sigmoid_cross_entropy(logits, targets)         # independent binary labels
     loss = mean_squared_error(predictions, targets)
+    loss = weighted_mean(losses, weights)                 # of losses of your own
+
+Negative integer labels are ignored: their weight is 0, in the sum and in the divisor. In a
+microbatch (`mtf.optimizers.accumulate_gradients`, `mtf.pipeline.GPipe`) a weighted mean divides
+by the weight of the entire batch, so that the mean over microbatches is that of the batch,
+however the weights are distributed. Sums of such means are as well.
 
 For the cross entropy of each position, take `mtf.cross_entropy`.
 """
@@ -13,7 +19,8 @@ from __future__ import annotations
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.names import accumulation_dtype
+from meshtf.names import accumulation_dtype, is_integer
+from meshtf.ops.control.batch_means import mean_over_microbatches
 from meshtf.ops.elementwise.arithmetic import maximum, squared_difference
 from meshtf.ops.elementwise.unary import softplus
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -30,14 +37,14 @@ def softmax_cross_entropy(
     label_smoothing: float = 0.0,
 ) -> Tensor:
     """Returns the mean of logsumexp(logits) - logits[label] + z_loss *
-    logsumexp(logits)**2.
+    logsumexp(logits)**2 over the labels that are not negative, a scalar.
 
     The last term keeps logits from drifting away from normalized log-probabilities.
 
     Args:
       logits: the scores of the classes before the softmax, floats [..., dim].
-      labels: the target classes, integers [...]; or target probabilities, floats
-        [..., dim].
+      labels: the target classes, integers [...], of which negative ones are ignored; or
+        target probabilities, floats [..., dim].
       dim: the name of the dimension of classes.
       z_loss: the weight of the last term.
       weights: the weight of each position, [...] or a subset of these dimensions;
@@ -48,25 +55,26 @@ def softmax_cross_entropy(
     losses = cross_entropy(
         logits, labels, dim, z_loss=z_loss, label_smoothing=label_smoothing
     )
-    return _mean(losses, weights)
+    return weighted_mean(losses, label_weights(labels, weights))
 
 
 def sigmoid_cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None = None
 ) -> Tensor:
     """Returns the mean of -t log(p) - (1 - t) log(1 - p) for p = sigmoid(logits) and
-    t = targets: logits [...], targets [...] -> [].
+    t = targets: logits [...], targets [...] -> [], over the targets that are not negative.
 
     Args:
       logits: the scores before the sigmoid, floats [...]; for float16 and bfloat16 the
         loss is float32.
-      targets: the labels, 0 to 1, with the dimensions of the logits; booleans, integers
-        or floats.
+      targets: the labels, 0 to 1, with the dimensions of the logits; booleans, floats or
+        integers, of which negative ones are ignored.
       weights: the weight of each position, [...] or a subset of these dimensions;
         default: 1.
     """
+    counted = label_weights(targets, weights)
     logits, targets = _as_same_type(logits, targets)
-    return _mean(softplus(logits) - logits * targets, weights)
+    return weighted_mean(softplus(logits) - logits * targets, counted)
 
 
 def mean_squared_error(
@@ -82,7 +90,50 @@ def mean_squared_error(
         default: 1.
     """
     predictions, targets = _as_same_type(predictions, targets)
-    return _mean(squared_difference(predictions, targets), weights)
+    return weighted_mean(squared_difference(predictions, targets), weights)
+
+
+def weighted_mean(x: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Returns sum(x * weights) / sum(weights), a scalar; 0 if all weights are 0.
+
+    In a microbatch it divides by the mean weight of all microbatches of the batch instead of
+    its own weight: the mean of the results over the microbatches is the result of the batch.
+
+    Args:
+      x: floats [...].
+      weights: the weight of each element of x, [...] or a subset of these dimensions; None:
+        1. They should depend on inputs, not on the model: see
+        `mtf.mean_over_microbatches`.
+    """
+    x = as_tensor("x", x)
+    if weights is None:
+        return reduce_mean(x)
+    weights = cast(as_tensor("weights", weights), accumulation_dtype(x.dtype))
+    # Each weight applies to every entry of the dimensions that weights lack.
+    entries_per_weight = x.shape.without(*weights.shape.names).size
+    total_weight = reduce_sum(weights) * float(entries_per_weight)
+    batch_weight = mean_over_microbatches(total_weight)
+    # If all weights are 0, the mean is 0, not NaN.
+    mean = reduce_sum(x * weights) / maximum(batch_weight, 1e-9)
+    return cast(mean, x.dtype)
+
+
+def label_weights(labels: Tensor, weights: Tensor | None = None) -> Tensor | None:
+    """Returns the weight of each label in a mean, floats [...]; None: all count equally.
+
+    Negative integers are ignored, with weight 0. Labels of other types are target
+    probabilities, which all count.
+
+    Args:
+      labels: labels [...]; if they are no integers, perhaps with a dimension of classes.
+      weights: the weight of each label if it is not ignored, [...] or a subset of these
+        dimensions; None: 1.
+    """
+    labels = as_tensor("labels", labels)
+    if not is_integer(labels.dtype) or labels.dtype.startswith("u"):
+        return weights
+    is_counted = cast(labels >= 0, "float32")
+    return is_counted if weights is None else is_counted * as_tensor("weights", weights)
 
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
@@ -109,15 +160,3 @@ def _as_same_type(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         )
     dtype = accumulation_dtype(x.dtype)
     return cast(x, dtype), cast(targets, dtype)
-
-
-def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Returns the weighted mean of losses; weights may lack dimensions of losses."""
-    if weights is None:
-        return reduce_mean(losses)
-    weights = cast(as_tensor("weights", weights), losses.dtype)
-    # Each weight applies to every entry of the dimensions that weights lack.
-    losses_per_weight = losses.shape.without(*weights.shape.names).size
-    total_weight = reduce_sum(weights) * float(losses_per_weight)
-    # If all weights are 0, the mean is 0, not NaN.
-    return reduce_sum(losses * weights) / maximum(total_weight, 1e-9)

@@ -8,20 +8,30 @@ The microbatches run in one loop, whose body is traced once. Each device accumul
 local gradients, those of 16-bit types in float32. The sums are reduced across devices once,
 after the last microbatch, unless the optimizer's slots (its variables, such as moving
 averages) are sharded (FSDP, ZeRO). Deferred calls, such as updates of running means, are
-made once, with the means of their tensors over the microbatches.
+made once, with the means of their tensors over the microbatches. Weighted means in the loss
+divide by the weight of the full batch, which is computed before the loop.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from meshtf.graph import Tensor, context, current, gradients
+from meshtf.graph import (
+    Body,
+    Graph,
+    Tensor,
+    context,
+    current,
+    current_executor,
+    gradients,
+)
 from meshtf.graph.arguments import as_scalar, as_variables, check_nest
 from meshtf.names import Dimension, accumulation_dtype, nested
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.control.loops import scan_and_sum
+from meshtf.ops.control.batch_means import EagerMeans, RecordedMeans, recorded_means
+from meshtf.ops.control.loops import recorded_scan, scan_and_sum
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
     DeferredCall,
@@ -32,6 +42,7 @@ from meshtf.ops.control.microbatch import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.shapes.stack import unstack
 
 
 def accumulate_gradients(
@@ -44,12 +55,18 @@ def accumulate_gradients(
     """Returns the mean loss of all microbatches and its gradients.
 
     The result equals the loss of the full batch if loss_of is a mean over the examples
-    of `dim` with equal weights. Each microbatch takes examples at a constant stride, so
-    that a sharded batch needs no communication. Random ops index examples as in the full
-    batch, so the dropout masks are the same.
+    of `dim`, or a sum of such means: of equal weights, or computed by
+    `mtf.layers.weighted_mean` and the losses of `mtf.layers`, which divide by the weight of
+    the full batch. All microbatches count equally in what else loss_of returns: of its own
+    division by a weight of the microbatch, divide by `mtf.mean_over_microbatches(weight)`.
+
+    Each microbatch takes examples at a constant stride, so that a sharded batch needs no
+    communication. Random ops index examples as in the full batch, so the dropout masks are
+    the same.
 
     Args:
       loss_of: a function of the inputs of one microbatch that returns its loss, a scalar.
+        In eager mode, it is called twice for each microbatch if it has weighted means.
       variables: the variables to differentiate with respect to; the gradient is None for
         a variable that the loss does not depend on.
       inputs: tensors with `dim`, in any nesting.
@@ -71,47 +88,111 @@ def accumulate_gradients(
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
-    # The body can only return tensors: recording it fills in these facts.
-    facts = _BodyFacts()
-    caller = current()
-
-    def body(_: None, xs: Any) -> tuple[None, Any, None]:
-        """Returns (no carry, the terms of sums over microbatches, no stacked outputs)."""
-        index, examples = xs
-        with (
-            microbatch(dim, num_microbatches=microbatches, index=index),
-            # Random ops use the caller's iterations, not that of the microbatch: they
-            # index examples as in the full batch.
-            context(iterations=caller.iterations),
-            deferred_calls() as calls,
-        ):
-            loss = as_scalar("the loss", loss_of(examples))
-        all_grads = gradients([loss], list(variables))
-        grads = [dx for dx in all_grads if dx is not None]
-        facts.deferred_calls = calls
-        facts.has_grad = [dx is not None for dx in all_grads]
-        facts.dtypes = [x.dtype for x in (loss, *grads)]
-        deferred_tensors = [x for call in calls for x in call.tensors]
-        wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
-        terms = (_in_accumulation_dtype(loss), deferred_tensors, wide_grads)
-        return None, terms, None
-
     split_inputs = nested.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
     mesh = nested.flatten(split_inputs)[0].mesh
     indices = index_range(mesh, Dimension(MICROBATCH, microbatches))
-    _, sums, _ = scan_and_sum(
-        body, init=None, xs=(indices, split_inputs), dim=MICROBATCH
-    )
-    loss_sum, deferred_sums, grad_sums = sums
-    call_with_means(facts.deferred_calls, deferred_sums, microbatches)
-    means = []
-    for total, dtype in zip((loss_sum, *grad_sums), facts.dtypes, strict=True):
-        means.append(cast(total * (1.0 / microbatches), dtype))
-    loss, *mean_grads = means
-    remaining = iter(mean_grads)
-    return loss, [next(remaining) if present else None for present in facts.has_grad]
+    accumulation = _Accumulation(loss_of, variables, dim, microbatches)
+    return accumulation.run((indices, split_inputs))
+
+
+class _Accumulation:
+    """The loop over microbatches.
+
+    Args:
+      loss_of: the function from the inputs of a microbatch to its loss.
+      variables: the variables to differentiate with respect to.
+      dim: the dimension that is divided.
+      microbatches: the number of microbatches.
+
+    Attributes:
+      caller: the context of the caller.
+      means: the means over microbatches that the loss asks for.
+      facts: what the body cannot return.
+    """
+
+    def __init__(
+        self,
+        loss_of: Callable[[Any], Tensor],
+        variables: Sequence[Any],
+        dim: str,
+        microbatches: int,
+    ) -> None:
+        self.loss_of = loss_of
+        self.variables = list(variables)
+        self.dim = dim
+        self.microbatches = microbatches
+        self.caller = current()
+        self.means: Any = None
+        # The body can only return tensors: recording it fills in these facts.
+        self.facts = _BodyFacts()
+
+    def run(self, xs: Any) -> tuple[Tensor, list[Tensor | None]]:
+        """Returns the mean loss, and the gradient of each variable.
+
+        Args:
+          xs: the indices of microbatches, and the inputs `[..., microbatch, ...]`.
+        """
+        scan_dim = Dimension(MICROBATCH, self.microbatches)
+        if isinstance(current_executor(), Graph):
+            inputs = nested.flatten(xs)
+
+            def values_of_means(body: Body) -> Mapping[Tensor, Tensor]:
+                return recorded_means(self.means, body, inputs, self.microbatches)
+
+            _, sums, _ = recorded_scan(
+                self.body, None, xs, scan_dim, late_captures=values_of_means
+            )
+        else:
+            microbatches = [unstack(x, MICROBATCH) for x in nested.flatten(xs)]
+
+            def run(m: int) -> None:
+                """Computes the loss of microbatch m, for the means that it asks for."""
+                entries = [x[m] for x in microbatches]
+                with context(random_paths=set()):  # the same ops draw again afterwards
+                    self.loss(*nested.pack_sequence_as(xs, entries))
+
+            self.means = EagerMeans(run, self.microbatches)
+            _, sums, _ = scan_and_sum(self.body, None, xs, dim=MICROBATCH)
+        loss_sum, deferred_sums, grad_sums = sums
+        call_with_means(self.facts.deferred_calls, deferred_sums, self.microbatches)
+        means = []
+        for total, dtype in zip((loss_sum, *grad_sums), self.facts.dtypes, strict=True):
+            means.append(cast(total * (1.0 / self.microbatches), dtype))
+        loss, *mean_grads = means
+        remaining = iter(mean_grads)
+        has_grad = self.facts.has_grad
+        return loss, [next(remaining) if present else None for present in has_grad]
+
+    def loss(self, index: Tensor, examples: Any) -> tuple[Tensor, list[DeferredCall]]:
+        """Returns the loss of a microbatch, and the calls that it defers."""
+        with (
+            microbatch(self.dim, num_microbatches=self.microbatches, index=index),
+            # Random ops use the caller's iterations, not that of the microbatch: they
+            # index examples as in the full batch.
+            context(iterations=self.caller.iterations),
+            deferred_calls() as calls,
+        ):
+            return as_scalar("the loss", self.loss_of(examples)), calls
+
+    def body(self, _: None, xs: Any) -> tuple[None, Any, None]:
+        """Returns (no carry, the terms of sums over microbatches, no stacked outputs)."""
+        if isinstance(current_executor(), Graph):
+            self.means = batch_means = RecordedMeans()
+        else:
+            batch_means = self.means.again()
+        with context(batch_means=batch_means):
+            loss, calls = self.loss(*xs)
+        all_grads = gradients([loss], self.variables)
+        grads = [dx for dx in all_grads if dx is not None]
+        self.facts.deferred_calls = calls
+        self.facts.has_grad = [dx is not None for dx in all_grads]
+        self.facts.dtypes = [x.dtype for x in (loss, *grads)]
+        deferred_tensors = [x for call in calls for x in call.tensors]
+        wide_grads = [_in_accumulation_dtype(dx) for dx in grads]
+        terms = (_in_accumulation_dtype(loss), deferred_tensors, wide_grads)
+        return None, terms, None
 
 
 @dataclasses.dataclass

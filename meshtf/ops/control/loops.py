@@ -13,9 +13,10 @@ inside or outside of the loop.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
@@ -121,7 +122,7 @@ def scan_and_sum(
     if not scan_dim.size:
         return _empty_scan(body, init, xs, scan_dim)
     if isinstance(current_executor(), Graph):
-        return _recorded_scan(body, init, xs, dim=scan_dim, reverse=reverse)
+        return recorded_scan(body, init, xs, dim=scan_dim, reverse=reverse)
     return _eager_scan(body, init, xs, dim=scan_dim, reverse=reverse)
 
 
@@ -214,11 +215,19 @@ def _record(
     return _RecordedIteration(recorded_body, terms, outputs)
 
 
-def _recorded_scan(
-    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension, reverse: bool
+def recorded_scan(
+    body: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    dim: Dimension,
+    reverse: bool = False,
+    late_captures: Callable[[Body], Mapping[Tensor, Tensor]] = lambda body: {},
 ) -> tuple[Any, Any, Any]:
     """Records a scan as one `Loop` op in the current graph, and returns the results of
-    `scan_and_sum`.
+    `scan_and_sum`, whose arguments the others are.
+
+    Args:
+      late_captures: returns the values of symbolic tensors that the recorded body captures.
     """
     init_tensors = tensors_of(init, label="carry")
     recorded_body, terms, outputs = _record(body, init, xs, dim)
@@ -240,13 +249,45 @@ def _recorded_scan(
         dim=loop_dim,
         reverse=reverse,
     )
-    results = apply_all(loop, *init_tensors, *loop_inputs, *recorded_body.captures)
+    values = late_captures(recorded_body)
+    captures = [values.get(x, x) for x in recorded_body.captures]
+    results = apply_all(loop, *init_tensors, *loop_inputs, *captures)
     stacks = [_rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
     remaining = iter([*results[:stack_start], *stacks])
     carry = pack_next(init, remaining)
     sums = _pack_sums(terms, remaining)
     stacked_outputs = pack_next(outputs, remaining)
     return carry, sums, stacked_outputs
+
+
+def stack_and_sum(
+    body: Body, xs: Sequence[Tensor], dim: Dimension, num_sums: int | None = None
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Records a loop over a body, and returns sums and stacks of the body's results.
+
+    Args:
+      body: a body whose arguments are an entry of each input. Its results are the terms of
+        sums, and then what is stacked.
+      xs: the inputs, with dimension `dim`.
+      dim: the dimension that the loop scans.
+      num_sums: the number of sums; None: all results are.
+    """
+    if num_sums is None:
+        num_sums = len(body.results)
+    index = body.graph.new_argument(ITERATION)
+    body = dataclasses.replace(body, arguments=(index, *body.arguments))
+    loop_dim = Dimension(unused_dim_name(body, dim.name), dim.size)
+    loop = Loop(
+        body,
+        num_carries=0,
+        num_scanned=len(xs),
+        num_sums=num_sums,
+        dim=loop_dim,
+    )
+    loop_inputs = [_rename_dim(x, dim, loop_dim) for x in xs]
+    results = apply_all(loop, *loop_inputs, *body.captures)
+    stacks = [_rename_dim(y, loop_dim, dim) for y in results[num_sums:]]
+    return results[:num_sums], stacks
 
 
 def _rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:

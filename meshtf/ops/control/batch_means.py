@@ -1,0 +1,252 @@
+"""Means over all microbatches of a batch: what the weighted loss of a microbatch is divided by.
+
+    weight = mean_over_microbatches(mtf.reduce_sum(weights))    # equal in all microbatches
+    loss = mtf.reduce_sum(losses * weights) / weight
+
+The mean of such losses over the microbatches is the loss of the batch, since a microbatch
+counts by its weight. The first microbatch needs the weights of all others. So they are
+computed before: in a function that is recorded, by a loop with only those ops of a microbatch
+that the weights depend on; in eager mode, by a forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from meshtf.errors import DTypeError, PlanError, explain_error
+from meshtf.graph import Body, Graph, Node, Source, Spec, Tensor, context, current
+from meshtf.graph import current_executor
+from meshtf.graph.arguments import as_tensor
+from meshtf.graph.control_flow.body import BodyArgument, dependencies
+from meshtf.graph.recorder import latest_version
+from meshtf.names import Dimension, accumulation_dtype, is_floating
+from meshtf.ops.control.loops import stack_and_sum
+from meshtf.ops.control.microbatch import MICROBATCH
+from meshtf.ops.elementwise.add_n import add_n
+from meshtf.ops.elementwise.where_cast_clip import cast
+
+
+def mean_over_microbatches(x: Tensor) -> Tensor:
+    """Returns the mean of x [...] over all microbatches of the batch, in the shape of x; in
+    code that has the entire batch, x itself.
+
+    It is for what a microbatch must know about the others, such as the weight of the whole
+    batch, by which `mtf.layers.weighted_mean` divides. What x depends on is computed once
+    more, before the first microbatch: so x should depend on inputs, and not on the model.
+
+    Args:
+      x: a tensor of floats that all microbatches compute.
+
+    Raises:
+      DTypeError: x is not of floats.
+      PlanError: x depends on what an inner loop or branch computes, or on another such mean.
+    """
+    x = as_tensor("x", x)
+    if not is_floating(x.dtype):
+        raise DTypeError(
+            explain_error(
+                f"a mean over microbatches is of floats, not of {x.dtype}.",
+                tensor=repr(x),
+                source=Source.of_caller(),
+                way_out='Convert it: mtf.cast(x, "float32").',
+            )
+        )
+    means: BatchMeans | None = current().batch_means
+    if means is None:
+        return x
+    return cast(means.of(cast(x, accumulation_dtype(x.dtype))), x.dtype)
+
+
+class BatchMeans(Protocol):
+    """The means that the microbatches of a batch ask for: `Context.batch_means`."""
+
+    def of(self, x: Tensor) -> Tensor:
+        """Returns the mean over all microbatches of x, float32 or wider."""
+
+
+class RecordedMeans:
+    """The means that the recorded body of a microbatch asks for. It is made while the body is
+    recorded.
+
+    Attributes:
+      graph: the graph of the body.
+      terms: {symbolic tensor that stands for a mean: the term of a microbatch}.
+    """
+
+    def __init__(self) -> None:
+        graph = current_executor()
+        assert isinstance(graph, Graph)
+        self.graph = graph
+        self.terms: dict[Tensor, Tensor] = {}
+
+    def of(self, x: Tensor) -> Tensor:
+        """Returns a symbolic tensor for the mean of x; x itself if all microbatches compute
+        the same.
+        """
+        arguments = [y for y in _ancestors(x, self.graph) if _is_argument(y)]
+        if not arguments:
+            return x
+        if any(y.node.owner is not self.graph for y in arguments):
+            raise _unknown_in_advance(
+                x, "depends on what a loop or branch in the microbatch computes"
+            )
+        # It has the owner of tensors that the body captures, so it becomes a capture.
+        node = Node(
+            BodyArgument(x.spec),
+            inputs=(),
+            specs=(x.spec,),
+            mesh=self.graph.mesh,
+            source=Source.of_caller(),
+            context=current(),
+            owner=getattr(self.graph, "outer"),
+        )
+        (mean,) = node.outputs
+        self.terms[mean] = x
+        return mean
+
+    def used_by(self, bodies: Sequence[Body]) -> list[Tensor]:
+        """Returns the symbolic tensors of the means that bodies capture."""
+        captures = {x for body in bodies for x in body.captures}
+        return [mean for mean in self.terms if mean in captures]
+
+    def body(self, results: Sequence[Tensor], arguments: Sequence[Tensor]) -> Body:
+        """Returns the part of the body of a microbatch that computes results.
+
+        Args:
+          results: terms of means, or other tensors of the body.
+          arguments: the arguments of the body; the new one has those that it needs.
+        """
+        needed: dict[Tensor, None] = {}
+        for x in results:
+            needed.update(_ancestors(x, self.graph))
+        # Nodes of inner loops that depend on nothing in them are nodes of the new body.
+        nodes = {x.node for x in needed if not _is_argument(x)}
+        body = Body.of(
+            self.graph,
+            arguments=[x for x in arguments if x in needed],
+            nodes=sorted(nodes, key=lambda node: node.serial),
+            results=results,
+        )
+        if any(x in self.terms for x in body.captures):
+            raise _unknown_in_advance(results[0], "depends on another such mean")
+        return body
+
+
+def recorded_means(
+    means: RecordedMeans, body: Body, inputs: Sequence[Tensor], microbatches: int
+) -> dict[Tensor, Tensor]:
+    """Returns {symbolic tensor: the mean} for the means that a recorded body captures.
+
+    Args:
+      means: the means that the body asks for.
+      body: the body of a microbatch; its last arguments are entries of the inputs.
+      inputs: what microbatches are made of, `[..., microbatch, ...]`.
+      microbatches: the number of microbatches.
+    """
+    symbols = means.used_by([body])
+    if not symbols:
+        return {}
+    arguments = body.arguments[-len(inputs) :]
+    part = means.body([means.terms[x] for x in symbols], arguments)
+    stacked = dict(zip(arguments, inputs))
+    dim = Dimension(MICROBATCH, microbatches)
+    sums, _ = stack_and_sum(part, [stacked[x] for x in part.arguments], dim)
+    return dict(zip(symbols, means_of_sums(sums, microbatches)))
+
+
+def means_of_sums(sums: Sequence[Tensor], microbatches: int) -> list[Tensor]:
+    """Returns means over microbatches from sums over them. If these are microbatches of a
+    microbatch, the means are those of the whole batch.
+    """
+    return [mean_over_microbatches(x * (1.0 / microbatches)) for x in sums]
+
+
+class EagerMeans:
+    """The means of a batch in eager mode.
+
+    Args:
+      run: computes a microbatch, by its index.
+      microbatches: the number of microbatches.
+
+    Attributes:
+      values: the means, in the order in which a microbatch asks for them.
+    """
+
+    def __init__(self, run: Callable[[int], Any], microbatches: int) -> None:
+        self.values: list[Tensor] = []
+        terms = []
+        for index in range(microbatches):
+            collected = _Terms()
+            with context(batch_means=collected):
+                run(index)
+            if not collected.terms:
+                return
+            terms.append(collected.terms)
+        sums = [add_n(list(terms_of_mean)) for terms_of_mean in zip(*terms)]
+        self.values = means_of_sums(sums, microbatches)
+
+    def again(self) -> BatchMeans:
+        """Returns the means for one microbatch."""
+        return _Values(self.values)
+
+
+class _Terms:
+    """Collects the terms of means that a microbatch in eager mode asks for."""
+
+    def __init__(self) -> None:
+        self.terms: list[Tensor] = []
+
+    def of(self, x: Tensor) -> Tensor:
+        """Returns x, in place of the mean that is not known yet."""
+        self.terms.append(x)
+        return x
+
+
+class _Values:
+    """Gives means in the order in which a microbatch asks for them."""
+
+    def __init__(self, values: Sequence[Tensor]) -> None:
+        self._remaining = iter(values)
+
+    def of(self, x: Tensor) -> Tensor:
+        """Returns the next mean."""
+        return next(self._remaining)
+
+
+def _ancestors(x: Tensor, graph: Graph) -> dict[Tensor, None]:
+    """Returns x and the tensors that it depends on, of a graph and of graphs in it."""
+    ancestors: dict[Tensor, None] = {}
+    to_visit = [x]
+    while to_visit:
+        y = to_visit.pop()
+        if y in ancestors or not _is_within(y.node.owner, graph):
+            continue
+        ancestors[y] = None
+        to_visit.extend(dependencies(latest_version(y.node)))
+    return ancestors
+
+
+def _is_within(owner: Any, graph: Graph) -> bool:
+    """Returns whether the owner of a node is a graph, or the graph of a body in it."""
+    while owner is not None and owner is not graph:
+        owner = getattr(owner, "outer", None)
+    return owner is graph
+
+
+def _is_argument(x: Tensor) -> bool:
+    """Returns whether x is an argument of a body."""
+    return isinstance(x.node.op, BodyArgument)
+
+
+def _unknown_in_advance(x: Tensor, why: str) -> PlanError:
+    """Returns the error of a mean that cannot be computed before the first microbatch."""
+    return PlanError(
+        explain_error(
+            f"a weight, of which microbatches need the mean over the batch, {why}.",
+            tensor=repr(x),
+            source=Source.of_caller(),
+            way_out="Compute the weight outside of it, and let it return totals: "
+            "mtf.reduce_sum(total) / mtf.mean_over_microbatches(weight).",
+        )
+    )
