@@ -210,8 +210,15 @@ class _Values:
         self._remaining = iter(values)
 
     def of(self, x: Tensor) -> Tensor:
-        """Returns the next mean."""
-        return next(self._remaining)
+        """Returns the next mean.
+
+        Raises:
+          PlanError: a gradient rule runs the code that asks for it again.
+        """
+        mean = next(self._remaining, None)
+        if mean is None:
+            raise _unknown_in_advance(x, "is asked for again by a gradient rule")
+        return mean
 
 
 def _ancestors(x: Tensor, graph: Graph) -> dict[Tensor, None]:

@@ -36,8 +36,8 @@ from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.read_write import path_hash, scalar_input
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
-# The attributes of the context that decide which random numbers are drawn, and which
-# variables are read. Gradient rules have them from the forward pass, and all others from the
+# The attributes of the context that decide which random numbers are drawn, which variables
+# are read, and which weights means divide by. Gradient rules have them from the forward pass, and all others from the
 # backward pass.
 CAPTURED = (
     "path",
@@ -45,6 +45,7 @@ CAPTURED = (
     "random_paths",
     "iterations",
     "microbatches",
+    "batch_means",
     "random_indices",
     "layer_entries",
 )
