@@ -70,9 +70,9 @@ class Sample(NamedTuple):
       attributes: the arguments of the op's class.
       inputs: the shape of each input, after a word for its values: "b:4" has normally
         distributed floats, "half b:4" the same in bfloat16, "int b:4" integers from 0 to
-        `below` - 1, "bool b:4" booleans, "ties b:4" floats that repeat, "whole b:4" floats
-        without fractions, "positive b:4" floats above zero, "unit b:4" floats between -1
-        and 1, "complex b:4" complex numbers.
+        `below` - 1, "natural b:4" the same from 1 on, "bool b:4" booleans, "ties b:4" floats
+        that repeat, "whole b:4" floats without fractions, "positive b:4" floats above zero,
+        "unit b:4" floats between -1 and 1, "complex b:4" complex numbers.
       below: the exclusive bound of integers.
       gradient: whether to compare gradients; False if the op has none.
     """
@@ -105,7 +105,7 @@ RecordCheck: TypeAlias = Callable[[Any, Any, str], None]
 
 
 # What `Op.padding_value` returns.
-PaddingValue: TypeAlias = float | Literal["gather"] | None
+PaddingValue: TypeAlias = float | Literal["first", "gather"] | None
 
 
 class LocalContext(Protocol):
@@ -259,8 +259,10 @@ class Op(Frozen):
         """Returns the value that the padding of an input gets, along a factor, before `local`
         runs. Padding are the elements at the end of a shard, of undefined value, where the
         mesh does not divide the dimension. None: any value will do, as where elements do not
-        meet (`Role.MAP`). "gather": the op does not take padding along this factor, so that
-        the dimension is gathered first; the default for other roles.
+        meet (`Role.MAP`). "first": copies of the first element of the shard, for a function
+        that refuses some values, such as the inverse of a matrix; if a shard has no elements,
+        the dimension is gathered first. "gather": the op does not take padding along this
+        factor, so that the dimension is gathered first; the default for other roles.
         """
         return None if self.role(factor) is Role.MAP else "gather"
 

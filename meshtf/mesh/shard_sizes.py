@@ -87,3 +87,13 @@ def elements_of_shards(size: int, axis_sizes: Sequence[int]) -> tuple[int, ...]:
         num_elements(size, axis_sizes, coordinates)
         for coordinates in coordinates_of_shards
     )
+
+
+def has_empty_shard(size: int, axis_sizes: Sequence[int]) -> bool:
+    """Returns whether a shard has no elements, in some order of the axes; the arguments are
+    those of `sizes_by_axis`.
+    """
+    return any(
+        0 in elements_of_shards(size, order)
+        for order in itertools.permutations(axis_sizes)
+    )

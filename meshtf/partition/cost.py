@@ -29,7 +29,7 @@ from typing import Any
 
 from meshtf.graph import Op, OpWithStatistics, Spec, Window, factor_of, window_of
 from meshtf.mesh import Mesh, Placement, Sharded
-from meshtf.mesh.shard_sizes import shard_size
+from meshtf.mesh.shard_sizes import has_empty_shard, shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
 
@@ -119,7 +119,9 @@ def all_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, se
     return sizes
 
 
-def can_pad(factor: str, op: Op, ins: Sequence[Spec], num_axes: int = 1) -> bool:
+def can_pad(
+    factor: str, op: Op, ins: Sequence[Spec], axis_sizes: Sequence[int]
+) -> bool:
     """Returns whether shards of a factor may end with padding: no input is to be gathered (see
     `Op.padding_value`). Windows end at the last element, not at the padding, unless they wrap
     around, or the shards of several axes begin at irregular distances.
@@ -128,20 +130,23 @@ def can_pad(factor: str, op: Op, ins: Sequence[Spec], num_axes: int = 1) -> bool
       factor: the factor.
       op: the op.
       ins: the specs of its inputs.
-      num_axes: the number of axes that shard the factor.
+      axis_sizes: the sizes of the axes that shard the factor, in any order.
     """
     if isinstance(op, OpWithStatistics) and factor in op.statistics_dims():
         # Statistics meet, whatever the role of the factor is.
         if type(op).padding_value is Op.padding_value:
             return False
     for i, x in enumerate(ins):
-        for name in x.shape.names:
-            if factor_of(op, name) != factor:
+        for dim in x.shape:
+            if factor_of(op, dim.name) != factor:
                 continue
-            window = window_of(op, i, name)
-            if window is not None and (window.wrap or num_axes > 1):
+            window = window_of(op, i, dim.name)
+            if window is not None and (window.wrap or len(axis_sizes) > 1):
                 return False
-            if op.padding_value(i, factor) == "gather":
+            value = op.padding_value(i, factor)
+            if value == "gather" or (
+                value == "first" and has_empty_shard(dim.size, axis_sizes)
+            ):
                 return False
     return True
 

@@ -288,7 +288,7 @@ class _Planner:
             return True
         if not self.mesh.pads or len(sizes) > 1:
             return False
-        return can_pad(factor, self.op, self.ins, len(axes))
+        return can_pad(factor, self.op, self.ins, [self.mesh.axes[a] for a in axes])
 
     def _axes_together(self, factor: str) -> list[set[str]]:
         """Returns sets of axes that may shard a factor together: those of the layout, and

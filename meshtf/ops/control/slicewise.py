@@ -21,6 +21,7 @@ from meshtf.graph import (
     LocalTensors,
     Op,
     Operators,
+    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -115,6 +116,10 @@ class Slicewise(Op):
             ),
             ("b:4;h:8", "h:8;o:6", "b:4;o:6"),
         ),
+        Sample(
+            (tf_function("linalg.inv"), _floats("b:7;i:2;j:2"), frozenset({"b"})),
+            ("b:7;i:2;j:2",),
+        ),
     )
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -135,6 +140,14 @@ class Slicewise(Op):
     def function_name(self) -> str:
         """The name of the function, for errors."""
         return _name_of(self.fn)
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        fn: Any = self.fn
+        while isinstance(fn, TapeGradient):
+            if input_index >= fn.num_inputs:
+                return 0.0  # a cotangent of 0 adds nothing to a sum
+            fn = fn.fn
+        return "first"  # fn may refuse values that only padding has
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         ys = _as_tuple(self.fn(*xs))

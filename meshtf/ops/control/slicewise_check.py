@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Spec
-from meshtf.names import dtype_bytes, is_complex, is_floating
+from meshtf.names import dtype_bytes, is_complex, is_floating, nested
 
 _SMALL_SIZE = 3  # the size of a dimension that is not sharded
 _SMALL_HALF = 2  # the size of each half of a sharded dimension
@@ -135,7 +135,7 @@ def _function_key(fn: Any, depth: int = 3) -> Any:
       depth: the number of levels.
     """
     if isinstance(fn, (bool, int, float, str)):
-        return fn
+        return nested.exact(fn)
     fn = getattr(fn, "__func__", fn)  # the function of a bound method
     code = getattr(fn, "__code__", None)
     if code is None or depth == 0:

@@ -16,12 +16,12 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -29,11 +29,18 @@ from meshtf.graph import (
     apply,
     apply_all,
 )
-from meshtf.names import has_gradient, is_complex
+from meshtf.names import is_complex
 from meshtf.ops.common.broadcasting import align, broadcast_shape, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.complex import conj
+from meshtf.ops.elementwise.function_dtypes import (
+    LOGICAL,
+    PIECEWISE_CONSTANT,
+    REFUSES_INTEGERS,
+    TAKES_COMPLEX,
+    result_dtype,
+)
 from meshtf.ops.elementwise.fused_formulas import (
     extreme_gradients,
     logaddexp_gradients,
@@ -70,50 +77,6 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "logical_or": tf_function("logical_or"),
     "logical_xor": tf_function("not_equal"),
 }
-COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
-LOGICAL = ("logical_and", "logical_or", "logical_xor")
-# The functions that also take complex numbers.
-_TAKES_COMPLEX = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "pow",
-    "equal",
-    "not_equal",
-    "divide_no_nan",
-    "multiply_no_nan",
-    "xdivy",
-)
-# The functions that do not take integers.
-_FLOATS_ONLY = ("divide", "atan2", "logaddexp", "divide_no_nan")
-# The functions without a gradient, since they are constant almost everywhere.
-PIECEWISE_CONSTANT = ("floordiv", *COMPARISONS, *LOGICAL)
-
-
-def result_dtype(fn: str, dtype: str) -> str:
-    """Returns the data type of the result of `fn` for inputs of type `dtype`.
-
-    Raises:
-      DTypeError: `fn` does not take this type.
-    """
-    takes_bool = fn in LOGICAL or fn in ("equal", "not_equal")
-    if fn in LOGICAL and dtype != "bool":
-        way_out = "Convert it to booleans first, as in x != 0."
-    elif dtype == "bool" and not takes_bool:
-        way_out = "Convert it to numbers first, as in mtf.cast(x, 'int32')."
-    elif is_complex(dtype) and fn not in _TAKES_COMPLEX:
-        way_out = "Convert it to real numbers first: abs(x), mtf.math.real(x) or mtf.math.imag(x)."
-    elif fn in _FLOATS_ONLY and not has_gradient(dtype):
-        way_out = (
-            "Use x // y, or convert it to floats first, as in mtf.cast(x, 'float32')."
-        )
-    else:
-        return "bool" if fn in COMPARISONS else dtype
-    raise DTypeError(
-        explain_error(f"{fn} does not take the type {dtype}.", way_out=way_out)
-    )
-
 
 # The prefix that says how a function's samples are drawn: see `Sample`; default: "ties ".
 _SAMPLE_VALUES = {
@@ -144,7 +107,10 @@ def _samples_of(fn: str) -> list[Sample]:
     ]
     if fn in ("add", "maximum", "less", "not_equal"):
         samples.append(Sample((fn,), ("int b:4;d:6", "int d:6"), gradient=False))
-    if fn in _TAKES_COMPLEX:
+    if fn in REFUSES_INTEGERS:
+        inputs = ("int b:3;d:5", "natural d:5")
+        samples.append(Sample((fn,), inputs, gradient=False))
+    if fn in TAKES_COMPLEX:
         # TensorFlow's gradients of these two lack the conjugates of complex gradients.
         gradient = gradient and fn not in ("multiply_no_nan", "xdivy")
         inputs = ("complex b:4;d:6", "complex d:6")
@@ -193,6 +159,9 @@ class Binary(Op):
     def output_specs(self, x: Spec, y: Spec) -> Specs:
         dtype = result_dtype(self.fn, same_dtype(x, y))
         return (Spec(broadcast_shape(x.shape, y.shape), dtype),)
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return 1.0 if input_index == 1 and self.fn in REFUSES_INTEGERS else None
 
     def local(self, context: LocalContext, x: Any, y: Any) -> LocalTensors:
         x_shape, y_shape = context.inputs

@@ -19,6 +19,7 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
+    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -35,16 +36,19 @@ from meshtf.ops.common.broadcasting import (
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.elementwise.binary_op import (
-    COMPARISONS,
     FUNCTIONS,
-    LOGICAL,
-    PIECEWISE_CONSTANT,
     Binary,
-    result_dtype,
     zero_safe_divide,
     zero_safe_multiply,
 )
 from meshtf.ops.elementwise.complex import conj
+from meshtf.ops.elementwise.function_dtypes import (
+    COMPARISONS,
+    LOGICAL,
+    PIECEWISE_CONSTANT,
+    REFUSES_INTEGERS,
+    result_dtype,
+)
 
 # Functions that compute x ** c faster than pow, by c.
 _POWERS: dict[Any, Callable[[Any], Any]] = {
@@ -89,6 +93,8 @@ def _samples_of(fn: str) -> list[Sample]:
         samples.append(Sample((fn, value, swapped), (x,), gradient=gradient))
     if fn not in LOGICAL and fn != "divide":
         samples.append(Sample((fn, 3), ("int b:3;d:5",), gradient=False))
+    if fn in REFUSES_INTEGERS:
+        samples.append(Sample((fn, 3, True), ("natural b:3;d:5",), gradient=False))
     return samples
 
 
@@ -149,6 +155,9 @@ class Scalar(Op):
                 )
             )
         return (Spec(x.shape, result_dtype(self.fn, x.dtype)),)
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return 1.0 if self.swapped and self.fn in REFUSES_INTEGERS else None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:

@@ -14,23 +14,41 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Node, factor_of, window_of
+from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.lowering.local_context import DeviceContext
+from meshtf.runtime.lowering.padding.element_ranges import take_elements
 
 
 class Poison:
-    """What tests write into padding, so that whatever it reaches shows: NaN, and integers.
+    """What tests write into padding, so that whatever it reaches shows.
 
     Attributes:
+      floating: the value of floats.
       integer: the value of integers; None: nothing is written.
     """
 
+    floating: float = math.nan
     integer: int | None = None
+
+    def set(self, floating: float, integer: int | None) -> None:
+        """Sets both values."""
+        self.floating = floating
+        self.integer = integer
+
+    def of(self, dtype: Any) -> Any:
+        """Returns the value for tensors of a TensorFlow data type."""
+        assert self.integer is not None
+        value = self.integer if dtype.is_integer else self.floating
+        return tf.cast(np.asarray(value), dtype)  # also what the type does not have
 
 
 POISON = Poison()
+# Pairs of `floating` and `integer`: values that show, or that some kernels refuse.
+_HOSTILE_VALUES = ((math.nan, 0), (0.0, 1), (math.inf, -(2**31)), (-1.0, -1))
 
 
 @contextlib.contextmanager
@@ -38,14 +56,14 @@ def poisoned_padding(seed: int) -> Iterator[None]:
     """Poisons the padding in programs that are made in the context.
 
     Args:
-      seed: chooses the value of integers among some that are likely to do harm.
+      seed: chooses the values among some that are likely to do harm; 0 has NaN.
     """
-    before = POISON.integer
-    POISON.integer = (0, 1, -(2**31))[seed % 3]
+    floating, integer = POISON.floating, POISON.integer
+    POISON.set(*_HOSTILE_VALUES[seed % len(_HOSTILE_VALUES)])
     try:
         yield
     finally:
-        POISON.integer = before
+        POISON.set(floating, integer)
 
 
 def with_filled_padding(
@@ -62,8 +80,13 @@ def with_filled_padding(
             if not context.is_padded(factor) or window_of(node.op, i, name):
                 continue
             value = node.op.padding_value(i, factor)
-            if value is not None and value != "gather":
-                shard = _filled(shard, axis, context.num_elements(factor), value)
+            if value == "gather" or value is None:
+                continue
+            if value == "first":
+                fill = take_elements(shard, axis, start=0, stop=1, fill=0.0)
+            else:
+                fill = constant(value, shard.dtype)
+            shard = _filled(shard, axis, context.num_elements(factor), fill)
         filled.append(shard)
     return filled
 
@@ -72,15 +95,13 @@ def with_poisoned_padding(
     node: Node, context: DeviceContext, inputs: Sequence[Any]
 ) -> list[Any]:
     """Returns the inputs of a node's op on one device with `POISON` in their padding."""
-    integer = POISON.integer
-    assert integer is not None
     poisoned = []
     for i, (x, shard) in enumerate(zip(node.inputs, inputs)):
         for axis, name in enumerate(x.shape.names):
             factor = factor_of(node.op, name)
             if context.is_padded(factor) and window_of(node.op, i, name) is None:
-                value = integer if shard.dtype.is_integer else math.nan
-                shard = _filled(shard, axis, context.num_elements(factor), value)
+                poison = POISON.of(shard.dtype)
+                shard = _filled(shard, axis, context.num_elements(factor), poison)
         poisoned.append(shard)
     return poisoned
 
@@ -91,25 +112,18 @@ def with_poisoned_end(x: Any, axis: int, num_elements: Any) -> Any:
     """
     if POISON.integer is None:
         return x
-    value = POISON.integer if x.dtype.is_integer else math.nan
-    return _filled(x, axis, num_elements, value)
+    return _filled(x, axis, num_elements, POISON.of(x.dtype))
 
 
-def _filled(x: Any, axis: int, num_elements: Any, value: float) -> Any:
-    """Returns x with a value in place of the elements of an axis from `num_elements` on.
+def _filled(x: Any, axis: int, num_elements: Any, fill: Any) -> Any:
+    """Returns x with others in place of the elements of an axis from `num_elements` on.
 
     Args:
       x: the tensor.
       axis: the axis.
       num_elements: the number of elements that stay, a scalar int32 tensor.
-      value: the value; infinity is the largest value of an integer type.
+      fill: the other element: a scalar, or a tensor like x of size 1 along the axis.
     """
-    if x.dtype.is_bool:
-        fill = tf.constant(value > 0)
-    elif x.dtype.is_integer and math.isinf(value):
-        fill = tf.constant(x.dtype.max if value > 0 else x.dtype.min, x.dtype)
-    else:
-        fill = tf.cast(value, x.dtype)
     shape = [1] * len(x.shape)
     shape[axis] = int(x.shape[axis])
     stays = tf.reshape(tf.range(shape[axis]) < num_elements, shape)

@@ -91,7 +91,7 @@ def check_sample(
     """
     report = Report(label(op_class), seed)
     sample = op_class.conformance_samples[index]
-    with warnings.catch_warnings(), poisoned_padding(seed):
+    with warnings.catch_warnings(), poisoned_padding(seed + index):
         warnings.simplefilter("ignore", LayoutWarning)  # unusual layouts are intended
         try:
             case = reference_case(op_class, sample, seed, devices)

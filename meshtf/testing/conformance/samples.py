@@ -10,6 +10,7 @@ A description of an input is a shape, with a kind of values in front of it; with
 values are normal float32:
 
     int         int32 from 0 to below - 1
+    natural     int32 from 1 to below - 1
     bool        False or True
     ties        multiples of 0.75 from -0.75 to 1.5: values repeat
     whole       0 or 3
@@ -38,7 +39,17 @@ from meshtf.names import Shape
 
 # The axes of the meshes on which ops are checked.
 MESHES = ("x:2;y:2", "x:2", "x:4")
-_KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex", "half")
+_KINDS = (
+    "int",
+    "natural",
+    "bool",
+    "ties",
+    "positive",
+    "unit",
+    "whole",
+    "complex",
+    "half",
+)
 
 
 class NamedArray(NamedTuple):
@@ -110,6 +121,8 @@ def draw(description: str, below: int, rng: np.random.Generator) -> NamedArray:
     sizes = shape.sizes
     if kind == "int":
         array = rng.integers(0, below, sizes).astype("int32")
+    elif kind == "natural":
+        array = rng.integers(1, below, sizes).astype("int32")
     elif kind == "bool":
         array = rng.integers(0, 2, sizes).astype("bool")
     elif kind == "ties":
