@@ -18,6 +18,7 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Cotangents,
+    Graph,
     LocalTensors,
     Op,
     Operators,
@@ -28,12 +29,17 @@ from meshtf.graph import (
     Specs,
     Tensor,
     apply_all,
+    current_executor,
 )
 from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.control.slicewise_check import check_names, check_slices
+from meshtf.ops.control.slicewise_check import (
+    check_names,
+    check_result_specs,
+    check_slices,
+)
 
 
 def _bounded_matmul(x: Any, w: Any) -> Any:
@@ -244,10 +250,14 @@ def slicewise(
       check: whether to test at the first call of fn, on a small input, that the results
         for two halves are halves of the result.
 
+    A TensorFlow tensor that fn reads from outside is a constant of a recorded function. A
+    tf.Variable is refused there: pass it in xs.
+
     Raises:
       ShapeError: `shardable` has a name that no input has, or that an output lacks.
       PlanError: along a name of `shardable`, results for halves differ from the result for
-        the complete input.
+        the complete input; or results have other shapes or data types than announced; or fn
+        reads a tf.Variable from outside in a recorded function.
     """
     fn = as_callable("fn", fn)
     check_bools(check=check)
@@ -261,9 +271,13 @@ def slicewise(
     inputs = [Spec(x.shape, x.dtype) for x in xs]
     dims = names_of(shardable, *(spec.shape for spec in (*inputs, *outputs)))
     check_names(dims, inputs, outputs)
+    op = Slicewise(fn, outputs, frozenset(dims))
+    if isinstance(current_executor(), Graph):
+        # Otherwise later ops would meet the wrong shape, and tell it at their lines.
+        check_result_specs(fn, inputs, outputs, op.wrong_result)
     if check and dims:
-        check_slices(fn, inputs, outputs, dims)
-    ys = apply_all(Slicewise(fn, outputs, frozenset(dims)), *xs)
+        check_slices(fn, inputs, outputs, dims, op.wrong_result)
+    ys = apply_all(op, *xs)
     if isinstance(shapes, list):
         return list(ys)
     (y,) = ys
