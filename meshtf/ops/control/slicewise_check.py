@@ -90,7 +90,6 @@ def check_slices(
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
     dims: Sequence[str],
-    wrong_result: Callable[..., str],
 ) -> None:
     """Raises PlanError if the results of a function for halves of its inputs are not halves
     of its result, or if it takes no halves. A function that passes is not tested again for
@@ -101,7 +100,6 @@ def check_slices(
       inputs: the specs of all its inputs.
       outputs: the specs of all its outputs.
       dims: the dimensions along which inputs are halved, one after another.
-      wrong_result: the method of `Slicewise`.
     """
     key = (_function_key(fn), tuple(inputs), tuple(outputs), tuple(dims))
     if key in _passed_keys:
@@ -118,9 +116,6 @@ def check_slices(
             trials.append(run_trial(fn, inputs, outputs, dims, sizes))
         if trials[-1].completed:
             break
-    if not trials[-1].completed:
-        # Results of wrong shapes are the commonest reason.
-        check_result_specs(fn, inputs, outputs, wrong_result)
     _raise_for(trials, facts)
     while len(_passed_keys) >= _MAX_PASSED_KEYS:
         oldest = next(iter(_passed_keys))

@@ -81,6 +81,8 @@ def run_trial(
         arrays = [draw(seed=i, x=x, sizes=sizes) for i, x in enumerate(inputs)]
         try:
             runs.append((arrays, _run(fn, arrays, outputs, sizes)))
+        except _WrongShapeError:
+            continue  # as for the true input, for which there is an error
         except _RefusalError as error:
             refusal = str(error)
     # A function may return NaN, and numbers without meaning, for what it does not take.
@@ -192,7 +194,11 @@ def _half_of(array: Any, x: Spec, name: str, half_index: int) -> Any:
 
 
 class _RefusalError(Exception):
-    """A function does not run on an input of a trial, or gives other results than it should."""
+    """A function does not run on an input of a trial."""
+
+
+class _WrongShapeError(_RefusalError):
+    """A function gives results of other shapes or data types than it should."""
 
 
 def _run(
@@ -204,8 +210,9 @@ def _run(
     """Returns the results of fn(*arrays) as arrays.
 
     Raises:
-      _RefusalError: fn cannot run, or the results do not have the data types of `outputs`
-        and the shapes that follow from `sizes`.
+      _RefusalError: fn cannot run.
+      _WrongShapeError: the results do not have the data types of `outputs` and the shapes
+        that follow from `sizes`.
     """
     try:
         ys = [tf.convert_to_tensor(y) for y in as_list(fn(*map(tf.constant, arrays)))]
@@ -216,7 +223,7 @@ def _run(
     results = [(y.shape.as_list(), y.dtype.name) for y in ys]
     if results != expected:
         shapes = " ".join(str(shape) for shape, _ in results)
-        raise _RefusalError(f"its results have the shapes {shapes}")
+        raise _WrongShapeError(f"its results have the shapes {shapes}")
     return [y.numpy() for y in ys]
 
 

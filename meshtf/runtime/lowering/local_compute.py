@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -139,7 +139,7 @@ def run_compute(
             inputs = with_poisoned_padding(compute.node, context, inputs)
         if mesh.pads:
             inputs = with_filled_padding(compute.node, context, inputs)
-        with captured_as_constants(functools.partial(_captured_variable, compute.node)):
+        with _functions_of_users(compute.node):
             outputs = _local_outputs(
                 compute, context, inputs, shard_of=shard_of, outline=outline
             )
@@ -195,7 +195,7 @@ def _outlined_outputs(
         traced_inputs = traced_arguments[:num_inputs]
         traced_coordinates = dict(zip(axes, traced_arguments[num_inputs:]))
         traced_context = context.with_coordinates(traced_coordinates)
-        with captured_as_constants(functools.partial(_captured_variable, compute.node)):
+        with _functions_of_users(compute.node):
             outputs = compute.node.op.local(traced_context, *traced_inputs)
         _check_outputs(compute, traced_context, outputs)
         return list(outputs)
@@ -204,6 +204,31 @@ def _outlined_outputs(
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
     function = outline(key, body, specs)
     return function(arguments)
+
+
+@contextlib.contextmanager
+def _functions_of_users(node: Node) -> Iterator[None]:
+    """Within this context run the TensorFlow functions of a node, which may be a user's: they
+    may read tensors from outside.
+
+    Raises:
+      PlanError: the function reads a variable of TensorFlow from outside, or TensorFlow has
+        no gradient of it.
+    """
+    with captured_as_constants(functools.partial(_captured_variable, node)):
+        try:
+            yield
+        except LookupError as error:
+            if not isinstance(node.op, Slicewise):
+                raise
+            raise PlanError(
+                explain_error(
+                    f"slicewise: TensorFlow cannot compute {node.op.function_name}: {error}",
+                    source=node.source,
+                    way_out="Wrap fn in tf.custom_gradient, or its input in "
+                    "mtf.stop_gradient.",
+                )
+            ) from None
 
 
 def _captured_variable(node: Node) -> PlanError:
