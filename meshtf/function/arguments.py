@@ -389,10 +389,5 @@ class ByIdentity:
 
 
 def _hashable(value: Any) -> Any:
-    """Returns a hashable form of a Python value, for a key.
-
-    Floats are compared by their `repr`, so that 0.0 and -0.0 differ and nan equals nan.
-    """
-    if isinstance(value, float):
-        return repr(value)
-    return value if value.__hash__ is not None else ByIdentity(value)
+    """Returns a hashable form of a Python value, for a key."""
+    return nested.exact(value) if value.__hash__ is not None else ByIdentity(value)

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from meshtf.names.arguments import as_bool, as_float, as_int, as_text
+from meshtf.names.nested import exact
 
 if sys.version_info >= (3, 11):
     from typing import dataclass_transform
@@ -75,6 +77,12 @@ class Frozen:
                 _make_dataclass(cls)
         return super().__new__(cls)
 
+    @functools.cached_property
+    def _exact_fields(self) -> tuple[Any, ...]:
+        """The values of all fields, which `_equal` compares."""
+        fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]
+        return tuple(exact(getattr(self, field.name)) for field in fields)
+
     def __post_init__(self) -> None:
         """Converts the values of fields of type str, int, float and bool to these types,
         such as NumPy scalars.
@@ -100,7 +108,8 @@ def _make_dataclass(cls: type) -> None:
         has_decorator = "__dataclass_fields__" in vars(base)
         if not has_decorator:
             with _module_imported(base):
-                dataclasses.dataclass(frozen=True)(base)
+                dataclasses.dataclass(frozen=True, eq=False)(base)
+                _add_comparison(base)
         fields: Any = dataclasses.fields(base)  # type: ignore[arg-type]
         # `field.type` is text in modules with `from __future__ import annotations`, which all
         # of meshtf's have; in others it is a class, and the field is not converted.
@@ -109,6 +118,27 @@ def _make_dataclass(cls: type) -> None:
         ]
         _checked_fields[base] = tuple(checked)
         _dataclasses.add(base)
+
+
+def _add_comparison(cls: Any) -> None:
+    """Gives a class `__eq__` and `__hash__`, unless it has its own."""
+    if "__eq__" not in vars(cls):
+        cls.__eq__ = _equal
+        cls.__hash__ = _hash
+
+
+def _equal(x: Frozen, y: object) -> bool:
+    """Returns whether both are of one class and have the same fields. Caches of programs take
+    equal ops for the same, so 0.0 and -0.0 differ, and so do 1, 1.0 and True.
+    """
+    if not isinstance(y, Frozen) or type(y) is not type(x):
+        return NotImplemented
+    return x._exact_fields == y._exact_fields
+
+
+def _hash(x: Frozen) -> int:
+    """Returns a number that is the same for equal objects."""
+    return hash(x._exact_fields)
 
 
 @contextlib.contextmanager

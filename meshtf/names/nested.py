@@ -16,6 +16,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+
+def exact(value: Any) -> Any:
+    """Returns a form of a value for keys of caches. It is equal only for equal numbers of one
+    type: 0.0 and -0.0 differ, and so do 1, 1.0 and True; NaN equals NaN.
+    """
+    if isinstance(value, tuple):
+        return tuple(map(exact, value))
+    if isinstance(value, (bool, float, complex, np.generic)):
+        return type(value), repr(value)
+    return value
+
 
 def is_nested(x: Any) -> bool:
     """Returns whether x is a structure, and not a leaf."""

@@ -35,6 +35,17 @@ def test_a_class_is_a_frozen_dataclass_from_its_first_object_on() -> None:
         Scale()
 
 
+def test_equal_objects_have_the_same_numbers_of_the_same_types() -> None:
+    class Value(Frozen):
+        value: object
+
+    values = [0.0, -0.0, 0, False, 0j, (0.0,), (-0.0,), float("nan")]
+    objects = [Value(value) for value in values]
+    assert len(set(objects)) == len(values)
+    assert Value(float("nan")) == Value(float("nan"))
+    assert set(objects) == {Value(value) for value in values}
+
+
 def test_a_decorated_class_stays_as_it_is() -> None:
     @dataclasses.dataclass(frozen=True, eq=False)
     class Alone(Frozen):

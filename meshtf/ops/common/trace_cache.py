@@ -11,10 +11,12 @@ a fifth of a millisecond for each op.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # The attribute `cache` is a dict with the results of this thread's trace: (id of the graph,
@@ -56,15 +58,22 @@ def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 def constant(value: Any, dtype: tf.DType | str = "int32") -> Any:
-    """Returns a number or a (nested) list of numbers as a constant tensor."""
+    """Returns a number or a (nested) list of numbers as a constant tensor. Infinity as an
+    integer is the largest one.
+    """
     dtype = tf.as_dtype(dtype)
+    if isinstance(value, float) and dtype.is_integer and math.isinf(value):
+        value = dtype.max if value > 0 else dtype.min
+    elif isinstance(value, float) and dtype.is_bool:
+        value = value > 0
     # The value's text, since 0.0 and -0.0 are equal, but different constants.
     key = ("constant", dtype, repr(value))
 
     def make() -> Any:
         # Without control dependencies, so that any later op may use the constant.
         with tf.control_dependencies(None):
-            return tf.constant(value, dtype)
+            # An array: TensorFlow keeps numbers in a cache, which takes -0.0 for 0.0.
+            return tf.constant(np.asarray(value, dtype.as_numpy_dtype))
 
     return once_per_trace(key, make)
 

@@ -39,6 +39,7 @@ from meshtf.ops.common.broadcasting import (
     sum_to_shape,
 )
 from meshtf.ops.common.checks import require_order, same_dtype
+from meshtf.ops.common.trace_cache import constant
 
 
 class Where(Op):
@@ -104,7 +105,7 @@ class Where(Op):
             if scalar is None:
                 x_and_y.append(tensors.pop(0))
             else:
-                x_and_y.append(tf.constant(scalar, dtype))
+                x_and_y.append(constant(scalar, dtype))
         return (tf.where(condition, *x_and_y),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
@@ -202,14 +203,14 @@ class Clip(Op):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.low is None:
-            return (tf.minimum(x, tf.constant(self.high, x.dtype)),)
+            return (tf.minimum(x, constant(self.high, x.dtype)),)
         if self.high is None:
-            return (tf.maximum(x, tf.constant(self.low, x.dtype)),)
+            return (tf.maximum(x, constant(self.low, x.dtype)),)
         # One kernel; `tf.clip_by_value` runs two, minimum and maximum.
         y = tf.raw_ops.ClipByValue(
             t=x,
-            clip_value_min=tf.constant(self.low, x.dtype),
-            clip_value_max=tf.constant(self.high, x.dtype),
+            clip_value_min=constant(self.low, x.dtype),
+            clip_value_max=constant(self.high, x.dtype),
         )
         return (y,)
 
@@ -236,8 +237,8 @@ class ClipGrad(Op):
         high = math.inf if self.high is None else self.high
         clipped = tf.raw_ops.ClipByValue(
             t=x,
-            clip_value_min=tf.constant(low, x.dtype),
-            clip_value_max=tf.constant(high, x.dtype),
+            clip_value_min=constant(low, x.dtype),
+            clip_value_max=constant(high, x.dtype),
         )
         return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
 

@@ -34,6 +34,7 @@ from meshtf.graph import (
 from meshtf.names import Shape
 from meshtf.ops.common.batch_dimensions import Strided
 from meshtf.ops.common.broadcasting import align
+from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.random.counter_bits import (
     IndexStride,
     Words,
@@ -278,7 +279,7 @@ class Dropout(Op):
     def local(self, context: LocalContext, x: Any, mask: Any) -> LocalTensors:
         x_shape, mask_shape = context.inputs
         aligned_mask = align(mask, mask_shape, x_shape)
-        scaled_x = x * tf.constant(self.scale, x.dtype)
+        scaled_x = x * constant(self.scale, x.dtype)
         zero = tf.zeros([], x.dtype)
         return (tf.where(aligned_mask, scaled_x, zero),)
 

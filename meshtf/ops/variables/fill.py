@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import (
@@ -44,14 +45,17 @@ class Fill(ConstantOp):
 
     @property
     def is_zero(self) -> bool:
-        return not self.value
+        # The sum of -0.0 and of zeros of other devices would be 0.0.
+        return repr(complex(self.value)) == "0j"
 
     def output_specs(self, *xs: Spec) -> Specs:
         return (Spec(self.shape, self.dtype),)
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         sizes = context.outputs[0].sizes
-        return (tf.constant(self.value, tf.as_dtype(self.dtype), sizes),)
+        # An array: TensorFlow keeps numbers in a cache, which takes -0.0 for 0.0.
+        value = np.asarray(self.value, tf.as_dtype(self.dtype).as_numpy_dtype)
+        return (tf.constant(value, shape=sizes),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return []

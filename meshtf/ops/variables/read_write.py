@@ -28,6 +28,7 @@ from meshtf.graph import (
 )
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
+from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 
@@ -106,7 +107,7 @@ class ScalarStore:
     def read(self) -> list[Any]:
         """Returns the number as a scalar tensor, for each position of the mesh."""
         assert self.mesh is not None
-        value = tf.constant(self.value, tf.as_dtype(self.spec.dtype))
+        value = constant(self.value, self.spec.dtype)
         return [value] * self.mesh.size
 
     def slots(self) -> Sequence[Any]:

@@ -26,6 +26,7 @@ from meshtf.graph import LocalContext, Window
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, refuse
 from meshtf.ops.common.checks import require_dim_of_caller
+from meshtf.ops.common.trace_cache import constant
 
 MAX_DIMS = 3  # spatial dimensions: TensorFlow has no kernels for more
 
@@ -235,7 +236,7 @@ def pad_input(
     if window.pad_before or window.pad_after:
         pads = [[0, 0] for _ in x.shape]
         pads[axis] = [window.pad_before, window.pad_after]
-        x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
+        x = tf.pad(x, pads, constant_values=constant(fill, x.dtype))
     # If windows skip elements at the end, these are dropped.
     covered_range = slice(window.covered_size(window.num_windows))
     return x[(slice(None),) * axis + (covered_range,)]

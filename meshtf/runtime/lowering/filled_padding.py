@@ -14,9 +14,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Node, factor_of, window_of
+from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.lowering.local_context import DeviceContext
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
 
@@ -25,26 +27,27 @@ class Poison:
     """What tests write into padding, so that whatever it reaches shows.
 
     Attributes:
-      number: the value of floats.
+      floating: the value of floats.
       integer: the value of integers; None: nothing is written.
     """
 
-    number: float = math.nan
+    floating: float = math.nan
     integer: int | None = None
 
-    def set(self, number: float, integer: int | None) -> None:
+    def set(self, floating: float, integer: int | None) -> None:
         """Sets both values."""
-        self.number = number
+        self.floating = floating
         self.integer = integer
 
     def of(self, dtype: Any) -> Any:
         """Returns the value for tensors of a TensorFlow data type."""
         assert self.integer is not None
-        return _constant(self.integer if dtype.is_integer else self.number, dtype)
+        value = self.integer if dtype.is_integer else self.floating
+        return tf.cast(np.asarray(value), dtype)  # also what the type does not have
 
 
 POISON = Poison()
-# Pairs of `number` and `integer`: values that show, or that some kernels refuse.
+# Pairs of `floating` and `integer`: values that show, or that some kernels refuse.
 _HOSTILE_VALUES = ((math.nan, 0), (0.0, 1), (math.inf, -(2**31)), (-1.0, -1))
 
 
@@ -55,12 +58,12 @@ def poisoned_padding(seed: int) -> Iterator[None]:
     Args:
       seed: chooses the values among some that are likely to do harm; 0 has NaN.
     """
-    number, integer = POISON.number, POISON.integer
+    floating, integer = POISON.floating, POISON.integer
     POISON.set(*_HOSTILE_VALUES[seed % len(_HOSTILE_VALUES)])
     try:
         yield
     finally:
-        POISON.set(number, integer)
+        POISON.set(floating, integer)
 
 
 def with_filled_padding(
@@ -82,7 +85,7 @@ def with_filled_padding(
             if value == "first":
                 fill = take_elements(shard, axis, start=0, stop=1, fill=0.0)
             else:
-                fill = _constant(value, shard.dtype)
+                fill = constant(value, shard.dtype)
             shard = _filled(shard, axis, context.num_elements(factor), fill)
         filled.append(shard)
     return filled
@@ -110,15 +113,6 @@ def with_poisoned_end(x: Any, axis: int, num_elements: Any) -> Any:
     if POISON.integer is None:
         return x
     return _filled(x, axis, num_elements, POISON.of(x.dtype))
-
-
-def _constant(value: float, dtype: Any) -> Any:
-    """Returns a scalar of a TensorFlow data type; infinity is the largest integer."""
-    if dtype.is_bool:
-        return tf.constant(value > 0)
-    if dtype.is_integer and math.isinf(value):
-        return tf.constant(dtype.max if value > 0 else dtype.min, dtype)
-    return tf.cast(value, dtype)
 
 
 def _filled(x: Any, axis: int, num_elements: Any, fill: Any) -> Any:

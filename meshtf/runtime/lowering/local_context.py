@@ -12,7 +12,6 @@ equal outputs on all devices with equal inputs.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -39,6 +38,7 @@ from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
+from meshtf.runtime.tf_internals.captured_tensors import captured_as_inputs
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 # A function that returns its argument, a tensor, which XLA does not compute twice.
@@ -255,9 +255,16 @@ class DeviceContext:
     @property
     def record_check(self) -> RecordCheck | None:
         """Adds a check of indices to the program; None: checks are not recorded."""
-        if self._checks is None:
+        checks = self._checks
+        if checks is None:
             return None
-        return functools.partial(self._checks.add, self._node)
+
+        def record(is_valid: Any, ids: Any, interval: str) -> None:
+            # The record of all checks is a variable, an input of the program.
+            with captured_as_inputs():
+                checks.add(self._node, is_valid, ids, interval)
+
+        return record
 
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""

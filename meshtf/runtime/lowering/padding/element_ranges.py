@@ -70,5 +70,5 @@ def take_elements(
     if elements.begin is not None:
         x = tf.slice(x, constant(elements.begin), constant(elements.sizes))
     if elements.pads is not None:
-        x = tf.pad(x, elements.pads, constant_values=tf.cast(fill, x.dtype))
+        x = tf.pad(x, elements.pads, constant_values=constant(fill, x.dtype))
     return x

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.placed.program.symbolic_tensor import SymbolicTensor
 
 
@@ -154,7 +155,7 @@ def pad(
     """Returns x padded with `fill`; pads[axis] is (elements before, elements after)."""
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
-            return tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
+            return tf.pad(x, pads, constant_values=constant(fill, x.dtype))
     shape = [before + size + after for size, (before, after) in zip(x.shape, pads)]
     inputs = [
         x,

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from meshtf.graph import Window
 from meshtf.mesh.shard_sizes import shard_size
+from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.lowering.filled_padding import with_poisoned_end
 from meshtf.runtime.spmd.module.stablehlo_collectives import Groups, permute
 
@@ -190,4 +191,4 @@ def _fill_outside(x: Any, axis: int, low: Any, size: int, fill: float) -> Any:
     is_inside = (indices >= 0) & (indices < size)
     shape = [1] * len(x.shape)
     shape[axis] = int(x.shape[axis])
-    return tf.where(tf.reshape(is_inside, shape), x, tf.cast(fill, x.dtype))
+    return tf.where(tf.reshape(is_inside, shape), x, constant(fill, x.dtype))
