@@ -19,7 +19,7 @@ from meshtf.graph.arguments import as_mesh, refuse_tensor
 from meshtf.graph.context import Context, current
 from meshtf.graph.layout_check import check_layout, check_stage, common_mesh
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.op_kinds import EffectOp, ReadOp
+from meshtf.graph.op_kinds import EffectOp, HostOp, ReadOp, WriteOp
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import refuse
@@ -167,6 +167,9 @@ def _apply_all(
         context=context,
         owner=executor.owner,
     )
+    if context.runs_again and isinstance(op, (HostOp, WriteOp)):
+        # It ran in the forward pass.
+        return node.outputs
     if node.recompute_group is not None and not has_effect:
         node.recompute_group.nodes.append(node)
     results: tuple[Tensor, ...] = executor.run(node)

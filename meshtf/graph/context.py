@@ -76,6 +76,10 @@ class Context:
       functions_run_eagerly: whether each `mtf.function` runs op by op, without a trace.
       layer_entries: in a layer of a `Repeat`, the layer's entry of each variable, by the id
         of the variable.
+      random_indices: for dimensions whose indices stand for others in random ops, see
+        `ops/random/random_indices.py`; None: there are none.
+      runs_again: whether code of a forward pass runs again, in a gradient rule: it does not
+        write variables or print a second time.
     """
 
     region: Layout = NO_CHANGES
@@ -96,6 +100,8 @@ class Context:
     check_numerics: bool = False
     functions_run_eagerly: bool = False
     layer_entries: Any = None
+    random_indices: Any = None
+    runs_again: bool = False
 
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Context)}

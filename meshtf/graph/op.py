@@ -42,9 +42,11 @@ class Role(enum.Enum):
     """What sharding a factor does."""
 
     MAP = "map"  # sharded inputs give sharded outputs
-    SUM = "sum"  # sharded inputs give partial sums
-    MAX = "max"  # sharded inputs give partial maxima
-    MIN = "min"  # sharded inputs give partial minima
+    # Sharded inputs give partial sums, maxima or minima; outputs that have the dimension,
+    # beside others that lack it, are sharded.
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
     SAME = "same"  # shards exchange statistics, and each computes the complete result
     UNSHARDED = "unsharded"  # the factor must not be sharded
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshtf.graph import Tensor, context, current, gradients
+from meshtf.graph import Tensor, context, gradients
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
 from meshtf.names import accumulation_dtype
@@ -81,12 +81,7 @@ class Reversible(Module):
         """Returns the gradient rule of all functions: it maps the gradients of the
         outputs y1, y2 to those of the inputs x1, x2 and of the variables.
         """
-        forward = current()
-        # In a Repeat a function reads the entry of each variable for the current layer.
-        entries = forward.layer_entries or {}
-        variables = [
-            entries.get(id(variable), variable) for variable in self.trainable_variables
-        ]
+        variables = self.trainable_variables
 
         def rule(d1: Tensor, d2: Tensor) -> list[Any]:
             variable_gradients: list[Any] = [None] * len(variables)
@@ -96,15 +91,9 @@ class Reversible(Module):
             for f in reversed(self.functions):
                 # The gradient of f alone: f_input was computed by the earlier functions.
                 f_input = stop_gradient(f_input)
-                # The context of the forward pass, so that f drops the same elements.
-                # `random_paths`, the paths that random ops have used, is empty again.
-                with context(
-                    path=forward.path,
-                    seeds=forward.seeds,
-                    random_paths=set(),
-                    iterations=forward.iterations,
-                    layer_entries=forward.layer_entries,
-                ):
+                # The rule draws the random numbers of the forward pass: f drops the same
+                # elements.
+                with context(runs_again=True):
                     f_output = f(f_input, **kwargs)
                 f_gradient, *new_gradients = gradients(
                     [f_output], [f_input, *variables], [d2]

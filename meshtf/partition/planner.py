@@ -387,7 +387,8 @@ class _Planner:
             return Replicated
         if role is Role.SAME:
             return Replicated
-        return Partial(role.value)
+        # Of several outputs, some may have the dimension that others are sums over.
+        return Sharded(factor) if factor in y.shape else Partial(role.value)
 
     def _is_stage_axis(self, axis: str) -> bool:
         """Whether pipeline stages are along an axis."""

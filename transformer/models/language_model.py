@@ -120,9 +120,10 @@ class LanguageModel(Model):
         """Returns logits [batch, length, vocab], and a dict of block name -> report of
         the block's mixture of experts: its auxiliary losses and statistics.
         """
-        x = self.embeddings(tokens, token_info.positions)
-        x = self.dropout(x, training)
-        x, reports = self.decoder(x, token_info, training)
+        with token_info.random_numbers():
+            x = self.embeddings(tokens, token_info.positions)
+            x = self.dropout(x, training)
+            x, reports = self.decoder(x, token_info, training)
         return self.predict(x), reports
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:

@@ -6,6 +6,7 @@ context = token_info.as_context()                    # tensors [..., kv_length]
 
 from __future__ import annotations
 
+import contextlib
 from typing import NamedTuple
 
 import meshtf as mtf
@@ -61,6 +62,14 @@ class TokenInfo(NamedTuple):
         """Returns the information about the same tokens in zigzag order."""
         segments = None if self.segments is None else order.apply(self.segments)
         return TokenInfo(order.apply(self.positions), segments=segments, zigzag=order)
+
+    def random_numbers(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which dropout has the masks of tokens in the order of the
+        text.
+        """
+        if self.zigzag is None:
+            return contextlib.nullcontext()
+        return self.zigzag.random_numbers()
 
     def as_context(self) -> TokenInfo:
         """Returns the same tensors with `length` renamed to `kv_length`."""

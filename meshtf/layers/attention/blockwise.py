@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import Tensor
+from meshtf.graph import Tensor, context, current
 from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention.dot_product import dot_product_attention
 from meshtf.layers.attention.heads import Cache
@@ -41,7 +41,9 @@ from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.layout_region import relayout
 from meshtf.ops.control.loops import scan
+from meshtf.ops.control.seeds import iterations as current_iterations
 from meshtf.ops.control.stop_gradient import recompute
+from meshtf.ops.random.random_indices import index_function, random_indices
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 
 # A function that returns the bias of the scores of one block of queries; its argument is
@@ -141,6 +143,8 @@ def _attend_in_loop(
         return unflatten(x, block.name, [block, iterations])
 
     attend_recomputed = recompute(attend)
+    index_of = index_function(q.shape.dim(block.name))
+    caller = current()
 
     def iteration(carry: None, blocks: Sequence[Tensor]) -> tuple[None, Tensor]:
         """Attends with the queries of one block, and their entries of the inputs."""
@@ -149,9 +153,14 @@ def _attend_in_loop(
         block_inputs = [
             next(remaining) if split else x for x, split in zip(inputs, is_split)
         ]
-        return carry, attend_recomputed(
-            q_block, nested.pack_sequence_as(query_inputs, block_inputs)
-        )
+        inputs_of_block = nested.pack_sequence_as(query_inputs, block_inputs)
+        # Random ops draw the numbers that they draw for all queries at once.
+        iteration_index = current_iterations()[-1]
+        functions = {
+            block: lambda index: index_of(index * iterations.size + iteration_index)
+        }
+        with context(iterations=caller.iterations), random_indices(functions):
+            return carry, attend_recomputed(q_block, inputs_of_block)
 
     to_split = [q, *(x for x, split in zip(inputs, is_split) if split)]
     # Iterations share no state: the carry of the scan is None.

@@ -18,7 +18,6 @@ from typing import Any
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
-    Context,
     CustomGradientRule,
     GradientBarrier,
     GradientRule,
@@ -40,6 +39,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import has_gradient, nested
 from meshtf.names.arguments import as_callable, described
 from meshtf.ops.control.nested_values import flatten, leaves, pack
+from meshtf.ops.control.seeds import ForwardContext
 from meshtf.ops.variables.fill import zeros_like
 from meshtf.ops.variables.read_write import transpose_like
 
@@ -87,6 +87,10 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     compute fn again. With microbatches, the rule gets the cotangent of each microbatch's
     loss.
 
+    A random op in the rule draws the numbers that an op of its path draws in fn, whatever the
+    seeds where the gradient is taken. So a rule draws a mask of fn again, or another one by
+    another name=.
+
     Args:
       fn: a function of tensors, variables and other values in any nesting. It returns a
         pair: its result (tensors in any nesting) and a rule. The rule takes the cotangent
@@ -114,9 +118,11 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         # there is no graph.
         nodes = getattr(current_executor(), "nodes", [])
         num_nodes_before = len(nodes)
+        paths_before = set(current().random_paths or ())
         args_without_variables = nested.pack_sequence_as(args, flat_args)
         returned = fn(*args_without_variables, **kwargs)
-        intermediates: list[Tensor] = []
+        forward = ForwardContext.after_call(paths_before)
+        intermediates = [*forward.computed_tensors]
         for node in nodes[num_nodes_before:]:
             intermediates.extend(node.outputs)
         result, user_rule = _result_and_rule(returned, fn, source)
@@ -127,7 +133,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
             inputs=inputs,
             ys=ys,
             source=source,
-            forward=current(),
+            forward=forward,
         )
         rule = CustomGradientRule(
             inputs=inputs,
@@ -212,14 +218,14 @@ def _cotangents(
     inputs: Sequence[Tensor],
     ys: Sequence[Tensor],
     source: Source,
-    forward: Context,
+    forward: ForwardContext,
 ) -> list[Any]:
     """Returns the cotangents of the inputs that the user's rule returns, and checks them.
 
     Args:
       dys: the cotangent of each result, or None.
-      rule: the user's rule. It runs in the iterations of loops and the layers of a Repeat
-        in which the function was called.
+      rule: the user's rule. It draws the random numbers of the context in which the function
+        was called, and reads the variables of its layer of a Repeat.
       inputs: the tensors among the arguments of the function.
       ys: the results of the function.
       source: the line of the call, for errors.
@@ -230,7 +236,7 @@ def _cotangents(
         if dy is None and has_gradient(y.dtype):
             dy = zeros_like(y)
         result_cotangents.append(dy)
-    with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
+    with forward.again():
         dxs = rule(*result_cotangents)
     if isinstance(dxs, (list, tuple)):
         dxs = list(dxs)

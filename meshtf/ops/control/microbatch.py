@@ -87,6 +87,8 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     fn = as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
     calls = current().deferred_calls
+    if current().runs_again:
+        return
     if calls is None:
         fn(*tensors)
     else:

@@ -12,25 +12,42 @@ are an error.
 In the body of a loop the key includes the iterations of all enclosing loops, wherever
 the seed is set, so each iteration draws different numbers. Only one branch of a `cond`
 runs: both branches may have random ops of one path, which draw the same numbers.
+
+A gradient rule may draw the numbers of the forward pass again, as `ForwardContext` has all
+that they depend on.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Source, Tensor, context, current
+from meshtf.graph import Context, ReadOp, Source, Tensor, context, current
+from meshtf.graph.control_flow.body import BodyArgument
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
-from meshtf.ops.common.batch_dimensions import UnknownIndex
+from meshtf.ops.common.batch_dimensions import MicrobatchState, UnknownIndex
 from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.read_write import path_hash, scalar_input
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
+# The attributes of the context that decide which random numbers are drawn, and which
+# variables are read. Gradient rules have them from the forward pass, and all others from the
+# backward pass.
+CAPTURED = (
+    "path",
+    "seeds",
+    "random_paths",
+    "iterations",
+    "microbatches",
+    "random_indices",
+    "layer_entries",
+)
 
 
 @contextlib.contextmanager
@@ -232,3 +249,70 @@ def _active_seeds(path: str) -> tuple[Any, ...]:
         )
     used_paths.add(path_at_depth)
     return seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardContext:
+    """The context in which a function was called, for its custom gradient rule.
+
+    A rule may run code of the function again, or draw the function's random numbers. What
+    these depend on is captured here as one value.
+
+    Attributes:
+      context: the context.
+      drawn_paths: the paths of the random ops that drew numbers in the function or in its
+        rule; the rule may draw these again.
+    """
+
+    context: Context
+    drawn_paths: set[Any]
+
+    @classmethod
+    def after_call(cls, paths_before: Collection[Any]) -> ForwardContext:
+        """Returns the context after a call of a function.
+
+        Args:
+          paths_before: the attribute `random_paths` of the context before the call.
+        """
+        caller = current()
+        if caller.microbatches is not None:
+            # Later code may make dimensions of the batch that are ambiguous.
+            state = caller.microbatches
+            state = MicrobatchState(state.microbatches, dict(state.digits_by_dim))
+            caller = dataclasses.replace(caller, microbatches=state)
+        return cls(caller, set(caller.random_paths or ()).difference(paths_before))
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Sets what random ops and variables take from the context of the call, for a `with`
+        block of the gradient rule. If no seed was set, the seeds stay those of the block.
+        """
+        changes = {name: getattr(self.context, name) for name in CAPTURED}
+        used_paths = self.context.random_paths
+        if used_paths is None:
+            changes["seeds"] = current().seeds
+            changes["random_paths"] = current().random_paths
+            with context(**changes):
+                yield
+            return
+        paths_of_others = used_paths - self.drawn_paths
+        paths = set(paths_of_others)
+        with context(**{**changes, "random_paths": paths}):
+            yield
+        self.drawn_paths.update(paths - paths_of_others)
+        used_paths.update(paths)
+
+    @property
+    def computed_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that random ops of the rule may read, and that were computed: seeds,
+        and indices of loops and microbatches.
+        """
+        values = [*(self.context.seeds or ()), *self.context.iterations]
+        if self.context.microbatches is not None:
+            values += self.context.microbatches.indices
+        return tuple(
+            x
+            for x in values
+            if isinstance(x, Tensor)
+            and not isinstance(x.node.op, BodyArgument | ReadOp)
+        )

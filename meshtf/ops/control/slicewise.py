@@ -8,6 +8,7 @@ all elements of the other dimensions. Its gradient is computed by TensorFlow's t
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, overload
@@ -45,6 +46,42 @@ def _floats(shape: str) -> tuple[Spec, ...]:
     return (Spec(Shape(shape), "float32"),)
 
 
+@dataclasses.dataclass(frozen=True)
+class TapeGradient:
+    """The gradient of a function of TensorFlow tensors, by TensorFlow's tape: a function of the
+    same inputs and of the cotangents of the results, which returns the cotangents of the
+    floating and complex inputs.
+
+    Attributes:
+      fn: the function.
+      num_inputs: the number of its inputs.
+      has_cotangent: for each of its results, whether it has a cotangent.
+    """
+
+    fn: Callable[..., Any]
+    num_inputs: int
+    has_cotangent: tuple[bool, ...]
+
+    @property
+    def __name__(self) -> str:
+        return f"the gradient of {_name_of(self.fn)}"
+
+    def __call__(self, *xs: Any) -> tuple[Any, ...]:
+        inputs = xs[: self.num_inputs]
+        sources = [x for x in inputs if has_gradient(x.dtype.name)]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            ys = _as_tuple(self.fn(*inputs))
+        gradients = tape.gradient(
+            list(itertools.compress(ys, self.has_cotangent)),
+            sources,
+            output_gradients=list(xs[self.num_inputs :]),
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        # The gradient of a gather is no tensor, but its slices.
+        return tuple(map(tf.convert_to_tensor, gradients))
+
+
 class Slicewise(Op):
     """A user's TensorFlow function, run on each shard.
 
@@ -72,6 +109,14 @@ class Slicewise(Op):
             ("b:4;h:8", "h:8;o:6"),
         ),
         Sample(
+            (
+                TapeGradient(_bounded_matmul, 2, (True,)),
+                (*_floats("b:4;h:8"), *_floats("h:8;o:6")),
+                frozenset({"b", "o"}),
+            ),
+            ("b:4;h:8", "h:8;o:6", "b:4;o:6"),
+        ),
+        Sample(
             (tf_function("linalg.inv"), _floats("b:7;i:2;j:2"), frozenset({"b"})),
             ("b:7;i:2;j:2",),
         ),
@@ -82,11 +127,26 @@ class Slicewise(Op):
 
     def role(self, factor: str) -> Role:
         # A factor is the name of a dimension of an input or output.
-        if factor in self.shardable:
+        if factor not in self.shardable:
+            return Role.UNSHARDED
+        if all(factor in y.shape for y in self.result_specs):
             return Role.MAP  # sharded inputs give sharded outputs
-        return Role.UNSHARDED
+        # In a gradient: element i of the function's outputs depends only on element i of its
+        # inputs, so the gradient of an input that lacks the dimension is a sum of terms of
+        # the elements.
+        return Role.SUM
+
+    @property
+    def function_name(self) -> str:
+        """The name of the function, for errors."""
+        return _name_of(self.fn)
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        fn: Any = self.fn
+        while isinstance(fn, TapeGradient):
+            if input_index >= fn.num_inputs:
+                return 0.0  # a cotangent of 0 adds nothing to a sum
+            fn = fn.fn
         return "first"  # fn may refuse values that only padding has
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
@@ -98,7 +158,7 @@ class Slicewise(Op):
                     f"the function of slicewise gave {len(ys)} results, {num_none} of "
                     f"them None, and shapes= names {len(self.result_specs)}.",
                     outputs=" ".join(repr(y.shape) for y in self.result_specs),
-                    function=getattr(self.fn, "__name__", repr(self.fn)),
+                    function=self.function_name,
                     way_out="Return a tensor for each shape, and give a list of as "
                     "many shapes.",
                 )
@@ -119,7 +179,7 @@ class Slicewise(Op):
         """
         return explain_error(
             f"slicewise: fn returned {result}, but its shard of the result is {announced}.",
-            function=getattr(self.fn, "__name__", repr(self.fn)),
+            function=self.function_name,
             inputs=inputs,
             result=" ".join(repr(spec.shape) for spec in self.result_specs),
             source=source,
@@ -132,79 +192,11 @@ class Slicewise(Op):
         dys = _as_tuple(dy)
         has_cotangent = tuple(cotangent is not None for cotangent in dys)
         cotangents = [cotangent for cotangent in dys if cotangent is not None]
-        input_specs = tuple(x.spec for x in xs)
-        op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.shardable)
-        return _cotangents_of_inputs(xs, apply_all(op, *xs, *cotangents))
-
-
-class SlicewiseGrad(Op):
-    """The gradient of a user's function, by TensorFlow's tape on each shard.
-
-    The inputs are those of the function, followed by the cotangents. The outputs are the
-    gradients of the floating and complex inputs.
-
-    Attributes:
-      fn: the function.
-      input_specs: the spec of each input of the function.
-      has_cotangent: for each result of the function, whether it has a cotangent.
-      shardable: the names of the dimensions that may be sharded.
-    """
-
-    fn: Callable[..., Any]
-    input_specs: tuple[Spec, ...]
-    has_cotangent: tuple[bool, ...]
-    shardable: frozenset[str]
-    # The attributes (fn, input_specs, has_cotangent, shardable), and the shapes of inputs.
-    conformance_samples = (
-        Sample(
-            (
-                tf_function("math.softsign"),
-                _floats("b:4;h:8"),
-                (True,),
-                frozenset({"b", "h"}),
-            ),
-            ("b:4;h:8", "b:4;h:8"),
-            gradient=False,
-        ),
-    )
-
-    def output_specs(self, *xs: Spec) -> Specs:
-        return tuple(x for x in self.input_specs if has_gradient(x.dtype))
-
-    def role(self, factor: str) -> Role:
-        if factor not in self.shardable:
-            return Role.UNSHARDED
-        # The outputs have the shapes of these inputs.
-        shapes = [x.shape for x in self.input_specs if has_gradient(x.dtype)]
-        if all(factor in shape for shape in shapes):
-            return Role.MAP
-        # All elements of the dimension use an input that lacks it, so the gradient of this
-        # input is a sum over the dimension: sharded, a partial sum. One role holds for all
-        # outputs, so a mixture of both cases is not sharded.
-        if any(factor in shape for shape in shapes):
-            return Role.UNSHARDED
-        return Role.SUM
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        # With cotangents of 0, copies of the first element add nothing to a sum.
-        return "first" if input_index < len(self.input_specs) else 0.0
-
-    def local(self, context: Any, *xs: Any) -> LocalTensors:
-        num_inputs = len(self.input_specs)
-        inputs = xs[:num_inputs]
-        cotangents = list(xs[num_inputs:])
-        sources = [x for x in inputs if has_gradient(x.dtype.name)]
-        with tf.GradientTape() as tape:
-            tape.watch(sources)
-            ys = _as_tuple(self.fn(*inputs))
-        targets = list(itertools.compress(ys, self.has_cotangent))
-        gradients = tape.gradient(
-            targets,
-            sources,
-            output_gradients=cotangents,
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        return tuple(gradients)
+        gradient = TapeGradient(self.fn, len(xs), has_cotangent)
+        specs = tuple(x.spec for x in xs if has_gradient(x.dtype))
+        op = Slicewise(gradient, specs, self.shardable)
+        gradients = iter(apply_all(op, *xs, *cotangents))
+        return [next(gradients) if has_gradient(x.dtype) else None for x in xs]
 
 
 @overload
@@ -303,27 +295,13 @@ def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
     return tuple(Spec(Shape(shape), dtype_name(dtype)) for shape, dtype in pairs)
 
 
-def _cotangents_of_inputs(
-    xs: Sequence[Tensor], gradients: Sequence[Tensor]
-) -> Cotangents:
-    """Returns a list with the gradient of each input, or None for an input that has none.
-
-    Args:
-      xs: the inputs.
-      gradients: the gradients of the floating and complex inputs, in order.
-    """
-    remaining = iter(gradients)
-    cotangents: Cotangents = []
-    for x in xs:
-        if has_gradient(x.dtype):
-            cotangents.append(next(remaining))
-        else:
-            cotangents.append(None)
-    return cotangents
-
-
 def _as_tuple(ys: Any) -> tuple[Any, ...]:
     """Returns a value as a tuple of one element, and a tuple or list as a tuple."""
     if isinstance(ys, (tuple, list)):
         return tuple(ys)
     return (ys,)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """Returns the name of a function for errors."""
+    return str(getattr(fn, "__name__", repr(fn)))

@@ -81,6 +81,7 @@ def index_words(
     names: Sequence[str],
     key: Any,
     strides: Mapping[str, IndexStride] = _NO_STRIDES,
+    input_indices: Mapping[str, Any] = _NO_STRIDES,
 ) -> Words:
     """Returns the two words of each index of each dimension, uint32.
 
@@ -91,13 +92,17 @@ def index_words(
       names: the names of the dimensions; without any, a scalar has one index.
       key: the result of `random_key`.
       strides: the strides of dimensions that count examples of a microbatch, by name.
+      input_indices: the indices of dimensions whose indices stand for others, int32 [n], by
+        name.
     """
     if names:
-        sizes = [context.local_size(name) for name in names]
         indices = [
-            _distinct_indices(context, name, dim_index, stride=strides.get(name))
+            _distinct_indices(
+                context, name, dim_index, strides.get(name), input_indices.get(name)
+            )
             for dim_index, name in enumerate(names)
         ]
+        sizes = [index.shape[0] for index in indices]
     else:
         sizes = [1]
         indices = [_zero_index()]
@@ -229,7 +234,11 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
 
 
 def _distinct_indices(
-    context: LocalContext, name: str, dim_index: int, stride: IndexStride | None
+    context: LocalContext,
+    name: str,
+    dim_index: int,
+    stride: IndexStride | None,
+    input_indices: Any,
 ) -> Any:
     """Returns the indices in the batch of the local elements of a dimension, uint32 [size].
 
@@ -241,7 +250,20 @@ def _distinct_indices(
       name: the name of the dimension.
       dim_index: the index of the dimension in the list of dimensions.
       stride: the stride of a dimension that counts examples of a microbatch, or None.
+      input_indices: the indices themselves, int32 [n]; None: those of the shard.
     """
+    if input_indices is None:
+        index = _shard_indices(context, name)
+    else:
+        index = _array_if_eager(input_indices)
+    if stride is not None:
+        index = _index_in_batch(index, stride)
+    constant = np.uint32(_GOLDEN_RATIO * dim_index & 0xFFFFFFFF)
+    return _as_uint32(index) + constant
+
+
+def _shard_indices(context: LocalContext, name: str) -> Any:
+    """Returns the global indices of the local elements of a dimension, int32 [size]."""
     size = context.local_size(name)
     if tf.executing_eagerly():
         index = np.arange(size, dtype=np.int32)
@@ -249,10 +271,7 @@ def _distinct_indices(
         index = tf.range(size)
     if context.num_shards(name) > 1:
         index = index + _array_if_eager(context.shard_offset(name))
-    if stride is not None:
-        index = _index_in_batch(index, stride)
-    constant = np.uint32(_GOLDEN_RATIO * dim_index & 0xFFFFFFFF)
-    return _as_uint32(index) + constant
+    return index
 
 
 def _array_if_eager(x: Any) -> Any:

@@ -12,10 +12,12 @@ of a tensor's dimensions, but not on their names or sizes.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from meshtf.errors import DTypeError, PlanError
-from meshtf.graph import Tensor, apply
+from meshtf.graph import Op, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -40,6 +42,7 @@ from meshtf.ops.control.seeds import Seed, seeds_of
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.top_k import argmax
+from meshtf.ops.random.random_indices import drawn_indices
 from meshtf.ops.random.random_ops import Dropout, DropoutMask, Random
 
 
@@ -65,22 +68,37 @@ def _draw(
       seed: the seed or seeds; None: those of `with mtf.seed(...)`.
       name: the name that distinguishes random ops of one module.
     """
-    name = as_text("name", name)
     shape = Shape(shape)
-    # In a microbatch, examples get the numbers that they would get in the entire batch.
-    microbatch = microbatch_inputs(mesh, shape)
+
+    def op(**indices: Any) -> Op:
+        return Random(kind, shape, dtype, scale=scale, shift=shift, **indices)
+
+    return _apply(op, mesh, shape, seed, as_text("name", name))
+
+
+def _apply(
+    op: Callable[..., Op], mesh: Mesh | None, shape: Shape, seed: Seed, name: str
+) -> Tensor:
+    """Returns the result of a random op.
+
+    Args:
+      op: a function of the op's attributes `strided` and `indexed`.
+      mesh: the mesh of the result.
+      shape: the shape of the result.
+      seed: as in `_draw`.
+      name: as in `_draw`.
+    """
+    # Parts of a tensor get the numbers that they would get in the entire tensor, and in a
+    # microbatch, examples those that they would get in the entire batch.
+    indices = drawn_indices(mesh, shape)
+    plain = shape.without(*(n for x in indices.values() for n in x.shape.names))
+    microbatch = microbatch_inputs(mesh, plain)
     return apply(
-        Random(
-            kind,
-            shape,
-            dtype,
-            scale=scale,
-            shift=shift,
-            strided=microbatch.strided,
-        ),
+        op(strided=microbatch.strided, indexed=tuple(indices)),
         *seeds_of(mesh, seed, name),
         *microbatch.seeds,
         *microbatch.indices,
+        *indices.values(),
         mesh=mesh,
     )
 
@@ -299,12 +317,6 @@ def dropout(
     broadcast_names = names_of(broadcast, x.shape, argument="broadcast")
     require_dim_of_caller(x.shape, *broadcast_names)
     mask_shape = x.shape.without(*broadcast_names)
-    microbatch = microbatch_inputs(x.mesh, mask_shape)
-    mask = apply(
-        DropoutMask(float(rate), mask_shape, strided=microbatch.strided),
-        *seeds_of(x.mesh, seed, name),
-        *microbatch.seeds,
-        *microbatch.indices,
-        mesh=x.mesh,
-    )
+    mask_op = functools.partial(DropoutMask, float(rate), mask_shape)
+    mask = _apply(mask_op, x.mesh, mask_shape, seed, name)
     return apply(Dropout(scale=1 / (1 - rate)), x, mask)

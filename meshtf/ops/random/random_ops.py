@@ -8,6 +8,8 @@ from the program, are in `random.py`.
 In a microbatch, an example gets the numbers that it would get in the entire batch. So for a
 dimension that counts examples of a microbatch, `Strided` has the parameters that map its
 indices to indices in the batch, and the index of the microbatch is a further input of the op.
+
+Where indices of a dimension stand for others (`random_indices`), these are inputs as well.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class Random(Op):
     """Random numbers of a distribution: standard numbers * scale + shift.
 
     The inputs are the seeds, followed by the index of the microbatch for each entry of
-    `strided`. All of them are scalars of int32.
+    `strided`, all scalars of int32, and the indices for each entry of `indexed`.
 
     Attributes:
       kind: the distribution of the standard numbers: "uniform" in [0, 1), "integers" in
@@ -72,6 +74,8 @@ class Random(Op):
       scale: the factor of the standard numbers; for "integers" their count.
       shift: the number that is added.
       strided: the dimensions that count examples of microbatches.
+      indexed: the dimensions whose indices stand for others, which are inputs, int32 [...,
+        dim]; with the further dimensions of such an input, an index is for one element.
     """
 
     kind: str
@@ -80,6 +84,7 @@ class Random(Op):
     scale: float = 1.0
     shift: float = 0.0
     strided: tuple[Strided, ...] = ()
+    indexed: tuple[str, ...] = ()
 
     # Equal ops are traced once, since they consist of many TensorFlow ops.
     share_trace = True
@@ -113,6 +118,11 @@ class Random(Op):
             (Strided("t", 3, 2), Strided("b", 2, 1)),
             num_inputs=3,
         ),
+        Sample(
+            ("normal", Shape("c:2;b:3;d:4"), "float32", 1.0, 0.0, (), ("d",)),
+            ("int", "int d:4;c:2"),
+            gradient=False,
+        ),
     )
 
     def output_specs(self, *seeds: Spec) -> Specs:
@@ -121,7 +131,7 @@ class Random(Op):
     def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         distribution = DISTRIBUTIONS[self.kind]
         draw = distribution(self.dtype, self.scale, self.shift)
-        words = _words(context, self.shape, self.strided, seeds)
+        words = _words(context, self.shape, self.strided, self.indexed, seeds)
         y = map_elements(draw, words, context.outputs[0].sizes)
         return (tf.cast(y, self.dtype),)
 
@@ -136,6 +146,7 @@ def _words(
     context: LocalContext,
     shape: Shape,
     strided: Sequence[Strided],
+    indexed: Sequence[str],
     inputs: Sequence[Any],
 ) -> Words:
     """Returns the words of each index of each dimension of a random tensor: hashes of the
@@ -145,10 +156,12 @@ def _words(
       context: the sizes and offsets of this device's shard.
       shape: the shape of the op's output.
       strided: the dimensions that count examples of microbatches.
-      inputs: the inputs of `Random`: the seeds, followed by the index of the microbatch
-        for each entry of `strided`.
+      indexed: the dimensions whose indices are inputs.
+      inputs: the inputs of `Random`.
     """
-    num_seeds = len(inputs) - len(strided)
+    indices_start = len(inputs) - len(indexed)
+    index_shapes = dict(zip(indexed, context.inputs[indices_start:]))
+    num_seeds = indices_start - len(strided)
     seeds = inputs[:num_seeds]
     if context.compiled:
         # Otherwise TensorFlow would compute all that depends on constant seeds while it
@@ -163,7 +176,34 @@ def _words(
             inner_size=mapping.inner_size,
             microbatch=microbatch,
         )
-    return index_words(context, shape.names, key=key, strides=strides)
+    # The names of parts, such as chunks of positions, are no dimensions of the entire tensor.
+    parts = {name for x in index_shapes.values() for name in x.names}
+    names = shape.without(*parts.difference(indexed)).names
+    input_indices = {
+        name: tf.reshape(x, [-1]) for name, x in zip(indexed, inputs[indices_start:])
+    }
+    words = index_words(
+        context, names, key=key, strides=strides, input_indices=input_indices
+    )
+    if not indexed:
+        return words
+    out = context.outputs[0]
+    shapes = [index_shapes.get(name, out.only([name])) for name in names]
+    return tuple([_broadcast_sum(xs, shapes, out)] for xs in words)
+
+
+def _broadcast_sum(words: Sequence[Any], shapes: Sequence[Shape], out: Shape) -> Any:
+    """Returns the sum of tensors, uint32 [size of `out`].
+
+    Args:
+      words: the tensors, uint32 [size of a shape] each.
+      shapes: the named shape of each tensor.
+      out: the shape that they are broadcast to.
+    """
+    terms = [
+        align(tf.reshape(x, shape.sizes), shape, out) for x, shape in zip(words, shapes)
+    ]
+    return tf.reshape(sum(terms[1:], terms[0]), [-1])
 
 
 class DropoutMask(Op):
@@ -172,12 +212,13 @@ class DropoutMask(Op):
     Attributes:
       rate: the probability of false.
       shape: the shape of the output.
-      strided: the dimensions that count examples of microbatches.
+      strided, indexed: as of `Random`.
     """
 
     rate: float
     shape: Shape
     strided: tuple[Strided, ...] = ()
+    indexed: tuple[str, ...] = ()
 
     share_trace = True  # as `Random`
     # Attributes: (rate, shape, strided).
@@ -187,6 +228,11 @@ class DropoutMask(Op):
         _sample(0.1, Shape("b:8;c:2;d:3")),
         _sample(0.4, Shape("b:4;d:6"), (Strided("b", 2, 1),), num_inputs=2),
         _sample(0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),), num_inputs=2),
+        Sample(
+            (0.4, Shape("b:4;c:2;d:3;e:4"), (Strided("b", 2, 1),), ("d", "e")),
+            ("int", "int", "int c:2;d:3", "int e:4;c:2"),
+            gradient=False,
+        ),
     )
 
     def output_specs(self, *seeds: Spec) -> Specs:
@@ -195,7 +241,7 @@ class DropoutMask(Op):
     def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         # The number of the 2**32 values of the random bits that give false.
         threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
-        words = _words(context, self.shape, self.strided, seeds)
+        words = _words(context, self.shape, self.strided, self.indexed, seeds)
 
         def is_kept(a: Any, b: Any) -> Any:
             # The upper 16 bits of `mix_high` are random enough for a comparison.

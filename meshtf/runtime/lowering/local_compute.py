@@ -12,13 +12,14 @@ tensors that the first step leaves on the device.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import OpWithStatistics, Spec
+from meshtf.graph import Node, OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.ops.control.slicewise import Slicewise
@@ -35,6 +36,7 @@ from meshtf.runtime.lowering.local_context import (
     Stored,
 )
 from meshtf.runtime.lowering.op_names import shared_scope_of
+from meshtf.runtime.tf_internals.captured_tensors import captured_as_constants
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 TensorList = list[Any]  # tensors of one device, in order
@@ -137,9 +139,10 @@ def run_compute(
             inputs = with_poisoned_padding(compute.node, context, inputs)
         if mesh.pads:
             inputs = with_filled_padding(compute.node, context, inputs)
-        outputs = _local_outputs(
-            compute, context, inputs, shard_of=shard_of, outline=outline
-        )
+        with captured_as_constants(functools.partial(_captured_variable, compute.node)):
+            outputs = _local_outputs(
+                compute, context, inputs, shard_of=shard_of, outline=outline
+            )
         shard_of.update(zip(compute.outs, outputs))
 
 
@@ -192,7 +195,8 @@ def _outlined_outputs(
         traced_inputs = traced_arguments[:num_inputs]
         traced_coordinates = dict(zip(axes, traced_arguments[num_inputs:]))
         traced_context = context.with_coordinates(traced_coordinates)
-        outputs = compute.node.op.local(traced_context, *traced_inputs)
+        with captured_as_constants(functools.partial(_captured_variable, compute.node)):
+            outputs = compute.node.op.local(traced_context, *traced_inputs)
         _check_outputs(compute, traced_context, outputs)
         return list(outputs)
 
@@ -200,6 +204,30 @@ def _outlined_outputs(
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
     function = outline(key, body, specs)
     return function(arguments)
+
+
+def _captured_variable(node: Node) -> PlanError:
+    """Returns the error for a node whose function captures a variable of TensorFlow."""
+    subject = f"{type(node.op).__name__}.local"
+    way_out = (
+        "Make its value an input of the op: a mtf.Variable, or a tensor by mtf.asarray."
+    )
+    if isinstance(node.op, Slicewise):
+        subject = f"the function of slicewise, {node.op.function_name},"
+        way_out = (
+            "Pass it in xs, as a mtf.Variable or a tensor by mtf.asarray: slicewise(lambda "
+            "x, v: ..., [x, v]). A Keras layer runs as layer.stateless_call, with its "
+            "weights in xs."
+        )
+    return PlanError(
+        explain_error(
+            f"{subject} reads a tf.Variable or another resource of TensorFlow from outside, "
+            "whose value no recorded program keeps.",
+            source=node.source,
+            inputs=" ".join(repr(x.shape) for x in node.inputs),
+            way_out=way_out,
+        )
+    )
 
 
 def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:

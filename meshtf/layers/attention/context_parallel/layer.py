@@ -19,6 +19,7 @@ from meshtf.layers.attention.context_parallel.all_to_all import (
     positions_axes,
 )
 from meshtf.layers.attention.context_parallel.ring import ring_attention
+from meshtf.layers.attention.context_parallel.zigzag import zigzag_numbers
 from meshtf.layers.attention.heads import Cache
 from meshtf.layers.attention.multi_head import MultiHeadAttention
 from meshtf.layers.attention.rotary import RotaryEmbedding
@@ -101,8 +102,14 @@ class ContextParallelAttention(MultiHeadAttention):
         if self.method_for(*operands) == "ring":
             y = ring_attention(*operands, self.block, zigzag=zigzag, **settings)
         else:
-            heads = self._heads_names()
-            y = all_to_all_attention(*operands, self.block, heads=heads, **settings)
+            settings["heads"] = self._heads_names()
+            dims = (
+                q.shape.dim(self.block.name),
+                cache.keys.shape.dim(self.kv_length_dim),
+            )
+            num_chunks = max(1, dims[0].size // self.block.size)
+            with zigzag_numbers(dims, num_chunks if zigzag else 1):
+                y = all_to_all_attention(*operands, self.block, **settings)
         return self.output(y, x.shape.names)
 
     def method_for(self, q: Tensor, k: Tensor, v: Tensor) -> str:

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention.context_parallel.all_to_all import (
@@ -39,7 +39,9 @@ from meshtf.layers.attention.context_parallel.ring_step import (
     RingSettings,
     RingStep,
     chunks_dim,
+    once_differentiable,
 )
+from meshtf.layers.attention.context_parallel.zigzag import zigzag_numbers
 from meshtf.names import (
     Dimension,
     Names,
@@ -54,11 +56,13 @@ from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout
 from meshtf.ops.control.loops import scan, scan_and_sum
+from meshtf.ops.control.seeds import alternatives
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import exp, log
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.random.random_indices import index_function
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, unflatten
 from meshtf.ops.variables.fill import zeros_like
@@ -140,8 +144,12 @@ def ring_attention(
         scale = 1.0 / math.sqrt(q.shape.only(key_names).size)
     else:
         check_floats(scale=scale)
+    chunks = chunks_dim(q, k, chunk_dim, kv_length_dim, zigzag=zigzag)
+    dims = q.shape.dim(chunk_dim.name), k.shape.dim(kv_length_dim)
+    with zigzag_numbers(dims, chunks.size if zigzag else 1):
+        index_functions = [index_function(dim) for dim in dims]
     settings = RingSettings(
-        chunks=chunks_dim(q, k, chunk_dim, kv_length_dim, zigzag=zigzag),
+        chunks=chunks,
         length_dim=chunk_dim.name,
         kv_length_dim=kv_length_dim,
         key_names=key_names,
@@ -149,6 +157,8 @@ def ring_attention(
         bias_of=bias_of,
         dropout=dropout,
         inputs=(query_inputs, kv_inputs),
+        query_index_of=index_functions[0],
+        key_index_of=index_functions[1],
         caller=current(),
     )
     return _Ring(settings).attend(q * scale if scale != 1 else q, k, v)
@@ -190,7 +200,8 @@ class _Ring:
         """Returns the result for operands, and the rule of its gradient."""
         q = operands[0]
         region = self._region(q)
-        with layout(region):
+        # Each step has random ops of the same paths, for other pairs of chunks.
+        with layout(region), alternatives() as self.alternative:
             in_chunks = [self._split(x) for x in operands]
             partial = self._attend_in_steps(in_chunks)
             y = cast(partial.values / partial.sums, q.dtype)
@@ -201,7 +212,11 @@ class _Ring:
         def rule(dy: Tensor) -> list[Tensor | None]:
             """Returns the cotangents of the operands."""
             # Tensors of the backward steps are placed as those of the forward steps.
-            with layout(region), context(primals=(*in_chunks, y)):
+            with (
+                layout(region),
+                context(primals=(*in_chunks, y)),
+                alternatives() as self.alternative,
+            ):
                 dy_in_chunks = cast(self._split(dy), "float32")
                 value_names = y.shape.without(*log_sums.shape.names).names
                 # The weights of a query add up to 1: the cotangent of this sum.
@@ -239,7 +254,7 @@ class _Ring:
 
     def _cotangent(self, x: Tensor, total: Tensor) -> Tensor:
         """Returns the cotangent of an operand x, from the sum of all steps in chunks."""
-        return _once_differentiable(cast(self._merge(total), x.dtype))
+        return once_differentiable(cast(self._merge(total), x.dtype))
 
     def _moves(self, x: Tensor) -> bool:
         """Returns whether an operand goes around the ring."""
@@ -293,11 +308,12 @@ class _Ring:
           operands: the operands of the step, in chunks.
           index: the index of the step.
         """
-        step = RingStep(self.settings, operands, index)
-        maxima = step.maxima()
-        if partial is not None:
-            maxima = maximum(maxima, partial.maxima)
-        sums, values = step.sums(maxima)
+        with self.alternative():
+            step = RingStep(self.settings, operands, index)
+            maxima = step.maxima()
+            if partial is not None:
+                maxima = maximum(maxima, partial.maxima)
+            sums, values = step.sums(maxima)
         if partial is not None:
             # The sums of earlier steps are relative to another maximum.
             factor = exp(partial.maxima - maxima)
@@ -335,8 +351,9 @@ class _Ring:
             # So that gradients do not flow on into the steps before this one.
             present = [stop_gradient(x) for x in present]
             targets = [x for x in present if has_gradient(x.dtype)]
-            step = RingStep(self.settings, present, index)
-            sums, values = step.sums(log_sums)
+            with self.alternative(), context(runs_again=True):
+                step = RingStep(self.settings, present, index)
+                sums, values = step.sums(log_sums)
             dxs = gradients([values, sums], targets, grad_ys=cotangents)
             groups: list[list[Tensor]] = [[], []]
             for x, dx, is_moving in zip(targets, dxs, moves):
@@ -365,25 +382,6 @@ class _Ring:
             next(totals[self._moves(x)]) if has_gradient(x.dtype) else None
             for x in operands
         ]
-
-
-@custom_gradient
-def _once_differentiable(x: Tensor) -> tuple[Tensor, Any]:
-    """Returns x; its gradient raises PlanError, since the backward pass takes sums as
-    constants that a gradient of the gradient would need.
-    """
-
-    def refuse(dy: Tensor) -> Tensor:
-        raise PlanError(
-            explain_error(
-                "ring attention has no gradient of its gradient.",
-                tensor=repr(x.shape),
-                way_out="Take mtf.layers.blockwise_attention or dot_product_attention "
-                "there.",
-            )
-        )
-
-    return x, refuse
 
 
 def _added(xs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor]:

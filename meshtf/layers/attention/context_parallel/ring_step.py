@@ -7,19 +7,24 @@ sums, values = step.sums(shift=maxima)          # [chunks, length], [chunks, len
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from meshtf.errors import ShapeError, explain_error
+from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph import Context, Tensor, context
 from meshtf.layers.attention.context_parallel.all_to_all import PairBiasOf
 from meshtf.layers.attention.context_parallel.zigzag import ZigzagPairs
 from meshtf.layers.mixed_precision import cast_like
-from meshtf.names import Dimension, nested
+from meshtf.names import Dimension, Shape, nested
+from meshtf.ops.control.custom_gradient import custom_gradient
+from meshtf.ops.elementwise.arithmetic import add, outer
 from meshtf.ops.elementwise.unary import exp
-from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.random.random_indices import IndexOf, random_indices
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
 
@@ -34,7 +39,9 @@ class RingSettings:
       key_names: the names of the elements of a head.
       zigzag, bias_of, dropout: as in `ring_attention`.
       inputs: `query_inputs` and `kv_inputs` of `ring_attention`.
-      caller: the context of the call, for the seeds of the dropout.
+      query_index_of, key_index_of: the functions from indices of queries and of keys to those
+        for which random ops draw.
+      caller: the context of the call, whose iterations random ops are in.
     """
 
     chunks: Dimension
@@ -45,6 +52,8 @@ class RingSettings:
     bias_of: PairBiasOf | None
     dropout: Callable[[Tensor], Tensor] | None
     inputs: Any
+    query_index_of: IndexOf
+    key_index_of: IndexOf
     caller: Context
 
 
@@ -63,6 +72,12 @@ class RingStep:
     ) -> None:
         self.settings = settings
         self.index = index
+        self.mesh = operands[0].mesh
+        q, k, *_ = operands
+        # The dimensions of positions in a chunk.
+        self.chunk_shape = Shape(
+            [q.shape.dim(settings.length_dim), k.shape.dim(settings.kv_length_dim)]
+        )
         self.pairs: ZigzagPairs | None = None
         # In the first step, keys and queries are of one chunk: all pairs of halves but one
         # are needed.
@@ -72,11 +87,15 @@ class RingStep:
                 index,
                 settings.length_dim,
                 settings.kv_length_dim,
-                operands[0].mesh,
+                self.mesh,
             )
             operands = [self.pairs.keys(self.pairs.queries(x)) for x in operands]
         q, k, self.values, *inputs = operands
         self.query_dims = q.shape.without(*settings.key_names)
+        self.length_dims = (
+            q.shape.dim(settings.length_dim),
+            k.shape.dim(settings.kv_length_dim),
+        )
         self.scores = self._scores(q, k, inputs)
 
     def maxima(self) -> Tensor:
@@ -120,23 +139,56 @@ class RingStep:
         query_inputs, kv_inputs = nested.map_structure(
             lambda x: next(remaining) if isinstance(x, Tensor) else x, settings.inputs
         )
-        bias = settings.bias_of(query_inputs, kv_inputs)
+        with self._random_numbers():
+            bias = settings.bias_of(query_inputs, kv_inputs)
         return scores if bias is None else scores + cast_like(bias, scores)
 
     def _drop(self, weights: Tensor) -> Tensor:
-        """Returns the attention weights with dropout: the same elements in the forward and
-        the backward pass, and others in each step.
-        """
-        settings = self.settings
-        if settings.dropout is None:
+        """Returns the attention weights with dropout."""
+        if self.settings.dropout is None:
             return weights
-        with context(
-            path=settings.caller.path,
-            seeds=settings.caller.seeds,
-            random_paths=set(),
-            iterations=(*settings.caller.iterations, self.index),
+        with self._random_numbers():
+            return self.settings.dropout(weights)
+
+    @contextlib.contextmanager
+    def _random_numbers(self) -> Iterator[None]:
+        """Within this context, random ops draw the numbers that they draw if all scores are
+        computed at once.
+        """
+        functions: dict[Dimension, IndexOf] = {
+            self.length_dims[0]: lambda _: self._query_indices(),
+            self.length_dims[1]: lambda _: self._key_indices(),
+        }
+        with (
+            context(iterations=self.settings.caller.iterations),
+            random_indices(functions),
         ):
-            return settings.dropout(weights)
+            yield
+
+    def _query_indices(self) -> Tensor:
+        """Returns the indices of queries in the sequence, int32 [chunks, length]."""
+        settings = self.settings
+        index = self._indices(
+            settings.length_dim, index_range(self.mesh, settings.chunks)
+        )
+        index = settings.query_index_of(index)
+        return index if self.pairs is None else self.pairs.queries(index)
+
+    def _key_indices(self) -> Tensor:
+        """Returns the indices of keys in the sequence, int32 [chunks, kv_length]."""
+        settings = self.settings
+        # After s steps, chunk i has the keys of chunk i - s.
+        chunk = index_range(self.mesh, settings.chunks) - self.index
+        chunk = where(chunk < 0, chunk + settings.chunks.size, chunk)
+        index = settings.key_index_of(self._indices(settings.kv_length_dim, chunk))
+        return index if self.pairs is None else self.pairs.keys(index)
+
+    def _indices(self, name: str, chunk: Tensor) -> Tensor:
+        """Returns the indices of the positions of chunks, [chunks, dim] for the indices
+        [chunks] of the chunks.
+        """
+        dim = self.chunk_shape.dim(name)
+        return outer(chunk * dim.size, index_range(self.mesh, dim), add)
 
 
 def chunks_dim(
@@ -170,3 +222,22 @@ def chunks_dim(
                 )
             )
     return Dimension(f"{chunk.name}_chunks", count)
+
+
+@custom_gradient
+def once_differentiable(x: Tensor) -> tuple[Tensor, Any]:
+    """Returns x; its gradient raises PlanError, since the backward pass takes sums as
+    constants that a gradient of the gradient would need.
+    """
+
+    def refuse(dy: Tensor) -> Tensor:
+        raise PlanError(
+            explain_error(
+                "ring attention has no gradient of its gradient.",
+                tensor=repr(x.shape),
+                way_out="Take mtf.layers.blockwise_attention or dot_product_attention "
+                "there.",
+            )
+        )
+
+    return x, refuse

@@ -13,6 +13,9 @@ the four pairs of halves two are needed, whatever i and j are: `ZigzagPairs` sel
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
@@ -24,6 +27,7 @@ from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.random.random_indices import random_indices
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 from meshtf.ops.shapes.stack import stack, unstack
 
@@ -95,6 +99,28 @@ class ZigzagOrder:
             [self._which_half, self._chunks, self._in_half],
             x,
         )
+
+    def positions(self, index: Tensor) -> Tensor:
+        """Returns the position of the element at each index of the zigzag order, integers
+        [...].
+
+        Args:
+          index: indices along the dimension, integers [...].
+        """
+        index = as_tensor("index", index)
+        half = self._in_half.size
+        chunk = index // (2 * half)
+        in_chunk = index - chunk * (2 * half)
+        in_second_half = (self._half_chunks.size - 2 - chunk) * half + in_chunk
+        return where(in_chunk < half, chunk * half + in_chunk, in_second_half)
+
+    @contextlib.contextmanager
+    def random_numbers(self) -> Iterator[None]:
+        """Within this context random ops draw, for tensors in zigzag order, the numbers that
+        they draw in the order of the positions.
+        """
+        with random_indices({self.dim: self.positions}):
+            yield
 
     def _split(self, x: Tensor, dims: list[Dimension]) -> Tensor:
         """Returns x with the dimension of positions split into others."""
@@ -194,3 +220,18 @@ class ZigzagPairs:
         axis = half_0.shape.names.index(self.length_dim)
         half_chunks = stack([half_0, half_1], half_dim, axis=axis)
         return flatten(half_chunks, [half_dim, self.length_dim], self.length_dim)
+
+
+@contextlib.contextmanager
+def zigzag_numbers(dims: Sequence[Dimension], chunks: int) -> Iterator[None]:
+    """Within this context random ops draw, along dimensions in zigzag order, the numbers of the
+    positions: see `ZigzagOrder.random_numbers`.
+
+    Args:
+      dims: the dimensions.
+      chunks: the count of chunks; 1: the dimensions are in their own order.
+    """
+    with contextlib.ExitStack() as stack:
+        for dim in dims if chunks > 1 else ():
+            stack.enter_context(ZigzagOrder(dim, chunks).random_numbers())
+        yield

@@ -55,6 +55,110 @@ def test_method_of_fewest_bytes(axes, heads, kv_heads, method):
     assert attention.method_for(q, k, v) == method
 
 
+MASKS = [
+    (axes, layout, method, zigzag, devices)
+    for axes, layout in (
+        ("", ""),
+        ("seq:4", "length:seq"),
+        ("seq:2;data:2", "length:seq;batch:data"),
+    )
+    for method in ("ring", "all_to_all", "fewest_bytes", "blockwise")
+    for zigzag in (False, True)
+    for devices in (None, "spmd:cpu")
+    if axes or devices is None
+    if not (zigzag and method == "blockwise")
+]
+
+
+def attention_with_dropout(mesh, cls, *block, broadcast="", order=None, **settings):
+    """Returns a function of x and dy that returns attention with dropout and the gradient of
+    x, and the attention.
+    """
+    attention = cls(
+        mesh, "d:8", "heads:4", "key:4", *block, dropout_rate=0.5, name="a", **settings
+    )
+    attention.dropout.broadcast = broadcast
+    zigzag = {} if order is None else {"zigzag": True}
+
+    @mtf.function(mesh=mesh, x="batch;length;d", dy="batch;length;d")
+    def run(x, dy):
+        with mtf.seed(3):
+            ordered_x = x if order is None else order.apply(x)
+            y = attention(
+                ordered_x, training=True, **bias_settings(mesh, order), **zigzag
+            )
+            y = y if order is None else order.undo(y)
+        return y, *mtf.gradients([mtf.reduce_sum(y * dy)], [x])
+
+    return run, attention
+
+
+def bias_settings(mesh, order):
+    """Returns a causal mask for attention in zigzag order, which needs one."""
+    if order is None:
+        return {}
+    positions = order.apply(mtf.range(mesh, "length:16"))
+    return {
+        "bias_of": lambda q, k: layers.mask_bias(mtf.outer(q, k, mtf.greater_equal)),
+        "query_inputs": positions,
+        "kv_inputs": mtf.rename(positions, "length", "kv_length"),
+    }
+
+
+@pytest.mark.sampled(12, each="method")
+@pytest.mark.parametrize("broadcast", ["", "length", "heads;kv_length"])
+@pytest.mark.parametrize("axes, layout, method, zigzag, devices", MASKS)
+def test_dropout_has_the_mask_of_full_attention(
+    rng, axes, layout, method, zigzag, devices, broadcast
+):
+    x, dy = rng.normal(size=(2, 2, 16, 8)).astype("float32")
+    one = mtf.Mesh("")
+    full, expected_attention = attention_with_dropout(
+        one, layers.MultiHeadAttention, broadcast=broadcast
+    )
+    if zigzag:
+        full = causal_full_attention(one, expected_attention)
+    expected = full(x, dy)
+    mesh = mtf.Mesh(axes, layout, devices=devices)
+    run, attention = attention_with_dropout(
+        mesh,
+        layers.BlockwiseAttention
+        if method == "blockwise"
+        else layers.ContextParallelAttention,
+        "length:4",
+        broadcast=broadcast,
+        order=layers.ZigzagOrder("length:16", 4) if zigzag else None,
+        **({} if method == "blockwise" else {"method": method}),
+    )
+    for variable, value in zip(attention.variables, expected_attention.variables):
+        variable.assign(value.numpy())
+    for have, want in zip(run(x, dy), expected, strict=True):
+        np.testing.assert_allclose(have.numpy(), want.numpy(), atol=1e-5)
+
+
+def causal_full_attention(mesh, attention):
+    """Returns what `attention_with_dropout` does, with a causal mask."""
+
+    @mtf.function(mesh=mesh, x="batch;length;d", dy="batch;length;d")
+    def run(x, dy):
+        bias = layers.causal_bias(mesh, "length:16", "kv_length:16")
+        with mtf.seed(3):
+            y = attention(x, bias=bias, training=True)
+        return y, *mtf.gradients([mtf.reduce_sum(y * dy)], [x])
+
+    return run
+
+
+def test_two_attentions_of_one_path_are_refused():
+    mesh = mtf.Mesh("")
+    _, attention = attention_with_dropout(
+        mesh, layers.ContextParallelAttention, "length:4", method="ring"
+    )
+    x = mtf.ones(mesh, "batch:2;length:16;d:8")
+    with pytest.raises(mtf.PlanError, match="two random ops"), mtf.seed(1):
+        attention(attention(x, training=True), training=True)
+
+
 def test_unknown_method_is_refused():
     with pytest.raises(mtf.ArgumentError, match="ring"):
         attention_of(mtf.Mesh(""), "circle")
