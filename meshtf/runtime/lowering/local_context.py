@@ -12,7 +12,6 @@ equal outputs on all devices with equal inputs.
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -121,6 +120,7 @@ class DeviceContext:
         self.coordinates = coordinates
         self._on_any_device = on_any_device
         self._checks = checks
+        self._found_checks: list[tuple[Any, Any, str]] = []
         self._stored = stored
         self._node = node
         self._plan = plan
@@ -257,7 +257,15 @@ class DeviceContext:
         """Adds a check of indices to the program; None: checks are not recorded."""
         if self._checks is None:
             return None
-        return functools.partial(self._checks.add, self._node)
+        return lambda *check: self._found_checks.append(check)
+
+    def add_checks(self) -> None:
+        """Adds the checks of `record_check` to the program, after the op: they write a
+        variable of TensorFlow, which the ops of `Op.local` must not use.
+        """
+        for is_valid, ids, interval in self._found_checks:
+            assert self._checks is not None
+            self._checks.add(self._node, is_valid, ids, interval)
 
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""
