@@ -16,6 +16,7 @@ from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
 from meshtf.layers.initializers import ones, zeros
+from meshtf.layers.mixed_precision import cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike, accumulation_dtype
@@ -83,7 +84,8 @@ class BatchNorm(Module):
         reduced_dims = x.shape.without(*self.dims.names)
         y = cast(x, accumulation_dtype(x.dtype))
         if not training:
-            return self._scaled(y - self.moving_mean, self.moving_variance, x.dtype)
+            centred = y - cast_like(self.moving_mean, y)
+            return self._scaled(centred, cast_like(self.moving_variance, y), x.dtype)
         if not reduced_dims.names:
             raise ShapeError(
                 f"{x.shape!r} has no dimension besides {self.dims!r} to take a mean "
@@ -103,8 +105,8 @@ class BatchNorm(Module):
         self, centred: Tensor, variance: Tensor | Variable, dtype: str
     ) -> Tensor:
         """Returns scale * centred / sqrt(variance + epsilon) + bias, as `dtype`."""
-        y = centred * (rsqrt(variance + self.epsilon) * self.scale) + self.bias
-        return cast(y, dtype)
+        scale = rsqrt(variance + self.epsilon) * cast_like(self.scale, centred)
+        return cast(centred * scale + cast_like(self.bias, centred), dtype)
 
     def _update_averages(
         self, mean: Tensor, variance: Tensor, mean_square: Tensor
@@ -123,4 +125,5 @@ class BatchNorm(Module):
             (self.moving_mean, mean),
             (self.moving_variance, variance),
         ):
+            statistic = cast_like(statistic, average)
             average.assign(average * self.momentum + statistic * (1 - self.momentum))

@@ -140,3 +140,15 @@ def test_what_is_refused():
         norm(mtf.ones(mesh, "batch:2;c:4"))
     with refuses(mtf.ShapeError, "no dimension besides"):
         norm(mtf.ones(mesh, "channels:4"), training=True)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_float64_is_computed_in_float64(training, rng):
+    x = 3.0 + rng.normal(size=(6, 4))
+    norm = mtf.layers.BatchNorm(mtf.Mesh(""), "c:4")
+    y = norm(mtf.asarray(norm.scale.mesh, x, "b;c"), training)
+    mean, variance = (x.mean(0), x.var(0)) if training else (0.0, 1.0)
+    np.testing.assert_allclose(y.numpy(), (x - mean) / np.sqrt(variance + 1e-3), 1e-12)
+    assert y.dtype == "float64" and norm.moving_mean.dtype == "float32"
+    if training:
+        np.testing.assert_allclose(norm.moving_mean.numpy(), 0.01 * x.mean(0), 1e-5)

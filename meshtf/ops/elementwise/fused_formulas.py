@@ -77,9 +77,15 @@ def _gelu_gradient(dy: Any, x: Any) -> Any:
     return dy * (s + tf.raw_ops.SigmoidGrad(y=s, dy=x) * v_derivative)
 
 
+def erf_kernel(x: Any) -> Any:
+    """Returns erf(x), also of infinite float64, for which XLA gives NaN."""
+    y = tf.math.erf(x)
+    return tf.where(tf.math.is_inf(x), tf.sign(x), y) if x.dtype == tf.float64 else y
+
+
 def gelu_exact_kernel(x: Any) -> Any:
     """Returns x Phi(x), where Phi is the distribution function of the normal distribution."""
-    return x * (0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5)))
+    return x * (0.5 + 0.5 * erf_kernel(x * math.sqrt(0.5)))
 
 
 def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
@@ -88,7 +94,7 @@ def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
     """
     density_at_0 = math.sqrt(0.5 / math.pi)
     density = tf.exp(-0.5 * tf.square(x)) * density_at_0
-    distribution = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+    distribution = 0.5 + 0.5 * erf_kernel(x * math.sqrt(0.5))
     slope = x * density + distribution
     return dy * slope
 
@@ -157,6 +163,14 @@ def _rsqrt_gradient(dy: Any, y: Any) -> Any:
     return tf.raw_ops.MulNoNan(x=minus_y_cubed, y=dy * 0.5)
 
 
+def _selu_gradient(dy: Any, y: Any) -> Any:
+    """Returns dy times the slope of selu: `scale` from 0 on, y + scale * alpha below. At 0,
+    XLA's kernel SeluGrad has the slope of the other side.
+    """
+    scale = tf.constant(1.0507009873554805, y.dtype)
+    return dy * tf.where(y < 0, y + 1.7580993408473769, scale)
+
+
 # Gradients of functions y = f(x): from dy and y, or from dy and x, as the names of the
 # arguments say.
 FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
@@ -170,7 +184,7 @@ FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "silu": _silu_gradient,
     "softplus": lambda dy, x: tf.raw_ops.SoftplusGrad(gradients=dy, features=x),
     "elu": lambda dy, y: tf.raw_ops.EluGrad(gradients=dy, outputs=y),
-    "selu": lambda dy, y: tf.raw_ops.SeluGrad(gradients=dy, outputs=y),
+    "selu": _selu_gradient,
     "reciprocal": lambda dy, y: -tf.raw_ops.MulNoNan(x=tf.square(y), y=dy),
     "digamma": through_float32(
         lambda dy, x: tf.raw_ops.MulNoNan(x=tf.math.polygamma(tf.ones_like(x), x), y=dy)

@@ -41,6 +41,7 @@ from meshtf.ops.elementwise.binary_op import (
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.fused_formulas import (
     FUSED_GRADIENTS,
+    erf_kernel,
     gelu_exact_kernel,
     gelu_kernel,
     silu_kernel,
@@ -161,7 +162,7 @@ _TABLE: dict[str, UnaryFunction] = {
     "silu": UnaryFunction(silu_kernel, gradient="x"),
     "softplus": UnaryFunction("math.softplus", gradient="x"),
     "erf": UnaryFunction(
-        "math.erf",
+        erf_kernel,
         lambda dy, y, x: (
             dy
             * apply_unary("exp", -apply_unary("square", x))

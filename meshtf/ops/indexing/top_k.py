@@ -38,6 +38,7 @@ from meshtf.graph import (
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
+from meshtf.ops.common.top_k_kernel import largest
 from meshtf.ops.elementwise.arithmetic import subtract
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.indexing.gather import SegmentSum
@@ -122,7 +123,7 @@ class TopK(OpWithStatistics):
         shard_values, shard_indices = gathered
         all_values = self._concat_shards(context, shard_values)
         all_indices = self._concat_shards(context, shard_indices)
-        values, selected_indices = tf.math.top_k(all_values, self.k.size)
+        values, selected_indices = largest(context, all_values, self.k.size)
         batch_dims = len(selected_indices.shape) - 1
         return values, tf.gather(all_indices, selected_indices, batch_dims=batch_dims)
 
@@ -145,8 +146,7 @@ class TopK(OpWithStatistics):
         rest_names = [name for name in names if name != self.dim]
         x = arrange(x, names, [*rest_names, self.dim])
         local_k = min(self.k.size, context.local_size(self.dim))
-        values, indices = tf.math.top_k(x, local_k)
-        return values, indices
+        return largest(context, x, local_k)
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys

@@ -116,7 +116,7 @@ class MergeSplit(WindowedOp):
         for i, x in enumerate(xs):
             window = context.window(i, self.blocks, x)
             windows.append(arrange(window, context.inputs[i].names, order))
-        sorted_pairs = self._sort_pairs(windows)
+        sorted_pairs = self._sort_pairs(context, windows)
         num_local = context.local_size(self.blocks)
         is_unpaired = self._is_unpaired(context, num_local)
         # The index of the first local block in the window: 1 if it is a right block, since
@@ -131,7 +131,7 @@ class MergeSplit(WindowedOp):
             outputs.append(arrange(y, order, output.names))
         return tuple(outputs)
 
-    def _sort_pairs(self, windows: list[Any]) -> list[Any]:
+    def _sort_pairs(self, context: LocalContext, windows: list[Any]) -> list[Any]:
         """Returns each window as pairs of blocks, `[*outer, pairs, 2 * elements]`, with the
         elements of a pair sorted by the keys, which are the first window.
         """
@@ -141,7 +141,7 @@ class MergeSplit(WindowedOp):
             pairs = tf.reshape(x, [*outer, num_blocks // 2, 2 * block_size])
             pairs_of_inputs.append(pairs)
         keys, *values = pairs_of_inputs
-        sorted_keys, order = sort_last_axis(keys, self.descending)
+        sorted_keys, order = sort_last_axis(context, keys, self.descending)
         batch_dims = len(order.shape) - 1
         sorted_values = [tf.gather(x, order, batch_dims=batch_dims) for x in values]
         return [sorted_keys, *sorted_values]

@@ -31,6 +31,7 @@ from meshtf.graph import (
 )
 from meshtf.names import is_floating, is_integer
 from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.top_k_kernel import largest
 from meshtf.ops.shapes.reshape import arrange
 
 
@@ -74,7 +75,7 @@ class Sort(Op):
         names = context.inputs[0].names
         dim_last = _move_last(names, self.dim)
         x = arrange(x, names, dim_last)
-        values, order = sort_last_axis(x, self.descending)
+        values, order = sort_last_axis(context, x, self.descending)
         return arrange(values, dim_last, names), arrange(order, dim_last, names)
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
@@ -148,16 +149,15 @@ def _scatter_last_axis(x: Any, order: Any) -> Any:
     return tf.reshape(y, x.shape)
 
 
-def sort_last_axis(x: Any, descending: bool) -> tuple[Any, Any]:
+def sort_last_axis(context: LocalContext, x: Any, descending: bool) -> tuple[Any, Any]:
     """Returns x sorted along its last axis, and the index in x of each sorted element.
 
     Equal elements keep their order.
     """
-    # top_k returns elements in descending order, and the lowest index first among equals.
     size = x.shape[-1]
     if descending:
-        return tf.math.top_k(x, size)
-    values, order = tf.math.top_k(_reverse_order(x), size)
+        return largest(context, x, size)
+    values, order = largest(context, _reverse_order(x), size)
     return _reverse_order(values), order
 
 

@@ -75,9 +75,9 @@ class _Partial(NamedTuple):
     """Attention to some of the keys.
 
     Attributes:
-      maxima: the maximum of each query's scores, float32 [..., length].
-      sums: the sum of exp(score - maximum), float32 [..., length].
-      values: the sum of exp(score - maximum) * value, float32 [..., length, value].
+      maxima: the maximum of each query's scores, [..., length].
+      sums: the sum of exp(score - maximum), [..., length].
+      values: the sum of exp(score - maximum) * value, [..., length, value].
     """
 
     maxima: Tensor
@@ -110,9 +110,12 @@ def ring_attention(
       chunk: the name of the positions of queries, with the count of queries in a chunk,
         such as "length:4096". Keys and values have as many chunks. A mesh axis that shards
         the positions should divide the count of chunks.
-      bias_of: a function of the entries of `query_inputs` and `kv_inputs` for a chunk of
-        queries and one of keys; it returns the bias of their scores, [..., length,
-        kv_length_dim]. Tensors with gradients come to it by its arguments. None: no bias.
+      bias_of: a function of the entries of `query_inputs` and `kv_inputs` for chunks of
+        queries, [..., length_chunks, length], and for the chunks of keys that have come to
+        them, [..., length_chunks, kv_length_dim]; it returns the bias of their scores, [...,
+        length_chunks, length, kv_length_dim]. "length_chunks" is the name of the positions of
+        queries with "_chunks". Functions such as `mtf.outer` keep this dimension without
+        naming it. Tensors with gradients come to it by its arguments. None: no bias.
       query_inputs: the first argument of `bias_of`: tensors in any nesting, such as the
         positions of the queries. Tensors with the dimension of `chunk` are split into
         chunks, others are passed as they are.
@@ -217,10 +220,12 @@ class _Ring:
                 context(primals=(*in_chunks, y)),
                 alternatives() as self.alternative,
             ):
-                dy_in_chunks = cast(self._split(dy), "float32")
+                dy_in_chunks = cast(self._split(dy), log_sums.dtype)
                 value_names = y.shape.without(*log_sums.shape.names).names
                 # The weights of a query add up to 1: the cotangent of this sum.
-                d_sums = -reduce_sum(dy_in_chunks * cast(y, "float32"), value_names)
+                d_sums = -reduce_sum(
+                    dy_in_chunks * cast(y, log_sums.dtype), value_names
+                )
                 totals = self._backward_steps(
                     in_chunks, log_sums, [dy_in_chunks, d_sums]
                 )

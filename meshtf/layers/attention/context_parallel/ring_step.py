@@ -17,7 +17,7 @@ from meshtf.graph import Context, Tensor, context
 from meshtf.layers.attention.context_parallel.all_to_all import PairBiasOf
 from meshtf.layers.attention.context_parallel.zigzag import ZigzagPairs
 from meshtf.layers.mixed_precision import cast_like
-from meshtf.names import Dimension, Shape, nested
+from meshtf.names import Dimension, Shape, accumulation_dtype, nested
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.elementwise.arithmetic import add, outer
 from meshtf.ops.elementwise.unary import exp
@@ -99,7 +99,7 @@ class RingStep:
         self.scores = self._scores(q, k, inputs)
 
     def maxima(self) -> Tensor:
-        """Returns the maximum of each query's scores, float32 [..., chunks, length, ...];
+        """Returns the maximum of each query's scores, [..., chunks, length, ...];
         -infinity for queries that no key of the step is for.
         """
         maxima = reduce_max(self.scores, self.settings.kv_length_dim)
@@ -108,11 +108,11 @@ class RingStep:
         return self.pairs.maxima(maxima, absent=-float("inf"))
 
     def sums(self, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns two sums over the keys of the step, float32: of exp(score - shift), and of
+        """Returns two sums over the keys of the step: of exp(score - shift), and of
         exp(score - shift) * value with dropout.
 
         Args:
-          shift: a number for each query, float32 [..., chunks, length, ...].
+          shift: a number for each query, [..., chunks, length, ...].
         """
         if self.pairs is not None:
             shift = self.pairs.queries(shift)
@@ -123,16 +123,19 @@ class RingStep:
             self.settings.kv_length_dim, *self.query_dims.names
         )
         values = einsum([weights, self.values], self.query_dims + value_dims)
-        values = cast(values, "float32")
+        values = cast(values, sums.dtype)
         if self.pairs is None:
             return sums, values
         return self.pairs.sums(sums), self.pairs.sums(values)
 
     def _scores(self, q: Tensor, k: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-        """Returns the scores with the bias, float32 [..., chunks, length, kv_length, ...]."""
+        """Returns the scores with the bias, [..., chunks, length, kv_length, ...]; those of
+        float16 and bfloat16 in float32.
+        """
         settings = self.settings
         keys_dim = k.shape.only([settings.kv_length_dim])
-        scores = cast(einsum([q, k], self.query_dims + keys_dim), "float32")
+        products = einsum([q, k], self.query_dims + keys_dim)
+        scores = cast(products, accumulation_dtype(products.dtype))
         if settings.bias_of is None:
             return scores
         remaining = iter(inputs)
@@ -141,7 +144,28 @@ class RingStep:
         )
         with self._random_numbers():
             bias = settings.bias_of(query_inputs, kv_inputs)
-        return scores if bias is None else scores + cast_like(bias, scores)
+        if bias is None:
+            return scores
+        self._check_bias(bias)
+        return scores + cast_like(bias, scores)
+
+    def _check_bias(self, bias: Tensor) -> None:
+        """Raises ShapeError for the bias of queries or keys without their chunks."""
+        chunks = self.settings.chunks.name
+        positions = {self.settings.length_dim, self.settings.kv_length_dim}
+        if chunks in bias.shape or not positions & set(bias.shape.names):
+            return
+        raise ShapeError(
+            explain_error(
+                f'bias_of returned a bias without "{chunks}": it would be the same for all '
+                "chunks of ring attention.",
+                bias=repr(bias.shape),
+                scores=repr(self.query_dims),
+                source=bias.node.source,
+                way_out=f'Its arguments have "{chunks}". Keep it: mtf.outer does, and an '
+                "einsum that names it.",
+            )
+        )
 
     def _drop(self, weights: Tensor) -> Tensor:
         """Returns the attention weights with dropout."""

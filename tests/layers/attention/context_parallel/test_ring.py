@@ -267,3 +267,64 @@ def test_a_bias_of_all_scores_is_refused():
         layers.ring_attention(
             q, k, k, "length:4", bias_of=lambda x, _: x, query_inputs=scores_bias
         )
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize("zigzag", [False, True])
+def test_float64_is_computed_in_float64(zigzag, devices, rng):
+    mesh = mtf.Mesh("x:2", "length:x;kv_length:x", devices=devices)
+    order = layers.ZigzagOrder("length:8", 2)
+
+    def attend(q, k, chunk):
+        def ordered(x):
+            return order.apply(x) if zigzag and chunk else x
+
+        positions = ordered(mtf.range(q.mesh, "length:8"))
+        q_ordered = ordered(q)
+        k_ordered = mtf.rename(ordered(k), "length", "kv_length")
+        kv_positions = mtf.rename(positions, "length", "kv_length")
+
+        def bias(x, y):
+            return layers.mask_bias(mtf.outer(x, y, mtf.greater_equal), "float64")
+
+        if chunk is None:
+            scores_bias = bias(positions, kv_positions)
+            y = layers.dot_product_attention(
+                q_ordered, k_ordered, k_ordered, bias=scores_bias
+            )
+        else:
+            y = layers.ring_attention(
+                q_ordered,
+                k_ordered,
+                k_ordered,
+                f"length:{chunk}",
+                bias_of=bias,
+                query_inputs=positions,
+                kv_inputs=kv_positions,
+                zigzag=zigzag,
+            )
+            y = order.undo(y) if zigzag else y
+        return [y, *mtf.gradients([mtf.reduce_sum(mtf.square(y))], [q, k])]
+
+    q, k = rng.normal(size=(2, 8, 4))
+    by_chunks = mtf.function(attend, mesh=mesh, q="length;key", k="length;key")
+    at_once = mtf.function(attend, mesh=mtf.Mesh(""), q="length;key", k="length;key")
+    for have, want in zip(by_chunks(q, k, 4), at_once(q, k, None), strict=True):
+        assert have.dtype == "float64"
+        np.testing.assert_allclose(have.numpy(), want.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_bias_without_chunks_is_refused():
+    mesh = mtf.Mesh("")
+    q = mtf.ones(mesh, "length:8;key:2")
+    k = mtf.ones(mesh, "kv_length:8;key:2")
+
+    def summed_over_chunks(q, k):
+        return mtf.einsum([q, k], "length;kv_length")
+
+    with pytest.raises(
+        mtf.ShapeError, match=r"without \"length_chunks\"(.|\n)*test_ring"
+    ):
+        layers.ring_attention(
+            q, k, k, "length:4", summed_over_chunks, query_inputs=q, kv_inputs=k
+        )
