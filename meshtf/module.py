@@ -242,7 +242,7 @@ def _naming_attributes(init: Any) -> Any:
             try:
                 init(self, *args, **kwargs)
             except TypeError as error:
-                check_call(init, self, args=args, kwargs=kwargs, error=error)
+                check_call(init, (self, *args), kwargs, error)
                 raise
         # Other variables have had complete paths, and so initial values, since they exist.
         if pending_names and is_complete(self._path):

@@ -67,7 +67,11 @@ def _displayed_name(frame: Any) -> str:
     name: str = frame.f_code.co_name
     if name in ("__init__", "__call__"):
         # The user's line has the name of the class.
-        name = type(frame.f_locals.get("self")).__name__
+        local = frame.f_locals
+        instance = local["self"] if "self" in local else local["args"][0]
+        name = type(instance).__name__
+    elif name == "__getattr__":  # of a tensor, for an attribute that it does not have
+        return f"Tensor.{frame.f_locals['name']}"
     return _DISPLAYED_NAMES.get(name, name)
 
 
