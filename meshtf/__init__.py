@@ -54,6 +54,7 @@ from meshtf.layout_search import search, SearchResult
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
+from meshtf.names.calls import explain_calls_of
 from meshtf.ops.control.cond_and_while_loop import cond, while_loop
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
@@ -381,6 +382,11 @@ __all__ = [
     # The version of this library
     "__version__",
 ]
+
+
+for _module in (checkpoints, decoding, layers, math, optimizers):
+    explain_calls_of(vars(_module), _module.__all__)
+explain_calls_of(globals(), __all__)
 
 
 def __dir__() -> list[str]:

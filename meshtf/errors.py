@@ -181,3 +181,12 @@ def near_misses(name: str, known: Iterable[str]) -> str:
         )
     strings = sorted(word for word in known if isinstance(word, str))
     return ", ".join(difflib.get_close_matches(name, strings, n=3, cutoff=0.5))
+
+
+def __dir__() -> list[str]:
+    """Returns the names that this module defines."""
+    return sorted(
+        name
+        for name, value in globals().items()
+        if getattr(value, "__module__", "") == __name__ and not name.startswith("_")
+    )

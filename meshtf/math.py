@@ -84,3 +84,7 @@ __all__ = [
     "squared_difference",
     "tan",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from meshtf.display import html_table, placement_text, text_table
+from meshtf.errors import LayoutError
 from meshtf.names.arguments import as_text
 from meshtf.names.calls import check_call
 from meshtf.names.nested import flatten
+from meshtf.names.source import users_frames
 from meshtf.partition.cost import local_bytes
 from meshtf.runtime.module_paths import (
     complete_path,
@@ -238,15 +240,17 @@ def _naming_attributes(init: Any) -> Any:
 
     @functools.wraps(init)
     def __init__(self: Module, *args: Any, **kwargs: Any) -> None:
-        with constructor_of(self) as pending_names:
-            try:
+        try:
+            with constructor_of(self) as pending_names:
                 init(self, *args, **kwargs)
-            except TypeError as error:
-                check_call(init, self, args=args, kwargs=kwargs, error=error)
-                raise
-        # Other variables have had complete paths, and so initial values, since they exist.
-        if pending_names and is_complete(self._path):
-            for variable in self.variables:
-                variable.initialize()
+            # Others have had complete paths, and so initial values, since they exist.
+            if pending_names and is_complete(self._path):
+                for variable in self.variables:
+                    variable.initialize()
+        except TypeError as error:
+            check_call(init, (self, *args), kwargs, error)
+            raise
+        except LayoutError as error:
+            raise error.with_traceback(users_frames(error)) from None
 
     return __init__

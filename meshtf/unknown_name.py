@@ -43,6 +43,7 @@ _PACKAGES = (
 _ASARRAY = 'mtf.asarray(mesh, array, "batch; d_model")'
 _GATHER = 'mtf.gather(table, ids, "vocab")'
 _MIXED_PRECISION = 'mtf.cast(x, "bfloat16") of the input of a model'
+_SIZE_1 = "nothing: dimensions match by name, and missing ones are broadcast"
 _OTHER_LIBRARIES = {
     "array": _ASARRAY,
     "convert_to_tensor": _ASARRAY,
@@ -58,6 +59,11 @@ _OTHER_LIBRARIES = {
     "mean": 'mtf.reduce_mean(x, "d_model"), or x.mean("d_model")',
     "sum": 'mtf.reduce_sum(x, "d_model"), or x.sum("d_model")',
     "layers.Linear": 'mtf.layers.Dense(mesh, "d_model:8", "d_ff:32")',
+    "expand_dims": _SIZE_1,
+    "unsqueeze": _SIZE_1,
+    "squeeze": 'x["d", 0] for the entry of a dimension of size 1',
+    "view": 'mtf.reshape(x, "rows:8")',
+    "clamp": "mtf.clip(x, low, high)",
     "take": _GATHER,
     "embedding_lookup": _GATHER,
     "save_checkpoint": "mtf.checkpoints.save(folder, step, variables)",

@@ -30,3 +30,7 @@ __all__ = [
     "calibrate",
     "measure_local_step",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

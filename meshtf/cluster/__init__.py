@@ -26,3 +26,7 @@ __all__ = [
     "processes",
     "without_autotuning",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

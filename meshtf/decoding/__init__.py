@@ -51,6 +51,11 @@ from meshtf.unknown_name import unknown_name
 
 __all__ = ["Step", "beam_search", "sample"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:

@@ -38,6 +38,7 @@ from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh
 from meshtf.names import nested
 from meshtf.names.arguments import as_callable
+from meshtf.names.calls import wrong_call
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.control.seeds import iterations
 
@@ -136,7 +137,12 @@ class PythonFunction:
           runs: whether the call runs, see `CallArguments`.
           in_place: whether the call runs without a trace, see `CallArguments`.
         """
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as mismatch:
+            raise wrong_call(
+                self.name, self.signature, args, kwargs, mismatch
+            ) from None
         bound.apply_defaults()
         settings = current()
         mesh = self.mesh if settings.mesh is None else settings.mesh

@@ -104,3 +104,7 @@ __all__ = [
     "register_operator",
     "window_of",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,6 +2,7 @@
 
     common_mesh(inputs, mesh, source)         # raises MeshError for tensors of two meshes
     check_layout(specs, mesh, layout, source) # raises LayoutError for impossible shards
+    check_variable(spec, mesh, layout, path, source)  # the same for a variable
     check_stage(mesh, stage, source)          # raises MeshError for a stage without devices
 
 Tensors of gradient rules are not checked against the layout: if two dimensions have rules
@@ -11,7 +12,7 @@ for the same axis, the planner replicates the second, and adds a note to the pro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from meshtf.errors import LayoutError, MeshError, explain_error
 from meshtf.graph.op import Spec
@@ -53,44 +54,49 @@ def common_mesh(
 
 
 def check_layout(
-    specs: Sequence[Spec],
-    mesh: Mesh,
-    layout: Layout,
-    source: object,
-    kind: str = "tensor",
+    specs: Sequence[Spec], mesh: Mesh, layout: Layout, source: object
 ) -> None:
     """Raises LayoutError for a shape that the layout cannot shard.
 
     Args:
-      specs: the specs of tensors or variables.
+      specs: the specs of tensors.
       mesh: the mesh.
       layout: the rules of the mesh, with all changes of the context.
       source: the user's line.
-      kind: "tensor" or "variable", for the error.
     """
     for spec in specs:
         _placement, conflicts = mesh.place(spec.shape, layout)
         if conflicts:
-            raise LayoutError(
-                _conflict_message(
-                    conflicts[0],
-                    spec=spec,
-                    mesh=mesh,
-                    layout=layout,
-                    source=source,
-                    kind=kind,
-                )
-            )
+            facts = {"tensor": repr(spec.shape), "from": source}
+            message = _conflict_message(conflicts[0], spec, mesh, layout, facts)
+            raise LayoutError(message)
+
+
+def check_variable(
+    spec: Spec, mesh: Mesh, layout: Layout, path: str, source: object
+) -> None:
+    """Raises LayoutError for a variable that the layout cannot shard.
+
+    Args:
+      spec: the spec of the variable.
+      mesh: the mesh.
+      layout: the rules for the variable.
+      path: its path.
+      source: the user's line.
+    """
+    _placement, conflicts = mesh.place(spec.shape, layout)
+    if conflicts:
+        facts = {"variable": f"{spec.shape!r} {path!r}", "from": source}
+        message = _conflict_message(conflicts[0], spec, mesh, layout, facts)
+        raise LayoutError(message)
 
 
 def _conflict_message(
     conflict: Conflict,
-    *,
     spec: Spec,
     mesh: Mesh,
     layout: Layout,
-    source: object,
-    kind: str,
+    facts: Mapping[str, object],
 ) -> str:
     """Returns the message of the error for two dimensions on one axis, or, on a strict mesh,
     for a dimension whose size is no multiple of the number of shards.
@@ -100,26 +106,22 @@ def _conflict_message(
       spec: the spec of the tensor or variable.
       mesh: the mesh.
       layout: the rules.
-      source: the user's line.
-      kind: "tensor" or "variable".
+      facts: the facts about a "tensor" or a "variable".
     """
     dim = conflict.dim
     rules = "; ".join(f"{name}:{'+'.join(axes)}" for name, axes in layout.items())
-    facts = {kind: repr(spec.shape), "from": source}
     underlined = f"{rules}\n{_underline(rules, conflict)}"
-    if kind == "variable":
-        rename_it = "rename it"
-        example = f'"{dim}_unsharded" in the shape of the variable'
-    else:
-        rename_it = "rename it for this step"
-        example = f'mtf.rename(x, "{dim}", "{dim}_unsharded")'
+    kind = next(iter(facts))
     if conflict.kind == "axis":
         return explain_error(
             f'two dimensions of one {kind} want mesh axis "{conflict.axis}".',
             **facts,
             layout=underlined,
-            way_out=f"Give one of them another axis, or {rename_it}: {example}.",
+            way_out=_way_out(conflict, kind, spec),
         )
+    example = f'"{dim}_unsharded" where it is made'
+    if kind == "tensor":
+        example = f'mtf.rename(x, "{dim}", "{dim}_unsharded")'
     size = spec.shape[dim]
     axes = [axis for axis in layout.axes(dim) if axis in mesh.axes]
     num_shards = mesh.group_size(*axes)
@@ -133,6 +135,32 @@ def _conflict_message(
         way_out=f"Make its size a multiple of {num_shards} (next: {next_multiple}), take "
         f"the rule away, rename the dimension: {example}, or allow padding: "
         "Mesh(strict=False).",
+    )
+
+
+def _way_out(conflict: Conflict, kind: str, spec: Spec) -> str:
+    """Returns what to do about two dimensions on one axis.
+
+    Args:
+      conflict: the dimensions and the axis.
+      kind: "tensor" or "variable".
+      spec: the spec of the tensor or variable.
+    """
+    dim = conflict.dim
+    if {"heads", "kv_heads"} <= set(spec.shape.names):
+        return (
+            "These are grouped queries, and heads are those of one group: write "
+            f"kv_heads:{conflict.axis} in place of heads:{conflict.axis}."
+        )
+    if kind == "tensor":
+        return (
+            "Give one of them another axis, or rename it for this step: "
+            f'mtf.rename(x, "{dim}", "{dim}_unsharded").'
+        )
+    return (
+        "Give one of them another axis; or let variables do without the rule, "
+        f'Mesh(variable_layout="{dim}:"); or give the dimension another name where its layer '
+        f'or model is made, such as "{dim}_unsharded".'
     )
 
 

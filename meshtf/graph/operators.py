@@ -16,6 +16,8 @@ import numpy as np
 
 from meshtf.errors import ArgumentError, explain_error
 from meshtf.names import Dimension, Names, Shape, Source
+from meshtf.names.calls import explain_wrong_calls
+from meshtf.names.other_libraries import missing_attribute
 
 # Name of a function -> the function; filled when `meshtf.ops` is imported.
 OPERATORS: dict[str, Callable[..., Any]] = {}
@@ -77,22 +79,27 @@ class Operators(Generic[T_co]):
         """
         return OPERATORS["index_by_name"](self, index)
 
+    @explain_wrong_calls
     def sum(self, dims: Names | None = None) -> T_co:
         """Returns the sum over `dims`, by default all: `mtf.reduce_sum`."""
         return OPERATORS["reduce_sum"](self, dims)
 
+    @explain_wrong_calls
     def mean(self, dims: Names | None = None) -> T_co:
         """Returns the mean over `dims`, by default all: `mtf.reduce_mean`."""
         return OPERATORS["reduce_mean"](self, dims)
 
+    @explain_wrong_calls
     def max(self, dims: Names | None = None) -> T_co:
         """Returns the maximum over `dims`, by default all: `mtf.reduce_max`."""
         return OPERATORS["reduce_max"](self, dims)
 
+    @explain_wrong_calls
     def min(self, dims: Names | None = None) -> T_co:
         """Returns the minimum over `dims`, by default all: `mtf.reduce_min`."""
         return OPERATORS["reduce_min"](self, dims)
 
+    @explain_wrong_calls
     def astype(self, dtype: object) -> T_co:
         """Returns the tensor with another dtype, such as "bfloat16": `mtf.cast`."""
         return OPERATORS["cast"](self, dtype)
@@ -181,22 +188,34 @@ class Operators(Generic[T_co]):
     # These raise errors with a way out; a type checker should not know them.
     if not TYPE_CHECKING:
 
-        @property
-        def T(self):
-            raise AttributeError(
-                explain_error(
-                    "a tensor has no T: operations find dimensions by name, in any order.",
-                    tensor=repr(self.shape),
-                    source=Source.of_caller(),
-                    way_out='For an array in another order write mtf.transpose(x, "d;batch").',
-                )
-            )
+        def __getattr__(self, name):
+            if name.startswith("_"):  # such as those that NumPy and copy look for
+                raise AttributeError(name)
+            error = None
+            kind = type(self).__name__
+            spec = _own(self, "spec")
+            if spec is not None:
+                error = missing_attribute(name, spec.shape, kind == "Variable")
+            if error is None:
+                error = AttributeError(f"{kind!r} object has no attribute {name!r}")
+            # Python suggests similar names.
+            error.name = name
+            error.obj = self
+            raise error
 
         def __matmul__(self, other):
             _refuse_matmul(self, other)
 
         def __rmatmul__(self, other):
             _refuse_matmul(other, self)
+
+
+def _own(x: Any, name: str) -> Any:
+    """Returns an attribute without `__getattr__`; None: it is not set yet."""
+    try:
+        return object.__getattribute__(x, name)
+    except AttributeError:
+        return None
 
 
 def _refuse_matmul(x: Any, y: Any) -> None:

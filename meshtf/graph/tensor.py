@@ -261,8 +261,9 @@ class Tensor(Operators["Tensor"]):
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         """Raises TypeError: TensorFlow would drop the names, as in `tf_array * tensor`."""
         raise TypeError(
-            f"{self.dtype} {self.shape!r} has named dimensions: TensorFlow ops take "
-            "x.numpy(); or write mtf.slicewise."
+            f"{self.dtype} {self.shape!r} has named dimensions, which TensorFlow's ops do not "
+            'know: write the function of mtf, such as mtf.reduce_sum(x, "d"); or '
+            "mtf.slicewise for a TensorFlow function; or pass x.numpy()."
         )
 
     def __float__(self) -> float:

@@ -37,6 +37,11 @@ __all__ = [
     "zeros",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution: TypeAlias = Literal["normal", "truncated_normal", "uniform"]
 

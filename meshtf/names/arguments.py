@@ -209,10 +209,15 @@ def as_dim(name: str, value: Any, shape: object = "") -> str:
     if isinstance(value, Dimension):
         return value.name
     if shape:
-        way_out = f"Dimensions have names, not indices: the shape is {shape!r}."
+        way_out = not_indices(shape)
     else:
         way_out = 'Write a name, such as "d_model".'
     refuse(name, value, takes="the name of a dimension", way_out=way_out)
+
+
+def not_indices(shape: object) -> str:
+    """Returns the way out for an index in place of a name."""
+    return f"Dimensions have names, not indices: the shape is {shape!r}."
 
 
 def as_choice(name: str, value: Any, choices: Iterable[str]) -> str:

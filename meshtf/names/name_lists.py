@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.names.arguments import as_dim, as_sequence
+from meshtf.names.arguments import as_dim, as_sequence, not_indices, refuse
 from meshtf.names.dimension import Dimension
 from meshtf.names.parse import parse_pairs
 from meshtf.names.shape import Shape
@@ -48,26 +48,35 @@ def names_of(dims: Names, *shapes: Shape, argument: str = "dims") -> tuple[str, 
                 f"names alone are taken, without sizes: {names!r} instead of {dims!r}."
             )
     else:
-        pairs = [_name_and_size(argument, dim) for dim in _sequence(argument, dims)]
+        shape = shapes[0] if shapes else ""
+        sequence = _sequence(argument, dims, shape)
+        pairs = [_name_and_size(argument, dim, shape) for dim in sequence]
     for name, size in pairs:
         check_size(name, size, dims, *shapes)
     return tuple(name for name, _ in pairs)
 
 
 def _sequence(
-    argument: str, dims: Dimension | Iterable[str | Dimension]
+    argument: str, dims: Dimension | Iterable[str | Dimension], shape: Shape | str
 ) -> Sequence[str | Dimension]:
-    """Returns one dimension or several as a sequence. Raises ArgumentError."""
+    """Returns one dimension or several as a sequence. Raises ArgumentError; then `shape` is
+    shown, if it is that of a tensor.
+    """
     if isinstance(dims, Dimension):
         return (dims,)
+    if isinstance(dims, int):
+        way_out = not_indices(shape) if shape else ""
+        refuse(argument, dims, _NAMES, way_out)
     return as_sequence(argument, dims, _NAMES)
 
 
-def _name_and_size(argument: str, dim: str | Dimension) -> tuple[str, int | None]:
+def _name_and_size(
+    argument: str, dim: str | Dimension, shape: Shape | str
+) -> tuple[str, int | None]:
     """Returns the name of a dimension, and the size; None: only a name was passed."""
     if isinstance(dim, Dimension):
         return dim.name, dim.size
-    return as_dim(argument, dim), None
+    return as_dim(argument, dim, shape), None
 
 
 def name_of(dim: str, size: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import types
 from typing import Any, NamedTuple
 
 from meshtf.names.public_path import public_path
@@ -67,7 +68,11 @@ def _displayed_name(frame: Any) -> str:
     name: str = frame.f_code.co_name
     if name in ("__init__", "__call__"):
         # The user's line has the name of the class.
-        name = type(frame.f_locals.get("self")).__name__
+        local = frame.f_locals
+        instance = local["self"] if "self" in local else local["args"][0]
+        name = type(instance).__name__
+    elif name == "__getattr__":  # of a tensor, for an attribute that it does not have
+        return f"Tensor.{frame.f_locals['name']}"
     return _DISPLAYED_NAMES.get(name, name)
 
 
@@ -106,3 +111,21 @@ class Source(NamedTuple):
             frame = frame.f_back
         function = "" if called is None else _displayed_name(called)
         return Source(function, frame.f_code.co_filename, frame.f_lineno)
+
+
+def users_frames(error: BaseException) -> types.TracebackType | None:
+    """Returns the traceback of an error without the frames of meshtf, for errors that explain
+    themselves.
+    """
+    entries = []
+    entry = error.__traceback__
+    while entry is not None:
+        if _package(entry.tb_frame.f_globals.get("__name__", "")) != _PACKAGE:
+            entries.append(entry)
+        entry = entry.tb_next
+    traceback = None
+    for entry in reversed(entries):
+        traceback = types.TracebackType(
+            traceback, entry.tb_frame, entry.tb_lasti, entry.tb_lineno
+        )
+    return traceback

@@ -40,3 +40,7 @@ __all__ = [
     "timeline_svg",
     "timeline_text",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

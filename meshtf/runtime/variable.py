@@ -32,7 +32,7 @@ from meshtf.graph import (
     current_executor,
 )
 from meshtf.graph.arguments import as_mesh
-from meshtf.graph.layout_check import check_layout
+from meshtf.graph.layout_check import check_variable
 from meshtf.graph.used_layouts import record_layout_use
 from meshtf.mesh import Layout, LayoutUse, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
@@ -126,13 +126,7 @@ class Variable(Operators[Tensor], Untracked):
         self._path = _path_of(name)
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
-        check_layout(
-            [self.spec],
-            mesh,
-            self.layout,
-            source=f"{path_text(self._path)!r}, {Source.of_caller()}",
-            kind="variable",
-        )
+        self._source = Source.of_caller()
         # For the report of rules that match no dimension.
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement
@@ -149,7 +143,7 @@ class Variable(Operators[Tensor], Untracked):
             self.initialize()
 
     def initialize(self) -> None:
-        """Computes the initial value, unless the variable has one already.
+        """Checks the layout, and computes the initial value, unless the variable has one.
 
         The value depends on the name, which may be known only after the constructor: see
         `module_paths`.
@@ -157,6 +151,8 @@ class Variable(Operators[Tensor], Untracked):
         initializer = self._initializer
         if initializer is None:
             return
+        # Only now, so that the error has the complete path.
+        check_variable(self.spec, self.mesh, self.layout, self.path, self._source)
         if self.mesh.live:
             # The devices compute all initial values of the mesh together.
             defer(self, functools.partial(recorded_initial_value, initializer))

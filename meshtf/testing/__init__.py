@@ -38,3 +38,7 @@ __all__ = [
     "missing_rules",
     "registered_ops",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

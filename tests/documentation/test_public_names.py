@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -23,6 +24,20 @@ def test_public_names_are_those_of_the_list():
 def test_the_list_of_public_names():
     listed = (former_names.ROOT / "tests" / "data" / "public_names.txt").read_text()
     assert dir(mtf) == listed.split()
+
+
+MODULES = [getattr(mtf, name) for name in mtf.__all__]
+MODULES = [module for module in MODULES if inspect.ismodule(module)]
+
+
+@pytest.mark.parametrize(
+    "module", [*MODULES, mtf.layers.initializers], ids=lambda module: module.__name__
+)
+def test_dir_lists_public_names_alone(module):
+    names = dir(module)
+    assert names == sorted(getattr(module, "__all__", names))
+    assert not any(name.startswith("_") for name in names)
+    assert not {"Any", "TYPE_CHECKING", "unknown_name", "annotations"} & set(names)
 
 
 def test_errors_know_the_functions_of_math():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -223,3 +225,55 @@ def test_repr_of_a_large_module(mesh):
     assert html.count("<tr>") == 2 + len(model.variables)
     assert "model/stem/w" in html
     assert repr(mtf.layers.Dropout(0.5)) == "<Dropout 'dropout'>"
+
+
+class Attention(mtf.Module):
+    """A module of layers whose dimensions the layout shards over one axis."""
+
+    def __init__(self, mesh, **options):
+        super().__init__()
+        self.attention = mtf.layers.MultiHeadAttention(
+            mesh, "c:8", options.pop("heads", "heads:2"), "key:4", **options
+        )
+
+
+class Net(mtf.Module):
+    def __init__(self, mesh, **options):
+        super().__init__()
+        self.blocks = [Attention(mesh, **options) for _ in range(2)]
+
+
+def layout_error(layout, **options) -> pytest.ExceptionInfo[mtf.LayoutError]:
+    mesh = mtf.Mesh("data:2;model:2", layout)
+    with pytest.raises(mtf.LayoutError) as caught:
+        Net(mesh, **options)
+    return caught
+
+
+def test_an_impossible_layout_names_the_path_of_the_variable():
+    caught = layout_error("c:model; heads:model")
+    text = str(caught.value)
+    assert "[c:8 heads:2 key:4] 'net/blocks_0/attention/key/kernel'" in text
+    assert "mtf.MultiHeadAttention, " in text and "test_module_paths.py:" in text
+    # Of the library, only the constructor that raised it is in the traceback.
+    assert sum("meshtf" in str(entry.path) for entry in caught.traceback) == 1
+
+
+def test_what_an_impossible_layout_advises_is_possible():
+    text = str(layout_error("c:model; heads:model").value)
+    (rule,) = re.findall(r'Mesh\(variable_layout="(.*?)"\)', text)
+    mesh = mtf.Mesh("data:2;model:2", "c:model; heads:model", variable_layout=rule)
+    outputs = []
+    for each in (mesh, mtf.Mesh("")):
+        x = mtf.asarray(each, np.ones((2, 3, 8), "float32"), "batch;length;c")
+        outputs.append(Net(each).blocks[0].attention(x).numpy())
+    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-6)
+
+
+def test_grouped_queries_say_which_rule_replaces_the_other():
+    caught = layout_error(
+        "heads:model; kv_heads:model",
+        heads="kv_heads:2; heads:4",
+        kv_heads_dim="kv_heads",
+    )
+    assert "write kv_heads:model in place of heads:model" in str(caught.value)

@@ -76,7 +76,8 @@ class Architecture:
       d_kv: the size of a head.
       blocks: the count of blocks.
       kv_heads: the count of heads of keys and values (grouped-query attention), each
-        shared by heads / kv_heads query heads; None: `heads`.
+        shared by heads / kv_heads query heads; None: `heads`. In layouts the rule
+        kv_heads:model then replaces heads:model.
       activation: the activation of feed-forward sublayers, such as "gelu", "relu" or
         "swiglu": see `mtf.layers.FeedForward`.
       dropout: the fraction of elements that is dropped in training.

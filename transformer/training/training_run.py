@@ -291,7 +291,7 @@ class Run:
         if not is_finished:
             run_report.write_config(model_dir)
         scores_before = evaluation()
-        print(run_report.initial_scores_line(scores_before), flush=True)
+        print(run_report.initial_scores_line(scores_before, start_step), flush=True)
         monitor = Monitor(
             model_dir,
             self.steps,

@@ -45,7 +45,8 @@ class MultiHeadAttention(Heads):
         of `Dense`.
       kv_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all. For grouped-query attention with 8 heads of queries and 2 of keys:
-        heads_dim="groups:2; heads:4", kv_heads_dim="groups".
+        heads_dim="groups:2; heads:4", kv_heads_dim="groups". A layout shards one of the two
+        dimensions along an axis: groups:model in place of heads:model.
       dropout_broadcast: names along which the dropout mask is broadcast.
       scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
       output_bias: whether the output layer adds a bias; default: as `use_bias`.

@@ -13,7 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, near_misses
+from meshtf.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    explain_error,
+    near_misses,
+)
 from meshtf.graph import (
     Cotangents,
     LocalTensors,
@@ -27,8 +33,9 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Dimension, Names, Shape, names_of
+from meshtf.names import Dimension, Names, Shape, Source, names_of
 from meshtf.names.arguments import as_sequence
+from meshtf.names.calls import equation_way_out
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.linear.contraction import contract
@@ -134,10 +141,24 @@ def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
         no input has.
       DTypeError: the inputs have different data types.
     """
+    _check_no_equation(xs, output_shape)
     xs = as_sequence("xs", xs, "a list of tensors")
     shapes = [as_tensor("xs", x).shape for x in xs]
     names = names_of(output_shape, *shapes, argument="output_shape")
     return apply(Einsum(names), *xs)
+
+
+def _check_no_equation(xs: Any, output_shape: Any) -> None:
+    """Raises ArgumentError for an equation of letters, which other libraries take."""
+    for equation, tensors in ((xs, output_shape), (output_shape, xs)):
+        if isinstance(equation, str) and "->" in equation:
+            raise ArgumentError(
+                explain_error(
+                    f"einsum takes tensors and names, not the equation {equation!r}.",
+                    source=Source.of_caller(),
+                    way_out=equation_way_out(equation, tensors),
+                )
+            )
 
 
 def matmul(x: Any, y: Any) -> Tensor:

@@ -105,6 +105,15 @@ def test_evaluations_during_training_are_written(tmp_path, capsys):
     assert "held_out_accuracy" in capsys.readouterr().out
 
 
+def test_scores_of_a_run_that_goes_on_are_those_of_its_step(tmp_path, capsys):
+    train(tmp_path, steps=4)
+    assert "held out before training: loss" in capsys.readouterr().out
+    train(tmp_path, steps=6)
+    output = capsys.readouterr().out
+    assert "held out at step 4: loss" in output
+    assert "before training" not in output
+
+
 class Bad(Model):
     """A model whose loss becomes NaN once its weight, which falls by 1 a step, is below
     zero.

@@ -175,11 +175,17 @@ def write_config(model_dir: str) -> None:
     (folder / "operative_config.gin").write_text(operative_config, encoding="utf-8")
 
 
-def initial_scores_line(scores: Scores) -> str:
-    """Returns a line with the scores before the first step."""
+def initial_scores_line(scores: Scores, step: int) -> str:
+    """Returns a line with the scores before the first step of this process.
+
+    Args:
+      scores: the scores.
+      step: the steps that were done before, by a run that goes on.
+    """
+    when = f"at step {step:,}" if step else "before training"
     text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in scores.items())
     comparison = " (8 for uniform guesses)" if "bits_per_byte" in scores else ""
-    return f"held out before training: {text}{comparison}. Losses are in nats: 0.693 is one bit."
+    return f"held out {when}: {text}{comparison}. Losses are in nats: 0.693 is one bit."
 
 
 def held_out_metrics(scores: Scores) -> dict[str, float]:

@@ -24,6 +24,7 @@ from meshtf.runtime.lowering.program_summary import (
     collectives_of,
     memory_of,
 )
+from meshtf.runtime.spmd.live.compile_notice import CompileNotice
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
@@ -58,9 +59,11 @@ class LiveProgram:
         self.mesh = recorded.mesh
         self._name = recorded.name
         self.stores = stores
-        self._lowered = lower(
-            recorded, stores, IndexChecks(), on_cpus=runs_on_cpus(self.mesh)
-        )
+        self._compile_notice = CompileNotice(self._name, self.mesh.size)
+        with self._compile_notice.watch():
+            self._lowered = lower(
+                recorded, stores, IndexChecks(), on_cpus=runs_on_cpus(self.mesh)
+            )
         self.program = self._lowered.program
         self._inputs = [self._layout(store) for store in self._lowered.inputs]
         self._results = [
@@ -108,7 +111,8 @@ class LiveProgram:
         """
         if self._module_call is not None:
             return self._module_call(self._input_arrays(variables))
-        module_call = self._compile()
+        with self._compile_notice.watch():
+            module_call = self._compile()
         with native_output_to_stderr():
             outputs = module_call(self._input_arrays(variables))
             # If memory does not suffice, it is this call that fails. If other processes still

@@ -22,6 +22,7 @@ from meshtf.runtime.lowering.program_summary import (
     collectives_of,
     memory_of,
 )
+from meshtf.runtime.spmd.live.compile_notice import CompileNotice
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
@@ -64,7 +65,6 @@ class StagedProgram:
         self, recorded: Recorded, stores: Sequence[Any], runs_once: bool = False
     ) -> None:
         self._runs_once = runs_once
-        self._has_run = False
         self._name = recorded.name
         self.mesh = recorded.mesh
         self.stores = stores
@@ -76,8 +76,10 @@ class StagedProgram:
         self._modules: dict[Hashable, StageModule] = {}
         self._has_run = False
         self._tasks = with_donated_inputs(self._plan.tasks)
-        for planned in self._tasks:
-            self._add_module(planned)
+        self._compile_notice = CompileNotice(self._name, self.mesh.size)
+        with self._compile_notice.watch():
+            for planned in self._tasks:
+                self._add_module(planned)
         # The variables that tasks read or write; a dict, since the order matters.
         self._variables: dict[Store, None] = {}
         for planned in self._tasks:
@@ -108,8 +110,10 @@ class StagedProgram:
         """Compiles the modules, unless they are, and starts all tasks. The first call waits
         for them.
         """
-        for module in self._modules.values():
-            module.compile()
+        if not self._has_run:
+            with self._compile_notice.watch():
+                for module in self._modules.values():
+                    module.compile()
         variables = {store: variable_arrays(store) for store in self._variables}
         call = _Call(self, variables)
         for planned in self._tasks:
