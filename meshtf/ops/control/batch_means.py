@@ -11,14 +11,22 @@ that the weights depend on; in eager mode, by a forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from meshtf.errors import DTypeError, PlanError, explain_error
-from meshtf.graph import Body, Graph, Node, Source, Spec, Tensor, context, current
-from meshtf.graph import current_executor
+from meshtf.graph import (
+    Body,
+    Graph,
+    Node,
+    Source,
+    Tensor,
+    context,
+    current,
+    current_executor,
+)
 from meshtf.graph.arguments import as_tensor
-from meshtf.graph.control_flow.body import BodyArgument, dependencies
+from meshtf.graph.control_flow.body import BodyArgument, BodyGraph, dependencies
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension, accumulation_dtype, is_floating
 from meshtf.ops.control.loops import stack_and_sum
@@ -76,7 +84,7 @@ class RecordedMeans:
 
     def __init__(self) -> None:
         graph = current_executor()
-        assert isinstance(graph, Graph)
+        assert isinstance(graph, BodyGraph)
         self.graph = graph
         self.terms: dict[Tensor, Tensor] = {}
 
@@ -99,7 +107,7 @@ class RecordedMeans:
             mesh=self.graph.mesh,
             source=Source.of_caller(),
             context=current(),
-            owner=getattr(self.graph, "outer"),
+            owner=self.graph.outer,
         )
         (mean,) = node.outputs
         self.terms[mean] = x
