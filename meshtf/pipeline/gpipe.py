@@ -35,16 +35,17 @@ from meshtf.names.arguments import (
     check_ints,
     refuse,
 )
+from meshtf.ops.control.batch_means import EagerMeans
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
+    DeferredCall,
     call_with_means,
     deferred_calls,
     merge_microbatches,
     split_into_microbatches,
 )
 from meshtf.ops.elementwise.add_n import add_n
-from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.pipeline.costs import cost_unit, layer_costs
@@ -52,7 +53,7 @@ from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.layer_variables import meshes_of, owner, variables_of
 from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
-from meshtf.pipeline.recorded_chunks import RecordedChunks
+from meshtf.pipeline.recorded_chunks import RecordedChunks, scaled_gradient
 from meshtf.pipeline.run_chunk import run_chunk
 from meshtf.pipeline.schedule import schedule_called
 from meshtf.pipeline.simulator import Timeline, simulate
@@ -188,10 +189,14 @@ class GPipe(Module):
         The output has gradients, but the forward passes of all microbatches come before
         any backward pass, as in GPipe's schedule, whatever `schedule` is.
         """
-        microbatches = self._split(x)
+        stacked_inputs, microbatches = self._split(x)
         if isinstance(current_executor(), Graph):
             recorded_chunks = RecordedChunks(
-                pipe=self, example=microbatches[0], loss_of=None, loss_inputs=()
+                pipe=self,
+                example=microbatches[0],
+                loss_of=None,
+                loss_inputs=(),
+                stacked_inputs=stacked_inputs,
             )
             ys = [recorded_chunks.forward(m, xs) for m, xs in enumerate(microbatches)]
             recorded_chunks.make_deferred_calls()
@@ -207,13 +212,15 @@ class GPipe(Module):
         """Returns the mean over microbatches of loss_of(y, *loss_inputs), where y is the
         output of the last layer.
 
-        If loss_of is a mean over `dim` with equal weights, the result is the loss of the
-        full batch. Its gradients are computed with it, in the order of the schedule.
+        The result is the loss of the full batch if loss_of is a mean over `dim`, or a sum of
+        means, weighted or not, as for `mtf.optimizers.accumulate_gradients`. Its gradients
+        are computed with it, in the order of the schedule.
 
         Args:
           loss_of: a function that takes the output for a microbatch and the microbatch's
             elements of loss_inputs, and returns a scalar. With `pad` it also takes weights
-            [dim], and multiplies the losses by them before it takes the mean.
+            [dim], 0 for padding, and takes means that are weighted by them. Weights should
+            not depend on what layers compute: that is computed once more.
           x: the input of the first layer.
           *loss_inputs: tensors with `dim`, in any nesting, such as labels.
 
@@ -227,7 +234,7 @@ class GPipe(Module):
             first_input, *_ = nested.flatten(x)
             weights = batch_weights(first_input, self.dim, self.microbatches)
             loss_inputs = (*loss_inputs, weights)
-        microbatches = self._split((x, loss_inputs))
+        stacked_inputs, microbatches = self._split((x, loss_inputs))
         is_recorded = isinstance(current_executor(), Graph)
         if not is_recorded:
             inputs, split_loss_inputs = zip(*microbatches)
@@ -239,6 +246,7 @@ class GPipe(Module):
             example=example,
             loss_of=loss_of,
             loss_inputs=example_loss_inputs,
+            stacked_inputs=stacked_inputs,
         )
 
         # The gradients are computed together with the loss: the rule only scales them by dy.
@@ -253,7 +261,7 @@ class GPipe(Module):
 
             def backward(dy: Tensor) -> list[Tensor | None]:
                 return [
-                    _scaled_gradient(gradient, dy, x)
+                    scaled_gradient(gradient, dy, x)
                     for gradient, x in zip(gradients, xs, strict=True)
                 ]
 
@@ -272,14 +280,13 @@ class GPipe(Module):
         """Returns the outputs, or with `loss_of` the losses, of all microbatches in eager
         mode; `inputs` and `loss_inputs` are those of each microbatch.
         """
-        ys = []
-        deferred_tensors = []
         last_chunk = len(self.model_chunks) - 1
-        for m, x in enumerate(inputs):
+
+        def run(m: int) -> tuple[Any, list[DeferredCall]]:
+            """Returns the output or loss of microbatch m, and the calls that it defers."""
+            x = inputs[m]
+            labels = () if loss_of is None else loss_inputs[m]
             derived_dims: Any = {}
-            labels = ()
-            if loss_of is not None:
-                labels = loss_inputs[m]
             # Layers draw random numbers for the elements of each microbatch, from the same
             # paths each time: no path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
@@ -294,17 +301,24 @@ class GPipe(Module):
                     loss_of=loss_of,
                     loss_inputs=labels,
                 )
+            return y, deferred
+
+        means = EagerMeans(run, self.microbatches)
+        ys = []
+        tensors = []
+        for m in range(self.microbatches):
+            with context(batch_means=means.again()):
+                y, deferred = run(m)
             ys.append(y)
-            deferred_tensors.append(
-                [tensor for entry in deferred for tensor in entry.tensors]
-            )
-        sums = [add_n(list(terms)) for terms in zip(*deferred_tensors)]
+            tensors.append([x for entry in deferred for x in entry.tensors])
+        sums = [add_n(list(terms)) for terms in zip(*tensors)]
         # Each microbatch has deferred the same calls: those of the last one are made.
         call_with_means(deferred, sums, self.microbatches)
         return ys
 
-    def _split(self, x: Any) -> list[Any]:
-        """Returns the microbatches.
+    def _split(self, x: Any) -> tuple[list[Tensor], list[Any]]:
+        """Returns the flat inputs of all microbatches `[..., microbatch, ...]`, and a list of
+        the microbatches.
 
         Microbatch m has the elements m, m + M, ... of `dim`, so that no element moves to
         another device.
@@ -319,15 +333,15 @@ class GPipe(Module):
         self._check_mesh(flat[0].mesh)
         if self.pad:
             flat = [pad_batch(y, self.dim, self.microbatches) for y in flat]
-        unstacked = [
-            unstack(split_into_microbatches(y, self.dim, self.microbatches), MICROBATCH)
-            for y in flat
+        stacked = [
+            split_into_microbatches(y, self.dim, self.microbatches) for y in flat
         ]
+        unstacked = [unstack(y, MICROBATCH) for y in stacked]
         microbatches = []
         for m in range(self.microbatches):
             tensors = [all_microbatches[m] for all_microbatches in unstacked]
             microbatches.append(nested.pack_sequence_as(x, tensors))
-        return microbatches
+        return stacked, microbatches
 
     def _merge(self, outputs: list[Tensor], size: int) -> Tensor:
         """Returns an output for the batch, merged from the outputs for its microbatches;
@@ -386,13 +400,3 @@ class GPipe(Module):
                     if id(variable) not in placed_ids:
                         placed_ids.add(id(variable))
                         variable.move_to_stage(self.stage_of(k))
-
-
-def _scaled_gradient(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
-    """Returns gradient * dy as the cotangent of x, with the placement of x; None if the
-    gradient is None.
-    """
-    if gradient is None:
-        return None
-    with context(primals=(x,)):  # the result is placed as x
-        return gradient * cast(dy, gradient.dtype)

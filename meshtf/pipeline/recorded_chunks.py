@@ -11,95 +11,28 @@ each batch, with the means of their tensors over the microbatches.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshtf.graph import Body, Spec, Tensor, context, record_body
-from meshtf.graph.control_flow.call import BackwardBody, CallId, backward_body, call
+from meshtf.graph.control_flow.call import CallId, call
 from meshtf.names import Shape, accumulation_dtype, has_gradient, nested
+from meshtf.ops.control.batch_means import RecordedMeans
 from meshtf.ops.control.layout_region import stage
-from meshtf.ops.control.microbatch import DeferredCall, call_with_means, deferred_calls
+from meshtf.ops.control.microbatch import call_with_means, deferred_calls
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full, zeros
+from meshtf.pipeline.recorded_chunk import (
+    ForwardPass,
+    RecordedChunk,
+    means_of_chunks,
+)
 from meshtf.pipeline.run_chunk import Pipeline, run_chunk
 from meshtf.pipeline.schedule import Schedule
 
 _INDEX_SPEC = Spec(Shape(), "int32")
-
-
-class _ForwardPass(NamedTuple):
-    """The arguments and results of a chunk's forward call for one microbatch."""
-
-    arguments: tuple[Tensor, ...]
-    results: tuple[Tensor, ...]
-
-
-@dataclasses.dataclass(eq=False)
-class _Chunk:
-    """The bodies of a chunk, and the results of their calls so far.
-
-    Attributes:
-      index: the index of the chunk in the model.
-      stage: the index of the stage on which the chunk runs.
-      body: the recorded layers of the chunk.
-      outputs: the results of the body that the next chunk takes, or the loss. In the
-        results, they are followed by the tensors of deferred calls.
-      structure: the nested structure of the outputs.
-      deferred: the calls to make once for each batch, after its last microbatch.
-      forward_passes: {microbatch: its forward pass}.
-      cotangents: {microbatch: {argument of the body: its cotangent}}.
-      gradient_sums: the sums over the calls so far of the gradients of the captures.
-
-    `record_backward` sets three more attributes:
-      cotangent_indices: the indices of the outputs whose cotangents the backward body
-        takes.
-      backward: the recorded backward pass.
-      body_with_residuals: `body` with the residuals as further results.
-    """
-
-    index: int
-    stage: int
-    body: Body
-    outputs: tuple[Tensor, ...]
-    structure: Any
-    deferred: list[DeferredCall]
-    forward_passes: dict[int, _ForwardPass] = dataclasses.field(default_factory=dict)
-    cotangents: dict[int, dict[Tensor, Tensor]] = dataclasses.field(
-        default_factory=dict
-    )
-    gradient_sums: list[Tensor] = dataclasses.field(default_factory=list)
-
-    def record_backward(self, indices: Sequence[int]) -> None:
-        """Records the backward body, for cotangents of the outputs at `indices`."""
-        outputs = [self.outputs[i] for i in indices]
-        self.cotangent_indices = indices
-        self.backward: BackwardBody = backward_body(self.body, outputs)
-        self.body_with_residuals = self.backward.with_residuals(self.body)
-
-    def outputs_of(self, microbatch: int) -> list[Tensor]:
-        """Returns the outputs for a microbatch."""
-        results = self.forward_passes[microbatch].results
-        return list(results[: len(self.outputs)])
-
-    def deferred_tensors_of(self, microbatch: int) -> Sequence[Tensor]:
-        """Returns the tensors of deferred calls for a microbatch."""
-        start = len(self.outputs)
-        end = start + sum(len(entry.tensors) for entry in self.deferred)
-        return self.forward_passes[microbatch].results[start:end]
-
-    def residuals_of(self, microbatch: int) -> list[Tensor]:
-        """Returns the tensors that the backward pass of a microbatch takes from its
-        forward pass.
-        """
-        body = self.body_with_residuals
-        forward = self.forward_passes[microbatch]
-        body_tensors = (*body.arguments, *body.results)
-        call_tensors = (*forward.arguments, *forward.results)
-        tensor_of_call = dict(zip(body_tensors, call_tensors))
-        return [tensor_of_call[x] for x in self.backward.residuals]
 
 
 class RecordedChunks:
@@ -111,6 +44,8 @@ class RecordedChunks:
       loss_of: the function that computes the loss from the last layer's output and
         `loss_inputs`; None: there is no loss.
       loss_inputs: one microbatch of the further arguments of `loss_of`.
+      stacked_inputs: the flat inputs of the first layer, and then of the loss, of all
+        microbatches: `[..., microbatch, ...]`.
     """
 
     def __init__(
@@ -119,6 +54,7 @@ class RecordedChunks:
         example: Any,
         loss_of: Callable[..., Tensor] | None,
         loss_inputs: Any,
+        stacked_inputs: Sequence[Tensor],
     ) -> None:
         self.pipe = pipe
         self.loss_of = loss_of
@@ -129,21 +65,28 @@ class RecordedChunks:
         self.mesh = nested.flatten(example)[0].mesh
         # Dimensions that layers have made of the microbatch; see `run_chunk`.
         self.derived_dims: dict[Any, Any] = {}
-        self.chunks: list[_Chunk] = []
+        self.chunks: list[RecordedChunk] = []
         for k in range(len(pipe.model_chunks)):
             # The output of a chunk is the example on which the next chunk is recorded.
             example = self._record_forward_body(k, example)
         self.last_chunk = self.chunks[-1]
+        # {capture of chunks that stands for a mean over microbatches: the mean}.
+        self.means = means_of_chunks(self.chunks, stacked_inputs, pipe.microbatches)
         # {stage: results of its latest call}; the stage's next call waits for them.
         self.latest_results: dict[int, tuple[Tensor, ...]] = {}
 
     @property
     def captures(self) -> list[Tensor]:
         """The tensors that the chunks capture, each once."""
+        return [self.means.get(x, x) for x in self._symbolic_captures]
+
+    @property
+    def _symbolic_captures(self) -> dict[Tensor, None]:
+        """The captures of the recorded bodies, each once."""
         captures: dict[Tensor, None] = {}
         for chunk in self.chunks:
             captures.update(dict.fromkeys(chunk.body.captures))
-        return list(captures)
+        return captures
 
     def forward(self, index: int, x: Any) -> Any:
         """Returns the output of the last chunk for microbatch `index`."""
@@ -153,7 +96,7 @@ class RecordedChunks:
             call_id = CallId(chunk.index, microbatch=index)
             results = self._call(chunk, call_id, chunk.body, arguments)
             # Only a backward pass, as in `run`, needs the arguments of a forward pass.
-            chunk.forward_passes[index] = _ForwardPass(arguments=(), results=results)
+            chunk.forward_passes[index] = ForwardPass(arguments=(), results=results)
             flat = chunk.outputs_of(index)
         return nested.pack_sequence_as(self.last_chunk.structure, flat)
 
@@ -212,7 +155,7 @@ class RecordedChunks:
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
             loss_of = self.loss_of
             loss_inputs = nested.flatten(self.loss_inputs)
-        # Recording `run` appends the output and the deferred calls.
+        # Recording `run` appends the output, the deferred calls and the means.
         output_and_deferred: list[Any] = []
 
         def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
@@ -230,25 +173,28 @@ class RecordedChunks:
 
             if pipe.recompute:
                 run_layers = recompute(run_layers)
-            with deferred_calls() as deferred:
+            means = RecordedMeans()
+            with deferred_calls() as deferred, context(batch_means=means):
                 output = run_layers(*xs)
-            output_and_deferred.extend([output, deferred])
+            output_and_deferred.extend([output, deferred, means])
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
             return [*nested.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
             specs = [x.spec for x in (*layer_inputs, *loss_inputs)]
             body = record_body(run, [_INDEX_SPEC, *specs])
-        output, deferred = output_and_deferred
+        output, deferred, means = output_and_deferred
         num_outputs = len(nested.flatten(output))
         outputs = body.results[:num_outputs]
-        chunk = _Chunk(
+        chunk = RecordedChunk(
             index=k,
             stage=stage_index,
             body=body,
+            layer_arguments=body.arguments[1 : 1 + num_layer_inputs],
             outputs=outputs,
             structure=nested.map_structure(lambda x: 0, output),  # without tensors
             deferred=deferred,
+            means=means,
         )
         self.chunks.append(chunk)
         return nested.pack_sequence_as(output, list(outputs))
@@ -272,11 +218,11 @@ class RecordedChunks:
         for chunk in self.chunks:
             chunk.gradient_sums = self._zeros(chunk)
 
-    def _next_chunk(self, chunk: _Chunk) -> _Chunk:
+    def _next_chunk(self, chunk: RecordedChunk) -> RecordedChunk:
         """Returns the chunk that takes the outputs of a chunk."""
         return self.chunks[chunk.index + 1]
 
-    def _next_arguments(self, chunk: _Chunk) -> Sequence[Tensor]:
+    def _next_arguments(self, chunk: RecordedChunk) -> Sequence[Tensor]:
         """Returns the arguments of the next chunk's body that take the outputs of a
         chunk.
         """
@@ -289,16 +235,26 @@ class RecordedChunks:
             return full(self.mesh, shape="", value=index, dtype="int32")
 
     def _call(
-        self, chunk: _Chunk, call_id: CallId, body: Body, arguments: Sequence[Tensor]
+        self,
+        chunk: RecordedChunk,
+        call_id: CallId,
+        body: Body,
+        arguments: Sequence[Tensor],
     ) -> tuple[Tensor, ...]:
         """Calls a body at the stage of its chunk, after this stage's previous call."""
         previous = self.latest_results.get(chunk.stage, ())
         with stage(chunk.stage):
-            results = call(body, arguments, wait_for=previous, call_id=call_id)
+            results = call(
+                body,
+                arguments,
+                wait_for=previous,
+                captures=self.means,
+                call_id=call_id,
+            )
         self.latest_results[chunk.stage] = results
         return results
 
-    def _zeros(self, chunk: _Chunk) -> list[Tensor]:
+    def _zeros(self, chunk: RecordedChunk) -> list[Tensor]:
         """Returns the initial gradient sums of the captures of a chunk, which are zeros."""
         sums = []
         with stage(chunk.stage):
@@ -307,7 +263,9 @@ class RecordedChunks:
                 sums.append(zeros(self.mesh, x.shape, dtype))
         return sums
 
-    def _run_forward(self, chunk: _Chunk, m: int, inputs: Sequence[Tensor]) -> None:
+    def _run_forward(
+        self, chunk: RecordedChunk, m: int, inputs: Sequence[Tensor]
+    ) -> None:
         """Runs the forward pass of microbatch m through a chunk; `inputs` are the flat
         inputs of the pipeline for this microbatch.
         """
@@ -321,9 +279,9 @@ class RecordedChunks:
         arguments = (self._index_tensor(m), *xs)
         call_id = CallId(chunk.index, microbatch=m)
         results = self._call(chunk, call_id, chunk.body_with_residuals, arguments)
-        chunk.forward_passes[m] = _ForwardPass(arguments, results)
+        chunk.forward_passes[m] = ForwardPass(arguments, results)
 
-    def _run_backward(self, chunk: _Chunk, m: int) -> None:
+    def _run_backward(self, chunk: RecordedChunk, m: int) -> None:
         """Calls the backward body of a chunk on microbatch m.
 
         Its results are the cotangents of those arguments that have one, followed by the
@@ -347,7 +305,7 @@ class RecordedChunks:
                 cotangents[x] = next(results)
         chunk.gradient_sums = list(results)
 
-    def _output_cotangents(self, chunk: _Chunk, m: int) -> list[Tensor]:
+    def _output_cotangents(self, chunk: RecordedChunk, m: int) -> list[Tensor]:
         """Returns the cotangents of the outputs of a chunk for microbatch m: for the last
         chunk the cotangent of its loss, else those that the next chunk has computed.
         """
@@ -391,6 +349,16 @@ class RecordedChunks:
                 with context(primals=(x,)):  # the sum is placed as x
                     totals[x] = totals[x] + gradient
         cotangents: list[Tensor | None] = []
-        for x in self.captures:
+        for x in self._symbolic_captures:
             cotangents.append(cast(totals[x], x.dtype) if x in totals else None)
         return cotangents
+
+
+def scaled_gradient(gradient: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
+    """Returns gradient * dy as the cotangent of x, with the placement of x; None if the
+    gradient is None.
+    """
+    if gradient is None:
+        return None
+    with context(primals=(x,)):  # the result is placed as x
+        return gradient * cast(dy, gradient.dtype)

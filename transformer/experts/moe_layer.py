@@ -56,7 +56,7 @@ class Report(NamedTuple):
     """Losses and statistics of one call of the layer.
 
     Attributes:
-      loss: the weighted sum of the router's losses, a scalar, for the training loss.
+      loss: the weighted sum of the router's losses, means over the batch's tokens: a scalar.
       load: the fraction of all choices that each expert got, [experts_all].
       dropped: the fraction of choices without a slot, a scalar.
       entropy: the mean entropy of the router's probabilities in nats, a scalar.

@@ -1,4 +1,4 @@
-"""The losses and statistics of a router: means over the tokens of a group, then over groups.
+"""The losses and statistics of a router: means over tokens.
 
     candidates = top_candidates(logits, k=2, nonpadding=None)
     z_loss(candidates)                                # a scalar
@@ -7,6 +7,8 @@
 A gating function takes the likeliest experts of each token, the *candidates*, gives slots
 (the storage of one token at one expert) to some candidates, and computes auxiliary losses
 from all. The formulae are in `transformer.experts.gating`. Padding does not count in means.
+They are weighted means (`mtf.layers.weighted_mean`), so microbatches of different counts of
+tokens give those of the batch.
 """
 
 from __future__ import annotations
@@ -76,10 +78,13 @@ def top_candidates(
 def balance_loss(
     candidates: Candidates, counts: mtf.Tensor, num_counted: int
 ) -> mtf.Tensor:
-    """Returns E * sum_e f_e * P_e, the mean over groups: a scalar.
+    """Returns E * sum_e f_e * P_e, the mean over groups, weighted by their counts of tokens:
+    a scalar.
 
-    E is the count of experts, f_e the fraction of the counted choices that chose expert e,
-    and P_e the mean probability of expert e.
+    E is the count of experts, f_e the fraction of the counted choices of a group that chose
+    expert e, and P_e the mean probability of expert e in the group. So a loss of a group is a
+    product of its means, not a mean over tokens; microbatches do not change it, since they
+    do not split groups.
 
     Args:
       candidates: the candidates of all tokens.
@@ -88,16 +93,18 @@ def balance_loss(
       num_counted: the count of choices of a token that are counted.
     """
     num_experts = counts.shape[EXPERTS]
-    num_tokens = mtf.maximum(mtf.reduce_sum(candidates.is_token, TOKENS), 1.0)
+    tokens_of_group = mtf.reduce_sum(candidates.is_token, TOKENS)
+    num_tokens = mtf.maximum(tokens_of_group, 1.0)
     token_probabilities = candidates.probabilities * candidates.is_token
     mean_probability = mtf.reduce_sum(token_probabilities, TOKENS) / num_tokens
     fraction = mtf.cast(counts, "float32") / num_tokens * (1.0 / num_counted)
     loss_of_group = mtf.reduce_sum(fraction * mean_probability, EXPERTS)
-    return mtf.reduce_mean(loss_of_group) * float(num_experts)
+    mean_loss = mtf.layers.weighted_mean(loss_of_group, tokens_of_group)
+    return mean_loss * float(num_experts)
 
 
 def z_loss(candidates: Candidates) -> mtf.Tensor:
-    """Returns the mean of logsumexp(logits)**2, a scalar."""
+    """Returns the mean of logsumexp(logits)**2 over tokens, a scalar."""
     logsumexp = mtf.reduce_logsumexp(candidates.logits, EXPERTS)
     return mean_over_tokens(mtf.square(logsumexp), candidates.is_token)
 
@@ -110,16 +117,13 @@ def mean_entropy(candidates: Candidates) -> mtf.Tensor:
 
 
 def mean_over_tokens(x: mtf.Tensor, is_token: mtf.Tensor) -> mtf.Tensor:
-    """Returns the mean over groups of the mean over tokens, a scalar.
-
-    Microbatches do not change it, since they do not split groups.
+    """Returns the mean over all tokens that are no padding, a scalar.
 
     Args:
       x: a value for each token, [*groups, length].
       is_token: 1.0, or 0.0 for padding, float32 [*groups, length].
     """
-    num_tokens = mtf.maximum(mtf.reduce_sum(is_token, TOKENS), 1.0)
-    return mtf.reduce_mean(mtf.reduce_sum(x * is_token, TOKENS) / num_tokens)
+    return mtf.layers.weighted_mean(x, is_token)
 
 
 def expert_load(counts: mtf.Tensor) -> mtf.Tensor:

@@ -90,12 +90,11 @@ def metric_sums(
 
     Args:
       logits: the logits of each target, [..., dim].
-      targets: the correct class of each target, integers [...].
+      targets: the correct class of each target, integers [...]; negative ones are ignored.
       weights: the weight of each target, [...] or a subset of these dimensions; None: 1.
       dim: the name of the dimension of classes.
     """
-    if weights is None:
-        weights = mtf.ones(targets.mesh, targets.shape)
+    weights = mtf.layers.label_weights(targets, weights)
     predictions = mtf.argmax(logits, dim)
     is_correct = mtf.cast(mtf.equal(predictions, targets), "float32")
     nats = mtf.cross_entropy(logits, targets, dim)
@@ -106,14 +105,18 @@ def metric_sums(
     }
 
 
-def target_weights(batch: Batch) -> mtf.Tensor | None:
+def target_weights(batch: Batch, name: str = "weights") -> mtf.Tensor | None:
     """Returns the weight of each target, [batch, length] or [batch]; None: all are 1.
 
     The weight is the product of two tensors that a batch may have: "weights", one for
     each target, and "counts", one for each example: 1, or 0 if the example only pads the
     last batch.
+
+    Args:
+      batch: the batch.
+      name: the name of the first tensor.
     """
-    weights = batch.get("weights")
+    weights = batch.get(name)
     counts = batch.get("counts")
     if weights is None:
         return counts

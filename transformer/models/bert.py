@@ -11,8 +11,8 @@ fine-tuned from it.
 Here x is the output of each token, [batch, length, d_model], and `pooled` one vector for
 each example, [batch, d_pooled]: tanh of a dense layer of the first token's output.
 
-Devlin et al., 2018, arXiv 1810.04805. Tokens with id 0 are padding. In a batch, `counts` is 1
-for each example, or 0 if the example only pads the last batch.
+Devlin et al., 2018, arXiv 1810.04805. Tokens with id 0 are padding, and negative labels do not
+count. In a batch, `counts` is 1 for each example, or 0 if it only pads the last batch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture, bert_architecture
-from transformer.models.base import Batch, Model, add_auxiliary_losses, metric_sums
+from transformer.models.base import (
+    Batch,
+    Model,
+    add_auxiliary_losses,
+    metric_sums,
+    target_weights,
+)
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.stack import Stack
 from transformer.models.token_info import LENGTH, TokenInfo
 
 _TOKENS = "batch; length"
 _MASKED = "batch; masked"
-# Names of dimensions that have the size of d_model. A dense layer from d_model to d_model needs
-# two names, one for its inputs and one for its outputs.
+# Names of dimensions of the size of d_model: a dense layer needs two, for inputs and outputs.
 _POOLED = "d_pooled"
 _TRANSFORM = "d_transform"
 
@@ -198,7 +203,7 @@ class Bert(BertModel):
         """Returns logits [..., vocab] for outputs of the encoder, [..., d_model]."""
         x = self.transform_norm(self.transform(x))  # [..., d_transform]
         logits = self.encoder.embeddings.attend(mtf.rename(x, _TRANSFORM, "d_model"))
-        logits = logits + mtf.cast(self.logits_bias.tensor(), logits.dtype)
+        logits += mtf.cast(self.logits_bias.tensor(), logits.dtype)
         return mask_padded_vocab(logits, self.architecture)
 
     def loss_and_reports(
@@ -213,7 +218,7 @@ class Bert(BertModel):
         Args:
           batch: the tensors that `__call__` takes; the ids of masked tokens, `masked_ids`
             [batch, masked]; optionally their weights, `masked_weights` [batch, masked],
-            and `next_sentence_labels` [batch].
+            `next_sentence_labels` [batch], and `counts` [batch].
           training: whether dropout is applied, and auxiliary losses are added.
         """
         masked_logits, pair_logits, reports = self(batch, training)
@@ -221,11 +226,12 @@ class Bert(BertModel):
             masked_logits,
             batch["masked_ids"],
             "vocab",
-            weights=batch.get("masked_weights"),
+            weights=target_weights(batch, "masked_weights"),
         )
         if "next_sentence_labels" in batch:
+            labels, counts = batch["next_sentence_labels"], batch.get("counts")
             loss = loss + mtf.layers.softmax_cross_entropy(
-                pair_logits, batch["next_sentence_labels"], "classes"
+                pair_logits, labels, "classes", weights=counts
             )
         return add_auxiliary_losses(loss, reports, training), reports
 
@@ -235,13 +241,10 @@ class Bert(BertModel):
         "next_sentences", the count of pairs.
         """
         masked_logits, pair_logits, _ = self(batch)
-        weights = batch.get("masked_weights")
-        counts = batch.get("counts")
-        if weights is not None and counts is not None:
-            weights = weights * counts
+        weights = target_weights(batch, "masked_weights")
         sums = metric_sums(masked_logits, batch["masked_ids"], weights)
         if "next_sentence_labels" in batch:
-            labels = batch["next_sentence_labels"]
+            labels, counts = batch["next_sentence_labels"], batch.get("counts")
             pair_sums = metric_sums(pair_logits, labels, counts, dim="classes")
             sums["next_sentence_correct"] = pair_sums["correct"]
             sums["next_sentences"] = pair_sums["tokens"]
@@ -303,8 +306,7 @@ class Classifier(BertModel):
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
         """Returns the sums of `metric_sums`, with a text of the batch as a "token"."""
         logits, _ = self(batch)
-        counts = batch.get("counts")
-        return metric_sums(logits, batch["labels"], counts, dim="classes")
+        return metric_sums(logits, batch["labels"], batch.get("counts"), dim="classes")
 
 
 @gin.configurable
@@ -371,6 +373,6 @@ class SpanExtractor(BertModel):
         """Returns the sums of `metric_sums` over the first and the last tokens of answers."""
         start_logits, end_logits, _ = self(batch)
         counts = batch.get("counts")
-        start_sums = metric_sums(start_logits, batch["start"], counts, dim=LENGTH)
-        end_sums = metric_sums(end_logits, batch["end"], counts, dim=LENGTH)
-        return {name: start_sums[name] + end_sums[name] for name in start_sums}
+        starts = metric_sums(start_logits, batch["start"], counts, dim=LENGTH)
+        ends = metric_sums(end_logits, batch["end"], counts, dim=LENGTH)
+        return {name: starts[name] + ends[name] for name in starts}

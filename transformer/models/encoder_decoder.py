@@ -190,8 +190,8 @@ class EncoderDecoder(Model):
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the loss, a scalar, and the reports of mixtures of experts by block name.
 
-        The loss is the mean of -ln p(target) over all targets; in training, with smoothed
-        labels, plus the z-loss and the losses of mixtures of experts.
+        The loss is the mean of -ln p(target) over all targets that are not negative; in
+        training, with smoothed labels, plus the z-loss and the losses of mixtures of experts.
 
         Args:
           batch: int32 `inputs` [batch, inputs_length], `tokens` and `targets` [batch,

@@ -138,8 +138,8 @@ class LanguageModel(Model):
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the loss, a scalar, and the reports of mixtures of experts by block name.
 
-        The loss is the mean of -ln p(target) over all targets; in training, plus the
-        z-loss and the losses of mixtures of experts.
+        The loss is the mean of -ln p(target) over all targets that are not negative; in
+        training, plus the z-loss and the losses of mixtures of experts.
 
         Args:
           batch: `tokens` and `targets`, the token after each of `tokens`: int32 [batch,
@@ -172,7 +172,7 @@ class LanguageModel(Model):
         """Returns a batch and its token information, in zigzag order if causal ring
         attention needs it: sums over tokens are the same in every order.
         """
-        token_info = _token_info(batch)
+        token_info = token_info_of(batch)
         order = zigzag_order(self.architecture, token_info, batch["tokens"])
         if order is None:
             return batch, token_info
@@ -252,7 +252,7 @@ class LanguageModel(Model):
         return self.predict(x), cache
 
 
-def _token_info(batch: Batch) -> TokenInfo:
+def token_info_of(batch: Batch) -> TokenInfo:
     """Returns positions, segments and prefixes of the tokens of a batch."""
     return TokenInfo.of(
         batch["tokens"],

@@ -21,13 +21,16 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.base import Batch
-from transformer.models.language_model import LanguageModel
-from transformer.models.token_info import LENGTH, TokenInfo
+from transformer.models.base import Batch, target_weights
+from transformer.models.language_model import LanguageModel, token_info_of
 
-# What a layer passes to the next one: the residual stream [batch, length, d_model], followed
-# by the auxiliary loss of each mixture of experts so far.
-Activations: TypeAlias = tuple[mtf.Tensor, ...]
+# What a layer passes to the next one: the residual stream "x" [batch, length, d_model], what
+# the batch tells about its "tokens" (a dict, see `_TOKEN_FEATURES`), and "losses", a list of the
+# auxiliary loss of each mixture of experts so far.
+Activations: TypeAlias = dict[str, Any]
+# The tensors of a batch that all blocks need, and those that the loss needs.
+_TOKEN_FEATURES = ("segments", "positions", "prefix")
+_TARGET_FEATURES = ("targets", "weights", "counts")
 
 
 class PipelineLayer(mtf.Module):
@@ -35,7 +38,7 @@ class PipelineLayer(mtf.Module):
 
     Args:
       name: the name of the layer in the printed plan of the pipeline.
-      fn: maps token ids or `Activations` to `Activations`.
+      fn: maps tensors of a batch, or `Activations`, to `Activations`.
       *modules: the modules that `fn` calls. As attributes of the layer, they make their
         variables variables of the layer.
     """
@@ -107,7 +110,7 @@ class PipelinedLanguageModel(LanguageModel):
                 chunks=chunks,
                 partition=partition,
                 recompute=recompute,
-                inputs=example,
+                inputs={"tokens": example},
             )
 
     def loss_and_reports(
@@ -116,42 +119,43 @@ class PipelinedLanguageModel(LanguageModel):
         """Returns the loss and the reports of mixtures of experts by block name; in
         training the loss only, with no reports.
 
-        Raises:
-          PlanError: in training, the batch has packed examples or weights.
+        The batch has the tensors that `LanguageModel.loss_and_reports` takes.
         """
         if not training:
             return super().loss_and_reports(batch)
-        if set(batch) - {"tokens", "targets"}:
-            raise mtf.PlanError(
-                f"a pipeline takes tokens and targets, not {sorted(batch)}.\n  Take data "
-                "of one text in each example, or LanguageModel without a pipeline."
-            )
 
-        def loss_of(activations: Activations, targets: mtf.Tensor) -> mtf.Tensor:
+        def loss_of(activations: Activations, targets: Batch) -> mtf.Tensor:
             """Returns the loss of a microbatch, with the losses of mixtures of experts."""
             # The last layer returns logits in place of the residual stream.
-            logits, *mixture_losses = activations
             loss = mtf.layers.softmax_cross_entropy(
-                logits, targets, "vocab", z_loss=self.z_loss
+                activations["x"],
+                targets["targets"],
+                "vocab",
+                z_loss=self.z_loss,
+                weights=target_weights(targets),
             )
-            return mtf.add_n([loss, *mixture_losses])
+            return mtf.add_n([loss, *activations["losses"]])
 
-        loss = self.pipe.loss(loss_of, batch["tokens"], batch["targets"])
+        inputs = _features(batch, "tokens", *_TOKEN_FEATURES)
+        loss = self.pipe.loss(loss_of, inputs, _features(batch, *_TARGET_FEATURES))
         return loss, {}
 
     def _pipeline_layers(self) -> list[PipelineLayer]:
         """Returns embedding, blocks and logits as functions of `Activations`."""
 
-        def embed(tokens: mtf.Tensor) -> Activations:
+        def embed(batch: Batch) -> Activations:
             """Returns the residual stream before the first block."""
-            positions = self._token_info(tokens).positions
-            x = self.embeddings(tokens, positions)
-            return (self.dropout(x, training=True),)
+            x = self.embeddings(batch["tokens"], token_info_of(batch).positions)
+            return {
+                "x": self.dropout(x, training=True),
+                "tokens": _features(batch, *_TOKEN_FEATURES),
+                "losses": [],
+            }
 
         def predict(activations: Activations) -> Activations:
-            """Returns the logits, followed by the losses of mixtures of experts."""
-            x, *mixture_losses = activations
-            return self.predict(self.decoder.final_norm(x)), *mixture_losses
+            """Returns the activations with logits in place of the residual stream."""
+            logits = self.predict(self.decoder.final_norm(activations["x"]))
+            return {"x": logits, "tokens": {}, "losses": activations["losses"]}
 
         layers = [PipelineLayer("embed", embed, self.embeddings)]
         for block in self.decoder.blocks:
@@ -171,19 +175,23 @@ class PipelinedLanguageModel(LanguageModel):
         run_block = mtf.recompute(block) if self.architecture.recompute else block
 
         def run(activations: Activations) -> Activations:
-            """Returns the residual stream after the block, and the losses so far."""
-            x, *mixture_losses = activations
-            attention_mask = self.decoder.attention_mask(self._token_info(x))
+            """Returns the activations after the block."""
+            x = activations["x"]
+            # Without positions, the tokens are counted along the length of x.
+            token_info = token_info_of({"tokens": x, **activations["tokens"]})
+            attention_mask = self.decoder.attention_mask(token_info)
             x, report = run_block(x, attention_mask, training=True)
-            if report is None:
-                return x, *mixture_losses
-            return x, *mixture_losses, report.loss
+            losses = [*activations["losses"]]
+            if report is not None:
+                losses.append(report.loss)
+            return {"x": x, "tokens": activations["tokens"], "losses": losses}
 
         return run
 
-    def _token_info(self, x: mtf.Tensor) -> TokenInfo:
-        """Returns the positions of x [batch, length, ...], from 0 on in each example."""
-        return TokenInfo(mtf.range(self.mesh, x.shape.dim(LENGTH)))
+
+def _features(batch: Batch, *names: str) -> dict[str, mtf.Tensor]:
+    """Returns those of the named tensors that a batch has."""
+    return {name: batch[name] for name in names if name in batch}
 
 
 def _without_none(*modules: Any) -> list[Any]:

@@ -26,7 +26,7 @@ from meshtf.graph import (
     current_executor,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.graph.control_flow.body import BodyArgument, dependencies
+from meshtf.graph.control_flow.body import BodyArgument, BodyGraph, dependencies
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension, accumulation_dtype, is_floating
 from meshtf.ops.control.loops import stack_and_sum
@@ -84,7 +84,7 @@ class RecordedMeans:
 
     def __init__(self) -> None:
         graph = current_executor()
-        assert isinstance(graph, Graph)
+        assert isinstance(graph, BodyGraph)
         self.graph = graph
         self.terms: dict[Tensor, Tensor] = {}
 

@@ -37,8 +37,8 @@ from meshtf.ops.variables.read_write import path_hash, scalar_input
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 # The attributes of the context that decide which random numbers are drawn, which variables
-# are read, and which weights means divide by. Gradient rules have them from the forward pass, and all others from the
-# backward pass.
+# are read, and which weights means divide by. Gradient rules have them from the forward
+# pass, and all others from the backward pass.
 CAPTURED = (
     "path",
     "seeds",
