@@ -1,14 +1,17 @@
-"""Trains a classifier of texts, or of pairs of texts, in tab-separated files.
+"""Trains a classifier of texts, or of pairs of texts, in tab-separated files; for STS-B a model
+that predicts a number.
 
     python -m examples.bert.run_classifier --data_dir=data/MRPC --task_name=mrpc \\
         --bert_config_file=bert_config.json --vocab_file=vocab.txt \\
         --init_checkpoint=runs/pretrained --output_dir=runs/mrpc \\
         --do_train --do_eval --do_predict --num_train_epochs=3 --learning_rate=2e-5
 
-Reads train.tsv, dev.tsv and test.tsv. `task_columns.TASKS` has the columns of each --task_name;
---label_column, --text_a_column and --text_b_column override them. --do_predict writes
-test_results.tsv: a line for each text, with a probability for each class. Baselines: the
-most frequent class, and naive Bayes.
+Reads train.tsv, dev.tsv and test.tsv. `task_columns.TASKS` has the files and columns of each
+--task_name; --label_column, --text_a_column and --text_b_column override them. --do_predict
+writes two files with a line for each line of test.tsv: test_results.tsv has a probability for
+each class, test_predictions.tsv the id of the line and the likeliest class, as GLUE takes them.
+MNLI has such files for matched and for mismatched texts. Baselines: the most frequent class, and
+naive Bayes.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert.datasets.task_columns import TASKS, Columns
+from examples.bert.datasets.task_columns import TASKS
 from examples.bert.shared import program_flags, training_flags
 from transformer.cli.program import answer_usage, run_main
 
@@ -53,8 +56,10 @@ if __name__ == "__main__":
 import numpy as np
 
 import meshtf as mtf
-from examples.bert.datasets import tsv
-from examples.bert.evaluation.bag_of_words import BagOfWords
+from examples.bert.datasets import task_files
+from examples.bert.datasets.task_files import Files
+from examples.bert.datasets.tsv import Unlabelled
+from examples.bert.evaluation.task_scores import TaskScores
 from examples.bert.shared import fine_tuning, model_setup
 from transformer import data
 from transformer.data.batching.seeds import Seed
@@ -62,181 +67,183 @@ from transformer.data.preprocessors import label, pair
 from transformer.data.sources import Example, Examples
 from transformer.models.base import Batch
 from transformer.models.bert import Classifier
-from transformer.training.evaluation import Evaluation
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-    """The examples of the files for training, evaluation (dev) and prediction (test).
-
-    Attributes:
-      columns: the columns of the files.
-      classes: the labels, in the order of the model's logits.
-      train: the examples of train.tsv.
-      dev: the examples of dev.tsv; () if they are not needed.
-      test: the examples of test.tsv, which may have no labels; () if they are not needed.
-    """
-
-    columns: Columns
-    classes: tuple[str, ...]
-    train: Examples
-    dev: Examples
-    test: Examples
+from transformer.models.encoders.bert_variants import Regressor
 
 
 def read() -> Files:
-    """Reads train.tsv, and dev.tsv and test.tsv if the flags need them."""
+    """Reads the files that the flags need."""
     overrides = {
         "label": _LABEL.value,
         "text_a": _TEXT_A.value,
         "text_b": _TEXT_B.value,
         "header": _HEADER.value,
     }
-    columns = dataclasses.replace(
-        TASKS[_TASK.value],
-        **{name: value for name, value in overrides.items() if value is not None},
+    given = {name: value for name, value in overrides.items() if value is not None}
+    columns = TASKS[_TASK.value]
+    if given:
+        # All files have the columns of the flags.
+        columns = dataclasses.replace(columns, **given, test_text="")
+    return task_files.read(
+        _DATA_DIR.value,
+        columns,
+        on_bad=training_flags.ON_BAD.value,
+        classes=tuple(_LABELS.value or ()),
+        needs_dev=training_flags.EVAL.value,
+        needs_test=training_flags.PREDICT.value,
     )
-    folder = Path(_DATA_DIR.value)
-    on_bad = training_flags.ON_BAD.value
-    classes = tuple(_LABELS.value or ())
-    train = tsv.read(folder / "train.tsv", columns, on_bad=on_bad, classes=classes)
-    if not classes:
-        classes = tsv.labels_of(train, columns)
-    dev: Examples = ()
-    if training_flags.EVAL.value:
-        dev_path = folder / f"{columns.dev}.tsv"
-        dev = tsv.read(dev_path, columns, on_bad=on_bad, classes=classes)
-    test: Examples = ()
-    if training_flags.PREDICT.value:
-        test = tsv.read(folder / "test.tsv", columns, on_bad=on_bad, labelled=False)
-    return Files(columns=columns, classes=classes, train=train, dev=dev, test=test)
+
+
+def _add_score(example: Example, seed: Seed, *, field: str) -> Example:
+    """Returns an example with the number in a field as its score."""
+    return {**example, "scores": np.float32(example[field])}
 
 
 def _add_dummy_label(example: Example, seed: Seed) -> Example:
-    """Returns an example with label 0, for prediction."""
-    return {**example, "labels": np.int32(0)}
+    """Returns an example with label 0 and score 0, for prediction."""
+    return {**example, "labels": np.int32(0), "scores": np.float32(0)}
 
 
 def examples(
-    train: Examples,
     held_out: Examples,
     files: Files,
     vocabulary: data.WordPieceVocabulary,
-    labelled: bool = True,
+    text_a: str | None = None,
 ) -> data.TaskData:
     """Returns training and held-out examples as batches of tokens.
 
     Args:
-      train: the training examples.
       held_out: the examples for evaluation or prediction.
-      files: the columns and classes of the examples.
+      files: the files of the task, with the training examples.
       vocabulary: the vocabulary of the texts.
-      labelled: whether the examples have labels; otherwise all get label 0.
+      text_a: the column of the first text of examples for prediction, which have no labels;
+        None: the examples have labels.
     """
     columns = files.columns
     length = program_flags.LENGTH.value
-    add_label = functools.partial(label, classes=files.classes, field=columns.label)
+    add_label: Callable[[Example, Seed], Example]
+    if text_a is not None:
+        add_label = _add_dummy_label
+    elif columns.is_score:
+        add_label = functools.partial(_add_score, field=columns.label)
+    else:
+        add_label = functools.partial(label, classes=files.classes, field=columns.label)
     tokenize = functools.partial(
         pair,
         vocabulary=vocabulary,
         bos_id=vocabulary.bos_id,
-        first_field=columns.text_a,
+        first_field=text_a or columns.text_a,
         second_field=columns.text_b,
         length=length,
     )
+    features_class: Callable[[int], Any] = data.ClassifierFeatures
+    if columns.is_score:
+        features_class = data.RegressorFeatures
     task = data.Task(
         "classes",
-        fine_tuning.InMemorySource(train, held_out),
+        fine_tuning.InMemorySource(files.train, held_out),
         vocabulary,
-        data.ClassifierFeatures(length),
-        preprocessors=[add_label if labelled else _add_dummy_label, tokenize],
+        features_class(length),
+        preprocessors=[add_label, tokenize],
     )
     return data.TaskData(task, seed=program_flags.SEED.value)
 
 
-def evaluate(
-    model: Classifier,
-    examples: data.TaskData,
-    files: Files,
-    step: int,
-) -> None:
-    """Prints and writes the model's accuracy on dev.tsv, and prints the accuracy of the
-    baselines.
+def outputs(model: Classifier, examples: data.TaskData) -> np.ndarray:
+    """Returns the logits of each held-out text, or its score: float32 [texts, classes].
 
     Args:
-      model: the classifier.
-      examples: batches of the examples of train.tsv and dev.tsv.
-      files: the examples as they were read.
-      step: the number of training steps done.
-    """
-    evaluation = Evaluation(
-        model, examples, training_flags.EVAL_BATCH.value, num_examples=None
-    )
-    metrics = evaluation()
-    task = examples.task
-    # The preprocessors draw nothing at random, so any seed will do.
-    naive_bayes = BagOfWords(
-        (task.arrays(example, seed=(0,)) for example in files.train),
-        classes=len(files.classes),
-        vocab=examples.vocabulary.size,
-    )
-    most_frequent = int(naive_bayes.class_counts.argmax())
-    num_right_by_frequency = 0
-    num_right_by_bayes = 0
-    for example in files.dev:
-        arrays = task.arrays(example, seed=(0,))
-        num_right_by_frequency += int(arrays["labels"] == most_frequent)
-        num_right_by_bayes += int(arrays["labels"] == naive_bayes(arrays))
-    frequency_accuracy = num_right_by_frequency / len(files.dev)
-    bayes_accuracy = num_right_by_bayes / len(files.dev)
-    fine_tuning.report(
-        table={
-            "accuracy": (
-                f"{metrics['accuracy']:.1%}",
-                f"{frequency_accuracy:.1%} with {files.classes[most_frequent]!r} for "
-                f"all, {bayes_accuracy:.1%} by naive Bayes",
-            ),
-            "loss in nats": (
-                f"{metrics['loss']:.3f}",
-                f"{np.log(len(files.classes)):.3f} at random",
-            ),
-        },
-        metrics={
-            "eval_accuracy": metrics["accuracy"],
-            "eval_loss": metrics["loss"],
-            "global_step": step,
-        },
-    )
-
-
-def predict(model: Classifier, examples: data.TaskData, files: Files) -> None:
-    """Writes the probabilities of all classes for each line of test.tsv.
-
-    Args:
-      model: the classifier.
-      examples: batches whose held-out examples are those of test.tsv.
-      files: the examples as they were read.
+      model: the model.
+      examples: batches of the texts.
     """
 
     @mtf.function(mesh=model.mesh, jit=training_flags.JIT.value, batch=model.features)
-    def probabilities(batch: Batch) -> mtf.Tensor:
-        """Returns the probability of each class for each text: [batch, classes]."""
+    def logits_of(batch: Batch) -> mtf.Tensor:
+        """Returns the logits of each text: [batch, classes]."""
         logits, _ = model(batch)
-        return mtf.softmax(logits, "classes")
+        return mtf.transpose(logits, ["batch", "classes"])
 
-    lines = []
+    results = []
     for batch in examples.held_out(training_flags.EVAL_BATCH.value):
         # The last batch is filled with examples that have no text: their count is 0.
         is_real = batch["counts"].numpy() > 0
-        batch_probabilities = probabilities(dict(batch)).numpy()[is_real]
-        for text_probabilities in batch_probabilities:
-            columns = [f"{probability:.6f}" for probability in text_probabilities]
-            lines.append("\t".join(columns))
-    fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
+        results.append(logits_of(dict(batch)).numpy()[is_real])
+    return np.concatenate(results)
+
+
+def evaluate(
+    model: Classifier, files: Files, vocabulary: data.WordPieceVocabulary, step: int
+) -> None:
+    """Prints and writes the model's scores on the files for evaluation, and prints those of the
+    baselines.
+
+    Args:
+      model: the model.
+      files: the files of the task.
+      vocabulary: the vocabulary of the texts.
+      step: the number of training steps done.
+    """
+    table = {}
+    metrics = {"global_step": float(step)}
+    for name, rows in files.dev.items():
+        batches = examples(rows, files, vocabulary)
+        scores = TaskScores(files, batches.task, rows, outputs(model, batches))
+        suffix = name.removeprefix("dev").replace("_", " ")  # of MNLI: " matched"
+        table |= {f"{title}{suffix}": row for title, row in scores.table().items()}
+        prefix = name.replace("dev", "eval")
+        metrics |= {f"{prefix}_{key}": x for key, x in scores.metrics().items()}
+    fine_tuning.report(table=table, metrics=metrics)
+
+
+def predict(
+    model: Classifier, files: Files, vocabulary: data.WordPieceVocabulary
+) -> None:
+    """Writes the predictions for each line of the files for prediction.
+
+    Args:
+      model: the model.
+      files: the files of the task.
+      vocabulary: the vocabulary of the texts.
+    """
+    for name, lines in files.test.items():
+        text_a, *_ = lines.examples[0]  # the first column
+        batches = examples(lines.examples, files, vocabulary, text_a=text_a)
+        _write_predictions(name, lines, files, outputs(model, batches))
+
+
+def _write_predictions(
+    name: str, lines: Unlabelled, files: Files, logits: np.ndarray
+) -> None:
+    """Writes the predictions for the lines of a file.
+
+    Args:
+      name: the name of the file, without .tsv.
+      lines: its lines.
+      files: the files of the task.
+      logits: the logits of each line, or its score: [lines, classes].
+    """
+    values = logits.astype(np.float64)
+    predictions = [f"{score:.6f}" for score in values[:, 0]]
+    described = "scores"
+    if files.classes:
+        values = np.exp(values - values.max(1, keepdims=True))
+        values /= values.sum(1, keepdims=True)
+        predictions = [files.classes[index] for index in values.argmax(1)]
+        described = f"probabilities of {', '.join(files.classes)}"
+    rows = ["\t".join(f"{value:.6f}" for value in row) for row in values]
+    fine_tuning.write_text(f"{name}_results.tsv", "".join(f"{row}\n" for row in rows))
+    pairs = [("index", "prediction"), *zip(lines.ids, predictions)]
+    text = "".join(f"{id_}\t{prediction}\n" for id_, prediction in pairs)
+    fine_tuning.write_text(f"{name}_predictions.tsv", text)
+    output = training_flags.OUTPUT.value
     print(
-        f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "
-        f"{training_flags.OUTPUT.value}/test_results.tsv"
+        f"{described} for {len(rows):,} lines are in {output}/{name}_results.tsv, the "
+        f"predictions with ids in {name}_predictions.tsv"
     )
+    if lines.num_bad:
+        print(
+            f"{lines.num_bad:,} of these lines are blank or malformed, and have been "
+            "predicted from what they have"
+        )
 
 
 def main(argv: Sequence[str]) -> None:
@@ -246,24 +253,31 @@ def main(argv: Sequence[str]) -> None:
         vocabulary = model_setup.vocabulary()
         config = model_setup.config(vocabulary)
         files = read()
-        batches = examples(files.train, files.dev, files, vocabulary)
-        model = model_setup.build(Classifier, config, labels=len(files.classes))
+        first_dev = next(iter(files.dev.values()), ())
+        batches = examples(first_dev, files, vocabulary)
+        model = _build(config, files)
         steps, warmup = fine_tuning.steps_of(len(files.train))
         trainer = fine_tuning.trainer(model, steps, warmup)
+        num_dev = sum(map(len, files.dev.values()))
+        description = f"classes {', '.join(files.classes)}"
+        if files.columns.is_score:
+            description = "numbers are predicted"
         fine_tuning.print_setup(
             model,
-            f"{len(files.train):,} for training, {len(files.dev):,} held out; classes "
-            f"{', '.join(files.classes)}",
+            f"{len(files.train):,} for training, {num_dev:,} held out; {description}",
         )
         fine_tuning.train(trainer, batches, steps)
         if training_flags.EVAL.value:
-            evaluate(model, batches, files, trainer.steps_done)
+            evaluate(model, files, vocabulary, trainer.steps_done)
         if training_flags.PREDICT.value:
-            predict(
-                model,
-                examples(files.train, files.test, files, vocabulary, labelled=False),
-                files,
-            )
+            predict(model, files, vocabulary)
+
+
+def _build(config: model_setup.Config, files: Files) -> Classifier:
+    """Returns the model of a task, with initial values."""
+    if files.columns.is_score:
+        return model_setup.build(Regressor, config)
+    return model_setup.build(Classifier, config, labels=len(files.classes))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Meets the other processes of a program with a live mesh, and ends when one is lost.
 
     group = join_processes()             # of `python -m meshtf launch --spmd`
-    group = join_processes(detect=True)  # of SLURM, Open MPI, Kubernetes, a TPU pod
+    group = join_processes(detect=True)  # of SLURM, Open MPI, Kubernetes, a TPU pod, TF_CONFIG
     print(group.index, group.count)
 
 All processes run the same program, in which each call of a function, and each reading of a
@@ -34,8 +34,8 @@ def join_processes(detect: bool = False) -> Processes:
     of a program, before jax is used.
 
     Args:
-      detect: whether jax finds out which processes there are, as under SLURM, Open MPI and
-        Kubernetes; otherwise `launch` and `supervise` say so by environment variables, and
+      detect: whether the environment tells which processes there are, as under SLURM, Open
+        MPI and Kubernetes, or by TF_CONFIG; otherwise `launch` and `supervise` say so by environment variables, and
         without them the program is the only process.
 
     Returns:

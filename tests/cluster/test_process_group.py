@@ -16,6 +16,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.cluster import join
+from meshtf.cluster.addresses import free_ports
 from meshtf.cluster.process_group import ProcessGroup, supervise_processes
 from meshtf.cluster.supervisor import Limits
 from meshtf.runtime.spmd.live import join_processes
@@ -197,22 +198,37 @@ def test_an_older_jax_has_its_own_timeout(monkeypatch):
     assert calls == [("127.0.0.1:4000", 2, 1)]
 
 
+def slurm(index, port):
+    """Returns the environment of one of two processes of SLURM."""
+    return {
+        "SLURM_JOB_ID": "1234",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_PROCID": str(index),
+        "SLURM_LOCALID": str(index),
+    }
+
+
+def tf_config(index, port):
+    """Returns the environment of a chief and a worker of a TensorFlow cluster."""
+    cluster = {"chief": [f"localhost:{port}"], "worker": [f"localhost:{port + 1}"]}
+    task = {"type": ["chief", "worker"][index], "index": 0}
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+
 @pytest.mark.slow
-def test_the_processes_of_slurm_are_detected():
+@pytest.mark.parametrize("environment", [slurm, tf_config])
+def test_the_processes_of_a_scheduler_are_detected(environment):
     running = []
+    (port,) = free_ports(1)
     for index in range(2):
-        slurm = {
-            "SLURM_JOB_ID": "1234",
-            "SLURM_STEP_NODELIST": "localhost",
-            "SLURM_NTASKS": "2",
-            "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_PROCID": str(index),
-            "SLURM_LOCALID": str(index),
-        }
         running.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.cluster.processes.spmd_detected"],
-                env=os.environ | slurm | {"XLA_FLAGS": "", "PYTHONPATH": PYTHONPATH},
+                env=os.environ
+                | environment(index, port)
+                | {"XLA_FLAGS": "", "PYTHONPATH": PYTHONPATH},
                 stdout=subprocess.PIPE,
                 text=True,
             )

@@ -49,7 +49,7 @@ CLUSTER = flags.DEFINE_string(
     "cluster",
     None,
     "Workers that provide the devices of the mesh: host1:port,host2:port; or `auto`: the "
-    'processes of SLURM, Open MPI or Kubernetes, for Mesh.devices = "spmd".',
+    'processes of SLURM, Open MPI, Kubernetes or TF_CONFIG, for Mesh.devices = "spmd".',
     allow_override=True,
 )
 WAIT = flags.DEFINE_float(

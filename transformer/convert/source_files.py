@@ -74,6 +74,6 @@ def read_run_files(folder: str | Path) -> dict[str, bytes]:
 def write_run_files(files: Mapping[str, bytes], folder: str | Path) -> None:
     """Writes files for `read_run_files`, to the folder of a run; nothing without files."""
     if files:
-        Path(folder, FOLDER).mkdir(exist_ok=True)
+        Path(folder, FOLDER).mkdir(parents=True, exist_ok=True)
     for name, contents in files.items():
         Path(folder, FOLDER, name).write_bytes(contents)

@@ -58,6 +58,7 @@ from transformer.data.batching.features import (
     Features,
     LanguageModelFeatures,
     PrefixFeatures,
+    RegressorFeatures,
 )
 from transformer.data.batching.packing import Chunks, Packed, PackedPairs, pack
 from transformer.data.batching.task_batches import TaskData
@@ -111,6 +112,7 @@ __all__ = [
     "PackedPairs",
     "PrefixFeatures",
     "RawBytes",
+    "RegressorFeatures",
     "SentencePieceVocabulary",
     "ShapesOnly",
     "Task",

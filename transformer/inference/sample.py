@@ -2,11 +2,13 @@
 
 Example:
 
-    check_sample_settings()                                     # before training
-    print(sample(model, length=128, prompt="def "))      # after it
+    check_sample_settings()                              # before training
+    print_sample(model, data.vocabulary, features)       # after it
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import gin
 import numpy as np
@@ -14,7 +16,9 @@ import numpy as np
 import meshtf as mtf
 from transformer.cli import gin_settings
 from transformer.data import RawBytes, Vocabulary
+from transformer.data.array_spec import ArraySpec
 from transformer.inference.decoder import Decoder
+from transformer.models.base import Model
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
@@ -91,3 +95,30 @@ def check_sample_settings() -> None:
             "sample.prompt is empty: the first token would have nothing to follow.\n"
             "  Give it at least one letter."
         )
+
+
+def print_sample(
+    model: Model, vocabulary: Vocabulary, features: Mapping[str, ArraySpec]
+) -> None:
+    """Prints a text that a model generates, if it is a language model of bytes.
+
+    Args:
+      model: the model.
+      vocabulary: the vocabulary of its training data.
+      features: the shape and dtype of each feature of a batch; that of "tokens" has the
+        length of the attention window.
+    """
+    if not isinstance(model, LanguageModel) or not isinstance(vocabulary, RawBytes):
+        return
+    mesh = model.mesh
+    # A live mesh runs its programs on JAX's devices. `mesh.stages` is the name of the axis
+    # of pipeline stages.
+    if mesh.live and mesh.axes.get(mesh.stages, 1) > 1:
+        print(
+            "\nno sample: decoding is one loop over all stages of a pipeline, which a "
+            "live mesh cannot run. transformer.decode reads the checkpoint on a mesh "
+            "without stages.\n"
+        )
+        return
+    _, length = features["tokens"].shape
+    print(f"\n{sample(model, length)}\n")

@@ -11,5 +11,6 @@ Contents:
     input_batches   input batches, read by the hosts that train on them
     host_layout     which axes of the mesh stay within a host
     run_record      vocabulary and settings of a run, saved with its checkpoints
+    weights/        weights of a model from a checkpoint, also to begin a run with
     load_trained    a trained model from a checkpoint, without its optimizer
 """

@@ -24,10 +24,10 @@ import tensorflow as tf
 
 import meshtf as mtf
 from transformer.cli import gin_configurables
-from transformer.data import Data, DataError, RawBytes
+from transformer.data import Data, DataError
 from transformer.data.array_spec import ArraySpec
 from transformer.data.atomic_files import check_folder
-from transformer.inference.sample import check_sample_settings, sample
+from transformer.inference.sample import check_sample_settings, print_sample
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 from transformer.training import run_record
@@ -36,6 +36,7 @@ from transformer.training.loop import Loop
 from transformer.training.reporting import metrics, run_report
 from transformer.training.reporting.monitor import Monitor
 from transformer.training.trainer import Trainer
+from transformer.training.weights.read_weights import copy_source_files, initial_weights
 
 # `gin_configurables` is imported to register meshtf's classes with gin.
 __all__ = ["Run", "gin_configurables", "train"]
@@ -44,6 +45,7 @@ FILES = (
     "run.lock",
     "step_*",
     "config.gin",
+    "hugging_face",
     "operative_config.gin",
     "metrics.*",
     "status.*",
@@ -93,6 +95,10 @@ class Run:
         no clipping.
       jit: whether XLA compiles the program of each device.
       report_every: the count of steps between two lines of progress.
+      init_checkpoint: a checkpoint whose weights the run begins with, or a folder whose newest
+        one is taken, such as that of a converted model; it may come from any mesh. Only
+        weights are read: steps, optimizer and data begin anew. A run that goes on does not
+        read it. None: initial values are drawn.
       save_every: the count of steps between two checkpoints.
       evaluate_every: the count of steps between two evaluations on held-out examples; 0:
         only before and after training.
@@ -131,6 +137,7 @@ class Run:
         seed: int = 0,
         clip_norm: float | None = 1.0,
         jit: bool = False,
+        init_checkpoint: str | None = None,
         report_every: int = 25,
         save_every: int = 200,
         evaluate_every: int = 0,
@@ -173,11 +180,15 @@ class Run:
         self.data = data
         self.batch_size = batch_size
         self.steps = steps
+        self.init_checkpoint = init_checkpoint
+        # The checkpoint whose weights a new run has begun with.
+        self._origin: str | None = None
         # Saved with checkpoints: see `run_record`.
         self._recorded_settings = {
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
             "train.seed": seed,
+            "train.init_checkpoint": init_checkpoint,
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
@@ -240,13 +251,17 @@ class Run:
 
         Raises:
           CheckpointError: another process trains in this folder, or workers do not see
-            it, or the run in the folder has another vocabulary.
+            it, or the run in the folder, or `init_checkpoint`, has another vocabulary or
+            other variables.
           DataError: the folder cannot be written, or has files, but none of a run.
           MeshtfError: a step cannot be planned, or a setting of `sample` is out of its
-            range. In this case, and after a DataError, nothing was read or written.
+            range. In these cases, and after a DataError, nothing was written.
         """
         check_folder(model_dir, name="model_dir", run_files=FILES)
         check_sample_settings()
+        # Before the optimizer is made, whose slots may begin with the values of variables.
+        if mtf.checkpoints.latest(model_dir) is None:
+            self._origin = initial_weights(self.init_checkpoint, self.model, self.data)
         # An error of the step is raised before any file is written.
         forecast = self.explain(hardware=self.hardware)
         if forecast.error is not None:
@@ -259,6 +274,7 @@ class Run:
 
     def _restore(self, model_dir: str, forecast: mtf.Forecast) -> None:
         """Restores the newest checkpoint, if there is one, and prints a summary of the run."""
+        copy_source_files(self._origin, model_dir)
         trainer = self.trainer
         trainer.record = run_record.make_record(
             trainer, self.data, self._recorded_settings
@@ -276,6 +292,7 @@ class Run:
             step=trainer.steps_done,
             steps=self.steps,
             forecast=forecast,
+            origin=self._origin,
             changed=run_record.differences(trainer.restored_extra, trainer.record),
         )
 
@@ -315,7 +332,7 @@ class Run:
             run_report.compare(self.trainer, self.features(), monitor, log)
             scores_after = evaluation()
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
-        self._print_sample()
+        print_sample(trainer.model, self.data.vocabulary, self.features())
         if not is_finished:
             # Again: training has used further settings, which gin has recorded by now.
             run_report.write_config(model_dir)
@@ -327,25 +344,6 @@ class Run:
             after=run_report.StepScores(trainer.steps_done, scores_after),
             seconds=time.monotonic() - start_time,
         )
-
-    def _print_sample(self) -> None:
-        """Prints a text that the model generates, if it is a language model of bytes."""
-        model = self.trainer.model
-        has_byte_tokens = isinstance(self.data.vocabulary, RawBytes)
-        if not isinstance(model, LanguageModel) or not has_byte_tokens:
-            return
-        mesh = model.mesh
-        # A live mesh runs its programs on JAX's devices. `mesh.stages` is the name of the
-        # axis of pipeline stages.
-        if mesh.live and mesh.axes.get(mesh.stages, 1) > 1:
-            print(
-                "\nno sample: decoding is one loop over all stages of a pipeline, which a "
-                "live mesh cannot run. transformer.decode reads the checkpoint on a mesh "
-                "without stages.\n"
-            )
-            return
-        length = self.features()["tokens"].shape[1]
-        print(f"\n{sample(model, length)}\n")
 
 
 def _check_integers(**settings: int) -> None:

@@ -105,7 +105,7 @@ def read(
 def _entries(path: str) -> Iterator[tuple[str, str, Any]]:
     """Yields the location of each question in the file, its context, and its JSON object."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             content = json.load(file)
         for i, article in enumerate(_get(content, "data", list)):
             paragraphs = _get(article, "paragraphs", list, location=f"data[{i}]")
@@ -150,7 +150,7 @@ def _question(
         Answer(text=_get(answer, "text", str), start=_get(answer, "answer_start", int))
         for answer in _get(entry, "answers", list)
     ]
-    if entry.get("is_impossible"):
+    if _is_impossible(entry):
         answers = []
     for answer in answers:
         if context[answer.start : answer.end] != answer.text or answer.start < 0:
@@ -164,6 +164,23 @@ def _question(
             "has no answer; give --version_2_with_negative if that is intended"
         )
     return Question(id_, text, context, answers=tuple(answers))
+
+
+def _is_impossible(entry: Mapping[str, Any]) -> bool:
+    """Returns whether an entry says that its question has no answer: by a boolean, or by its
+    text, as some programs write it.
+
+    Raises:
+      MalformedError: it says something else.
+    """
+    value = entry.get("is_impossible", False)
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().lower(), value)
+    if value is None:
+        return False
+    if not isinstance(value, bool) and value not in (0, 1):
+        raise MalformedError(f"has an 'is_impossible' that is {value!r:.40}")
+    return bool(value)
 
 
 def _get(

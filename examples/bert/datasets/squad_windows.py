@@ -50,6 +50,9 @@ class Window:
         context, and the character after its last one.
       is_max_context: bool [context tokens]: whether this is the window in which the token
         has maximum context.
+      characters: the first character of the context that is in this window, and the one after
+        the last: up to the tokens outside, since characters such as spaces and accents may
+        have no token.
     """
 
     question: int
@@ -58,6 +61,7 @@ class Window:
     context_start: int
     offsets: np.ndarray
     is_max_context: np.ndarray
+    characters: tuple[int, int]
 
     def span(self, answer: Answer) -> tuple[int, int]:
         """Returns the indices of the first and the last token of an answer; twice the
@@ -66,7 +70,8 @@ class Window:
         starts = self.offsets[:, 0]
         ends = self.offsets[:, 1]
         tokens = np.flatnonzero((ends > answer.start) & (starts < answer.end))
-        is_complete = starts[0] <= answer.start and ends[-1] >= answer.end
+        first_character, end_character = self.characters
+        is_complete = first_character <= answer.start and answer.end <= end_character
         if not len(tokens) or not is_complete:
             return NO_ANSWER, NO_ANSWER
         return self.context_start + int(tokens[0]), self.context_start + int(tokens[-1])
@@ -114,6 +119,10 @@ def windows(
     prefix = [vocabulary.bos_id, *query_ids, vocabulary.eos_id]
     results = []
     for k, (start, end) in enumerate(spans):
+        first_character = 0 if start == 0 else int(offsets[start - 1, 1])
+        end_character = len(question.context)
+        if end < len(ids):
+            end_character = int(offsets[end, 0])
         tokens = np.array([*prefix, *ids[start:end], vocabulary.eos_id], np.int32)
         results.append(
             Window(
@@ -123,6 +132,7 @@ def windows(
                 context_start=len(prefix),
                 offsets=offsets[start:end],
                 is_max_context=max_context[start:end] == k,
+                characters=(first_character, end_character),
             )
         )
     return results

@@ -3,15 +3,21 @@
     columns = Columns("label", "text_a", "text_b")
     train = read("data/train.tsv", columns, on_bad="refuse")      # {"label": ..., "text_a": ...}
     read("data/dev.tsv", columns, on_bad="skip", classes=labels_of(train, columns))
+    read_unlabelled("data/test.tsv", columns)       # every line, with its id
 
 A column is identified by its name in the first line, or by its index, from 0, in files
-without names. A malformed line is an error with file and line, or is skipped.
+without names. A malformed line is an error with file and line, or is skipped; but a line to
+predict is never left out, since predictions are told apart by their lines.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from examples.bert.datasets.task_columns import Columns
 from transformer import data
@@ -22,15 +28,17 @@ from transformer.data.sources.formats import RecordError, Tsv
 
 @dataclasses.dataclass(frozen=True)
 class Labelled(Tsv):
-    """A format of lines whose label must be one of `classes`.
+    """A format of lines whose label must be one of `classes`, or a number.
 
     Attributes:
       label: the name of the column with the label.
       classes: the allowed labels; (): all labels.
+      is_score: whether the label is a number.
     """
 
     label: str = ""
     classes: tuple[str, ...] = ()
+    is_score: bool = False
 
     def parse(self, record: bytes) -> Example:
         """Returns the example of a line. Raises RecordError for another label."""
@@ -40,7 +48,23 @@ class Labelled(Tsv):
                 f"has label {example[self.label]!r}; there are "
                 f"{', '.join(self.classes)}"
             )
+        if self.is_score:
+            _check_number(example[self.label])
         return example
+
+
+class Unlabelled(NamedTuple):
+    """The lines of a file for prediction.
+
+    Attributes:
+      ids: the id of each line.
+      examples: the texts of each line, by column; "" where a line has none.
+      num_bad: how many lines are blank, or lack columns or have more.
+    """
+
+    ids: list[str]
+    examples: list[Example]
+    num_bad: int
 
 
 def read(
@@ -48,7 +72,6 @@ def read(
     columns: Columns,
     on_bad: str,
     classes: tuple[str, ...] = (),
-    labelled: bool = True,
 ) -> Examples:
     """Returns the lines of a file, each a dict by the names of its columns.
 
@@ -57,18 +80,83 @@ def read(
       columns: the columns to read.
       on_bad: "refuse" to read malformed lines, or "skip" them.
       classes: the allowed labels; (): all labels.
-      labelled: whether lines must have a label.
 
     Raises:
       DataError: the file cannot be read, lacks a column or has no examples, or a line is
         refused.
     """
-    names = _names(Path(path), columns)
-    required = [columns.text_a]
-    if columns.text_b:
-        required.append(columns.text_b)
-    if labelled:
-        required.append(columns.label)
+    first_line, *_ = _read_text(Path(path)).split("\n", 1)
+    names = _names(first_line, columns)
+    _check_columns(Path(path), names, [*_text_columns(columns), columns.label])
+    line_format = Labelled(
+        columns=names,
+        header=columns.header,
+        label=columns.label,
+        classes=classes,
+        is_score=columns.is_score,
+    )
+    return FileExamples(
+        [Path(path)], line_format, skip=on_bad == "skip", pattern=str(path)
+    )
+
+
+def read_unlabelled(path: str | Path, columns: Columns) -> Unlabelled:
+    """Returns the lines of a file for prediction: all of them, blank and malformed ones too.
+
+    Args:
+      path: the path of the file.
+      columns: the columns to read; that of the label may be absent.
+
+    Raises:
+      DataError: the file cannot be read, lacks a column or has no lines.
+    """
+    # What follows the last line break is no line.
+    lines = _read_text(Path(path)).removesuffix("\n").split("\n")
+    columns = _columns_of_test(lines, columns)
+    typical_line = lines[0] if columns.header else _typical_line(lines)
+    names = _names(typical_line, columns)
+    _check_columns(Path(path), names, _text_columns(columns))
+    if columns.header:
+        del lines[0]
+    if not lines:
+        raise data.DataError(f"{path} has no lines to predict.")
+    ids = []
+    examples = []
+    num_bad = 0
+    for index, line in enumerate(lines):
+        fields = line.rstrip("\r").split("\t")
+        num_bad += len(fields) != len(names)
+        values = dict(zip(names, fields))
+        ids.append(values.get(columns.id, "").strip() or str(index))
+        texts = {name: values.get(name, "") for name in _text_columns(columns)}
+        examples.append(texts)
+    return Unlabelled(ids, examples, num_bad)
+
+
+def _columns_of_test(lines: Sequence[str], columns: Columns) -> Columns:
+    """Returns the columns of a file for prediction, which may have names where files for
+    training have none.
+    """
+    named_text = columns.test_text
+    if named_text and named_text in lines[0].rstrip("\r").split("\t"):
+        return dataclasses.replace(columns, text_a=named_text, header=True)
+    return columns
+
+
+def _typical_line(lines: Sequence[str]) -> str:
+    """Returns a line with the most frequent count of columns among those that are not blank."""
+    counts = collections.Counter(line.count("\t") for line in lines if line.strip())
+    ((count, _),) = counts.most_common(1) or [(0, 0)]
+    return next((line for line in lines if line.count("\t") == count), "")
+
+
+def _text_columns(columns: Columns) -> list[str]:
+    """Returns the columns of the texts."""
+    return [columns.text_a, columns.text_b] if columns.text_b else [columns.text_a]
+
+
+def _check_columns(path: Path, names: Sequence[str], required: Sequence[str]) -> None:
+    """Raises DataError if a file lacks a column."""
     missing = [name for name in required if name not in names]
     if missing:
         raise data.DataError(
@@ -76,31 +164,38 @@ def read(
             "  Name those of this file: --label_column, --text_a_column, "
             "--text_b_column, --[no]header."
         )
-    # Examples without labels may lack the column, so their format checks no label.
-    allowed_labels = classes if labelled else ()
-    line_format = Labelled(
-        columns=names,
-        header=columns.header,
-        label=columns.label,
-        classes=allowed_labels,
-    )
-    return FileExamples(
-        [Path(path)], line_format, skip=on_bad == "skip", pattern=str(path)
-    )
 
 
-def _names(path: Path, columns: Columns) -> tuple[str, ...]:
+def _names(first_line: str, columns: Columns) -> tuple[str, ...]:
     """Returns the names of a file's columns: those in its first line, or their indices "0",
     "1", ... if it has no names.
     """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            fields = file.readline().rstrip("\r\n").split("\t")
-    except (OSError, UnicodeDecodeError) as error:
-        raise data.DataError(f"{path} cannot be read: {error}.") from error
+    fields = first_line.rstrip("\r").split("\t")
     if columns.header:
         return tuple(fields)
     return tuple(str(i) for i in range(len(fields)))
+
+
+def _read_text(path: Path) -> str:
+    """Returns the text of a file; bytes that are no UTF-8 become U+FFFD.
+
+    Raises:
+      DataError: the file cannot be read.
+    """
+    try:
+        return path.read_bytes().decode("utf-8-sig", "replace")
+    except OSError as error:
+        raise data.DataError(f"{path} cannot be read: {error}.") from error
+
+
+def _check_number(text: str) -> None:
+    """Raises RecordError if a text is no finite number."""
+    try:
+        is_number = math.isfinite(float(text))
+    except ValueError:
+        is_number = False
+    if not is_number:
+        raise RecordError(f"has the label {text!r:.40}, which is no number")
 
 
 def labels_of(examples: Examples, columns: Columns) -> tuple[str, ...]:

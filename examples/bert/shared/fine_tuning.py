@@ -48,6 +48,7 @@ FILES = (
     *training_run.FILES,
     "*results.t*",
     "*predictions.json",
+    "*predictions.tsv",
     "null_odds.json",
 )
 # Defaults of the arguments of `Loop` that gin may set.

@@ -148,7 +148,7 @@ def read_config(path: str) -> Config:
       DataError: the file cannot be read, or describes a model that is not supported.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             contents = json.load(file)
         if not isinstance(contents, dict):
             raise data.DataError(f"{path} has no JSON object, but {contents!r:.40}.")

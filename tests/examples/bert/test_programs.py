@@ -151,11 +151,69 @@ def test_classes_begin_with_the_encoder_that_was_pretrained(folder, capsys):
     assert saved(folder / "out") >= {
         "eval_results.txt",
         "test_results.tsv",
+        "test_predictions.tsv",
         "step_00000004",
     }
     results = np.loadtxt(folder / "out" / "test_results.tsv")
     assert results.shape == (16, 2)
     np.testing.assert_allclose(results.sum(1), 1.0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_every_line_of_both_files_of_mnli_is_predicted(folder, capsys):
+    kinds = ("contradiction", "entailment", "neutral")
+    header = "index\tsentence1\tsentence2"
+    rows = [f"{k}\tthe tower {k}\tnew river\t{kinds[k % 3]}\n" for k in range(9)]
+    labelled = header + "\tgold_label\n" + "".join(rows)
+    for name in ("train", "dev_matched", "dev_mismatched"):
+        (folder / f"{name}.tsv").write_text(labelled)
+    (folder / "test_matched.tsv").write_text(f"{header}\n4\ta\tb\n\n6\tonly\n7\tc\td\n")
+    (folder / "test_mismatched.tsv").write_text(f"{header}\n0\tin paris\tin rome\n")
+    classify(folder, task_name="mnli", do_eval=True, do_predict=True)
+    out, output = folder / "out", capsys.readouterr().out
+    lines = (out / "test_matched_predictions.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    ids, predicted = zip(*(line.split("\t") for line in lines[1:]))
+    assert ids == ("4", "1", "6", "7") and set(predicted) <= set(kinds)
+    results = np.loadtxt(out / "test_matched_results.tsv")
+    assert results.shape == (4, 3)
+    assert [kinds[k] for k in results.argmax(1)] == list(predicted)
+    assert "2 of these lines are blank or malformed" in output
+    assert len((out / "test_mismatched_predictions.tsv").read_text().splitlines()) == 2
+    text = (out / "eval_results.txt").read_text()
+    values = dict(line.split(" = ") for line in text.splitlines())
+    assert {"eval_matched_accuracy", "eval_mismatched_loss"} <= set(values)
+    assert values["eval_matched_loss"] == values["eval_mismatched_loss"]
+    assert "accuracy matched" in output and "accuracy mismatched" in output
+
+
+@pytest.mark.slow
+def test_numbers_are_predicted(folder, capsys):
+    rows = [f"{k}\t{'old ' * k}tower\tnew\t{k / 2}\n" for k in range(8)]
+    text = "index\tsentence1\tsentence2\tscore\n" + "".join(rows)
+    for name in ("train", "dev", "test"):
+        (folder / f"{name}.tsv").write_text(text)
+    options = {"task_name": "sts-b", "do_eval": True, "do_predict": True}
+    classify(folder, mesh="data:2;model:2", **options)
+    one = losses(capsys)
+    classify(folder, "live", mesh="data:2", devices="spmd:cpu:2", task_name="sts-b")
+    np.testing.assert_allclose(losses(capsys), one, rtol=1e-3)
+    values = dict(
+        line.split(" = ")
+        for line in (folder / "out" / "eval_results.txt").read_text().splitlines()
+    )
+    assert {"eval_pearson", "eval_spearman", "eval_mean_squared_error"} <= set(values)
+    predictions = (folder / "out" / "test_predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in predictions[1:]] == list("01234567")
+    numbers = np.loadtxt(folder / "out" / "test_results.tsv")
+    right = np.arange(8) / 2
+    assert float(values["eval_mean_squared_error"]) == pytest.approx(
+        ((numbers - right) ** 2).mean(), rel=1e-3
+    )
+    # The numbers are close together, and written with six digits.
+    assert float(values["eval_pearson"]) == pytest.approx(
+        np.corrcoef(numbers, right)[0, 1], abs=0.1
+    )
 
 
 @pytest.mark.slow

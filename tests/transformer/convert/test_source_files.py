@@ -5,7 +5,6 @@ of generation, the tokenizer, names of classes, and the data type.
 from __future__ import annotations
 
 import json
-import shutil
 
 import gin
 import ml_dtypes
@@ -16,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 import meshtf as mtf
 from tests.transformer.convert.references import Reference, write
 from transformer.convert import read_model, read_run, write_model, write_run
-from transformer.training.training_run import Run
+from transformer.training.weights.read_weights import copy_source_files
 
 MESH = mtf.Mesh("")
 FILES = {
@@ -119,11 +118,9 @@ def test_names_of_classes(tmp_path):
 
 def test_a_run_that_begins_with_a_checkpoint_has_them_too(source, tmp_path):
     write_run(read_model(source, MESH), tmp_path / "run")
-    init = str(tmp_path / "run")
-    fine_tuned = tmp_path / "tuned"
-    Run.copy_source_files(init, str(fine_tuned))
-    names = {path.name for path in (fine_tuned / "hugging_face").iterdir()}
+    copy_source_files(str(tmp_path / "run" / "step_00000000"), str(tmp_path / "tuned"))
+    names = {path.name for path in (tmp_path / "tuned" / "hugging_face").iterdir()}
     assert names == {*FILES, "config.json"}
-    shutil.rmtree(fine_tuned / "hugging_face")
-    Run.copy_source_files(str(tmp_path / "absent"), str(fine_tuned))
-    assert not (fine_tuned / "hugging_face").exists()
+    copy_source_files(str(tmp_path / "absent" / "step_1"), str(tmp_path / "other"))
+    copy_source_files(None, str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()

@@ -36,6 +36,26 @@ def test_the_case_is_that_of_the_tokenizer(tmp_path, settings, lower_case):
     assert read_vocabulary(tmp_path).fingerprint() == expected.fingerprint()
 
 
+@pytest.mark.parametrize(
+    "settings, arguments",
+    [
+        ({"strip_accents": False}, {"strip_accents": False}),
+        ({"strip_accents": None}, {}),
+        ({"do_lower_case": False, "strip_accents": True}, {"strip_accents": True}),
+        ({"tokenize_chinese_chars": False}, {"split_chinese": False}),
+    ],
+)
+def test_accents_and_chinese_are_those_of_the_tokenizer(tmp_path, settings, arguments):
+    write_pieces(tmp_path / "vocab.txt")
+    write_config(tmp_path, **settings)
+    lower_case = settings.get("do_lower_case", True)
+    path = str(tmp_path / "vocab.txt")
+    expected = WordPieceVocabulary(path, lower_case, **arguments)
+    vocabulary = read_vocabulary(tmp_path)
+    assert vocabulary.fingerprint() == expected.fingerprint()
+    assert str(vocabulary) == str(expected)
+
+
 def test_a_vocabulary_that_is_not_known(tmp_path):
     assert read_vocabulary(tmp_path) is None
     write_pieces(tmp_path / "vocab.txt")

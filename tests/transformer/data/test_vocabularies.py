@@ -15,6 +15,7 @@ from transformer.data import (
     WordPieceVocabulary,
 )
 from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
+from transformer.data.vocabularies.word_piece import SPECIALS
 
 PIECES = [
     "[PAD]",
@@ -221,3 +222,60 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
         VocabularyError, match=r"tokenizers is not installed(?s:.*)meshtf\[text\]"
     ):
         word_pieces(tmp_path)
+
+
+def pieces_of(tmp_path, text, **settings):
+    """Returns the word pieces of a text."""
+    path = tmp_path / "vocab.txt"
+    words = [
+        *SPECIALS,
+        "e",
+        "cafe",
+        "caf\u00e9",
+        "Cafe",
+        "Caf\u00e9",
+        "\u4e2d",
+        "##\u6587",
+    ]
+    path.write_text("\n".join(words) + "\n", encoding="utf-8")
+    vocabulary = WordPieceVocabulary(str(path), **settings)
+    return [vocabulary.pieces[token] for token in vocabulary.encode(text)]
+
+
+@pytest.mark.parametrize(
+    "settings, pieces",
+    [
+        ({}, ["cafe", "\u4e2d", "[UNK]"]),
+        ({"strip_accents": False}, ["caf\u00e9", "\u4e2d", "[UNK]"]),
+        ({"lower_case": False}, ["Caf\u00e9", "\u4e2d", "[UNK]"]),
+        ({"lower_case": False, "strip_accents": True}, ["Cafe", "\u4e2d", "[UNK]"]),
+        ({"split_chinese": False}, ["cafe", "\u4e2d", "##\u6587"]),
+    ],
+)
+def test_accents_and_chinese_characters(settings, pieces, tmp_path):
+    assert pieces_of(tmp_path, "Caf\u00e9 \u4e2d\u6587", **settings) == pieces
+
+
+def test_only_settings_that_matter_are_in_a_fingerprint(tmp_path):
+    pieces_of(tmp_path, "")
+
+    def fingerprint(**settings):
+        path = str(tmp_path / "vocab.txt")
+        return WordPieceVocabulary(path, **settings).fingerprint()
+
+    assert fingerprint() == fingerprint(strip_accents=True, split_chinese=True)
+    others = [
+        {},
+        {"lower_case": False},
+        {"strip_accents": False},
+        {"split_chinese": False},
+        {"lower_case": False, "strip_accents": True},
+    ]
+    assert len({fingerprint(**settings) for settings in others}) == len(others)
+
+
+def test_characters_for_private_use_are_unknown(tmp_path):
+    assert pieces_of(tmp_path, "e \ue000 e") == ["e", "[UNK]", "e"]
+    assert pieces_of(tmp_path, "\U000f0001\U0010fffd") == ["[UNK]"]
+    # Control and format characters are removed, as is the replacement character.
+    assert pieces_of(tmp_path, "e\x00 \u200be\ufffd \x85e\te\r\ne") == ["e"] * 5

@@ -11,6 +11,8 @@
         tokens, token_types, masked_positions, masked_ids, masked_weights, next_sentence_labels
     ClassifierFeatures(length)
         tokens, token_types, labels -> tokens, token_types, labels
+    RegressorFeatures(length)
+        tokens, token_types, scores -> tokens, token_types, scores
 
 Left of an arrow are the fields of an example, right of it the arrays. An array with the name
 of a field is that field, padded if it is a list; only the `targets` of PrefixFeatures are the
@@ -59,6 +61,7 @@ class Features(Protocol):
 _DTYPES = {
     "weights": np.float32,
     "masked_weights": np.float32,
+    "scores": np.float32,
     "prefix": np.bool_,
 }
 
@@ -222,6 +225,27 @@ class ClassifierFeatures(Features):
             "tokens": _pad(example, "tokens", self.length),
             "token_types": _pad(example, "token_types", self.length),
             "labels": _scalar(example, "labels"),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressorFeatures(Features):
+    """The features of a regressor, which predicts a number for a text or a pair of texts.
+
+    Attributes:
+      length: the count of tokens of an example, padding included.
+    """
+
+    length: int
+
+    def shapes(self) -> dict[str, list[int]]:
+        return {"tokens": [self.length], "token_types": [self.length], "scores": []}
+
+    def __call__(self, example: Example) -> Arrays:
+        return {
+            "tokens": _pad(example, "tokens", self.length),
+            "token_types": _pad(example, "token_types", self.length),
+            "scores": np.asarray(_get(example, "scores"), np.float32).reshape(()),
         }
 
 

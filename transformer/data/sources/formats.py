@@ -10,6 +10,7 @@ A format finds the records of a file, such as lines, and parses a record into an
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import json
@@ -83,10 +84,15 @@ class _Lines:
     checked = True
 
     def spans(self, path: Path) -> Iterator[RecordSpan]:
-        """Yields the location of each line that is not empty, without its line break."""
+        """Yields the location of each line that is not empty, without its line break and
+        without a byte order mark before the first one.
+        """
         start = 0
         with open(path, "rb") as file:
             for line_number, line in enumerate(file, start=1):
+                if line_number == 1 and line.startswith(codecs.BOM_UTF8):
+                    start = len(codecs.BOM_UTF8)
+                    line = line[start:]
                 length = len(line.rstrip(b"\r\n"))
                 if line.strip():
                     yield RecordSpan(start, length, record_number=line_number)

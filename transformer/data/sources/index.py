@@ -29,7 +29,7 @@ from transformer.data.sources.formats import (
     record_error,
 )
 
-_VERSION = 1  # of the file format of indices
+_VERSION = 2  # of the file format of indices
 
 
 class FileIndex(NamedTuple):

@@ -4,16 +4,17 @@
     vocabulary.encode("unaffable").tolist()              # the ids of un ##aff ##able
     ids, offsets = vocabulary.encode_with_offsets(text)  # character offsets of each token
 
-A *piece* is a text with an id: a word, or a section of a word. Text is cleaned, and with
-`lower_case` it is lower-cased and accents are removed. Chinese characters and punctuation
-are separate words. Each word is split into pieces, from its start on, always into the
-longest piece of the vocabulary. The package `tokenizers` does the work.
+A *piece* is a text with an id: a word, or a section of a word. Text is cleaned of control
+characters, and with `lower_case` it is lower-cased and accents are removed. Chinese characters
+and punctuation are separate words. Each word is split into pieces, from its start on, always
+into the longest piece of the vocabulary. The package `tokenizers` does the work.
 """
 
 from __future__ import annotations
 
 import collections
 import hashlib
+import unicodedata
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,9 @@ from transformer.data.vocabularies.base import (
 _PAD_PIECE = "[PAD]"
 _UNKNOWN_PIECE = "[UNK]"
 SPECIALS = (_PAD_PIECE, _UNKNOWN_PIECE, "[CLS]", "[SEP]", "[MASK]")
+# Control and format characters but for white space, and the replacement for bytes that were no
+# text.
+_REMOVED_CHARACTERS = r"[\p{Cc}\p{Cf}\x{FFFD}&&[^\t\n\r]]"
 _MAX_WORD_LENGTH = 200  # characters; a longer word is unknown, as in BERT
 
 
@@ -40,7 +44,9 @@ class WordPieceVocabulary(Vocabulary):
     Args:
       path: a vocab.txt with one piece per line; the id of a piece is the index of its
         line, from 0.
-      lower_case: whether text is lower-cased, and accents are removed.
+      lower_case: whether text is lower-cased.
+      strip_accents: whether accents are removed; None: if `lower_case` is True.
+      split_chinese: whether each Chinese character is a separate word.
 
     Attributes:
       pieces: the piece of each id.
@@ -50,9 +56,21 @@ class WordPieceVocabulary(Vocabulary):
       ordinary_ids: the ids that are not special, int32 [ids].
     """
 
-    def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
+    def __init__(
+        self,
+        path: str = gin.REQUIRED,
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+    ) -> None:
         self.path = path
         self.lower_case = lower_case
+        # The settings that differ from their defaults.
+        self._changes: dict[str, bool] = {}
+        if strip_accents not in (None, lower_case):
+            self._changes["strip_accents"] = bool(strip_accents)
+        if not split_chinese:
+            self._changes["split_chinese"] = False
         self.pieces = _read_pieces(path)
         self.size = len(self.pieces)
         ids = {piece: index for index, piece in enumerate(self.pieces)}
@@ -60,7 +78,7 @@ class WordPieceVocabulary(Vocabulary):
         self.bos_id = ids["[CLS]"]
         self.eos_id = ids["[SEP]"]
         self.mask_id = ids["[MASK]"]
-        self._tokenizer = _make_tokenizer(lower_case, vocab=ids)
+        self._tokenizer = _make_tokenizer(lower_case, vocab=ids, **self._changes)
         special_ids = [ids[piece] for piece in SPECIALS]
         all_ids = np.arange(self.size, dtype=np.int32)
         self.ordinary_ids = np.setdiff1d(all_ids, special_ids)
@@ -73,11 +91,16 @@ class WordPieceVocabulary(Vocabulary):
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of a text, int32 [tokens], and the start and end of each token in
-        the text, counted in characters: int32 [tokens, 2].
+        the text, counted in characters: int32 [tokens, 2]. Accents and other combining marks
+        after the last letter of a token belong to it.
         """
         encoding = self._encode(text)
         ids = np.array(encoding.ids, np.int32)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        next_starts = np.append(offsets[1:, 0], len(text))
+        for offset, next_start in zip(offsets, next_starts):
+            while offset[1] < next_start and _is_combining(text[offset[1]]):
+                offset[1] += 1
         return ids, offsets
 
     def decode(self, ids: np.ndarray) -> str:
@@ -95,11 +118,14 @@ class WordPieceVocabulary(Vocabulary):
         return ~self._continues_word[ids]
 
     def fingerprint(self) -> str:
-        text = "\n".join([str(self.lower_case), *self.pieces])
+        settings = [str(self.lower_case), *map(str, self._changes.items())]
+        text = "\n".join([*settings, *self.pieces])
         return f"wordpiece-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def __repr__(self) -> str:
-        return f"WordPieceVocabulary({self.path!r}, lower_case={self.lower_case})"
+        settings = {"lower_case": self.lower_case, **self._changes}
+        text = ", ".join(f"{name}={value}" for name, value in settings.items())
+        return f"WordPieceVocabulary({self.path!r}, {text})"
 
     def _encode(self, text: str) -> Any:
         """Returns the encoding of a text, with `ids` and `offsets`, without special ids."""
@@ -185,7 +211,7 @@ def _read_pieces(path: str) -> list[str]:
       VocabularyError: the file cannot be read, repeats a piece, or lacks a special piece.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             pieces = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise VocabularyError(
@@ -211,12 +237,24 @@ def _read_pieces(path: str) -> list[str]:
     return pieces
 
 
-def _make_tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> Any:
+def _is_combining(character: str) -> bool:
+    """Returns whether a character belongs to the letter before it, as accents do."""
+    return unicodedata.category(character).startswith("M")
+
+
+def _make_tokenizer(
+    lower_case: bool,
+    vocab: dict[str, int] | None = None,
+    strip_accents: bool | None = None,
+    split_chinese: bool = True,
+) -> Any:
     """Returns a tokenizer of BERT.
 
     Args:
-      lower_case: whether text is lower-cased, and accents are removed.
+      lower_case: whether text is lower-cased.
       vocab: the id of each piece; None: the tokenizer is to be trained.
+      strip_accents: whether accents are removed; None: if `lower_case` is True.
+      split_chinese: whether each Chinese character is a separate word.
     """
     library = import_extra("tokenizers")
     tokenizer = library.Tokenizer(
@@ -226,6 +264,19 @@ def _make_tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> An
             max_input_chars_per_word=_MAX_WORD_LENGTH,
         )
     )
-    tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
+    normalizers = library.normalizers
+    # As the original BERT, which keeps characters for private use: they are unknown. The
+    # cleaning of `BertNormalizer` removes them.
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(library.Regex(_REMOVED_CHARACTERS), ""),
+            normalizers.BertNormalizer(
+                clean_text=False,
+                handle_chinese_chars=split_chinese,
+                strip_accents=strip_accents,
+                lowercase=lower_case,
+            ),
+        ]
+    )
     tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
     return tokenizer

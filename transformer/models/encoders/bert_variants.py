@@ -87,6 +87,14 @@ class Regressor(Classifier):
         configures it.
     """
 
+    # `scores` is the number of each example.
+    features = {
+        "tokens": "batch; length",
+        "token_types": "batch; length",
+        "scores": "batch",
+        "counts": "batch",
+    }
+
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None = None
     ) -> None:
@@ -95,7 +103,7 @@ class Regressor(Classifier):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean squared error of the numbers for the batch's `labels` [batch], in
+        """Returns the mean squared error of the numbers for the batch's `scores` [batch], in
         training plus auxiliary losses, and the reports of mixtures of experts by block name.
         """
         errors, counts, reports = self._squared_errors(batch, training)
@@ -117,9 +125,10 @@ class Regressor(Classifier):
     ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
         """Returns squared errors [batch], 1 for each text that counts [batch], and reports."""
         outputs, reports = self(batch, training)
-        labels = mtf.cast(batch["labels"], "float32")
-        errors = mtf.square(mtf.reduce_sum(outputs, "classes") - labels)
+        scores = batch["scores"]
+        # The sum over one class.
+        errors = mtf.square(mtf.reduce_sum(outputs, "classes") - scores)
         counts = batch.get("counts")
         if counts is None:
-            counts = mtf.ones(labels.mesh, labels.shape)
+            counts = mtf.ones(scores.mesh, scores.shape)
         return errors, mtf.cast(counts, "float32"), reports

@@ -50,6 +50,7 @@ def print_introduction(
     step: int,
     steps: int,
     forecast: mtf.Forecast,
+    origin: str | None = None,
     changed: Sequence[str] = (),
 ) -> None:
     """Prints data, model, mesh and folder of a run, and the cost of a step.
@@ -61,11 +62,14 @@ def print_introduction(
       step: the count of steps done.
       steps: the total count of steps.
       forecast: the forecast of a step.
+      origin: the checkpoint whose weights a new run begins with; None: they were drawn.
       changed: a line for each setting that has changed since the run was saved.
     """
     mesh = model.mesh
     num_parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
     start = f"continuing from step {step}" if step else "a new run"
+    if origin is not None:
+        start += f" with the weights of {origin}"
     print(
         f"data     {data}\n"
         f"model    {num_parameters:,} parameters in {len(model.variables)} variables; "

@@ -7,7 +7,8 @@ and has some of the devices. They connect by `jax.distributed`.
 
     MESHTF_COORDINATOR=10.99.0.1:4000  MESHTF_PROCESS=1/4     # the second of four
 
-Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`.
+Under SLURM, Open MPI and Kubernetes jax finds this out: `mtf.connect("auto")`. The hosts of a
+TensorFlow cluster are in the variable TF_CONFIG, which is read here: see `tf_config`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.devices.processes import Processes, processes, set_processes
 from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.tf_config import read_tf_config
 
 COORDINATOR = "MESHTF_COORDINATOR"
 PROCESS = "MESHTF_PROCESS"
@@ -65,15 +67,24 @@ def join_by_environment() -> None:
 
 
 def join_detected() -> None:
-    """Connects to the other processes of SLURM, Open MPI, Kubernetes or a TPU pod, which jax
-    detects.
+    """Connects to the other processes that TF_CONFIG names, or that jax detects: those of
+    SLURM, Open MPI, Kubernetes or a TPU pod.
 
     Raises:
-      ClusterError: jax detects no processes, or they do not connect.
+      ClusterError: no processes are detected, they do not connect, or TF_CONFIG is malformed.
     """
     if processes().count > 1:
         return
-    _join()
+    cluster = read_tf_config(os.environ)
+    if cluster is None:
+        _join()
+    elif len(cluster.addresses) > 1:
+        _join(
+            coordinator_address=cluster.addresses[0],
+            num_processes=len(cluster.addresses),
+            process_id=cluster.index,
+            initialization_timeout=_DEFAULT_WAIT,
+        )
     # This starts jax's devices, so their count cannot change any more.
     jax = load_jax()
     _joined(Processes(jax.process_index(), jax.process_count()))
@@ -177,8 +188,9 @@ def _none_detected(error: Exception) -> ClusterError:
         explain_error(
             "jax has not found the other processes of this run.",
             jax=str(error).splitlines()[0],
-            way_out="It knows SLURM (srun), Open MPI (mpirun), Kubernetes and TPU pods. "
-            "Elsewhere: python -m meshtf supervise --coordinator=HOST:PORT --process=0/4.",
+            way_out="It knows SLURM (srun), Open MPI (mpirun), Kubernetes and TPU pods; "
+            "TF_CONFIG is read as well. Elsewhere: python -m meshtf supervise "
+            "--coordinator=HOST:PORT --process=0/4.",
         )
     )
 

@@ -42,6 +42,23 @@ def test_questions_are_read(tmp_path):
     assert results[0].context[answer.start : answer.end] == answer.text == "paris"
 
 
+def test_is_impossible_may_be_a_text(tmp_path):
+    values = ["false", "False", False, 0, None, "true", True, 1]
+    entries = [entry(str(k), is_impossible=value) for k, value in enumerate(values)]
+    results = squad_json.read(write(tmp_path, *entries), negative=True)
+    assert [len(q.answers) for q in results] == [1] * 5 + [0] * 3
+    path = write(tmp_path, entry(is_impossible="maybe"))
+    with pytest.raises(DataError, match="'is_impossible' that is 'maybe'"):
+        squad_json.read(path, negative=True)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = write(tmp_path, entry())
+    text = (tmp_path / "questions.json").read_text()
+    (tmp_path / "questions.json").write_text("\ufeff" + text, encoding="utf-8")
+    assert len(squad_json.read(path, negative=False)) == 1
+
+
 def test_answers_are_optional(tmp_path):
     path = write(tmp_path, {"id": "4", "question": "who?"})
     assert squad_json.read(path, negative=False, answered=False)[0].answers == ()

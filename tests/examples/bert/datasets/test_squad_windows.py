@@ -92,6 +92,38 @@ def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabul
     assert results
 
 
+@pytest.mark.parametrize(
+    "context, answer",
+    [
+        ("the cafe\u0301", "cafe\u0301"),  # NFD, at the end of the context
+        ("the cafe\u0301 stands in paris", "the cafe\u0301"),
+        (
+            "in \u05e9\u05c1\u05b8\u05dc\u05d5\u05b9",
+            "\u05e9\u05c1\u05b8\u05dc\u05d5\u05b9",
+        ),
+        ("is \u0939\u093f\u0928\u094d\u0926\u0940 \u0915\u094d", "\u0915\u094d"),
+        ("of paris \u200b", "paris \u200b"),  # ends in what has no token
+        ("\u200bthe river", "\u200bthe"),
+    ],
+)
+@pytest.mark.parametrize("room", [1, 2, 9])
+def test_answers_with_characters_that_have_no_token(context, answer, room, vocabulary):
+    right = Answer(answer, context.index(answer))
+    asked = Question("1", "where ?", context, (right,))
+    shape = Shape(room + 5, 2, 1)
+    num_tokens = len(vocabulary.encode(answer))
+    spans = []
+    for window in windows(0, asked, vocabulary, shape):
+        start, end = window.span(right)
+        if start:
+            first, last = (
+                window.offsets[k - window.context_start] for k in (start, end)
+            )
+            spans.append(context[first[0] : last[1]])
+    visible = answer.strip(" \u200b")
+    assert set(spans) == ({visible} if num_tokens <= room else set())
+
+
 def test_a_truncated_answer_counts_as_absent(vocabulary):
     asked = question("unaffable, stands in Paris  of 1889")
     outputs = windows(0, asked, vocabulary, Shape(16, 8, 2))

@@ -59,7 +59,60 @@ def test_a_label_that_training_does_not_know(tmp_path):
         DataError, match="dev.tsv:3: line 3 has label 'maybe'; there are no, yes"
     ):
         tsv.read(path, COLUMNS, "refuse", ("no", "yes"))
-    assert len(tsv.read(path, COLUMNS, "refuse", ("no", "yes"), labelled=False)) == 2
+    assert len(tsv.read_unlabelled(path, COLUMNS).examples) == 2
+
+
+def test_every_line_is_predicted_with_its_id(tmp_path):
+    text = (
+        "index\ttext_a\ttext_b\n"
+        "7\ta\tb\n"
+        "\n"  # blank
+        "8\tonly\n"  # a column is missing
+        "9\tc\td\textra\n"
+        "\te\tf\r\n"  # no id
+        "\n"
+    )
+    lines = tsv.read_unlabelled(write(tmp_path, text, "test.tsv"), COLUMNS)
+    assert lines.ids == ["7", "1", "8", "9", "4", "5"]
+    assert [tuple(row.values()) for row in lines.examples] == [
+        ("a", "b"),
+        ("", ""),
+        ("only", ""),
+        ("c", "d"),
+        ("e", "f"),
+        ("", ""),
+    ]
+    assert lines.num_bad == 4
+    path = tmp_path / "bytes.tsv"
+    path.write_bytes(b"text_a\ttext_b\na\xff\tb")  # no UTF-8, no line break at the end
+    lines = tsv.read_unlabelled(path, COLUMNS)
+    assert lines.ids == ["0"] and lines.examples[0]["text_a"] == "a\ufffd"
+    write(tmp_path, "text_a\ttext_b\n", "test.tsv")
+    with pytest.raises(DataError, match="no lines to predict"):
+        tsv.read_unlabelled(tmp_path / "test.tsv", COLUMNS)
+
+
+def test_lines_without_names_of_columns(tmp_path):
+    columns = Columns("0", "1", header=False)
+    path = write(tmp_path, "\n\nbad\nx\ta\ny\tb\n", "test.tsv")
+    lines = tsv.read_unlabelled(path, columns)
+    assert [row["1"] for row in lines.examples] == ["", "", "", "a", "b"]
+    assert lines.ids == ["0", "1", "2", "3", "4"] and lines.num_bad == 3
+
+
+def test_a_byte_order_mark_is_no_label(tmp_path):
+    columns = Columns("0", "1", header=False)
+    path = write(tmp_path, "\ufeffyes\ta\nno\tb\n")
+    rows = tsv.read(path, columns, "refuse")
+    assert tsv.labels_of(rows, columns) == ("no", "yes")
+    assert [row["1"] for row in rows] == ["a", "b"]
+
+
+def test_scores_are_numbers(tmp_path):
+    columns = task_columns.TASKS["sts-b"]
+    path = write(tmp_path, "sentence1\tsentence2\tscore\na\tb\t2.5\nc\td\tnan\n")
+    with pytest.raises(DataError, match="train.tsv:3: .*'nan', which is no number"):
+        tsv.read(path, columns, "refuse")
 
 
 def test_a_missing_column_and_a_missing_file(tmp_path):

@@ -145,16 +145,17 @@ def test_regression(axes, tmp_path):
     layout = "batch:data; heads:model; d_ff:model" if axes else ""
     model = read_model(tmp_path, mtf.Mesh(axes, layout))
     assert type(model) is Regressor
-    labels = np.array([0.5, 3.25, 1.0, 5.0], np.float32)
+    scores = np.array([0.5, 3.25, 1.0, 5.0], np.float32)
     counts = np.array([1, 1, 0, 1], np.int32)
-    batch = {**reference.batch(), "labels": labels, "counts": counts}
+    batch = {**reference.batch(), "scores": scores, "counts": counts}
+    del batch["labels"]
     step = mtf.function(
         lambda batch: (model.loss(batch), model.measure(batch)),
         mesh=model.mesh,
         batch=model.features,
     )
     loss, sums = step(batch)
-    errors = (reference.outputs["logits"][:, 0] - labels) ** 2
+    errors = (reference.outputs["logits"][:, 0] - scores) ** 2
     np.testing.assert_allclose(float(loss), errors[counts > 0].mean(), rtol=1e-4)
     np.testing.assert_allclose(
         float(sums["squared_error"]), errors[counts > 0].sum(), 1e-4
