@@ -74,6 +74,9 @@ class LowerBounds:
       problem: what is searched for.
       choices: the further arguments of `build`.
       microbatches: the numbers of microbatches that are tried.
+
+    Attributes:
+      least_memory: the fewest bytes of a device that a bound found too many.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class LowerBounds:
         microbatches: Sequence[int],
     ) -> None:
         self._problem = problem = _with_least_factor(problem)
+        self.least_memory = float("inf")
         self._memory_limit = problem.memory * MEMORY_MARGIN
         choices = dict(choices)
         if max(microbatches) > 1:
@@ -149,7 +153,10 @@ class LowerBounds:
                 memory = memory_of(timelines, durations)
             elif loop_over_microbatches(timelines.program) is not None:
                 memory = staged_memory(timelines, durations, grid)
-            fits = np.broadcast_to(memory <= self._memory_limit, [len(grid)])
+            memory = np.broadcast_to(memory, [len(grid)])
+            fits = memory <= self._memory_limit
+            least = float(memory[~fits].min(initial=np.inf))
+            self.least_memory = min(self.least_memory, least)
             self._fits[key] = fits
         return self._fits[key]
 

@@ -64,6 +64,14 @@ class Candidate:
     def __repr__(self) -> str:
         return f"Candidate({self.axes!r}, {self.layout!r}, {self.seconds:.4g} s)"
 
+    @property
+    def text(self) -> str:
+        """Its settings in one line: "data:8 | batch:data | recompute=True"."""
+        stored = {"variables": self.variable_layout, "slots": self.optimizer_layout}
+        rules = [self.layout, *(f"{k} {rule}" for k, rule in stored.items() if rule)]
+        choices = [f"{name}={value}" for name, value in self.choices.items()]
+        return " | ".join([self.axes or "one device", *filter(None, rules), *choices])
+
     @functools.cached_property
     def forecast(self) -> Forecast:
         """The forecast, with all ops and collectives."""

@@ -118,6 +118,17 @@ def fastest(
         push(i, rank + 1)
 
 
+def nth_seconds(problem: Problem, all_prices: Sequence[Prices], count: int) -> float:
+    """Returns the estimated seconds of the last of `count` candidates that fit, the fastest
+    ones; infinity if there are fewer.
+    """
+    estimates = [np.full(count, np.inf)]
+    for prices in all_prices:
+        fits = prices.memory <= problem.memory
+        estimates.append(prices.seconds[fits])
+    return float(np.partition(np.concatenate(estimates), count - 1)[count - 1])
+
+
 def distinct_sizes(
     problem: Problem, all_prices: Sequence[Prices], count: int
 ) -> list[Estimate]:

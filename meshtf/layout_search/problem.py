@@ -6,7 +6,9 @@ problem.record("data:8;model:4", structure)
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import inspect
 import math
 import warnings
@@ -118,6 +120,20 @@ class Problem:
             function, args = self.function(axes, settings, choices)
             result = function.forecast_call(args, {}, hardware=self.hardware)
         return dataclasses.replace(result, device_memory=self.memory)
+
+
+@contextlib.contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Within this context, Python looks for no garbage: plans are many objects, and no garbage
+    as long as they are needed.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def check_arguments(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -78,6 +79,12 @@ class Ranking:
         """How many candidates the structures have."""
         return sum(len(ranked.grid) for ranked in self._heap)
 
+    @property
+    def least_memory(self) -> float:
+        """The fewest bytes of a device that a bound found a layout to need."""
+        found = [bounds.least_memory for bounds in self._bounds.values() if bounds]
+        return min(found, default=math.inf)
+
     def count(self, limit: float) -> int:
         """Returns how many structures have a bound up to `limit`."""
         return sum(ranked.bound <= limit for ranked in self._heap)
@@ -104,8 +111,9 @@ class Ranking:
 
     def pop(self, limit: float) -> Ranked | None:
         """Removes and returns the structure with the least bound; None: all bounds exceed
-        `limit`.
+        `limit`, or are infinite, since nothing else fits into memory.
         """
+        limit = min(limit, np.finfo(float).max)
         while self._heap and self._heap[0].bound <= limit:
             ranked = heapq.heappop(self._heap)
             if not ranked.larger_bounds:

@@ -154,7 +154,7 @@ class SearchResult:
         lines = ["", "less memory for more time, of the kinds with a plan"]
         for candidate in self.front:
             seconds, memory = _time_and_memory(candidate)
-            lines.append(f"  {seconds:>8}  {memory:>9}  {_layout_text(candidate)}")
+            lines.append(f"  {seconds:>8}  {memory:>9}  {candidate.text}")
         return lines
 
     def _proof(self) -> list[str]:
@@ -200,7 +200,7 @@ class SearchResult:
             *self._measured(candidate),
             memory,
             *of_plan,
-            _layout_text(candidate),
+            candidate.text,
         )
 
     def _measured(self, candidate: Candidate) -> tuple[str, ...]:
@@ -217,21 +217,6 @@ def _time_and_memory(candidate: Candidate) -> tuple[str, str]:
     mark = "~" if candidate.outline is None else ""
     texts = seconds_text(candidate.seconds), bytes_text(candidate.peak)
     return mark + texts[0], mark + texts[1]
-
-
-def _layout_text(candidate: Candidate) -> str:
-    """Returns the settings of a candidate in one line: "data:8 | batch:data | recompute=True"."""
-    stored = [
-        f"{kind} {rules}"
-        for kind, rules in (
-            ("variables", candidate.variable_layout),
-            ("slots", candidate.optimizer_layout),
-        )
-        if rules
-    ]
-    choices = [f"{name}={value}" for name, value in candidate.choices.items()]
-    rules = [rule for rule in (candidate.layout, *stored) if rule]
-    return " | ".join([candidate.axes or "one device", *rules, *choices])
 
 
 def pareto_front(

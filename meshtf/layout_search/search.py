@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from meshtf.errors import ArgumentError, MeshtfError
+from meshtf.errors import ArgumentError, LayoutError, MeshtfError
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
+from meshtf.layout_search.order import nth_seconds
 from meshtf.layout_search.pipelines import can_be_estimated, estimate
 from meshtf.layout_search.pricing import (
     Grid,
@@ -29,24 +27,30 @@ from meshtf.layout_search.problem import (
     Problem,
     names_of_program,
     read_counts,
+    without_garbage_collection,
 )
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult, pareto_front
 from meshtf.layout_search.space import (
     STORAGES,
     Structure,
+    read_storages,
+    stored_as_asked,
     structures,
     structures_of_axes,
     structures_of_names,
 )
 from meshtf.layout_search.why_not import (
+    StateBytes,
     check_fixed,
     check_sizes,
     comparison_text,
     no_axes_text,
     no_sizes_text,
     nothing_fits,
+    nothing_is_legal,
     refused_text,
+    state_bytes,
     structure_of,
     too_large_text,
 )
@@ -55,7 +59,6 @@ from meshtf.mesh.axes import read_axes
 from meshtf.names.arguments import (
     as_bytes,
     as_callable,
-    as_choice,
     as_int,
     as_mapping,
     as_sequence,
@@ -130,7 +133,7 @@ def search(
         max_axes=as_int("max_axes", max_axes, least=1),
         axes={} if axes is None else read_axes(axes),
         layout=None if layout is None else Layout(layout),
-        storages=_storages(storage),
+        storages=read_storages(storage),
         choices=dict(as_mapping("choices", choices, "lists of values by name")),
         stages=[
             as_int("stages", count, least=1)
@@ -138,16 +141,6 @@ def search(
         ],
         progress=progress,
     ).run()
-
-
-def _storages(storage: object) -> Sequence[str]:
-    """Returns the ways to store variables that are tried."""
-    if isinstance(storage, str):
-        storage = [storage]
-    names = as_sequence("storage", storage, 'names, such as ("variables",)')
-    for name in names:
-        as_choice("storage", name, STORAGES)
-    return list(names)
 
 
 def _problem(
@@ -171,25 +164,12 @@ def _problem(
     )
 
 
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Within this context, Python looks for no garbage: plans are many objects, and no garbage
-    as long as they are needed.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class Search:
     """One search; the arguments are those of `search`, and
 
       prune: whether structures whose lower bound exceeds the times of the best are left out.
       num_best: how many candidates are planned in full and shown.
+      tries_more: whether more devices are tried if nothing fits.
 
     Attributes:
       prices: the prices of each structure so far.
@@ -209,8 +189,10 @@ class Search:
         progress: Callable[[int, int], None] | None = None,
         prune: bool = True,
         num_best: int = NUM_BEST,
+        tries_more: bool = True,
     ) -> None:
         self.num_best = num_best
+        self.tries_more = tries_more and not axes
         self.progress = progress
         self.prune = prune
         self.problem = problem
@@ -238,16 +220,23 @@ class Search:
     def _run(self, start: float) -> SearchResult:
         # The first value of each choice stands for all: names do not depend on it.
         base = {name: values[0] for name, values in self.choices.items()}
-        self.names = names_of_program(self.problem.record("", {}, base))
+        recorded = self.problem.record("", {}, base)
+        self.names = names_of_program(recorded)
+        state = state_bytes(recorded)
+        if state.of_device(self.problem.devices) > self.problem.memory:
+            raise self._nothing_fits(state)  # without a plan
         self.estimates_pipelines = max(self.stages) > 1 and can_be_estimated(
             self.problem, self.microbatches, base
         )
         ranking = self._ranked(self._structures(self.names))
         best = self._price_the_best(ranking)
         if not best:
+            legal = self.prices or len(ranking)
+            if legal and not self.plans.refused:
+                raise self._nothing_fits(state, ranking.least_memory)
             refused = [str(error) for _, error in self.refused]
             refused.append(no_sizes_text(self.problem.devices, self.layout, self.names))
-            raise nothing_fits(self.problem, self.prices, refused[0])
+            raise nothing_is_legal(refused[0])
         num_priced = sum(len(prices.grid) for prices in self.prices)
         return SearchResult(
             problem=self.problem,
@@ -261,6 +250,30 @@ class Search:
             why_not_layout=self.why_not,
             prices=tuple(self.prices),
         )
+
+    def _nothing_fits(self, state: StateBytes, least: float = math.inf) -> LayoutError:
+        """Returns the error that nothing fits; its arguments are those of `nothing_fits`."""
+        least = min([least, *(float(p.memory.min()) for p in self.prices)])
+        best_of = self._best_of if self.tries_more else None
+        return nothing_fits(self.problem, state, least, best_of)
+
+    def _best_of(self, devices: int) -> Candidate:
+        """Returns the fastest layout of another number of devices.
+
+        Raises:
+          LayoutError: none fits.
+        """
+        other = Search(
+            dataclasses.replace(self.problem, devices=devices),
+            min(self.max_axes, 2),
+            {},
+            layout=self.layout,
+            storages=self.storages,
+            choices={**self.choices, MICROBATCHES: self.microbatches},
+            num_best=1,
+            tries_more=False,
+        )
+        return other.run().best[0]
 
     def why_not(self, best: Candidate, layouts: Mapping[str, str]) -> str:
         """Returns why layouts are not the best: see `SearchResult.why_not`.
@@ -278,10 +291,11 @@ class Search:
         other = Search(
             self.problem,
             self.max_axes,
-            axes=fixed,
+            fixed,
             layout=None,
             storages=[structure.storage],
             choices={**self.choices, MICROBATCHES: self.microbatches},
+            prune=False,
             num_best=1,
         )
         other.names = self.names
@@ -311,19 +325,12 @@ class Search:
         else:
             candidates = structures(sets, self.max_axes, *stored)
         for _, group in itertools.groupby(candidates, lambda s: s.axes):
-            for structure in self._stored_as_asked(list(group)):
+            for structure in stored_as_asked(list(group), self.storages):
                 for stages in self.stages:
                     # A pipeline has no dimension of layers.
                     if stages == 1 or structure.stored_dim not in names.scanned:
                         staged = dataclasses.replace(structure, stages=stages)
                         yield from staged.with_each(self._choices_of(staged))
-
-    def _stored_as_asked(self, group: list[Structure]) -> list[Structure]:
-        """Returns those structures of one kind whose variables are stored as the user asks;
-        if that is not possible for these axes, as they can be.
-        """
-        asked = [s for s in group if s.storage in self.storages]
-        return asked or group[:1]
 
     def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
         """Returns the choices of a structure: those that need plans of their own."""
@@ -358,7 +365,7 @@ class Search:
         the others in the ranking.
         """
         plans = self.plans = FullPlans(self.problem, self.num_best)
-        while (ranked := ranking.pop(self._last_estimate())) is not None:
+        while (ranked := ranking.pop(self._limit())) is not None:
             self._price(ranked, ranking)
         ranking.check_bounds()
         # Plans of pipelines are long: they wait until everything else is priced.
@@ -374,14 +381,9 @@ class Search:
         self.refused += plans.refused
         return best
 
-    def _last_estimate(self) -> float:
-        """Returns the estimated seconds of the last of the best candidates so far."""
-        estimates = [np.full(self.num_best, np.inf)]
-        for prices in self.prices:
-            fits = prices.memory <= self.problem.memory
-            estimates.append(prices.seconds[fits])
-        last = self.num_best - 1
-        return float(np.partition(np.concatenate(estimates), last)[last])
+    def _limit(self) -> float:
+        """Returns the estimated seconds of the last of the best so far."""
+        return nth_seconds(self.problem, self.prices, self.num_best)
 
     def _price(self, ranked: Ranked, ranking: Ranking) -> None:
         """Prices the candidates of a structure."""
@@ -396,5 +398,5 @@ class Search:
             self.refused.append((structure, error))
         if self.progress is not None:
             num_priced = len(self.prices) + len(self.refused)
-            remaining = ranking.count(self._last_estimate())
+            remaining = ranking.count(self._limit())
             self.progress(num_priced, num_priced + remaining)

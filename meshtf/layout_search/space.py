@@ -2,6 +2,7 @@
 variables are stored.
 
 >>> from meshtf.names import Shape
+from meshtf.names.arguments import as_choice, as_sequence
 >>> shapes = [Shape("batch:8;d_model:4"), Shape("d_model:4;d_ff:16"), Shape("batch:8;d_ff:16")]
 >>> sharded_together(shapes, {"batch", "d_model", "d_ff"})
 [('batch',), ('d_ff',), ('d_model',)]
@@ -19,6 +20,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from meshtf.names import Shape
+from meshtf.names.arguments import as_choice, as_sequence
 
 STORAGES = ("replicated", "slots", "variables")
 # The name of an axis that shards this dimension; others have the name of their dimension.
@@ -30,6 +32,16 @@ _AXIS_NAMES = {
     "d_ff": "model",
     "vocab": "model",
 }
+
+
+def read_storages(storage: object) -> Sequence[str]:
+    """Returns the ways to store variables that are tried."""
+    if isinstance(storage, str):
+        storage = [storage]
+    names = as_sequence("storage", storage, 'names, such as ("variables",)')
+    for name in names:
+        as_choice("storage", name, STORAGES)
+    return list(names)
 
 
 def sharded_together(
@@ -275,6 +287,16 @@ def _stored_dim(
     return max(
         elements, key=lambda name: (name not in scanned, elements[name]), default=""
     )
+
+
+def stored_as_asked(
+    group: list[Structure], storages: Collection[str]
+) -> list[Structure]:
+    """Returns those structures of one kind whose variables are stored as the user asks; if that
+    is not possible for these axes, as they can be.
+    """
+    asked = [structure for structure in group if structure.storage in storages]
+    return asked or group[:1]
 
 
 def factorizations(total: int, count: int) -> Iterator[tuple[int, ...]]:

@@ -5,9 +5,11 @@ slower, and what takes that time.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from meshtf.errors import (
     LayoutError,
@@ -20,13 +22,16 @@ from meshtf.errors import (
 from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
+from meshtf.graph import ReadOp, Store, WriteOp
+from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.candidates import Candidate
-from meshtf.layout_search.pricing import Prices
-from meshtf.layout_search.problem import Names, Problem
+from meshtf.layout_search.problem import Names, Problem, all_nodes
 from meshtf.layout_search.space import Structure
 from meshtf.mesh import Layout
+from meshtf.names.dtype import dtype_bytes
 
 MAX_ROWS = 8
+_MAX_DOUBLED = 6  # how often more devices are tried if nothing fits
 
 
 def structure_of(
@@ -204,31 +209,118 @@ def no_sizes_text(devices: int, layout: Layout | None, names: Names) -> str:
     return f"{text}: {', '.join(sizes)}" if sizes else text
 
 
+def nothing_is_legal(refused: str) -> LayoutError:
+    """Returns the error for a search whose layouts were all refused, as `refused` says."""
+    return LayoutError(
+        explain_error(
+            "no layout that was tried is legal.",
+            refused=refused,
+            way_out="Free what is fixed, or try another number of devices.",
+        )
+    )
+
+
+class StateBytes(NamedTuple):
+    """The bytes that a training step must store, on all devices together, whatever its layout.
+
+    Attributes:
+      parameters: those of the variables that it reads or writes, slots left out.
+      gradients: those of the gradients of the variables that optimizers update, which all exist
+        before the first update.
+      slots: those of the optimizer's slots.
+    """
+
+    parameters: float
+    gradients: float
+    slots: float
+
+    def of_device(self, devices: int) -> float:
+        """Returns the bytes of each device, if all of it is sharded over all devices."""
+        return sum(self) / devices
+
+
+def state_bytes(recorded: Recorded) -> StateBytes:
+    """Returns what a recorded program must store."""
+    parameters: dict[Store, None] = {}
+    updated: dict[Store, None] = {}
+    slots: dict[Store, None] = {}
+    for node, _ in all_nodes(recorded.nodes):
+        if isinstance(node.op, ReadOp):
+            parameters[node.op.store] = None
+        elif isinstance(node.op, WriteOp) and node.op.variables:
+            variable, *others = node.op.variables
+            parameters[variable] = None
+            slots.update(dict.fromkeys(others))
+            if variable.kind == "parameter":
+                updated[variable] = None
+
+    def total(stores: Iterable[Store]) -> float:
+        return float(
+            sum(
+                store.spec.shape.size * dtype_bytes(store.spec.dtype)
+                for store in stores
+                if store.kind in ("parameter", "state")
+            )
+        )
+
+    return StateBytes(
+        total(store for store in parameters if store not in slots),
+        total(updated),
+        total(slots),
+    )
+
+
 def nothing_fits(
-    problem: Problem, all_prices: Sequence[Prices], refused: str
+    problem: Problem,
+    state: StateBytes,
+    least: float,
+    best_of: Callable[[int], Candidate] | None,
 ) -> LayoutError:
-    """Returns the error for a search without a result.
+    """Returns the error for a search in which no layout fits.
 
     Args:
       problem: what was searched for.
-      all_prices: the prices of all structures.
-      refused: why layouts were refused.
+      state: what the program must store.
+      least: the fewest bytes of a device that a layout was found to need; infinity: none was.
+      best_of: returns the best layout of a number of devices, or raises LayoutError if none
+        fits; None: other numbers of devices are not tried.
     """
-    fits = [bool((prices.memory <= problem.memory).any()) for prices in all_prices]
-    if not all_prices or any(fits):
-        return LayoutError(
-            explain_error(
-                "no layout that was tried is legal.",
-                refused=refused,
-                way_out="Free what is fixed, or try another number of devices.",
-            )
+    devices = problem.devices
+    whole = ", ".join(
+        f"{name} {bytes_text(size / devices)}" for name, size in state._asdict().items()
+    )
+    facts = {
+        "devices": f"{devices} x {problem.hardware.name}, {problem.runtime} runtime",
+        "stored": f"{whole}: {bytes_text(state.of_device(devices))} of each device, if all is "
+        "sharded over all devices",
+    }
+    if math.isfinite(least):
+        facts["least_memory"] = f"{bytes_text(least)} with activations"
+    ways = []
+    for i in range(1, _MAX_DOUBLED if best_of is not None else 0):
+        count = devices * 2**i
+        if state.of_device(count) <= problem.memory:
+            with contextlib.suppress(MeshtfError):
+                best = best_of(count)
+                size = bytes_text(best.peak)
+                ways.append(f"{count} devices would do: {best.text}, {size} of each.")
+                break
+    if state.slots >= state.parameters > 0:
+        without = bytes_text((state.parameters + state.gradients) / devices)
+        ways.append(
+            f"Adafactor stores a row and a column for each matrix in place of "
+            f"{bytes_text(state.slots / devices)} of slots: {without} would be left of what is "
+            "stored."
         )
-    least = min(float(prices.memory.min()) for prices in all_prices)
+    if state.of_device(devices) <= problem.memory:
+        ways.append(
+            "What is stored fits, and activations do not: try what was fixed otherwise, such "
+            "as microbatches or recomputation, or shorter examples."
+        )
     return LayoutError(
         explain_error(
             f"no layout fits into {bytes_text(problem.memory)}.",
-            devices=problem.devices,
-            least_memory=bytes_text(least),
-            way_out="Take more devices, more microbatches, or recomputation.",
+            **facts,
+            way_out=" ".join(ways) or "Take devices with more memory.",
         )
     )
