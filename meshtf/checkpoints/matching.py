@@ -57,8 +57,8 @@ def check_fit(
       CheckpointError: names, shapes or data types differ; the error lists all differences.
     """
     saved = manifest.tensors
-    requested_names = {name for name, _ in variables}
-    unused_names = [name for name in saved if name not in requested_names]
+    by_name = dict(variables)
+    unused_names = [name for name in saved if name not in by_name]
     not_saved = []
     other_shape = []
     for name, variable in variables:
@@ -67,6 +67,8 @@ def check_fit(
             not_saved.append(_not_saved_line(name, variable, similar_names))
             continue
         change = difference(saved[name], variable.shape, variable.dtype)
+        if not change and _is_slot_of_other_dims(name, variable, saved, by_name):
+            change = f"{Shape(saved[name].shape)!r} saved, {variable.shape!r} now"
         if change:
             other_shape.append(f"{name}: {change}")
     not_in_model = []
@@ -113,6 +115,33 @@ def difference(saved: SavedTensor, shape: Shape, dtype: str) -> str:
     if saved.dtype != dtype:
         return f"{saved.dtype} saved, {dtype} now"
     return ""
+
+
+def _is_slot_of_other_dims(
+    name: str,
+    slot: Variable,
+    saved: Mapping[str, SavedTensor],
+    variables: Mapping[str, Variable],
+) -> bool:
+    """Returns whether a slot, a variable with state of an optimizer, has other dimensions of
+    its variable than the saved slot, though of the same sizes: such as the mean squares over
+    rows, where those over layers were saved.
+
+    Args:
+      name: the name in the checkpoint, such as "adafactor/encoder/wq/row".
+      slot: a variable of any kind.
+      saved: the tensors of the checkpoint by name.
+      variables: the variables that are read, by their names in the checkpoint.
+    """
+    components = name.split("/")[:-1]
+    for start in range(1, len(components)):
+        owner = "/".join(components[start:])
+        if owner in saved and owner in variables:
+            saved_names = Shape(saved[owner].shape).names
+            new_names = dict(zip(saved_names, variables[owner].shape.names))
+            slot_names = Shape(saved[name].shape).names
+            return slot.shape.names != tuple(new_names.get(n, n) for n in slot_names)
+    return False
 
 
 def _not_saved_line(name: str, variable: Variable, similar_names: str) -> str:

@@ -37,8 +37,9 @@ class Dense(Module):
       use_bias: whether a bias is added; its initial value is zero.
       kernel_initializer: the initializer of the kernel; default: normal with variance
         1 / (size of `reduced_dims`).
-      expert_dims: dimensions with a separate kernel and bias for each entry; an input
-        that lacks them is multiplied by all of these kernels.
+      expert_dims: dimensions with a separate kernel and bias for each entry, which
+        optimizers update as separate variables; an input that lacks them is multiplied
+        by all of these kernels.
       name: the layer's name, a component of the names of its variables; see `mtf.Module`.
     """
 
@@ -70,11 +71,16 @@ class Dense(Module):
                 self.expert_dims + self.reduced_dims + self.new_dims,
                 kernel_initializer,
                 name="kernel",
+                stacked_dims=self.expert_dims,
             )
             self.bias: Variable | None = None
             if use_bias:
                 self.bias = Variable(
-                    mesh, self.expert_dims + self.new_dims, zeros, name="bias"
+                    mesh,
+                    self.expert_dims + self.new_dims,
+                    zeros,
+                    name="bias",
+                    stacked_dims=self.expert_dims,
                 )
 
     def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:

@@ -74,6 +74,7 @@ class Embedding(Module):
                 Shape(expert_dims) + self.vocab_dim + self.output_dim,
                 normal() if initializer is None else initializer,
                 name="table",
+                stacked_dims=Shape(expert_dims),
             )
 
     def __call__(self, ids: Tensor) -> Tensor:

@@ -228,12 +228,11 @@ def _fan(
     expert_names: tuple[str, ...],
     mode: Mode,
 ) -> float:
-    """Returns the fan of one kernel: without the dimensions of experts and of repeated
-    layers.
+    """Returns the fan of one kernel: without the dimensions of experts, and those along
+    which the variable is stacked, such as repeated layers.
     """
-    # A `Repeat` sets `stacked_dims` while it makes variables.
-    repeated_names = [dim.name for dim in current().stacked_dims]
-    kernel = shape.without(*expert_names, *repeated_names)
+    stacked_names = [dim.name for dim in current().stacked_dims]
+    kernel = shape.without(*expert_names, *stacked_names)
     fan_in = kernel.only(reduced_names).size
     fan_out = kernel.without(*reduced_names).size
     if mode == "fan_in":

@@ -5,7 +5,10 @@
 
 The layer is made and traced once, so the graph of a deep model is as large as that of one
 layer. Its variables are stacked along the dimension of the layers, and so are the tensors
-in a checkpoint; while the layer runs, a variable has the shape of one layer's entry. A
+in a checkpoint; while the layer runs, a variable has the shape of one layer's entry, and
+optimizers update the entries as separate variables. An initializer draws all of them at once,
+from the shape with the layers in front; `variance_scaling` and those like it leave these out of
+their fans. A
 repeated layer may contain repeated layers. A module that is made outside of `make` is
 shared by all layers. With `recomputed=True` only the inputs of each layer are stored for
 the backward pass.

@@ -16,9 +16,12 @@ product. For a variable of shape [n, m], with t = step + 1:
     variable -= rate * max(epsilon_2, rms(variable)) * change
 
 where rms is the root mean square of all elements. The averages `row` and `column` are slots:
-variables with the state of the optimizer. If a variable stacks independent ones, such as the
-kernels of all layers or of all experts, `stacked_dims` names the stacked dimensions: a root
-mean square is computed for each index of these dimensions.
+variables with the state of the optimizer. If a variable stacks independent ones, the kernels of
+all layers or of all experts (`Variable.stack`), these are updated as if they were separate:
+stacked dimensions are never factored, and each entry has a root mean square of its own. T5X
+does the same with both (its factor rules call them batch dimensions). Mesh TensorFlow, and
+GShard in Lingvo, took the two largest dimensions whatever they are: of 2,048 experts of
+[1024, 8192] the experts and d_ff, and one root mean square for all experts.
 
 For a kernel of shape [1024, 4096] it stores 5,120 elements, where Adam stores 8,388,608.
 All computations are named ops, so factored dimensions may be sharded along any axis.
@@ -46,7 +49,7 @@ from meshtf.ops.linear.correlation import rms
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, default_decay_mask, update_average
+from meshtf.optimizers.optimizer import Optimizer, as_decay_mask, update_average
 from meshtf.optimizers.schedules import Rate, cast_step
 from meshtf.optimizers.slot_layout import reduce_partial_sums, use_layout
 from meshtf.runtime.variable import Variable
@@ -66,6 +69,7 @@ class Adafactor(Optimizer):
 
     The two largest dimensions of a variable are factored if the size of both is at least
     `min_dim_size_to_factor`; among equal sizes, the leading dimension counts as larger.
+    Dimensions along which a variable is stacked do not count: see `Variable.stack`.
     Slot "row" lacks the smaller of the two dimensions and slot "column" the larger; both
     have all further dimensions. A variable that is not factored has a slot "v" of the
     same shape.
@@ -85,12 +89,13 @@ class Adafactor(Optimizer):
       min_dim_size_to_factor: the minimum size of a factored dimension.
       beta_2: the constant decay rate of the moving averages of squares, with Adam's bias
         correction; default: `decay_power` determines the decay rate.
-      stacked_dims: names along which independent variables are stacked, such as
-        "layers;experts"; they are never factored.
+      stacked_dims: names of further dimensions along which independent variables are
+        stacked, beside those that a variable knows (`Variable.stack`).
       weight_decay: the factor of the weight decay: each step subtracts
         rate * weight_decay * variable.
       decay_mask: a function that returns whether to decay a variable; default: variables
-        of at least two dimensions are decayed, except biases and scales.
+        of at least two dimensions are decayed, except biases and scales. The dimension of
+        repeated layers, or of experts, is not one of them.
       name: the prefix of the names of the slots.
     """
 
@@ -135,13 +140,14 @@ class Adafactor(Optimizer):
         self.min_dim_size_to_factor = min_dim_size_to_factor
         self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
         self.weight_decay = weight_decay
-        self.decay_mask = decay_mask or default_decay_mask
-        slot_shapes = [self._slot_shapes(variable.shape) for variable in variables]
+        self.decay_mask = as_decay_mask(decay_mask, self.stacked_dims)
+        slot_shapes = [self._slot_shapes(variable) for variable in variables]
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
 
-    def _slot_shapes(self, shape: Shape) -> dict[str, Shape]:
+    def _slot_shapes(self, variable: Variable) -> dict[str, Shape]:
         """Returns the shapes of the slots of a variable, by name."""
-        factored = self._factored_dims(shape)
+        shape = variable.shape
+        factored = self._factored_dims(variable)
         if factored is None:
             shapes = {"v": shape}
         else:
@@ -151,12 +157,15 @@ class Adafactor(Optimizer):
             shapes["m"] = shape
         return shapes
 
-    def _factored_dims(self, shape: Shape) -> tuple[str, str] | None:
+    def _entry_shape(self, variable: Variable) -> Shape:
+        """Returns the shape of one of the variables that a variable stacks."""
+        return variable.entry_shape.without(*self.stacked_dims)
+
+    def _factored_dims(self, variable: Variable) -> tuple[str, str] | None:
         """Returns the factored dimensions of a variable, larger before smaller, or
         None.
         """
-        unstacked_dims = shape.without(*self.stacked_dims)
-        return factored_dims(unstacked_dims, self.min_dim_size_to_factor)
+        return factored_dims(self._entry_shape(variable), self.min_dim_size_to_factor)
 
     def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         """Returns the rate, and the weight of the new squares in their moving averages."""
@@ -184,12 +193,13 @@ class Adafactor(Optimizer):
             value = cast(variable.tensor(), rate.dtype)
             squares = square(grad) + self.epsilon_1
             change = grad * self._inverse_sqrt_moments(
-                variable.shape, squares, slots, new_weight
+                variable, squares, slots, new_weight
             )
-            relative_rms = self._rms(change) * (1 / self.clip_threshold)
+            dims = self._entry_shape(variable).names
+            relative_rms = rms(change, dims) * (1 / self.clip_threshold)
             change = change / maximum(relative_rms, 1.0)
             if self.multiply_by_parameter_scale:
-                change = change * (rate * maximum(self._rms(value), self.epsilon_2))
+                change = change * (rate * maximum(rms(value, dims), self.epsilon_2))
             else:
                 change = change * rate
             if self.beta_1:
@@ -203,7 +213,7 @@ class Adafactor(Optimizer):
 
     def _inverse_sqrt_moments(
         self,
-        shape: Shape,
+        variable: Variable,
         squares: Tensor,
         slots: dict[str, Variable],
         new_weight: Tensor,
@@ -212,13 +222,13 @@ class Adafactor(Optimizer):
         of the variable.
 
         Args:
-          shape: the shape of the variable.
+          variable: the variable.
           squares: the squared gradients, with the dimensions of the variable, possibly in
             another order.
           slots: the slots of the variable, by name.
           new_weight: the weight of the squares in the moving averages, a scalar.
         """
-        factored = self._factored_dims(shape)
+        factored = self._factored_dims(variable)
         if factored is None:
             return rsqrt(update_average(slots["v"], squares, new_weight))
         larger, smaller = factored
@@ -227,10 +237,6 @@ class Adafactor(Optimizer):
         row = update_average(slots["row"], row_squares, new_weight)
         column = update_average(slots["column"], column_squares, new_weight)
         return outer(rsqrt(row / reduce_mean(row, larger)), rsqrt(column))
-
-    def _rms(self, x: Tensor) -> Tensor:
-        """Returns the root mean square of x, for each index of the stacked dimensions."""
-        return rms(x, x.shape.without(*self.stacked_dims))
 
 
 def factored_dims(shape: Shape, min_size: int) -> tuple[str, str] | None:

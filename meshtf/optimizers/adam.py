@@ -31,7 +31,7 @@ from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import (
     Optimizer,
     apply_update,
-    default_decay_mask,
+    as_decay_mask,
     is_half_precision,
 )
 from meshtf.optimizers.schedules import Rate
@@ -121,7 +121,8 @@ class AdamW(Adam):
       beta_2: the decay rate of the moving average of squared gradients.
       epsilon: a constant that is added to the square root of the second moment.
       decay_mask: a function that returns whether to decay a variable; default: variables
-        of at least two dimensions are decayed, except biases and scales.
+        of at least two dimensions are decayed, except biases and scales. The dimension of
+        repeated layers, or of experts, is not one of them.
       name: the prefix of the names of the slots.
     """
 
@@ -147,7 +148,7 @@ class AdamW(Adam):
             name=name,
         )
         self.weight_decay = weight_decay
-        self.decay_mask = decay_mask or default_decay_mask
+        self.decay_mask = as_decay_mask(decay_mask)
 
     def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         """Returns the bias-corrected step size, and the rate for weight decay."""

@@ -3,14 +3,16 @@ the variable's norm.
 
     optimizer = LAMB(model.trainable_variables, 1e-3, decay_mask=exclude_names("bias|norm"))
 
-With the moving averages m and v of Adam, t = step + 1, and norms over all elements:
+With the moving averages m and v of Adam, t = step + 1, and norms over all elements of a layer:
 
     change = m / (1 - beta_1**t) / (sqrt(v / (1 - beta_2**t)) + epsilon)
     change += weight_decay * variable
     variable -= rate * norm(variable) / norm(change) * change
 
 The averages m and v are slots: variables with the state of the optimizer. If slots or
-variables are sharded, each norm is an all-reduce of one scalar.
+variables are sharded, each norm is an all-reduce of one scalar. The paper's norms are those of
+one layer's weights. So a variable that stacks those of several layers, or of several experts
+(on which the paper is silent), has a norm for each.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, default_decay_mask, update_average
+from meshtf.optimizers.optimizer import Optimizer, as_decay_mask, update_average
 from meshtf.optimizers.schedules import Rate
 from meshtf.optimizers.slot_layout import reduce_partial_sums, use_layout
 from meshtf.runtime.variable import Variable
@@ -50,7 +52,8 @@ class LAMB(Optimizer):
       epsilon: a constant that is added to the square root of the second moment.
       decay_mask: a function that returns whether a variable is decayed and its change is
         scaled to its norm; the remaining variables are updated as by Adam. Default:
-        variables of at least two dimensions, except biases and scales.
+        variables of at least two dimensions, except biases and scales. The dimension of
+        repeated layers, or of experts, is not one of them.
       name: the prefix of the names of the slots.
     """
 
@@ -77,7 +80,7 @@ class LAMB(Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.weight_decay = weight_decay
-        self.decay_mask = decay_mask or default_decay_mask
+        self.decay_mask = as_decay_mask(decay_mask)
 
     def step_scalars(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
         """Returns the rate, and the bias corrections of both moments."""
@@ -106,15 +109,16 @@ class LAMB(Optimizer):
             change = (m / m_correction) / (sqrt(v / v_correction) + self.epsilon)
             if self.decay_mask(variable):
                 change = change + value * self.weight_decay
-                change = change * _trust_ratio(value, change)
+                dims = variable.entry_shape.names
+                change = change * _trust_ratio(value, change, dims)
             value = cast(value - change * rate, variable.dtype)
         variable.assign(value)
 
 
-def _trust_ratio(value: Tensor, change: Tensor) -> Tensor:
-    """Returns norm(value) / norm(change), a scalar; 1 if one of the norms is 0."""
-    value_norm = sqrt(reduce_sum(square(value)))
-    change_norm = sqrt(reduce_sum(square(change)))
+def _trust_ratio(value: Tensor, change: Tensor, dims: tuple[str, ...]) -> Tensor:
+    """Returns norm(value) / norm(change), over `dims`; 1 where one of the norms is 0."""
+    value_norm = sqrt(reduce_sum(square(value), dims))
+    change_norm = sqrt(reduce_sum(square(change), dims))
     both_positive = (value_norm > 0.0) & (change_norm > 0.0)
     # `where` computes both branches, and 0 / 0 would be NaN.
     divisor = where(change_norm > 0.0, change_norm, 1.0)

@@ -15,6 +15,10 @@ sharded as that variable is, unless the mesh's `optimizer_layout` has further ru
 (ZeRO-1): then the gradient is reduce-scattered to the layout of the slots, each mesh
 position updates its shard, and the new value of the variable is gathered.
 
+A variable may stack independent ones: the layers of a `layers.Repeat`, the experts of a
+`Dense(expert_dims=...)`. Every optimizer updates it as if its entries were variables of
+their own: a rule that takes a norm, a mean, a rank or a shape uses `variable.entry_shape`.
+
 Slots are float64 for variables of float64 and float32 for all others, and updates are
 computed in that type. A variable of bfloat16 or float16 is rounded once in each step, so
 it does not change at all if the update is smaller than half the distance to the next
@@ -24,10 +28,10 @@ representable number. Train variables of float32, and let layers compute in bflo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Tensor, apply, apply_all, context
+from meshtf.graph import Spec, Tensor, apply, apply_all, context
 from meshtf.graph.arguments import (
     as_scalar,
     as_variables,
@@ -280,15 +284,35 @@ def is_half_precision(variable: Variable) -> bool:
     return variable.dtype in ("bfloat16", "float16")
 
 
+def as_decay_mask(
+    decay_mask: Callable[[Variable], bool] | None, stacked_dims: Sequence[str] = ()
+) -> Callable[[Variable], bool]:
+    """Returns a function that says whether to decay a variable. In it, a variable that stacks
+    independent ones has the shape of one of them, so that a stacked vector is a vector.
+
+    Args:
+      decay_mask: the optimizer's argument; None: the default.
+      stacked_dims: names of further dimensions along which variables are stacked.
+    """
+    mask = default_decay_mask if decay_mask is None else decay_mask
+
+    def is_decayed(variable: Variable) -> bool:
+        entry = Spec(variable.entry_shape.without(*stacked_dims), variable.dtype)
+        # As in a layer of a `Repeat`, `variable.shape` is the shape of the entry.
+        with context(layer_entries={id(variable): entry}):
+            return mask(variable)
+
+    return is_decayed
+
+
 def default_decay_mask(variable: Variable) -> bool:
     """Returns whether a variable has at least two dimensions and is not named "bias" or
     "scale".
 
-    The count of dimensions is not sufficient: biases of attention have two dimensions,
-    and those of repeated layers have the dimension of the layers as well.
+    The count of dimensions is not sufficient: biases of attention have two dimensions.
     """
     last_name = variable.name.rpartition("/")[2]
-    return len(variable.shape) > 1 and last_name not in ("bias", "scale")
+    return len(variable.entry_shape) > 1 and last_name not in ("bias", "scale")
 
 
 def update_average(slot: Variable, new: Tensor, new_weight: Tensor | float) -> Tensor:

@@ -18,7 +18,7 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Graph, Source, Spec, Tensor, apply, context, executing
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import NO_CHANGES, Layout, Mesh, Placement
-from meshtf.names import Shape, is_complex, is_floating
+from meshtf.names import Dimension, Shape, is_complex, is_floating
 from meshtf.names.arguments import as_choice, refuse
 from meshtf.ops.control.layout_region import Relayout
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -61,6 +61,7 @@ class VariableDescription(Protocol):
     layout: Layout
     placement: Placement
     stage: int | None
+    stack: tuple[Dimension, ...]
 
     @property
     def name(self) -> str:
@@ -143,12 +144,14 @@ def _initial_value(
       ShapeError: the initializer returned another shape or data type.
     """
     spec = variable.spec
+    # The initializer of a module's attribute runs after `Repeat` has made its layer.
     with context(
         region=layout_changes,
         path=(),
         iterations=(),
         microbatches=None,
         random_indices=None,
+        stacked_dims=variable.stack,
     ):
         value = initializer(mesh, spec.shape, variable.name)
         if value.dtype != spec.dtype:

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import context, current
+from meshtf.graph import Graph, context, current, current_executor
 from meshtf.names import Source
+from meshtf.names.arguments import refuse
 
 
 class PendingName:
@@ -111,6 +112,30 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
     if default is None:
         return None
     return (*outer, default)
+
+
+def variable_path(name: str | None) -> Path:
+    """Returns the path of a new variable.
+
+    Raises:
+      ArgumentError: it has no name and is created outside of the constructor of a module.
+      PlanError: it is created while a function is recorded.
+    """
+    if isinstance(current_executor(), Graph):
+        variable = "a variable" if name is None else f"variable {name!r}"
+        raise PlanError(
+            explain_error(
+                f"{variable} is made inside a mtf.function.",
+                source=Source.of_caller(),
+                way_out="Make variables before the function is called, most often in a "
+                "module's __init__.",
+            )
+        )
+    path = new_path(name)
+    if path is None:
+        way_out = "In the constructor of a module, its attribute gives it."
+        refuse("name", name, "a string", way_out)
+    return path
 
 
 def module_path(module: object, name: str | None, default: str) -> Path:

@@ -19,9 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.display import html_placement
-from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
-    Graph,
     Operators,
     Source,
     Spec,
@@ -29,15 +27,15 @@ from meshtf.graph import (
     apply,
     apply_all,
     current,
-    current_executor,
 )
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.layout_check import check_variable
 from meshtf.graph.used_layouts import record_layout_use
 from meshtf.mesh import Layout, LayoutUse, Mesh, Placement
-from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names import Names, Shape, ShapeLike, dtype_name, names_of
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
 from meshtf.names.calls import explain_wrong_calls
+from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.resolve import devices_of
@@ -49,11 +47,10 @@ from meshtf.runtime.initial_values import (
     recorded_initial_value,
 )
 from meshtf.runtime.module_paths import (
-    Path,
     complete_path,
     is_complete,
-    new_path,
     path_text,
+    variable_path,
 )
 from meshtf.runtime.spmd.initial_values import compute_pending, defer, move_pending
 from meshtf.runtime.storage.asarray import asarray
@@ -84,6 +81,13 @@ class Variable(Operators[Tensor], Untracked):
       trainable: whether optimizers update the variable.
       layout: the layout of the variable; None: the layout of the mesh for variables, as
         changed by enclosing `mtf.layout` regions.
+      stacked_dims: names of dimensions of `shape` along which independent variables are
+        stacked, such as "experts": see `stack`.
+
+    Attributes:
+      stack: the dimensions along which independent variables are stacked: the layers of
+        each enclosing `layers.Repeat`, and `stacked_dims`. Initializers and optimizers
+        treat each entry as a variable of its own, of shape `entry_shape`.
 
     Raises:
       ArgumentError: an argument is missing, unknown or of another type.
@@ -101,6 +105,7 @@ class Variable(Operators[Tensor], Untracked):
         dtype: object = "float32",
         trainable: bool = True,
         layout: Layout | None = None,
+        stacked_dims: Names = "",
     ) -> None:
         # Functions `as_...` raise ArgumentError for values of another type.
         as_mesh("mesh", mesh)
@@ -109,7 +114,7 @@ class Variable(Operators[Tensor], Untracked):
         as_bool("trainable", trainable)
         if layout is not None and not isinstance(layout, Layout):
             refuse("layout", layout, "a layout", 'Write mtf.Layout("d_model:data").')
-        _check_outside_functions(name)
+        path = variable_path(name)
         context = current()
         # The changes of the mesh's layout by enclosing `mtf.layout` regions.
         self.changes = context.region
@@ -119,11 +124,15 @@ class Variable(Operators[Tensor], Untracked):
             layout = mesh.layout_in(context.region, "variable")
         self.layout = layout
         self.mesh = mesh
+        own_shape = Shape(shape)
+        stacked_names = names_of(stacked_dims, own_shape, argument="stacked_dims")
+        require_dim_of_caller(own_shape, *stacked_names)
         # A variable of a layer in `layers.Repeat` has a further dimension, for the index of
         # the layer; in nested `Repeat`s, one for each.
-        self.stack = context.stacked_dims
-        self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
-        self._path = _path_of(name)
+        repeated_dims = context.stacked_dims
+        self.stack = (*repeated_dims, *(own_shape.dim(name) for name in stacked_names))
+        self.spec = Spec(Shape([*repeated_dims, *own_shape]), dtype_name(dtype))
+        self._path = path
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
         self._source = Source.of_caller()
@@ -183,6 +192,13 @@ class Variable(Operators[Tensor], Untracked):
         if entries is not None and id(self) in entries:
             return entries[id(self)].shape
         return self.spec.shape
+
+    @property
+    def entry_shape(self) -> Shape:
+        """The shape of one of the variables that are stacked: `shape` without the dimensions
+        in `stack`.
+        """
+        return self.shape.without(*(dim.name for dim in self.stack))
 
     @property
     def dtype(self) -> str:
@@ -364,32 +380,3 @@ class Variable(Operators[Tensor], Untracked):
     def __repr__(self) -> str:
         path = path_text(self._path)
         return f"<mtf.Variable {path!r} {self.dtype} {self.shape!r} {self.placement}>"
-
-
-def _check_outside_functions(name: str | None) -> None:
-    """Checks that a variable is not created while a function is recorded.
-
-    Raises:
-      PlanError: it is.
-    """
-    if isinstance(current_executor(), Graph):
-        variable = "a variable" if name is None else f"variable {name!r}"
-        raise PlanError(
-            explain_error(
-                f"{variable} is made inside a mtf.function.",
-                source=Source.of_caller(),
-                way_out="Make variables before the function is called, most often in a "
-                "module's __init__.",
-            )
-        )
-
-
-def _path_of(name: str | None) -> Path:
-    """Returns the path of a new variable. Raises ArgumentError if it has no name and is
-    created outside of the constructor of a module.
-    """
-    path = new_path(name)
-    if path is None:
-        way_out = "In the constructor of a module, its attribute gives it."
-        refuse("name", name, "a string", way_out)
-    return path

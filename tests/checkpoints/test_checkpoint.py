@@ -194,3 +194,28 @@ def test_a_folder_of_checkpoints_is_not_one(tmp_path):
         mtf.checkpoints.restore(str(tmp_path), {"w": variable})
     with pytest.raises(mtf.CheckpointError, match="the folder does not exist"):
         mtf.checkpoints.restore(str(tmp_path / "step_00000004"), {"w": variable})
+
+
+@pytest.mark.parametrize("stacked", ["layers:8;a:8;b:8", "layers:8;a:6;b:4"])
+def test_slots_of_other_dimensions_of_a_variable_are_refused(stacked, tmp_path):
+    def state(stacked_dims):
+        mesh = mtf.Mesh("")
+        w = mtf.Variable(mesh, stacked, "zeros", "w", stacked_dims=stacked_dims)
+        optimizer = mtf.optimizers.Adafactor([w], min_dim_size_to_factor=4)
+        return {v.name: v for v in (w, *optimizer.variables)}
+
+    # Means over rows of all layers, as Adafactor had them before it knew of stacks.
+    path = mtf.checkpoints.save(str(tmp_path), 1, state(""))
+    mtf.checkpoints.restore(path, state(""))
+    with pytest.raises(mtf.CheckpointError, match="adafactor/w/column: .*saved.*now"):
+        mtf.checkpoints.restore(path, state("layers"))
+
+
+def test_dimensions_of_a_variable_and_its_slots_may_be_renamed(tmp_path):
+    def state(name):
+        w = mtf.Variable(mtf.Mesh(""), f"{name}:4;b:4", "zeros", "w")
+        optimizer = mtf.optimizers.Adafactor([w], min_dim_size_to_factor=4)
+        return {v.name: v for v in (w, *optimizer.variables)}
+
+    path = mtf.checkpoints.save(str(tmp_path), 1, state("a"))
+    assert mtf.checkpoints.restore(path, state("d_model"))["step"] == 1

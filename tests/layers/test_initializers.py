@@ -91,6 +91,38 @@ def test_expert_dimensions_count_in_no_fan():
         assert samples.std() == pytest.approx(0.25, rel=0.08)
 
 
+class Square(mtf.Module):
+    """A layer of one kernel."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        self.kernel = mtf.Variable(mesh, "a:32;b:32", initializers.glorot("a"))
+
+
+class Net(mtf.Module):
+    """Repeated layers that get their name, and their values, after they are made."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        self.repeated = mtf.layers.Repeat(lambda: Square(mesh), "layers:32")
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu:2"])
+def test_stacked_dimensions_count_in_no_fan(devices):
+    mesh = mtf.Mesh("x:2", "a:x", devices=devices)
+    by_hand = mtf.Variable(
+        mesh,
+        "a:32;layers:32;b:32",
+        initializers.glorot("a"),
+        "by_hand",
+        stacked_dims="layers",
+    )
+    for variable in (Net(mesh).repeated.layer.kernel, by_hand):
+        assert variable.entry_shape == mtf.Shape("a:32;b:32")
+        stddev = variable.numpy().std()
+        assert stddev == pytest.approx((2 / 64) ** 0.5, rel=0.03), variable
+
+
 def test_every_layout_draws_the_same_numbers():
     expected = drawn(initializers.normal())
     for axes, layout in (

@@ -162,6 +162,18 @@ def test_stacked_dimensions_are_never_factored():
     }
 
 
+def test_experts_are_never_factored():
+    mesh = mtf.Mesh("data:2048", "experts:data", devices="abstract")
+    dense = mtf.layers.Dense(
+        mesh, "d_model:1024", "d_ff:8192", expert_dims="experts:2048", name="wi"
+    )
+    slots = optimizers.Adafactor(dense.trainable_variables).slots
+    assert {name: slot.shape.names for name, slot in slots["wi/kernel"].items()} == {
+        "row": ("experts", "d_ff"),
+        "column": ("experts", "d_model"),
+    }
+
+
 def test_the_two_largest_dimensions_are_factored():
     assert factored_dims(mtf.Shape("d_model:512;d_ff:2048"), 128) == ("d_ff", "d_model")
     assert factored_dims(mtf.Shape("d_model:512;heads:8;d_kv:128"), 128) == (

@@ -268,3 +268,23 @@ def test_values_and_updates_by_a_term(layout):
 
     np.testing.assert_array_equal(update().numpy(), 2 * (start - 1.5)[1])
     np.testing.assert_array_equal(v.numpy(), 2 * (start - 1.5))
+
+
+def test_a_variable_knows_its_stack():
+    mesh = mtf.Mesh("")
+
+    def make():
+        return mtf.layers.Dense(mesh, "a:4", "b:3", expert_dims="e:2", name="dense")
+
+    inner = mtf.layers.Repeat(
+        lambda: mtf.layers.Repeat(make, "rows:5", name="inner"), "layers:6", name="net"
+    )
+    bias, kernel = inner.variables
+    for variable, entry in ((kernel, "a:4;b:3"), (bias, "b:3")):
+        assert [dim.name for dim in variable.stack] == ["layers", "rows", "e"]
+        assert variable.shape == mtf.Shape("layers:6;rows:5;e:2") + mtf.Shape(entry)
+        assert variable.entry_shape == mtf.Shape(entry)
+    plain = mtf.Variable(mesh, "a:4", "zeros", "plain")
+    assert plain.stack == () and plain.entry_shape == plain.shape
+    with pytest.raises(mtf.ShapeError, match="layers"):
+        mtf.Variable(mesh, "a:4", "zeros", "w", stacked_dims="layers")
