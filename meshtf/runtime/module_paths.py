@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import context, current
 from meshtf.names import Source
+from meshtf.names.arguments import refuse
 
 
 class PendingName:
@@ -111,6 +112,17 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
     if default is None:
         return None
     return (*outer, default)
+
+
+def variable_path(name: str | None) -> Path:
+    """Returns the path of a new variable. Raises ArgumentError if it has no name and is
+    created outside of the constructor of a module.
+    """
+    path = new_path(name)
+    if path is None:
+        way_out = "In the constructor of a module, its attribute gives it."
+        refuse("name", name, "a string", way_out)
+    return path
 
 
 def module_path(module: object, name: str | None, default: str) -> Path:

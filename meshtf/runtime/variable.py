@@ -11,6 +11,7 @@ of a variable.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -48,11 +49,10 @@ from meshtf.runtime.initial_values import (
     recorded_initial_value,
 )
 from meshtf.runtime.module_paths import (
-    Path,
     complete_path,
     is_complete,
-    new_path,
     path_text,
+    variable_path,
 )
 from meshtf.runtime.spmd.initial_values import compute_pending, defer, move_pending
 from meshtf.runtime.storage.asarray import asarray
@@ -122,7 +122,7 @@ class Variable(Operators[Tensor], Untracked):
         # the layer; in nested `Repeat`s, one for each.
         self.stack = context.stacked_dims
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
-        self._path = _path_of(name)
+        self._path = variable_path(name)
         self.trainable = trainable
         self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
         check_layout(
@@ -238,12 +238,6 @@ class Variable(Operators[Tensor], Untracked):
             return x
         return asarray(self.mesh, x, self.shape, dtype=self.dtype)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        array = self.numpy()
-        if dtype is None:
-            return array
-        return array.astype(dtype)
-
     def numpy(self) -> Any:
         """Returns the global value as a numpy array."""
         array = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
@@ -349,6 +343,23 @@ class Variable(Operators[Tensor], Untracked):
             refuse("slots", slots, f"slots or None, of {self.mesh.size} positions")
         self._slots = slots
 
+    def __copy__(self) -> Variable:
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        """Returns a variable with the same name, mesh and value, and storage of its own.
+        Raises PlanError if it has no value yet, or a mtf.function is recorded.
+        """
+        name = self.name  # raises PlanError if it has no value yet
+        _check_outside_functions(name)
+        slots = () if self.mesh.abstract else self.slots()
+        duplicate = object.__new__(type(self))
+        memo[id(self)] = duplicate
+        vars(duplicate).update(vars(self))
+        duplicate.writers = [WriteTime()]
+        duplicate._slots = copy.deepcopy(slots, memo)
+        return duplicate
+
     def _slots_with(self, shards: Sequence[Any]) -> Sequence[Slot | None]:
         """Returns new slots, one for each position, with these shards as values; [] on an
         abstract mesh.
@@ -385,14 +396,3 @@ def _check_outside_functions(name: str | None) -> None:
                 "module's __init__.",
             )
         )
-
-
-def _path_of(name: str | None) -> Path:
-    """Returns the path of a new variable. Raises ArgumentError if it has no name and is
-    created outside of the constructor of a module.
-    """
-    path = new_path(name)
-    if path is None:
-        way_out = "In the constructor of a module, its attribute gives it."
-        refuse("name", name, "a string", way_out)
-    return path

@@ -3,7 +3,8 @@
     trained = Trained.of("runs/lm_stdlib")        # gin has the settings of the run
     trained.model, trained.data.vocabulary, trained.step
 
-The checkpoint may come from any mesh and layout. If a file of the latest checkpoint is
+The checkpoint may come from any mesh and layout. Of variables with moving averages
+(`train.ema_decay`) it gives the averages. If a file of the latest checkpoint is
 damaged, a warning names the file, and the checkpoint before it is read. The checkpoint must
 have the variables of the model: the error lists all that are missing, unexpected or of
 another shape.
@@ -18,7 +19,7 @@ import meshtf as mtf
 from transformer.data import Data
 from transformer.models.base import Model
 from transformer.training import training_run
-from transformer.training.run_record import check_vocabulary
+from transformer.training.run_record import averages_in, check_vocabulary
 
 _MAX_LINES = 12  # the most lines of each kind of difference in an error message
 
@@ -87,7 +88,8 @@ def restore(path: str, model: Model) -> dict[str, Any]:
             "its folder."
         )
     # `partly`: the checkpoint also has variables of the optimizer, which are not read.
-    return mtf.checkpoints.restore(path, variables, partly=True)
+    averages = averages_in(path, model.variables)
+    return mtf.checkpoints.restore(path, variables, partly=True, renames=averages)
 
 
 def _differences(

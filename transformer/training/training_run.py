@@ -101,12 +101,13 @@ class Run:
         none.
       async_save: whether checkpoints are written in the background, during the next steps.
       deterministic: whether TensorFlow uses only deterministic ops from now on, in the
-        entire process. A run that was killed and resumed then has the losses of an
-        uninterrupted one, bit for bit.
+        entire process: a resumed run has the losses of an uninterrupted one, bit for bit.
       profile: the first and the last step that TensorFlow's profiler traces, such as
         (10, 12); None: none.
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
         not finite. By default, such a step stops the run.
+      ema_decay: the decay rate of moving averages of the variables, such as 0.999, which
+        are evaluated, decoded, exported and converted in their place; None: none.
       peak_flops: the peak FLOPs per second of all devices together, to report model FLOPs
         utilisation; None: it is not reported.
       hardware: the profile of the devices, such as "h100", or the file of one that
@@ -140,6 +141,7 @@ class Run:
         deterministic: bool = False,
         profile: tuple[int, int] | None = None,
         skip_nonfinite_steps: bool = False,
+        ema_decay: float | None = None,
         peak_flops: float | None = None,
         hardware: str | None = None,
     ) -> None:
@@ -169,18 +171,20 @@ class Run:
             jit=jit,
             microbatches=microbatches,
             skip_nonfinite_steps=skip_nonfinite_steps,
+            ema_decay=ema_decay,
         )
         self.data = data
         self.batch_size = batch_size
         self.steps = steps
-        # Saved with checkpoints: see `run_record`.
-        self._recorded_settings = {
+        self._recorded_settings = {  # saved with checkpoints: see `run_record`
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
             "train.seed": seed,
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
+        if ema_decay is not None:
+            self._recorded_settings["train.ema_decay"] = ema_decay
         # Arguments of `Loop`.
         self._loop_settings: dict[str, Any] = {
             "report_every": report_every,
@@ -288,7 +292,7 @@ class Run:
         is_finished = bool(trainer.restored_extra) and start_step >= self.steps
         if not is_finished:
             run_report.write_config(model_dir)
-        scores_before = evaluation()
+        scores_before = trainer.with_averages(evaluation)
         print(run_report.initial_scores_line(scores_before), flush=True)
         monitor = Monitor(
             model_dir,
@@ -303,7 +307,7 @@ class Run:
             self.data,
             steps=self.steps,
             batch_size=self.batch_size,
-            evaluate=evaluation,
+            evaluate=functools.partial(trainer.with_averages, evaluation),
             monitor=monitor,
             **self._loop_settings,
         )
@@ -311,9 +315,9 @@ class Run:
             log.write(start_step, **run_report.held_out_metrics(scores_before))
             loop.run(model_dir, log)
             run_report.compare(self.trainer, self.features(), monitor, log)
-            scores_after = evaluation()
+            scores_after = trainer.with_averages(evaluation)
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
-        self._print_sample()
+        trainer.with_averages(self._print_sample)
         if not is_finished:
             # Again: training has used further settings, which gin has recorded by now.
             run_report.write_config(model_dir)
