@@ -47,7 +47,8 @@ from meshtf.errors import (
 )
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
-from meshtf.function.function import function, run_functions_eagerly
+from meshtf.function.debugging import run_functions_eagerly
+from meshtf.function.function import function
 from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
 from meshtf.layout_search import search, SearchResult

@@ -22,6 +22,10 @@ from collections.abc import Iterable, Sequence
 class MeshtfError(Exception):
     """Base class of every error that meshtf raises on purpose."""
 
+    # TensorFlow's AutoGraph, which rewrites the code of a tf.function, raises errors with
+    # this attribute as they are, and others as errors of its own class.
+    ag_pass_through = True
+
 
 class ParseError(MeshtfError, ValueError):
     """A string that describes dimensions, a mesh or a layout cannot be read."""

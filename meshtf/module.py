@@ -16,12 +16,14 @@ The name of a variable is its name in checkpoints, and determines its random ini
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from meshtf.display import html_table, placement_text, text_table
 from meshtf.errors import LayoutError
+from meshtf.graph.operators import not_pickled
 from meshtf.names.arguments import as_text
 from meshtf.names.calls import check_call
 from meshtf.names.nested import flatten
@@ -43,6 +45,7 @@ from meshtf.runtime.variable import Variable
 # The columns of the table of variables.
 _COLUMNS = ("variable", "shape", "placement", "parameters", "bytes per device")
 _MAX_REPR_ROWS = 16
+_M = TypeVar("_M", bound="Module")
 
 
 @contextlib.contextmanager
@@ -122,12 +125,59 @@ class Module(TensorFlowModule):
     @property
     def variables(self) -> tuple[Variable, ...]:
         """All variables of this module and its submodules."""
-        return tuple(_variables_in(self, seen={id(self)}))
+        items = _items_in(self, seen={id(self)})
+        return tuple(item for item in items if isinstance(item, Variable))
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
         """The variables that optimizers update."""
         return tuple(v for v in self.variables if v.trainable)
+
+    def clone(self: _M, name: str | None = None) -> _M:
+        """Returns an independent copy of the module, as `copy.deepcopy` does: with variables
+        of the same values on the same mesh, whose storage is their own.
+
+        Args:
+          name: the name of the copy, which begins the paths of its variables, so that a
+            checkpoint can have both; None: the name of this module.
+
+        Raises:
+          PlanError: the constructor of a module is not done, or a `mtf.function` is
+            recorded.
+        """
+        duplicate = copy.deepcopy(self)
+        if name is not None:
+            as_text("name", name)
+            prefix = (*self.path[:-1], name)
+            for item in (duplicate, *_items_in(duplicate, seen={id(duplicate)})):
+                path = complete_path(getattr(item, "_path", ()))
+                if path[: len(prefix)] == self.path:
+                    item._path = (*prefix, *path[len(prefix) :])
+        return duplicate
+
+    def __copy__(self: _M) -> _M:
+        """Returns another module of the same variables and submodules."""
+        duplicate = object.__new__(type(self))
+        vars(duplicate).update(vars(self))
+        return duplicate
+
+    def __deepcopy__(self: _M, memo: dict[int, Any]) -> _M:
+        """Returns an independent copy: see `clone`."""
+        path = (
+            self.path
+        )  # raises PlanError in the constructor of a module around this one
+        duplicate = object.__new__(type(self))
+        memo[id(self)] = duplicate
+        attributes = dict(vars(self))
+        vars(duplicate)["_path"] = attributes["_path"] = path
+        vars(duplicate).update(copy.deepcopy(attributes, memo))
+        return duplicate
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises CheckpointError: shards on devices are not pickled."""
+        raise not_pickled(
+            "a module", f"{type(self).__name__} {path_text(self._path)!r}"
+        )
 
     def summary(self) -> str:
         """Returns a table of all variables: path, dimensions, placement, number of
@@ -196,9 +246,9 @@ class Module(TensorFlowModule):
         return children
 
 
-def _variables_in(module: Any, seen: set[int]) -> Iterator[Variable]:
+def _items_in(module: Any, seen: set[int]) -> Iterator[Any]:
     """Yields the variables in the attributes of a module, sorted by the name of the attribute,
-    and then those of its submodules.
+    and then each of its submodules, followed by what that one has.
 
     Args:
       module: the module, of meshtf or TensorFlow.
@@ -219,7 +269,8 @@ def _variables_in(module: Any, seen: set[int]) -> Iterator[Variable]:
             elif is_module(leaf):
                 submodules.append(leaf)
     for submodule in submodules:
-        yield from _variables_in(submodule, seen)
+        yield submodule
+        yield from _items_in(submodule, seen)
 
 
 def _within_path(call: Any) -> Any:

@@ -1,9 +1,9 @@
 """The phase of each op of a training step: forward, backward or update.
 
 Ops that gradient rules record are backward. Ops that read the results of backward ops, such
-as an optimizer's, are update; so are ops that only updates use, such as a learning rate. A
-loop over microbatches contains forward and backward ops; ops that read its results are
-update.
+as an optimizer's, are update; so are ops that only updates use, such as a learning rate, and
+writes after that of a parameter, such as of its moving average. A loop over microbatches
+contains forward and backward ops; ops that read its results are update.
 
 A node is a recorded op. `latest_version(node)` is the node that replaced it in the recorded
 graph, or the node itself. Nodes that a gradient rule recorded have `primals`: the tensors of
@@ -29,8 +29,14 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     phase_of: dict[Node, Phase] = {}
     # Loops, branches and calls that contain a backward pass.
     training_loops = {node for node in nodes if _has_backward_pass(node)}
+    parameters_are_written = False
     for node in nodes:
         phase_of[node] = _phase(node, phase_of, training_loops)
+        if isinstance(node.op, WriteOp):
+            if parameters_are_written:  # such as the moving average of a parameter
+                phase_of[node] = "update"
+            elif node.op.variables[0].kind == "parameter":
+                parameters_are_written = True
     outputs = training_loops | {latest_version(tensor.node) for tensor in results}
     _mark_inputs_of_updates(nodes, outputs, phase_of)
     for node in nodes:

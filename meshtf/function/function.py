@@ -15,9 +15,8 @@ recently used program is dropped, and traced again at its next call.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from meshtf.errors import DeviceMemoryError, MeshtfError
@@ -25,7 +24,8 @@ from meshtf.forecast import Forecast, forecast
 from meshtf.forecast.memory_advice import advice
 from meshtf.forecast.reports.units import bytes_text
 from meshtf.function.arguments import CallArguments, KeyEntry
-from meshtf.function.layout_warnings import warn_of_unmatched
+from meshtf.function.bound_objects import copy_with_objects
+from meshtf.function.layout_warnings import is_training_step, warn_of_unmatched
 from meshtf.function.recording import RESULT, PythonFunction, Recording
 from meshtf.function.retracing_warning import (
     MANY_TRACES,
@@ -35,7 +35,6 @@ from meshtf.function.retracing_warning import (
 from meshtf.function.traced_gradients import Trace
 from meshtf.graph import (
     Graph,
-    WriteOp,
     context,
     current,
     current_executor,
@@ -49,7 +48,7 @@ from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.names import nested
 from meshtf.names.arguments import as_bool
-from meshtf.runtime.eager import EAGER, InPlace
+from meshtf.runtime.eager import EAGER, InPlace, refuse_in_tf_function
 from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.runtimes import (
     Executable,
@@ -153,18 +152,6 @@ def function(
     return decorator(fn)
 
 
-@contextlib.contextmanager
-def run_functions_eagerly() -> Iterator[None]:
-    """Within this context, each `mtf.function` runs op by op, without a trace, so that a
-    debugger stops in it and `print` shows values.
-
-        with mtf.run_functions_eagerly():
-            train_step(batch)
-    """
-    with context(functions_run_eagerly=True):
-        yield
-
-
 class _CompiledCall(NamedTuple):
     """A trace (the compiled program of a function, for calls with equal keys), and the
     structure of its results.
@@ -216,6 +203,17 @@ class Function(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function[P, R]:
+        """Returns the function of copies of the objects that this one is bound to."""
+        python = self._python
+        return Function(
+            copy_with_objects(python.fn, memo),
+            mesh=python.mesh,
+            jit=self._jit,
+            names=python.names,
+            runtime=self._runtime,
+        )
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         results: R = self._call(args, kwargs)
         return results
@@ -233,6 +231,7 @@ class Function(Generic[P, R]):
             # Op by op, but with the settings that a trace would have.
             with context(**RESET_IN_TRACES):
                 return self._run_in_place(args, kwargs)
+        refuse_in_tf_function(f"the mtf.function {self.name!r} is called")
         call = self._python.bind(args, kwargs)
         # The heartbeats say to a process that monitors this one what it does.
         activity = "runs" if call.key in self._compiled else "traces"
@@ -416,5 +415,5 @@ def _warn_of_layout(graph: Graph, mesh: Mesh) -> None:
     Raises:
       LayoutError: instead of a warning, if the mesh is strict.
     """
-    has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
-    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=has_writes)
+    trains = is_training_step(graph.nodes)
+    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=trains)

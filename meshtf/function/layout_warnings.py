@@ -8,25 +8,41 @@ Called after a program is recorded.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from meshtf.errors import LayoutError, explain_error
+from meshtf.graph import Node, ReadOp, WriteOp
 from meshtf.mesh import LayoutUse, Mesh
 from meshtf.mesh.layout_use import unused_axis_text
 from meshtf.mesh.once_per_mesh import log_once, warn_once
+from meshtf.ops.elementwise.where_cast_clip import Cast
+
+
+def is_training_step(nodes: Iterable[Node]) -> bool:
+    """Returns whether a program may be a training step: it writes variables, and does more
+    than to copy values between them.
+
+    Args:
+      nodes: the recorded ops of the program.
+    """
+    ops = [node.op for node in nodes]
+    computes = not all(isinstance(op, (ReadOp, WriteOp, Cast)) for op in ops)
+    return computes and any(isinstance(op, WriteOp) for op in ops)
 
 
 def warn_of_unmatched(mesh: Mesh, use: LayoutUse, has_writes: bool) -> None:
     """Warns of rules whose dimension no program had so far, and of axes that no rule
     names; once for each rule and axis of a mesh.
 
-    A program that writes variables is taken for a training step, which uses all of the
-    layout. Another program may be a small part of the user's work: then only names that look
-    misspelt are reported. An axis may be unused on purpose, so it is only logged, unless its
-    name looks misspelt, or the layout has rules and shards nothing.
+    A training step (see `is_training_step`) uses all of the layout. Another program may be a
+    small part of the user's work: then only names that look misspelt are reported. An axis
+    may be unused on purpose, so it is only logged, unless its name looks misspelt, or the
+    layout has rules and shards nothing.
 
     Args:
       mesh: the mesh of the program.
       use: the dimensions and rules of all programs so far, this one included.
-      has_writes: whether the program writes variables.
+      has_writes: whether the program is a training step, which writes variables.
 
     Raises:
       LayoutError: instead of a warning, under `Mesh(strict=True)`.

@@ -106,7 +106,7 @@ class PythonFunction:
         self.mesh = mesh
         self.names = names
         self.signature = signature_of(fn, names)
-        self.name = getattr(fn, "__name__", repr(fn))
+        self.name = getattr(fn, "__name__", None) or repr(fn)
         unknown_names = set(names) - set(self.signature.parameters)
         if unknown_names:
             raise PlanError(

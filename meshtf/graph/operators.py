@@ -9,12 +9,13 @@ the table as well.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, Union
 
 import numpy as np
 
-from meshtf.errors import ArgumentError, explain_error
+from meshtf.errors import ArgumentError, CheckpointError, PlanError, explain_error
 from meshtf.names import Dimension, Names, Shape, Source
 from meshtf.names.calls import explain_wrong_calls
 from meshtf.names.other_libraries import missing_attribute
@@ -185,6 +186,32 @@ class Operators(Generic[T_co]):
     def __invert__(self) -> T_co:
         return OPERATORS["logical_not"](self)
 
+    def numpy(self) -> Any:
+        """Returns the global value as a NumPy array."""
+        raise NotImplementedError
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(self.numpy(), dtype)
+
+    def __array_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Returns what a function of NumPy computes from the global values, as in
+        `np.mean(loss)`. Raises ArgumentError if it is told an axis.
+        """
+        if func in _PROPERTIES and len(args) == 1 and not kwargs:
+            return _PROPERTIES[func](args[0])
+        axis = _axis_in(func, args, kwargs)
+        if axis is not None:
+            _refuse_axis(self, func.__name__, axis)
+        args, kwargs = _with_arrays((args, kwargs))
+        return func(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises CheckpointError: shards on devices are not pickled."""
+        kind = type(self).__name__.lower()
+        raise not_pickled(f"a {kind}", f"{self!r}".partition("\n")[0])
+
     # These raise errors with a way out; a type checker should not know them.
     if not TYPE_CHECKING:
 
@@ -203,6 +230,31 @@ class Operators(Generic[T_co]):
             error.obj = self
             raise error
 
+        @property
+        def _id(self):
+            # `tf.GradientTape.gradient` reads it, of its targets and sources.
+            raise PlanError(
+                explain_error(
+                    "tf.GradientTape does not see named ops, so it has no gradients of "
+                    "meshtf's tensors and variables.",
+                    **{type(self).__name__.lower(): repr(self.shape)},
+                    source=line_of_caller(),
+                    way_out="Write mtf.gradients([loss], variables), outside of the tape or "
+                    "in a mtf.function.",
+                )
+            )
+
+        @property
+        def T(self):
+            raise AttributeError(
+                explain_error(
+                    "a tensor has no T: operations find dimensions by name, in any order.",
+                    tensor=repr(self.shape),
+                    source=Source.of_caller(),
+                    way_out='For an array in another order write mtf.transpose(x, "d;batch").',
+                )
+            )
+
         def __matmul__(self, other):
             _refuse_matmul(self, other)
 
@@ -218,6 +270,89 @@ def _own(x: Any, name: str) -> Any:
         return None
 
 
+def line_of_caller() -> str:
+    """Returns the user's line, without the name of the method that Python or a library has
+    called.
+    """
+    return str(Source.of_caller()).partition(", ")[2]
+
+
+def not_pickled(what: str, thing: str) -> CheckpointError:
+    """Returns the error for an object that pickle, or what is built on it, should write.
+
+    Args:
+      what: the object in words, such as "a tensor".
+      thing: its description.
+    """
+    return CheckpointError(
+        explain_error(
+            f"{what} is not pickled: its value is in shards on devices of this process.",
+            object=thing,
+            source=line_of_caller(),
+            way_out="Write variables by mtf.checkpoints.save(directory, step, {v.name: v "
+            "...}), and pass x.numpy() to other processes; copy.deepcopy copies in this "
+            "one.",
+        )
+    )
+
+
+# Functions of NumPy that need no value, so they take recorded tensors as well.
+_PROPERTIES: dict[Any, Callable[[Any], Any]] = {
+    np.ndim: lambda x: x.ndim,
+    np.shape: lambda x: x.shape.sizes,
+    np.size: lambda x: x.shape.size,
+}
+
+
+def _axis_in(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the argument `axis` of a call of a NumPy function; None: there is none."""
+    try:
+        arguments = inspect.signature(func).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # it is written in C, or the call is wrong
+        arguments = kwargs
+    return arguments.get("axis")
+
+
+def _with_arrays(x: Any) -> Any:
+    """Returns arguments of a NumPy function, with an array for each tensor and variable."""
+    if isinstance(x, Operators):
+        return np.asarray(x)
+    if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
+        return type(x)(map(_with_arrays, x))
+    if isinstance(x, dict):
+        return {key: _with_arrays(value) for key, value in x.items()}
+    return x
+
+
+# How a function of NumPy is written with names; the key is its name.
+_NAMED_FUNCTIONS = {
+    "amax": 'x.max("batch")',
+    "amin": 'x.min("batch")',
+    "concatenate": 'mtf.concat([x, y], "batch")',
+    "stack": 'mtf.stack([x, y], "batch")',
+    **{name: f'x.{name}("batch")' for name in ("sum", "mean", "max", "min")},
+    **{
+        name: f'mtf.{name}(x, "batch")'
+        for name in ("argmax", "argmin", "argsort", "sort", "cumsum", "cumprod", "flip")
+    },
+}
+
+
+def _refuse_axis(x: Any, function: str, axis: Any) -> None:
+    """Raises ArgumentError: an axis is no name of a dimension."""
+    unknown = "an op of meshtf with the name of the dimension"
+    named = _NAMED_FUNCTIONS.get(function, unknown)
+    raise ArgumentError(
+        explain_error(
+            f"np.{function} is told axis={axis}, and the dimensions of a tensor have names.",
+            tensor=repr(x.shape),
+            source=line_of_caller(),
+            way_out=f"Write {named}; or np.{function}(x.numpy(), axis={axis}) for the "
+            "array in the order of x.shape.",
+        )
+    )
+
+
 def _refuse_matmul(x: Any, y: Any) -> None:
     """Raises ArgumentError: `x @ y` does not say which dimension is summed."""
     raise ArgumentError(
@@ -228,5 +363,19 @@ def _refuse_matmul(x: Any, y: Any) -> None:
             source=Source.of_caller(),
             way_out='Name the dimensions of the result: mtf.einsum([x, y], "batch;d_ff"); or '
             "write mtf.matmul(x, y), which sums over the one name that both have.",
+        )
+    )
+
+
+def check_scalar(x: Operators[Any], expression: str, way_out: str) -> None:
+    """Raises ArgumentError if a tensor of several elements is used as a Python scalar."""
+    if x.shape.size == 1:
+        return
+    raise ArgumentError(
+        explain_error(
+            f"{expression} takes a tensor of one element.",
+            tensor=repr(x.shape),
+            source=Source.of_caller(),
+            way_out=f"{way_out}.",
         )
     )

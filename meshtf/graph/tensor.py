@@ -19,7 +19,7 @@ from meshtf.display import html_placement, html_text
 from meshtf.errors import ArgumentError, NoValueError, explain_error
 from meshtf.graph.context import Context, GradientRule
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.operators import OPERATORS, Operand, Operators
+from meshtf.graph.operators import OPERATORS, Operand, Operators, check_scalar
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import Shape, Source
 
@@ -255,8 +255,12 @@ class Tensor(Operators["Tensor"]):
             )
         return OPERATORS["export"](self).numpy()
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        """Returns the tensor itself, as its value never changes."""
+        return self
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         """Raises TypeError: TensorFlow would drop the names, as in `tf_array * tensor`."""
@@ -267,11 +271,11 @@ class Tensor(Operators["Tensor"]):
         )
 
     def __float__(self) -> float:
-        _check_scalar(self, "float(x)", "Reduce it first, as in float(x.mean())")
+        check_scalar(self, "float(x)", "Reduce it first, as in float(x.mean())")
         return float(self.numpy())
 
     def __int__(self) -> int:
-        _check_scalar(self, "int(x)", "Reduce it first, as in int(x.max())")
+        check_scalar(self, "int(x)", "Reduce it first, as in int(x.max())")
         return int(self.numpy())
 
     def __bool__(self) -> bool:
@@ -287,7 +291,7 @@ class Tensor(Operators["Tensor"]):
                     "outside of the function.",
                 )
             )
-        _check_scalar(self, "bool(x)", "Write (x > 0).numpy().all(), or .any()")
+        check_scalar(self, "bool(x)", "Write (x > 0).numpy().all(), or .any()")
         return bool(self.numpy())
 
     def __iter__(self) -> Any:
@@ -383,17 +387,3 @@ def tensor_of_value(
     tensor = Tensor(node, index=0, spec=spec)
     tensor.sharded_value = sharded_value
     return tensor
-
-
-def _check_scalar(x: Tensor, expression: str, way_out: str) -> None:
-    """Raises ArgumentError if a tensor of several elements is used as a Python scalar."""
-    if x.shape.size == 1:
-        return
-    raise ArgumentError(
-        explain_error(
-            f"{expression} takes a tensor of one element.",
-            tensor=repr(x.shape),
-            source=Source.of_caller(),
-            way_out=f"{way_out}.",
-        )
-    )

@@ -370,6 +370,13 @@ class Mesh:
         if not isinstance(placement, tuple) or len(placement) != len(self.axes):
             refuse("placement", placement, "a state for each axis of the mesh")
 
+    def __copy__(self) -> Mesh:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Mesh:
+        """Returns the mesh itself: copies of tensors and variables are on the same mesh."""
+        return self
+
     def __str__(self) -> str:
         return mesh_text(self.axes)
 

@@ -17,7 +17,14 @@ from meshtf.names.public_path import public_path
 
 _PACKAGE = __name__.partition(".")[0]
 # Packages whose frames do not belong to the user's program.
-_SKIPPED_PACKAGES = (_PACKAGE, "tensorflow", "contextlib")
+_SKIPPED_PACKAGES = (
+    _PACKAGE,
+    "tensorflow",
+    "keras",
+    "contextlib",
+    "copy",
+    "multiprocessing",
+)
 # Operator of Python, as in `__add__` and `__radd__` -> the function that it calls.
 _OPERATOR_FUNCTIONS = {
     "add": "add",
@@ -58,9 +65,12 @@ def _package(module: str) -> str:
 
 def _is_generated(frame: Any) -> bool:
     """Returns whether a frame runs the generated `__init__` of a dataclass, such as an op
-    that a user defines.
+    that a user defines, or code that AutoGraph has made of the user's.
     """
-    return frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "__init__"
+    code = frame.f_code
+    if code.co_filename == "<string>":
+        return code.co_name == "__init__"
+    return "__autograph_generated_file" in code.co_filename
 
 
 def _displayed_name(frame: Any) -> str:

@@ -1,4 +1,5 @@
-"""Optimizers, schedules of the learning rate, and gradient clipping and accumulation.
+"""Optimizers, schedules of the learning rate, moving averages of variables, and gradient
+clipping and accumulation.
 
 Example:
 
@@ -15,6 +16,7 @@ from meshtf.optimizers.adam import Adam, AdamW
 from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
 from meshtf.optimizers.lamb import LAMB
 from meshtf.optimizers.microbatches import accumulate_gradients
+from meshtf.optimizers.moving_average import ExponentialMovingAverage
 from meshtf.optimizers.optimizer import Optimizer
 from meshtf.optimizers.parameter_groups import (
     ParameterGroups,
@@ -40,6 +42,7 @@ __all__ = [
     "Adafactor",
     "Adam",
     "AdamW",
+    "ExponentialMovingAverage",
     "ParameterGroups",
     "LAMB",
     "Optimizer",

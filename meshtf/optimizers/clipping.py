@@ -10,6 +10,7 @@ and the update. The norm itself only adds an all-reduce of one scalar.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 
@@ -19,8 +20,8 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_float, as_sequence, refuse
 from meshtf.ops.elementwise.arithmetic import maximum
-from meshtf.ops.elementwise.unary import sqrt, square
-from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.elementwise.unary import is_finite, sqrt, square
+from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.checks import as_gradients
 from meshtf.optimizers.slot_layout import to_slot_layout
@@ -64,7 +65,9 @@ def clip_by_global_norm(
       clip_norm: the maximum global norm, above 0; None: gradients are not scaled.
 
     Returns:
-      The scaled gradients, and their global norm before scaling: a scalar.
+      The scaled gradients, and their global norm before scaling: a scalar. If the norm is
+      not finite, all gradients are NaN, as in TensorFlow: an infinite gradient, or one whose
+      square is, has no direction, and must not pass for a small one.
     """
     grads = as_gradients(grads)
     if clip_norm is not None:
@@ -76,6 +79,7 @@ def clip_by_global_norm(
     if clip_norm is None:
         return grads, norm
     factor = clip_norm / maximum(norm, clip_norm)  # 1 for a norm of at most clip_norm
+    factor = where(is_finite(norm), factor, math.nan)
     scaled_grads = []
     for x in grads:
         scaled_grads.append(None if x is None else x * cast(factor, x.dtype))

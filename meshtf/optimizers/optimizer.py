@@ -98,7 +98,7 @@ class Optimizer(Module):
         slot_shapes = as_sequence("slots", slots, "a dict of shapes for each variable")
         super().__init__(name)
         self.learning_rate = learning_rate
-        _check_names_are_unique(variables)
+        check_names_are_unique(variables)
         if len(slot_shapes) != len(variables):
             raise PlanError(
                 f"there are {len(variables)} variables, and slots for "
@@ -110,13 +110,15 @@ class Optimizer(Module):
                 check_slots_can_be_sharded(type(self).__name__, variable)
         zeros = {}  # the initializer for slots of each data type
         for dtype in set(map(slot_dtype, variables)):
-            zeros[dtype] = _zeros_initializer(variables, dtype)
+            zeros[dtype] = zeros_initializer(variables, dtype)
         self.slots: dict[str, dict[str, Variable]] = {}
         with self.scope():
             for variable, shapes in zip(variables, slot_shapes):
                 initializer = zeros[slot_dtype(variable)]
                 self.slots[variable.name] = {
-                    slot_name: _make_slot(variable, slot_name, shape, initializer)
+                    slot_name: make_slot(
+                        variable, f"{variable.name}/{slot_name}", shape, initializer
+                    )
                     for slot_name, shape in shapes.items()
                 }
 
@@ -325,7 +327,7 @@ def update_average(slot: Variable, new: Tensor, new_weight: Tensor | float) -> T
     return average
 
 
-def _check_names_are_unique(variables: Sequence[Variable]) -> None:
+def check_names_are_unique(variables: Sequence[Variable]) -> None:
     """Raises PlanError if two variables have one name."""
     counts = Counter(variable.name for variable in variables)
     duplicates = [name for name, count in counts.items() if count > 1]
@@ -339,7 +341,7 @@ def _check_names_are_unique(variables: Sequence[Variable]) -> None:
         )
 
 
-def _zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer:
+def zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer:
     """Returns an initializer of zeros.
 
     On several devices, slots of the same shape share one tensor, from which each device
@@ -355,16 +357,23 @@ def _zeros_initializer(variables: Sequence[Variable], dtype: str) -> Initializer
     return shared(zeros) if num_devices > 1 else zeros
 
 
-def _make_slot(
-    variable: Variable, slot_name: str, shape: Shape, initializer: Initializer
+def make_slot(
+    variable: Variable, name: str, shape: Shape, initializer: Initializer
 ) -> Variable:
-    """Returns a new slot of a variable, in the pipeline stage of the variable."""
+    """Returns a new slot of a variable, in the pipeline stage of the variable.
+
+    Args:
+      variable: the variable.
+      name: the name of the slot, below the path of the scope.
+      shape: the shape of the slot.
+      initializer: returns the initial value.
+    """
     with context(stage=variable.stage):
         return Variable(
             variable.mesh,
             shape,
             initializer,
-            name=f"{variable.name}/{slot_name}",
+            name=name,
             dtype=slot_dtype(variable),
             trainable=False,
             layout=variable.slot_layout,

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import MeshError, explain_error
+from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import (
     GradientBarrier,
     Node,
@@ -24,6 +24,7 @@ from meshtf.graph import (
     current,
     register_operator,
 )
+from meshtf.graph.operators import line_of_caller
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
@@ -59,6 +60,7 @@ class Eager:
         """Runs a node and returns its outputs with values; on an abstract mesh, the outputs
         have placements and no values.
         """
+        refuse_in_tf_function("a named op runs")
         if node.mesh is None:
             raise MeshError(
                 explain_error(
@@ -84,6 +86,25 @@ class Eager:
 
 
 EAGER = Eager()
+
+
+def refuse_in_tf_function(what: str) -> None:
+    """Raises PlanError while TensorFlow records a graph: a program that runs then is no part
+    of it, or leaves symbolic tensors behind.
+
+    Args:
+      what: what happens there, such as "a named op runs".
+    """
+    if tf.executing_eagerly():
+        return
+    raise PlanError(
+        explain_error(
+            f"{what} inside a tf.function, or another graph of TensorFlow.",
+            source=line_of_caller(),
+            way_out="Write @mtf.function in place of @tf.function; or call it outside, and "
+            "pass x.numpy() to TensorFlow's functions.",
+        )
+    )
 
 
 class InPlace(Eager):
@@ -139,6 +160,7 @@ def _run_node(program: Program, node: Node) -> list[list[Any]]:
 
 def reshard_to(tensor: Tensor, placement: Placement) -> Sequence[Any]:
     """Returns the shards of an eager tensor in a placement, one for each position."""
+    refuse_in_tf_function("the value of a tensor is taken")
     assert tensor.mesh is not None
     if tensor.sharded_value is not None and tensor.sharded_value.placement == placement:
         return tensor.sharded_value.values

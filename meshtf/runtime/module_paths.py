@@ -114,12 +114,11 @@ def new_path(name: str | None, default: str | None = None) -> Path | None:
     return (*outer, default)
 
 
-def variable_path(name: str | None) -> Path:
-    """Returns the path of a new variable.
+def check_outside_functions(name: str | None) -> None:
+    """Checks that a variable is not created while a function is recorded.
 
     Raises:
-      ArgumentError: it has no name and is created outside of the constructor of a module.
-      PlanError: it is created while a function is recorded.
+      PlanError: it is.
     """
     if isinstance(current_executor(), Graph):
         variable = "a variable" if name is None else f"variable {name!r}"
@@ -131,6 +130,16 @@ def variable_path(name: str | None) -> Path:
                 "module's __init__.",
             )
         )
+
+
+def variable_path(name: str | None) -> Path:
+    """Returns the path of a new variable.
+
+    Raises:
+      ArgumentError: it has no name and is created outside of the constructor of a module.
+      PlanError: it is created while a function is recorded.
+    """
+    check_outside_functions(name)
     path = new_path(name)
     if path is None:
         way_out = "In the constructor of a module, its attribute gives it."

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.errors import CheckpointError, MeshtfError, PlanError, explain_error
-from meshtf.graph import Source
+from meshtf.graph.operators import line_of_caller
 from meshtf.runtime.tf_internals.tracking import Trackable
 
 
@@ -24,6 +24,19 @@ class Untracked(Trackable):
     def name(self) -> str:
         """The name in errors."""
         raise NotImplementedError
+
+    @property
+    def _unique_id(self) -> str:
+        """Raises PlanError. Optimizers of Keras read it of each variable."""
+        raise PlanError(
+            explain_error(
+                f"variable {self.name!r} is none that Keras or TensorFlow can update.",
+                source=line_of_caller(),
+                way_out="Take an optimizer of mtf.optimizers, such as "
+                "mtf.optimizers.Adam(variables, 1e-3), and its "
+                "apply_gradients(mtf.gradients([loss], variables), variables, step).",
+            )
+        )
 
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any
@@ -40,8 +53,7 @@ def tracking_error(description: str, save_type: str) -> MeshtfError:
         "variable 'w'".
       save_type: "checkpoint" or "savedmodel", as TensorFlow calls it.
     """
-    # The user's line, without the name of the method that TensorFlow called.
-    line = str(Source.of_caller()).partition(", ")[2]
+    line = line_of_caller()
     if save_type == "savedmodel":
         return PlanError(
             explain_error(

@@ -11,6 +11,7 @@ of a variable.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -47,6 +48,7 @@ from meshtf.runtime.initial_values import (
     recorded_initial_value,
 )
 from meshtf.runtime.module_paths import (
+    check_outside_functions,
     complete_path,
     is_complete,
     path_text,
@@ -251,12 +253,6 @@ class Variable(Operators[Tensor], Untracked):
             return x
         return asarray(self.mesh, x, self.shape, dtype=self.dtype)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        array = self.numpy()
-        if dtype is None:
-            return array
-        return array.astype(dtype)
-
     def numpy(self) -> Any:
         """Returns the global value as a numpy array."""
         array = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
@@ -361,6 +357,23 @@ class Variable(Operators[Tensor], Untracked):
         if not are_slots or len(slots) != self.mesh.size:
             refuse("slots", slots, f"slots or None, of {self.mesh.size} positions")
         self._slots = slots
+
+    def __copy__(self) -> Variable:
+        return copy.deepcopy(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+        """Returns a variable with the same name, mesh and value, and storage of its own.
+        Raises PlanError if it has no value yet, or a mtf.function is recorded.
+        """
+        name = self.name  # raises PlanError if it has no value yet
+        check_outside_functions(name)
+        slots = () if self.mesh.abstract else self.slots()
+        duplicate = object.__new__(type(self))
+        memo[id(self)] = duplicate
+        vars(duplicate).update(vars(self))
+        duplicate.writers = [WriteTime()]
+        duplicate._slots = copy.deepcopy(slots, memo)
+        return duplicate
 
     def _slots_with(self, shards: Sequence[Any]) -> Sequence[Slot | None]:
         """Returns new slots, one for each position, with these shards as values; [] on an

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -195,3 +197,36 @@ def test_modules_without_variables_of_meshtf_are_saved_by_tensorflow(mesh, tmp_p
     module.n.assign(4)
     tf.train.Checkpoint(module).restore(path).expect_partial()
     assert module.n.numpy() == 3
+
+
+def test_a_clone_has_a_name_of_its_own(mesh):
+    stack = Stack(mesh)
+    teacher = stack.clone(name="teacher")
+    assert {v.name.split("/")[0] for v in teacher.variables} == {"teacher"}
+    assert teacher.layers[1].path == ("teacher", "layer_1")
+    assert stack.clone().path == stack.path == ("stack",)
+    both = (*stack.variables, *teacher.variables)
+    assert len({v.name for v in both}) == len(both)
+    stack.layers[0].w.assign(np.zeros(4))
+    np.testing.assert_equal(teacher.layers[0].w.numpy(), np.ones(4))
+    with refuses(mtf.ArgumentError, "name"):
+        stack.clone(name=3)
+
+
+def test_a_shallow_copy_has_the_same_variables(mesh):
+    stack = Stack(mesh)
+    assert copy.copy(stack).layers[0] is stack.layers[0]
+
+
+def test_a_module_without_a_value_is_not_copied(mesh):
+    class Net(mtf.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = mtf.layers.Dense(mesh, "d:4", "o:4")
+            self.second = copy.deepcopy(self.first)
+
+    with refuses(mtf.PlanError, "has no name before", "after the constructor"):
+        Net()
+    layer = Layer(mesh)
+    with refuses(mtf.PlanError, "inside a mtf.function"):
+        mtf.function(lambda: copy.deepcopy(layer).w * 1.0, mesh=mesh)()

@@ -182,3 +182,21 @@ def test_a_schedule_sets_the_rate():
         [mtf.ones(mesh, "a:2")], [variable], step_at(mesh, 0)
     )
     np.testing.assert_allclose(variable.numpy(), [-0.5, -0.5])
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30])
+def test_clipping_by_a_norm_that_is_not_finite_gives_nan_as_tensorflow(devices, value):
+    arrays = [np.array([1, value], "float32"), np.ones(2, "float32")]
+    want, want_norm = tf.clip_by_global_norm(arrays, 1.0)
+    mesh = mtf.Mesh("data:2", "batch:data", devices=devices)
+    clip = mtf.function(
+        lambda x, y: optimizers.clip_by_global_norm([x, y], 1.0),
+        mesh=mesh,
+        x="batch",
+        y="d",
+    )
+    grads, norm = clip(*arrays)
+    np.testing.assert_equal(norm.numpy(), want_norm.numpy())
+    for grad, expected in zip(grads, want):
+        np.testing.assert_equal(grad.numpy(), expected.numpy())

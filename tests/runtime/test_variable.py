@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -288,3 +290,34 @@ def test_a_variable_knows_its_stack():
     assert plain.stack == () and plain.entry_shape == plain.shape
     with pytest.raises(mtf.ShapeError, match="layers"):
         mtf.Variable(mesh, "a:4", "zeros", "w", stacked_dims="layers")
+
+
+@pytest.mark.parametrize("devices", [None, "logical:8", "spmd:cpu"])
+@pytest.mark.parametrize("duplicated", [copy.copy, copy.deepcopy])
+def test_a_copy_has_storage_of_its_own(devices, duplicated):
+    mesh = mtf.Mesh("data:4;model:2", "vocab:data", devices=devices)
+    variable = mtf.Variable(mesh, "vocab:6;d:2", counting, name="v", trainable=False)
+    duplicate = duplicated(variable)
+    assert duplicate.mesh is mesh
+    assert not duplicate.trainable
+    assert repr(duplicate) == repr(variable)
+    before = variable.numpy()
+    variable.assign(variable + 1.0)
+    np.testing.assert_equal(duplicate.numpy(), before)
+    duplicate.assign_sub(2.0)
+    np.testing.assert_equal(variable.numpy(), before + 1)
+    np.testing.assert_equal(duplicate.numpy(), before - 2)
+
+
+def test_copies_of_a_container_share_what_the_originals_share():
+    mesh = mtf.Mesh("data:2")
+    variable = mtf.Variable(mesh, "d:2", "ones", name="v")
+    first, second = copy.deepcopy([variable, {"v": variable}])
+    assert first is second["v"]
+    assert first is not variable
+
+
+def test_a_variable_of_an_abstract_mesh_is_copied_without_a_value():
+    mesh = mtf.Mesh("data:2", devices="abstract")
+    variable = mtf.Variable(mesh, "d:2", "ones", name="v")
+    assert copy.deepcopy(variable).mesh is mesh

@@ -27,7 +27,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import BertModel, Classifier
 from transformer.models.encoders.bert_variants import TextEncoder
-from transformer.training.run_record import VOCABULARY
+from transformer.training.run_record import VOCABULARY, averages_in
 
 _CONFIG = "config.gin"
 
@@ -60,7 +60,8 @@ def write_run(
 
 
 def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
-    """Returns the model of a training run, with the variables of the last checkpoint.
+    """Returns the model of a training run, with the variables of the last checkpoint, or with
+    their moving averages if it has them.
 
     The statistics of the optimizer are not read. Earlier bindings of gin are cleared.
 
@@ -84,7 +85,8 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
     model = gin.query_parameter("train.model").scoped_configurable_fn(mesh)
     _step, path = checkpoint
     variables = {variable.name: variable for variable in model.variables}
-    mtf.checkpoints.restore(path, variables, partly=True)
+    averages = averages_in(path, model.variables)
+    mtf.checkpoints.restore(path, variables, partly=True, renames=averages)
     model.source_files = read_run_files(folder)
     return model
 

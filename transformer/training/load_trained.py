@@ -3,7 +3,8 @@
     trained = Trained.of("runs/lm_stdlib")        # gin has the settings of the run
     trained.model, trained.data.vocabulary, trained.step
 
-The checkpoint may come from any mesh and layout. If a file of the latest checkpoint is
+The checkpoint may come from any mesh and layout. Of variables with moving averages
+(`train.ema_decay`) it gives the averages. If a file of the latest checkpoint is
 damaged, a warning names the file, and the checkpoint before it is read. The checkpoint must
 have the variables of the model: the error lists all that are missing, unexpected or of
 another shape.

@@ -14,7 +14,7 @@ printed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gin import config as gin_config
@@ -27,6 +27,7 @@ from transformer.training.trainer import Trainer
 # Keys of a record.
 VOCABULARY = "vocabulary"
 SETTINGS = "settings"
+AVERAGES = "ema"  # the first name of moving averages in checkpoints
 # Gin configurables that are not recorded: their settings do not change results, or
 # `make_record` reads them from the model.
 _OMITTED = (
@@ -99,6 +100,19 @@ def check_vocabulary(
             "  Use the vocabulary that it was trained with, or start a new run in "
             "another folder."
         )
+
+
+def averages_in(path: str, variables: Iterable[mtf.Variable]) -> dict[str, str]:
+    """Returns the names of the moving averages that a checkpoint has of variables, by the
+    names of the variables: whoever reads a trained model reads them in their place.
+
+    Args:
+      path: the folder of the checkpoint.
+      variables: the variables of the model.
+    """
+    saved = mtf.checkpoints.Manifest.read(path).tensors
+    names = {v.name: f"{AVERAGES}/{v.name}" for v in variables}
+    return {name: average for name, average in names.items() if average in saved}
 
 
 def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:

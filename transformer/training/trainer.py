@@ -12,13 +12,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.base import Batch, Model
+
+R = TypeVar("R")
 
 
 class Trainer:
@@ -37,6 +39,7 @@ class Trainer:
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
         not finite. A step is then two programs, since the host reads the norm of the
         gradients between them.
+      ema_decay: the decay rate of moving averages of the variables; None: there are none.
 
     Attributes:
       steps_done: the count of steps done, over all runs in a folder.
@@ -47,6 +50,7 @@ class Trainer:
       reports: the reports of mixtures of experts in the last step, by block name.
       record: vocabulary and settings of the run, which are saved with checkpoints: see
         `run_record`. Set by the caller.
+      moving_average: the moving averages of the variables; None: there are none.
       restored_extra: the `extra` of the checkpoint that was restored, a dict of steps and
         examples done, seed and record; empty if none was restored.
     """
@@ -60,10 +64,17 @@ class Trainer:
         jit: bool = False,
         microbatches: int = 1,
         skip_nonfinite_steps: bool = False,
+        ema_decay: float | None = None,
     ) -> None:
         self._variables = model.trainable_variables
         self.model = model
         self.optimizer = optimizer(self._variables)
+        self.moving_average: mtf.optimizers.ExponentialMovingAverage | None = None
+        if ema_decay is not None:
+            average = mtf.optimizers.ExponentialMovingAverage(
+                self._variables, ema_decay
+            )
+            self.moving_average = average
         self.seed = seed
         self.microbatches = microbatches
         self.skip_nonfinite_steps = skip_nonfinite_steps
@@ -82,7 +93,7 @@ class Trainer:
             """Returns the loss, the norm of the gradients before clipping, and reports."""
             loss, grads, reports = self._gradients(batch, step)
             grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
-            self.optimizer.apply_gradients(grads, self._variables, step)
+            self._apply(grads, step)
             return loss, norm, reports
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
@@ -97,7 +108,7 @@ class Trainer:
         @mtf.function(mesh=model.mesh, jit=jit, step="")
         def update(grads: Any, step: mtf.Tensor) -> None:
             """Updates the variables by clipped gradients."""
-            self.optimizer.apply_gradients(grads, self._variables, step)
+            self._apply(grads, step)
 
         self._step = training_step
         self._compute_gradients = compute_gradients
@@ -123,6 +134,21 @@ class Trainer:
                 microbatches=self.microbatches,
             )
             return loss, grads, {}
+
+    def _apply(self, grads: Any, step: mtf.Tensor) -> None:
+        """Updates the variables by clipped gradients, and their moving averages."""
+        self.optimizer.apply_gradients(grads, self._variables, step)
+        if self.moving_average is not None:
+            self.moving_average.update(self._variables, step)
+
+    def with_averages(self, function: Callable[[], R]) -> R:
+        """Returns function(), called while the variables of the model have their moving
+        averages as values, if there are any.
+        """
+        if self.moving_average is None:
+            return function()
+        with self.moving_average.applied_to(self._variables):
+            return function()
 
     def step(self, batch: Mapping[str, Any]) -> tuple[mtf.Tensor, mtf.Tensor]:
         """Trains on one batch of arrays by name; returns the loss and the global norm of
@@ -240,8 +266,12 @@ class Trainer:
 
     @property
     def variables(self) -> dict[str, mtf.Variable]:
-        """The variables of model and optimizer, which a checkpoint stores, by name."""
-        all_variables = (*self.model.variables, *self.optimizer.variables)
+        """The variables of model and optimizer, and moving averages, which a checkpoint
+        stores, by name.
+        """
+        all_variables = [*self.model.variables, *self.optimizer.variables]
+        if self.moving_average is not None:
+            all_variables += self.moving_average.variables
         return {variable.name: variable for variable in all_variables}
 
     def save(self, saver: mtf.checkpoints.Saver) -> None:

@@ -107,12 +107,13 @@ class Run:
         none.
       async_save: whether checkpoints are written in the background, during the next steps.
       deterministic: whether TensorFlow uses only deterministic ops from now on, in the
-        entire process. A run that was killed and resumed then has the losses of an
-        uninterrupted one, bit for bit.
+        entire process: a resumed run has the losses of an uninterrupted one, bit for bit.
       profile: the first and the last step that TensorFlow's profiler traces, such as
         (10, 12); None: none.
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
         not finite. By default, such a step stops the run.
+      ema_decay: the decay rate of moving averages of the variables, such as 0.999, which
+        are evaluated, decoded, exported and converted in their place; None: none.
       peak_flops: the peak FLOPs per second of all devices together, to report model FLOPs
         utilisation; None: it is not reported.
       hardware: the profile of the devices, such as "h100", or the file of one that
@@ -147,6 +148,7 @@ class Run:
         deterministic: bool = False,
         profile: tuple[int, int] | None = None,
         skip_nonfinite_steps: bool = False,
+        ema_decay: float | None = None,
         peak_flops: float | None = None,
         hardware: str | None = None,
     ) -> None:
@@ -176,6 +178,7 @@ class Run:
             jit=jit,
             microbatches=microbatches,
             skip_nonfinite_steps=skip_nonfinite_steps,
+            ema_decay=ema_decay,
         )
         self.data = data
         self.batch_size = batch_size
@@ -192,6 +195,8 @@ class Run:
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
+        if ema_decay is not None:
+            self._recorded_settings["train.ema_decay"] = ema_decay
         # Arguments of `Loop`.
         self._loop_settings: dict[str, Any] = {
             "report_every": report_every,
@@ -307,7 +312,7 @@ class Run:
         is_finished = bool(trainer.restored_extra) and start_step >= self.steps
         if not is_finished:
             run_report.write_config(model_dir)
-        scores_before = evaluation()
+        scores_before = trainer.with_averages(evaluation)
         print(run_report.initial_scores_line(scores_before, start_step), flush=True)
         monitor = Monitor(
             model_dir,
@@ -322,7 +327,7 @@ class Run:
             self.data,
             steps=self.steps,
             batch_size=self.batch_size,
-            evaluate=evaluation,
+            evaluate=functools.partial(trainer.with_averages, evaluation),
             monitor=monitor,
             **self._loop_settings,
         )
@@ -330,9 +335,9 @@ class Run:
             log.write(start_step, **run_report.held_out_metrics(scores_before))
             loop.run(model_dir, log)
             run_report.compare(self.trainer, self.features(), monitor, log)
-            scores_after = evaluation()
+            scores_after = trainer.with_averages(evaluation)
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
-        print_sample(trainer.model, self.data.vocabulary, self.features())
+        trainer.with_averages(self._print_sample)
         if not is_finished:
             # Again: training has used further settings, which gin has recorded by now.
             run_report.write_config(model_dir)
@@ -344,6 +349,10 @@ class Run:
             after=run_report.StepScores(trainer.steps_done, scores_after),
             seconds=time.monotonic() - start_time,
         )
+
+    def _print_sample(self) -> None:
+        """Prints a text that the model generates, if it is a language model of bytes."""
+        print_sample(self.trainer.model, self.data.vocabulary, self.features())
 
 
 def _check_integers(**settings: int) -> None:

@@ -249,7 +249,8 @@ def _read_initial_variables(
     variables = trainer.model.variables
     variables_to_read = {v.name: v for v in variables if v.name.startswith(prefix)}
     # The checkpoint may have further variables.
-    mtf.checkpoints.restore(path, variables_to_read, partly=True)
+    averages = run_record.averages_in(path, variables_to_read.values())
+    mtf.checkpoints.restore(path, variables_to_read, partly=True, renames=averages)
     print(
         f"read {len(variables_to_read)} of {len(variables)} variables from {path}",
         flush=True,

@@ -149,7 +149,8 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     of the new `dim` is the largest of the elements of x where ids are i.
 
     Empty segments are -inf, or the smallest integer. Equal largest elements share the
-    gradient.
+    gradient. Whether a segment with NaN gives NaN is not defined: `mtf.check_numerics`
+    finds NaN before.
 
     Args:
       x: a tensor with all dimensions of ids.
@@ -172,7 +173,7 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     of the new `dim` is the smallest of the elements of x where ids are i.
 
     Empty segments are inf, or the largest integer. Equal smallest elements share the
-    gradient. Arguments and errors are those of `segment_sum`.
+    gradient. NaN, arguments and errors are as in `segment_max`.
     """
     dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
     return apply(

@@ -246,6 +246,9 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
     """Returns the k largest values along `dim` and their indices, the largest first: both
     [..., k], without `dim`.
 
+    NaN has no order: where x has some, the result is not defined, and may depend on the
+    layout; the indices are valid. `mtf.check_numerics` finds NaN before.
+
     Args:
       x: a tensor [..., dim, ...] of real numbers.
       dim: the name of the dimension that is searched.
@@ -262,7 +265,7 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
 
 def argmax(x: Tensor, dim: str) -> Tensor:
     """Returns the index of the largest element along `dim`, the lowest among equals:
-    x [..., dim, ...] -> int32 [...].
+    x [..., dim, ...] -> int32 [...]. NaN has no order: as in `top_k`.
 
     Raises:
       ShapeError: x lacks `dim`, or `dim` has no elements.

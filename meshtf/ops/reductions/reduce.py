@@ -155,7 +155,9 @@ class Reduce(Op):
             # The sum of these over shards is the global mean. A shard counts with its padding,
             # which is 0.
             local_size = math.prod(map(context.local_size, self.dims))
-            y = y * (local_size / math.prod(map(context.global_size, self.dims)))
+            global_size = math.prod(map(context.global_size, self.dims))
+            if global_size:  # otherwise y is NaN, the mean of nothing
+                y = y * (local_size / global_size)
         return (y,)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
@@ -163,7 +165,7 @@ class Reduce(Op):
             return [broadcast(dy, x.shape)]
         if self.kind == "mean":
             count = x.shape.only(self.dims).size
-            return [broadcast(multiply(dy, 1 / count), x.shape)]
+            return [broadcast(multiply(dy, 1 / max(count, 1)), x.shape)]
         # Maximum or minimum: if several elements are equal to it, each gets an equal share
         # of the cotangent, as in TensorFlow.
         is_extreme = equal(x, y)
@@ -211,14 +213,14 @@ def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
 
 def reduce_max(x: Tensor, dims: Names | None = None) -> Tensor:
     """Returns the maximum over `dims`, by default all: x [..., dims] -> [...]. Equal
-    largest elements share the gradient.
+    largest elements share the gradient. It is NaN if an element is, under every layout.
     """
     return _reduce("max", x, dims)
 
 
 def reduce_min(x: Tensor, dims: Names | None = None) -> Tensor:
     """Returns the minimum over `dims`, by default all: x [..., dims] -> [...]. Equal
-    smallest elements share the gradient.
+    smallest elements share the gradient. It is NaN if an element is, under every layout.
     """
     return _reduce("min", x, dims)
 

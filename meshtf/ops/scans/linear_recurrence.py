@@ -176,13 +176,16 @@ def _num_shards_with_elements(context: LocalContext, dim: str) -> int:
 
 def last_element(y: Any, axis: int, reverse: bool) -> Any:
     """Returns the last element of y along `axis` in the order of the scan, in a tensor of
-    size 1 along `axis`. If y has the running results of a shard, it is the shard's total.
+    size 1 along `axis`; 0 if y is empty there. If y has the running results of a shard, it is
+    the shard's total.
 
     Args:
       y: a TensorFlow tensor.
       axis: the axis of the scan.
       reverse: whether the scan runs from the end, so that the last element has index 0.
     """
+    if y.shape[axis] == 0:
+        return tf.reduce_sum(y, axis, keepdims=True)
     last = slice(0, 1) if reverse else slice(-1, None)
     return y[(slice(None),) * axis + (last,)]
 

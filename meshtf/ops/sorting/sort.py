@@ -32,7 +32,8 @@ from meshtf.ops.sorting.sort_op import Sort
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
     """Returns x [..., dim, ...] sorted along `dim`, the smallest first.
 
-    The index of a NaN in the result is not defined.
+    NaN has no order: where x has some, the result is not defined, and may depend on the
+    layout. `mtf.check_numerics` finds NaN before.
 
     Args:
       x: a tensor of floats or integers.

@@ -347,6 +347,9 @@ def max_pool(
 ) -> Tensor:
     """Returns the largest element of each window of x; padding is never the largest.
 
+    Whether a window with NaN gives NaN is not defined: kernels of TensorFlow for CPUs leave
+    NaN out, those of XLA do not. `mtf.check_numerics` finds NaN before.
+
     Args:
       x: a tensor, such as [batch, h, w, c].
       window: the sizes of a window, by name: "h:2;w:2".

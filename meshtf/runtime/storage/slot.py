@@ -73,6 +73,9 @@ class Slot(Protocol):
     def free(self) -> None:
         """Releases the memory; the slot has no value until the next `assign`."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
+        """Returns a slot on the same device, with memory of its own and the same value."""
+
 
 class VariableKind(NamedTuple):
     """The properties that a tf.Variable has besides its value.
@@ -167,6 +170,15 @@ class TensorFlowSlot:
     def free(self) -> None:
         """Releases the memory: the value becomes a tensor without elements."""
         self._replace(tf.zeros([0], self.kind.dtype))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TensorFlowSlot:
+        """Returns a slot with the same value; TensorFlow copies the memory when one of the
+        two is next written.
+        """
+        (slot,) = make_slots(
+            [self.value_on(self.device)], [self.device], self.kind.trainable
+        )
+        return slot
 
     def _replace(self, value: Any) -> None:
         """Assigns a value of any shape, which `tf.Variable.assign` would refuse."""

@@ -20,6 +20,7 @@ from meshtf.names import Shape
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.storage.sharding import ShardKey, region, shard_keys
 from meshtf.runtime.storage.slot import Slot, TensorFlowSlot, make_slots
+from meshtf.runtime.storage.write_times import record_write
 
 # The region of a global array that a shard covers: a slice for each dimension.
 Region = tuple[slice, ...]
@@ -70,6 +71,24 @@ class SlotHolder(Protocol):
 
     def read(self) -> list[Any]:
         """Returns each position's shard as a TensorFlow tensor."""
+
+
+def use_value_of(variable: Any, other: Any) -> None:
+    """Makes the value of one variable that of another, of the same shape and placement, which
+    must not be used any more.
+
+    Args:
+      variable: the `SlotHolder` whose value is replaced.
+      other: the `SlotHolder` with the value.
+    """
+    record_write(variable)
+    slots: Sequence[Slot | None] = variable.slots()
+    if not all(slot is None or isinstance(slot, TensorFlowSlot) for slot in slots):
+        variable.use_slots(other.slots())  # programs look slots up in each call
+        return
+    for slot, other_slot in zip(slots, other.slots()):
+        if slot is not None:
+            slot.assign(other_slot.value_on(slot.device))
 
 
 def tensorflow_slots(variable: Any) -> Sequence[Any]:

@@ -93,3 +93,57 @@ def test_what_is_refused(mesh):
         mtf.reduce_logsumexp(mtf.cast(x, "int32"))
     with pytest.raises(mtf.ShapeError, match="cannot be broadcast"):
         mtf.broadcast(x, "a:4;c:6")
+
+
+@pytest.mark.parametrize("layout", ["a:x", "b:x", "b:x+y", "a:x; b:y"])
+@pytest.mark.parametrize("axes", ["x:2;y:2", "x:3;y:1"])
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+def test_extremes_with_nan_are_nan_under_every_layout(layout, axes, devices, dtype):
+    mesh = mtf.Mesh(axes, layout, devices=devices)
+    rows = [
+        [1, np.nan, 3, 2, 4],
+        [np.nan] * 5,
+        [np.inf, 1, -np.inf, 0, np.nan],
+        [-np.inf] * 5,
+        [np.inf] * 5,
+        [-3, -1, -2, -5, -4],
+    ]
+    array = np.array(rows, "float32")
+    if dtype == "int32":
+        array = np.nan_to_num(array, posinf=9, neginf=-9)
+    array = np.stack([array, -array])  # NaN of both signs
+
+    def extremes(x):
+        x = mtf.cast(x, dtype)
+        y = [mtf.reduce_max(x, "b"), mtf.reduce_min(x, "b"), mtf.reduce_max(x)]
+        return [mtf.cast(z, "float64") for z in y]
+
+    have = mtf.function(extremes, mesh=mesh, x="s;a;b")(array)
+    for one, want in zip(have, [array.max(-1), array.min(-1), array.max()]):
+        np.testing.assert_equal(one.numpy(), want)
+
+
+@pytest.mark.parametrize("axes", ["x:4", "x:3", "stage:2;x:2"])
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+def test_an_empty_batch(axes, devices):
+    mesh = mtf.Mesh(axes, "batch:x", devices=devices)
+    w = mtf.Variable(mesh, "d:4;o:3", "normal", name="w")
+
+    @mtf.function(mesh=mesh, x="batch;d", labels="batch")
+    def results(x, labels):
+        y = mtf.einsum([x, w], "batch;o")
+        loss = mtf.reduce_sum(mtf.cross_entropy(y, labels, "o"))
+        (gradient,) = mtf.gradients([loss + mtf.reduce_mean(y) * 0.0], [w])
+        rows = [mtf.softmax(y, "o"), mtf.sort(x, "d"), mtf.concat([x, x], "batch")]
+        return loss, gradient, mtf.reduce_mean(y), rows, mtf.cumsum(x, "batch")
+
+    labels = np.zeros(0, "int32")
+    loss, gradient, mean, rows, sums = results(np.zeros((0, 4), "float32"), labels)
+    assert float(loss) == 0
+    assert np.isnan(mean)
+    np.testing.assert_equal(gradient.numpy(), np.zeros((4, 3)))
+    assert [y.numpy().shape for y in (*rows, sums)] == [(0, 3), *[(0, 4)] * 3]
+    eager = mtf.asarray(mesh, np.zeros((0, 4), "float32"), "batch;d")
+    assert float(eager.sum()) == 0
+    assert np.isnan(eager.mean())

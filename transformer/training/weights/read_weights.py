@@ -17,7 +17,7 @@ import meshtf as mtf
 from transformer.convert.source_files import read_run_files, write_run_files
 from transformer.data import Data
 from transformer.models.base import Model
-from transformer.training.run_record import check_vocabulary
+from transformer.training.run_record import averages_in, check_vocabulary
 
 _MAX_LINES = 12  # the most lines of each kind of difference in an error message
 
@@ -102,7 +102,8 @@ def restore(path: str, model: Model) -> dict[str, Any]:
             "its folder."
         )
     # `partly`: the checkpoint also has variables of the optimizer, which are not read.
-    return mtf.checkpoints.restore(path, variables, partly=True)
+    averages = averages_in(path, model.variables)
+    return mtf.checkpoints.restore(path, variables, partly=True, renames=averages)
 
 
 def _differences(

@@ -70,6 +70,12 @@ class VariableArray:
         self._shards = None
         self._gathered = None
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> VariableArray:
+        """Returns the same value in memory of its own."""
+        raise_all(self.mesh)
+        with memory_errors("the copy of a variable"):
+            return VariableArray(self.layout, self.array.copy(), self.mesh)
+
     def local_shard(self, position: int) -> Any:
         """Returns the `jax.Array` of one position of this process."""
         # The shards are not cached: jax cannot donate the memory of an array with views.

@@ -155,12 +155,21 @@ def _as_exported(
         return tuple(jax.numpy.zeros(y.local_sizes, y.dtype) for y in outputs)
 
     template.__name__ = name
-    shapes = [jax.ShapeDtypeStruct(x.local_sizes, x.dtype) for x in inputs]
+    shapes = [
+        jax.ShapeDtypeStruct(x.local_sizes, x.dtype) for x in inputs if _has_elements(x)
+    ]
     # By default jax leaves unused arguments out.
     jitted = jax.jit(template, keep_unused=True)
     platform = _export_platform(mesh.devices.flat[0])
     exported = jax.export.export(jitted, platforms=[platform])(*shapes)
     return dataclasses.replace(exported, mlir_module_serialized=module)
+
+
+def _has_elements(layout: ModuleLayout) -> bool:
+    """Returns whether an input is an argument of the module: TensorFlow takes tensors without
+    elements, such as those of an empty batch, for constants.
+    """
+    return 0 not in layout.local_sizes
 
 
 def _export_platform(device: Any) -> str:
@@ -184,6 +193,7 @@ def _on_all_devices(
         local = [
             shard.reshape(x.local_sizes)
             for shard, x in zip(shards, inputs, strict=True)
+            if _has_elements(x)
         ]
         results = exported.call(*local)
         return tuple(

@@ -66,13 +66,15 @@ def without_communication() -> Iterator[None]:
 
 def all_reduce(x: Any, groups: Groups, kind: str) -> Any:
     """Returns the reduction ("sum", "max" or "min") of x over the replicas of a group."""
-    return _call(
-        x,
+    terms = x if kind == "sum" else _ordered_integers(x, kind)
+    y = _call(
+        terms,
         "all_reduce",
         shape=x.shape,
         attributes=f"replica_groups = {_table(groups)}",
-        region=_region(x, kind),
+        region=_region(terms, kind),
     )
+    return y if kind == "sum" else _from_ordered_integers(y, x.dtype)
 
 
 def reduce_scatter(
@@ -84,15 +86,17 @@ def reduce_scatter(
     """Returns the j-th shard along `axis` of the reduced tensor, on replica j of each
     group.
     """
-    return _call(
-        x,
+    terms = x if kind == "sum" else _ordered_integers(x, kind)
+    y = _call(
+        terms,
         "reduce_scatter",
         shape=_scaled_shape(x, axis, factor=1 / len(groups[0])),
         attributes=(
             f"scatter_dimension = {axis} : i64, replica_groups = {_table(groups)}"
         ),
-        region=_region(x, kind),
+        region=_region(terms, kind),
     )
+    return y if kind == "sum" else _from_ordered_integers(y, x.dtype)
 
 
 def all_gather(x: Any, groups: Groups, axis: int) -> Any:
@@ -166,6 +170,8 @@ def _call(
       region: for a reduction, the region that combines two elements.
     """
     sizes = [int(size) for size in shape]
+    if 0 in sizes:  # an empty batch; StableHLO refuses some of these
+        return tf.zeros(sizes, x.dtype)
     if _leaves_out.get():
         return _local_result(x, sizes)
     attributes = f"{attributes}, {_CHANNEL}"
@@ -180,6 +186,35 @@ def _call(
   }}
 }}"""
     return call_stablehlo(x, module, sizes)
+
+
+def _ordered_integers(x: Any, kind: str) -> Any:
+    """Returns integers in the order of the floats x, where NaN is the largest for the kind
+    "max" and the smallest for "min"; other tensors as they are.
+
+    The collectives of XLA for CPUs, and of NCCL, leave NaN out of a maximum: a device would
+    have the maximum of the other shards, or -inf.
+    """
+    if not x.dtype.is_floating:
+        return x
+    if x.dtype.size < 4:
+        x = tf.cast(x, tf.float32)
+    integer = tf.int64 if x.dtype == tf.float64 else tf.int32
+    bits = tf.bitcast(x, integer)
+    # The bits of a float are its sign, and then its size.
+    ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
+    of_nan = integer.max if kind == "max" else integer.min
+    return tf.where(tf.math.is_nan(x), tf.constant(of_nan, integer), ordered)
+
+
+def _from_ordered_integers(y: Any, dtype: tf.DType) -> Any:
+    """Returns the floats of a data type that `_ordered_integers` gave the integers of."""
+    if not dtype.is_floating:
+        return y
+    integer = y.dtype
+    bits = tf.where(y < 0, tf.bitwise.bitwise_xor(y, integer.max), y)
+    as_float = tf.float64 if integer == tf.int64 else tf.float32
+    return tf.cast(tf.bitcast(bits, as_float), dtype)
 
 
 def _local_result(x: Any, sizes: Sequence[int]) -> Any:
