@@ -108,14 +108,16 @@ def weighted_mean(x: Tensor, weights: Tensor | None = None) -> Tensor:
     x = as_tensor("x", x)
     if weights is None:
         return reduce_mean(x)
-    weights = cast(as_tensor("weights", weights), accumulation_dtype(x.dtype))
+    dtype = x.dtype
+    x = cast(x, accumulation_dtype(dtype))
+    weights = cast(as_tensor("weights", weights), x.dtype)
     # Each weight applies to every entry of the dimensions that weights lack.
     entries_per_weight = x.shape.without(*weights.shape.names).size
     total_weight = reduce_sum(weights) * float(entries_per_weight)
     batch_weight = mean_over_microbatches(total_weight)
     # If all weights are 0, the mean is 0, not NaN.
     mean = reduce_sum(x * weights) / maximum(batch_weight, 1e-9)
-    return cast(mean, x.dtype)
+    return cast(mean, dtype)
 
 
 def label_weights(labels: Tensor, weights: Tensor | None = None) -> Tensor | None:

@@ -33,13 +33,16 @@ def programs(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
 @st.composite
 def microbatches(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
     """Gradients of a batch in parts, of ops that treat each row of the batch
-    by itself.
+    by itself; the loss may be a weighted mean.
     """
     w, axes = _start(draw, draw(st.sampled_from([2, 4])))
     _inputs(w, ["d", "e", "t"], first="batch")
+    weights = _weights(w)
     w.statements(4)
+    y = w.value(lambda x: "batch" in w.dims(x)) if weights else None
+    loss = w.emit(f"mtf.layers.weighted_mean({y}, {weights})", ()) if y else ""
     return _finish(
-        w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.microbatches
+        w, axes, draw(st.sampled_from(modes)), 1, loss, microbatches=w.microbatches
     )
 
 
@@ -87,8 +90,14 @@ def pipelines(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
     )
     names = [x for x in w.scope if x.startswith("x")]
     square = "lambda y, target: mtf.reduce_mean(mtf.square(y - target))"
+    weighted = (
+        "lambda y, target, k: mtf.layers.weighted_mean(mtf.square(y - target), k)"
+    )
     w.unused.clear()
-    if w.maybe():
+    weights = _weights(w)
+    if weights:
+        loss = w.emit(f"pipe.loss({weighted}, {names[0]}, {names[-1]}, {weights})", ())
+    elif w.maybe():
         loss = w.emit(f"pipe.loss({square}, {names[0]}, {names[-1]})", ())
     else:
         w.emit(f"pipe({names[0]})", dims)
@@ -155,6 +164,14 @@ def _inputs(
         w.experts = _variable(w, ("d", "expert")), _variable(w, ("expert", "d", "e"))
     w.unused.clear()
     return shape
+
+
+def _weights(w: Writer) -> str:
+    """Returns the source of weights of examples, 0 for some of them; "": there are none."""
+    ids = [x for x, (dims, _) in w.ids.items() if dims == ("batch",)]
+    if not ids or not w.maybe():
+        return ""
+    return f"mtf.cast({w.pick(ids)}, {w.dtype!r})"
 
 
 def _variable(w: Writer, dims: tuple[str, ...]) -> str:

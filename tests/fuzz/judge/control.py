@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -148,6 +149,12 @@ class Variable:
         """Returns the present value."""
         return self.views[-1]
 
+    def __deepcopy__(self, memo: Any) -> Variable:
+        """Returns a variable with a tensor of its own, which the tape tells apart."""
+        duplicate = copy.copy(self)
+        duplicate.views = [Named(tf.identity(x.value), x.dims) for x in self.views]
+        return duplicate
+
 
 for _name in ("add", "sub", "mul", "truediv", "gt", "radd", "rmul", "neg"):
     setattr(
@@ -249,8 +256,19 @@ def constant(mesh: Any, value: Any, dtype: str) -> Named:
     return Named(tf.constant(value, dtype), ())
 
 
+def weighted_mean(x: Any, weights: Any) -> Named:
+    """Returns the mean of x with weights of some of its dimensions; 0 if they are 0."""
+    spread = weights + x * 0.0
+    return ops.reduce_sum(x * weights) / elementwise.maximum(
+        ops.reduce_sum(spread), 1e-9
+    )
+
+
 layers = SimpleNamespace(
-    Repeat=Repeat, Reversible=Reversible, initializers=SimpleNamespace(zeros=None)
+    Repeat=Repeat,
+    Reversible=Reversible,
+    initializers=SimpleNamespace(zeros=None),
+    weighted_mean=weighted_mean,
 )
 pipeline = SimpleNamespace(GPipe=GPipe)
 
