@@ -43,6 +43,7 @@ from meshtf.errors import (
     ParseError,
     PlanError,
     ShapeError,
+    MicrobatchWarning,
     TraceWarning,
 )
 from meshtf.forecast import Forecast
@@ -377,6 +378,7 @@ __all__ = [
     "PlanError",
     "ShapeError",
     "LayoutWarning",
+    "MicrobatchWarning",
     "TraceWarning",
     # The version of this library
     "__version__",
