@@ -43,6 +43,7 @@ from meshtf.errors import (
     ParseError,
     PlanError,
     ShapeError,
+    MicrobatchWarning,
     TraceWarning,
 )
 from meshtf.forecast import Forecast
@@ -379,6 +380,7 @@ __all__ = [
     "PlanError",
     "ShapeError",
     "LayoutWarning",
+    "MicrobatchWarning",
     "TraceWarning",
     # The version of this library
     "__version__",

@@ -139,6 +139,10 @@ class TraceWarning(UserWarning):
     """A function is traced very often, although one trace would suffice."""
 
 
+class MicrobatchWarning(UserWarning):
+    """The loss of a batch depends on how it is divided into microbatches."""
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint is damaged or could not be written, and the program continues without it."""
 

@@ -15,9 +15,10 @@ divide by the weight of the full batch, which is computed before the loop.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Body,
     Graph,
@@ -30,7 +31,12 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_scalar, as_variables, check_nest
 from meshtf.names import Dimension, accumulation_dtype, nested
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.control.batch_means import EagerMeans, RecordedMeans, recorded_means
+from meshtf.ops.control.batch_means import (
+    EagerMeans,
+    RecordedMeans,
+    recorded_means,
+    stores_of,
+)
 from meshtf.ops.control.loops import recorded_scan, scan_and_sum
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
@@ -79,6 +85,7 @@ def accumulate_gradients(
 
     Raises:
       ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
+      PlanError: in a `mtf.function`, a weight of means in the loss depends on a variable.
     """
     loss_of = as_callable("loss_of", loss_of)
     variables = as_variables("variables", variables)
@@ -184,6 +191,9 @@ class _Accumulation:
             batch_means = self.means.again()
         with context(batch_means=batch_means):
             loss, calls = self.loss(*xs)
+        if isinstance(batch_means, RecordedMeans):
+            batch_means.warn_of_divisors(loss)
+            _check_weights(batch_means.terms.values(), self.variables)
         all_grads = gradients([loss], self.variables)
         grads = [dx for dx in all_grads if dx is not None]
         self.facts.deferred_calls = calls
@@ -208,6 +218,25 @@ class _BodyFacts:
     has_grad: list[bool] = dataclasses.field(default_factory=list)
     dtypes: list[str] = dataclasses.field(default_factory=list)
     deferred_calls: list[DeferredCall] = dataclasses.field(default_factory=list)
+
+
+def _check_weights(weights: Iterable[Tensor], variables: Sequence[Any]) -> None:
+    """Raises PlanError if a weight of means depends on a variable: the gradients of a
+    microbatch take the weight of the batch as a constant.
+    """
+    names = {id(variable): variable.name for variable in variables}
+    for weight in weights:
+        for store in stores_of(weight):
+            if id(store) in names:
+                raise PlanError(
+                    explain_error(
+                        f"a weight of the loss depends on {names[id(store)]!r}, and "
+                        "microbatches take the weight of the batch as a constant.",
+                        tensor=repr(weight),
+                        source=weight.node.source,
+                        way_out="Use mtf.stop_gradient(weights), or one microbatch.",
+                    )
+                )
 
 
 def _in_accumulation_dtype(x: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshtf.graph import Body, Tensor
+from meshtf.graph import Body, Tensor, apply
 from meshtf.graph.control_flow.call import BackwardBody, backward_body
 from meshtf.names import Dimension
 from meshtf.ops.control.batch_means import RecordedMeans, means_of_sums
-from meshtf.ops.control.layout_region import relayout, stage
+from meshtf.ops.control.layout_region import Relayout, relayout, stage
 from meshtf.ops.control.loops import stack_and_sum
 from meshtf.ops.control.microbatch import MICROBATCH, DeferredCall
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
@@ -125,6 +125,8 @@ def means_of_chunks(
             with stage(chunk.stage):
                 xs = [relayout(values[x]) for x in part.arguments]
                 sums, stacks = stack_and_sum(part, xs, dim, num_sums=len(symbols))
+                # Moved to this stage are the inputs, and the cotangents of the outputs.
+                stacks = [apply(Relayout(), y) for y in stacks]
             means.update(zip(symbols, means_of_sums(sums, microbatches)))
             values.update(zip(part.results[len(symbols) :], stacks))
         # What no mean depends on has no value here.

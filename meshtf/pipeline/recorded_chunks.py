@@ -177,6 +177,8 @@ class RecordedChunks:
             with deferred_calls() as deferred, context(batch_means=means):
                 output = run_layers(*xs)
             output_and_deferred.extend([output, deferred, means])
+            if loss_of is not None:
+                means.warn_of_divisors(output)
             deferred_tensors = [x for entry in deferred for x in entry.tensors]
             return [*nested.flatten(output), *deferred_tensors]
 

@@ -98,3 +98,35 @@ def test_targets_of_other_dimensions_are_refused():
             "mtf.broadcast",
         ):
             loss(x, mtf.reduce_sum(x, "c"))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_negative_labels_are_ignored(mesh, rng, weighted):
+    logits = rng.normal(size=(4, 6)).astype("float32")
+    labels = np.array([2, -1, 0, -100], "int32")
+    weights = np.array([1, 2, 0.5, 3], "float32")
+
+    def ours(x, y, *w):
+        return layers.softmax_cross_entropy(x, y, "c", weights=w[0] if w else None)
+
+    def theirs(x, y, w=np.ones(4, "float32")):
+        counted = np.where(y >= 0, w, 0).astype("float32")
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(np.maximum(y, 0), x)
+        return tf.reduce_sum(losses * counted) / counted.sum()
+
+    check(mesh, ours, theirs, logits, labels, *([weights] if weighted else []))
+
+
+def test_ignored_labels_do_not_count():
+    mesh = mtf.Mesh("")
+    logits = mtf.zeros(mesh, "batch:4 c:4")
+    labels = mtf.asarray(mesh, np.array([0, 1, 2, -1], "int32"), "batch")
+    loss = layers.softmax_cross_entropy(logits, labels, "c")
+    np.testing.assert_allclose(float(loss), np.log(4), rtol=1e-6)
+    ignored = layers.softmax_cross_entropy(logits, labels * 0 - 1, "c")
+    assert float(ignored) == 0.0
+    # Independent labels follow the same rule.
+    targets = mtf.asarray(mesh, np.array([[0, 1], [-1, -1]], "int32"), "batch;c")
+    scores = mtf.zeros(mesh, "batch:2 c:2")
+    binary = layers.sigmoid_cross_entropy(scores, targets)
+    np.testing.assert_allclose(float(binary), np.log(2), rtol=1e-6)

@@ -11,10 +11,11 @@ that the weights depend on; in eager mode, by a forward pass.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from meshtf.errors import DTypeError, PlanError, explain_error
+from meshtf.errors import DTypeError, MicrobatchWarning, PlanError, explain_error
 from meshtf.graph import (
     Body,
     Graph,
@@ -26,13 +27,22 @@ from meshtf.graph import (
     current_executor,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.graph.control_flow.body import BodyArgument, BodyGraph, dependencies
+from meshtf.graph.control_flow.body import (
+    BodyArgument,
+    BodyGraph,
+    dependencies,
+    used_tensors,
+)
+from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.recorder import latest_version
-from meshtf.names import Dimension, accumulation_dtype, is_floating
+from meshtf.names import Dimension, accumulation_dtype, has_gradient, is_floating
 from meshtf.ops.control.loops import stack_and_sum
 from meshtf.ops.control.microbatch import MICROBATCH
 from meshtf.ops.elementwise.add_n import add_n
+from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.where_cast_clip import cast
+
+_DIVISIONS = ("divide", "divide_no_nan")
 
 
 def mean_over_microbatches(x: Tensor) -> Tensor:
@@ -80,6 +90,7 @@ class RecordedMeans:
     Attributes:
       graph: the graph of the body.
       terms: {symbolic tensor that stands for a mean: the term of a microbatch}.
+      is_complete: whether no further mean can be asked for.
     """
 
     def __init__(self) -> None:
@@ -87,6 +98,7 @@ class RecordedMeans:
         assert isinstance(graph, BodyGraph)
         self.graph = graph
         self.terms: dict[Tensor, Tensor] = {}
+        self.is_complete = False
 
     def of(self, x: Tensor) -> Tensor:
         """Returns a symbolic tensor for the mean of x; x itself if all microbatches compute
@@ -99,6 +111,8 @@ class RecordedMeans:
             raise _unknown_in_advance(
                 x, "depends on what a loop or branch in the microbatch computes"
             )
+        if self.is_complete:
+            raise _unknown_in_advance(x, "is computed again in the backward pass")
         # It has the owner of tensors that the body captures, so it becomes a capture.
         node = Node(
             BodyArgument(x.spec),
@@ -115,6 +129,7 @@ class RecordedMeans:
 
     def used_by(self, bodies: Sequence[Body]) -> list[Tensor]:
         """Returns the symbolic tensors of the means that bodies capture."""
+        self.is_complete = True
         captures = {x for body in bodies for x in body.captures}
         return [mean for mean in self.terms if mean in captures]
 
@@ -139,6 +154,39 @@ class RecordedMeans:
         if any(x in self.terms for x in body.captures):
             raise _unknown_in_advance(results[0], "depends on another such mean")
         return body
+
+    def warn_of_divisors(self, loss: Tensor) -> None:
+        """Warns if a loss is divided by a scalar of the microbatch, such as a sum of weights.
+
+        Args:
+          loss: the loss of the microbatch, a tensor of the body.
+        """
+        for x in _ancestors(loss, self.graph):
+            op = x.node.op
+            if not isinstance(op, Binary) or op.fn not in _DIVISIONS:
+                continue
+            divisor = x.node.inputs[1]
+            if divisor.shape.names or not self._depends_on_inputs_only(divisor):
+                continue
+            warnings.warn(
+                explain_error(
+                    "the loss of a microbatch is divided by a sum over its own examples: the "
+                    "mean over microbatches is the loss of the batch only if all sums are "
+                    "equal.",
+                    source=x.node.source,
+                    way_out="Use mtf.layers.weighted_mean(losses, weights), or divide by "
+                    "mtf.mean_over_microbatches(weight).",
+                ),
+                MicrobatchWarning,
+                stacklevel=2,
+            )
+
+    def _depends_on_inputs_only(self, x: Tensor) -> bool:
+        """Returns whether x depends on arguments of the body, and on no captures."""
+        ancestors = _ancestors(x, self.graph)
+        nodes = [y.node for y in ancestors if not _is_argument(y)]
+        has_arguments = len(nodes) < len(ancestors)
+        return has_arguments and all(y in ancestors for y in used_tensors(nodes, []))
 
 
 def recorded_means(
@@ -218,15 +266,28 @@ class _Values:
         self._remaining = iter(values)
 
     def of(self, x: Tensor) -> Tensor:
-        """Returns the next mean.
+        """Returns the next mean."""
+        for mean in self._remaining:
+            return mean
+        raise _unknown_in_advance(x, "is computed again in the backward pass")
 
-        Raises:
-          PlanError: a gradient rule runs the code that asks for it again.
-        """
-        mean = next(self._remaining, None)
-        if mean is None:
-            raise _unknown_in_advance(x, "is asked for again by a gradient rule")
-        return mean
+
+def stores_of(x: Tensor) -> list[Any]:
+    """Returns the variables and arguments of a function that x has gradients to."""
+    stores = []
+    visited = set()
+    to_visit = [x]
+    while to_visit:
+        y = to_visit.pop()
+        node = latest_version(y.node)
+        if node in visited or not has_gradient(y.dtype):
+            continue
+        visited.add(node)
+        if isinstance(node.op, ReadOp):
+            stores.append(node.op.store)
+        elif not isinstance(node.op, GradientBarrier):
+            to_visit.extend(node.inputs)
+    return stores
 
 
 def _ancestors(x: Tensor, graph: Graph) -> dict[Tensor, None]:
@@ -261,7 +322,7 @@ def _unknown_in_advance(x: Tensor, why: str) -> PlanError:
             f"a weight, of which microbatches need the mean over the batch, {why}.",
             tensor=repr(x),
             source=Source.of_caller(),
-            way_out="Compute the weight outside of it, and let it return totals: "
-            "mtf.reduce_sum(total) / mtf.mean_over_microbatches(weight).",
+            way_out="Sum losses and weights apart, return both sums from the loop, and divide "
+            "after it: total / mtf.mean_over_microbatches(weight).",
         )
     )

@@ -10,6 +10,11 @@ def softmax(x):
     return y / y.sum(-1, keepdims=True)
 
 
+def over_groups(values, real):
+    """Returns the mean of a value for each group, weighted by the groups' tokens."""
+    return np.sum(values * real.sum(1)) / max(real.sum(), 1)
+
+
 def gshard_as_published(logits, real, u, capacity):
     """Algorithm 1 of GShard, with gates, counters and loss in its words."""
     groups, tokens, experts = logits.shape
@@ -36,7 +41,7 @@ def gshard_as_published(logits, real, u, capacity):
             if c[e2] < capacity and 2 * g2 > u[g, s]:
                 combine[g, s, e2, c[e2]] = g2
             c[e2] += 1
-    return combine, np.mean(losses), lost(combine, real, expected)
+    return combine, over_groups(losses, real), lost(combine, real, expected)
 
 
 def gshard_as_run(logits, real, u, capacity, threshold, normalize):
@@ -51,7 +56,7 @@ def gshard_as_run(logits, real, u, capacity, threshold, normalize):
     position_1 = np.cumsum(mask_1, 1) - mask_1
     count = np.maximum(real.sum(1), 1)[:, None]
     proxy = (raw * real[..., None]).sum(1) / count
-    aux = (mask_1.sum(1) / count * proxy).mean() * experts**2
+    aux = over_groups((mask_1.sum(1) / count * proxy).sum(1) * experts, real)
     if u is not None:
         mask_2 = mask_2 * (share > u * threshold)[..., None]
     position_2 = (
@@ -99,7 +104,7 @@ def token_choice(logits, real, k, capacity, normalize):
             experts
             * (f * (p[real_tokens].mean(0) if len(real_tokens) else 0 * f)).sum()
         )
-    return combine, np.mean(losses), lost(combine, real, k)
+    return combine, over_groups(losses, real), lost(combine, real, k)
 
 
 def experts_choose(logits, real, capacity):
@@ -114,12 +119,10 @@ def experts_choose(logits, real, capacity):
             for c, s in enumerate(np.argsort(-p[:, e], kind="stable")[:capacity]):
                 combine[g, s, e, c] = max(p[s, e], 0.0)
     alone = real & ~combine.any((-1, -2))
-    return combine, np.mean(alone.sum(1) / np.maximum(real.sum(1), 1))
+    return combine, over_groups(alone.sum(1) / np.maximum(real.sum(1), 1), real)
 
 
 def lost(combine, real, choices):
-    """Returns the share of a group's choices that have no slot, the mean
-    over groups.
-    """
+    """Returns the share of all choices of tokens that have no slot."""
     kept = (combine > 0).sum((1, 2, 3)) / np.maximum(choices * real.sum(1), 1)
-    return np.mean(np.where(real.any(1), 1 - kept, 0))
+    return over_groups(1 - kept, real)
