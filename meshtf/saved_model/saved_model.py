@@ -38,13 +38,17 @@ from meshtf.partition import Program, ReadStep, build, walk
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import unique_names
 from meshtf.runtime.storage.atomic_folder import atomic_folder
+from meshtf.saved_model.mapped_dimension import batch_axes
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value
+from meshtf.saved_model.sizes import BatchAxes, check_sizes, in_chunks
 
 _DIMS_FILE = "dims.json"  # the names and sizes of dimensions
 _TENSORFLOW_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 
 
-def export_saved_model(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedModel:
+def export_saved_model(
+    fn: Callable[..., Any], *args: Any, any_size: str | None = None, **kwargs: Any
+) -> SavedModel:
     """Returns a SavedModel of the call fn(*args, **kwargs), with the signature
     "serving_default".
 
@@ -53,18 +57,24 @@ def export_saved_model(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Sav
     `tokens` in a dict `batch`). Its outputs have the names of the keys of the result, or
     "output_0", "output_1", ... Sizes are those of the arguments, which need not be
     divisible by the size of any mesh axis; `SavedModel.add` adds a signature for other
-    sizes.
+    sizes. Inputs of other sizes are an error.
 
     Args:
       fn: a `mtf.function`, or a function of tensors; it may read variables of any mesh.
       *args: the arguments of the call. Only the shape and data type of an array are used,
         so it may be a `tf.TensorSpec`. Python values become constants of the model.
+      any_size: a dimension, such as "batch", along which the signature takes any number of
+        entries, if each entry of the results depends on one entry of the arguments: it
+        computes chunks of the size in the call, the last one filled up with copies of an
+        entry. So servers can batch requests. None: all sizes are those of the call.
       **kwargs: the keyword arguments of the call, in the same way.
 
     Raises:
-      PlanError: the function writes a variable, prints, or writes a summary.
+      PlanError: the function writes a variable, prints, or writes a summary; or an op does
+        not map along `any_size`.
+      ShapeError: no argument has the dimension `any_size`, or it has no entries.
     """
-    return SavedModel().add("serving_default", fn, *args, **kwargs)
+    return SavedModel().add("serving_default", fn, *args, any_size=any_size, **kwargs)
 
 
 class _Signature(NamedTuple):
@@ -74,11 +84,13 @@ class _Signature(NamedTuple):
       program: the program, for a mesh of one position.
       inputs: the store that the program reads each input from, by the name of the input.
       outputs: the shape and data type of each output, by the name of the output.
+      batch: the axes of a batch of any size; None: all sizes are fixed.
     """
 
     program: Program
     inputs: dict[str, Store]
     outputs: dict[str, Spec]
+    batch: BatchAxes | None = None
 
     def stores(self) -> Iterable[Store]:
         """Returns the stores that the program reads, such as variables, without the inputs
@@ -99,22 +111,46 @@ class _Signature(NamedTuple):
           values: the value of each store in `stores`: a tf.Variable or an array.
         """
 
-        def run(**inputs: Any) -> dict[str, Any]:
+        def run_program(inputs: dict[str, Any]) -> dict[str, Any]:
             """Runs the program, and returns its outputs by name."""
             arguments = {store: inputs[name] for name, store in self.inputs.items()}
             results = SingleDevice(self.program, values | arguments).run()
             return dict(zip(self.outputs, results))
 
+        def run(**inputs: Any) -> dict[str, Any]:
+            """Checks the inputs, and returns the outputs by name."""
+            checked = {
+                name: check_sizes(name, x, self._sizes(name))
+                for name, x in inputs.items()
+            }
+            if self.batch is None:
+                return run_program(checked)
+            return in_chunks(run_program, checked, self.outputs, self.batch)
+
         input_specs = {}
         for name, store in self.inputs.items():
             dtype = tf.as_dtype(store.spec.dtype)
-            input_specs[name] = tf.TensorSpec(store.spec.shape.sizes, dtype, name)
+            input_specs[name] = tf.TensorSpec(self._sizes(name), dtype, name)
         return tf.function(run, autograph=False).get_concrete_function(**input_specs)
+
+    def _sizes(self, name: str) -> list[int | None]:
+        """Returns the sizes of an input; None: any size."""
+        sizes: list[int | None] = list(self.inputs[name].spec.shape.sizes)
+        if self.batch is not None and name in self.batch.inputs:
+            sizes[self.batch.inputs[name]] = None
+        return sizes
 
     def dims(self) -> dict[str, Any]:
         """Returns the named shapes of inputs and outputs, as data for JSON."""
         inputs = {name: _shape_data(store.spec) for name, store in self.inputs.items()}
         outputs = {name: _shape_data(spec) for name, spec in self.outputs.items()}
+        if self.batch is not None:
+            for data, axes in (
+                (inputs, self.batch.inputs),
+                (outputs, self.batch.outputs),
+            ):
+                for name, axis in axes.items():
+                    data[name]["shape"][axis][1] = None  # any size
         return {"inputs": inputs, "outputs": outputs}
 
 
@@ -156,6 +192,7 @@ class SavedModel:
         signature: str,
         fn: Callable[..., Any],
         *args: Any,
+        any_size: str | None = None,
         **kwargs: Any,
     ) -> SavedModel:
         """Adds the call fn(*args, **kwargs) as a signature, and returns the model.
@@ -164,10 +201,11 @@ class SavedModel:
           signature: the name of the signature.
           fn: the function, as in `export_saved_model`.
           *args: the arguments of the call, as in `export_saved_model`.
+          any_size: a dimension that may have any size, as in `export_saved_model`.
           **kwargs: the keyword arguments of the call.
 
         Raises:
-          PlanError: the function writes a variable, prints, or writes a summary.
+          PlanError, ShapeError: as in `export_saved_model`.
         """
         signature = as_text("signature", signature)
         function, args = as_function(fn, args)
@@ -180,10 +218,16 @@ class SavedModel:
         input_names = _identifiers(store.name for store in recording.arguments)
         output_names = _identifiers(name for name, _ in recording.named_results)
         output_specs = [y.spec for _, y in recording.named_results]
+        batch = None
+        if any_size is not None:
+            batch = batch_axes(
+                as_text("any_size", any_size), recording, input_names, output_names
+            )
         self._signatures[signature] = _Signature(
             program=program,
             inputs=dict(zip(input_names, recording.arguments)),
             outputs=dict(zip(output_names, output_specs)),
+            batch=batch,
         )
         return self
 

@@ -249,10 +249,12 @@ def test_a_graph_is_as_lean_as_one_by_hand(tmp_path):
     hand = tf.Module()
     hand.w1 = tf.Variable(w1.numpy())
     hand.w2 = tf.Variable(w2.numpy())
-    run = tf.function(
-        lambda x: {"y": tf.matmul(tf.nn.relu(tf.matmul(x, hand.w1)), hand.w2)},
-        input_signature=[tf.TensorSpec([8, 8])],
-    )
+
+    @tf.function(input_signature=[tf.TensorSpec([8, 8])])
+    def run(x):
+        x = tf.ensure_shape(x, [8, 8])  # a loaded signature does not check it
+        return {"y": tf.matmul(tf.nn.relu(tf.matmul(x, hand.w1)), hand.w2)}
+
     tf.saved_model.save(hand, str(tmp_path / "hand"), {"serving_default": run})
     ours, by_hand = (
         [Counter(n.op for n in f.node_def) for f in functions_of(tmp_path / name)]

@@ -85,6 +85,7 @@ def values(t: SimpleNamespace) -> dict[str, Call]:
         "Module.scope": call(on=mtf.Module("m")),
         "Module.outer_scope": call(on=mtf.Module("m")),
         "Module.summary": call(on=mtf.Module("m")),
+        "Module.clone": call("n", on=mtf.Module("m"), takes={"name": "none"}),
         "Function.__call__": call(t.x, on=t.function, own=("args",)),
         "Function.lower": call(t.x, on=t.function, own=("args",)),
         "Function.explain": call(t.x, on=t.function, own=("args",)),

@@ -27,6 +27,13 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
         "ParameterGroups": call(variables, rules),
         "Optimizer": call(variables, 0.1, [{}, {}], "o", takes=_BOTH),
     }
+    average = _O.ExponentialMovingAverage(variables, 0.9)
+    averages = {
+        "ExponentialMovingAverage.update": call(variables, t.step, on=average),
+        "ExponentialMovingAverage.applied_to": call(
+            variables, on=average, then=lambda context: context.__enter__()
+        ),
+    }
     for name, c in constructors.items():
         one = getattr(_O, name)(*c.args)
         calls |= {
@@ -43,7 +50,8 @@ def optimizers(t: SimpleNamespace) -> dict[str, Call]:
                 t.b, t.grads[1], one.slots["b"], one.step_scalars(t.one, t.step), on=one
             )
     return (
-        named(constructors)
+        named(constructors | {"ExponentialMovingAverage": call(variables, 0.9)})
+        | averages
         | calls
         | {
             "accumulate_gradients": call(
