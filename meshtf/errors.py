@@ -93,6 +93,12 @@ class WriteError(CheckpointError):
     """A checkpoint could not be written; earlier checkpoints are unchanged."""
 
 
+class IndexRangeError(MeshtfError, IndexError):
+    """An index that a program computes with is out of range, such as an id that a table
+    lacks. It is a `tf.errors.InvalidArgumentError` as well.
+    """
+
+
 class NumericsError(MeshtfError, ArithmeticError):
     """A tensor contains NaN or infinity."""
 

@@ -287,8 +287,8 @@ def gather(
     [*ids, *(table without dim and names of ids)].
 
     Names that table and ids share are batch dimensions. An index that is not in [0, size
-    of `dim`) raises TensorFlow's InvalidArgumentError when the program runs, which names
-    the op, the line and the index. XLA cannot raise errors: there the result for such an
+    of `dim`) raises IndexRangeError when the program runs, which names the op, the line and
+    the index. XLA cannot raise errors: there the result for such an
     index is NaN, or the smallest integer.
 
     Args:

@@ -2,7 +2,8 @@
 
 If an op fails on one of several devices, TensorFlow often reports only the other devices,
 whose ops it cancelled. So the program is run again, op by op, until the op fails again or
-the first update of a variable is reached.
+the first update of a variable is reached. Updates are left out where an index is out of range,
+since indices rarely depend on variables.
 
     raise explain_failure(error, mesh, segments, program.results)
 
@@ -24,7 +25,12 @@ from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.local_compute import TensorList, run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
-from meshtf.runtime.lowering.op_errors import NO_KERNEL, with_line
+from meshtf.runtime.lowering.op_errors import (
+    NO_KERNEL,
+    is_out_of_range,
+    with_line,
+    without_line,
+)
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import Caller, SegmentResult
@@ -48,7 +54,13 @@ class _RerunStopped(Exception):
 
 
 class _Rerun(PlacedExecutor):
-    """Runs a program op by op, up to its first update of a variable."""
+    """Runs a program op by op, up to its first update of a variable.
+
+    Attributes:
+      passes_updates: whether it goes on without the updates.
+    """
+
+    passes_updates = False
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
         """Executes the steps before a segment; raises `_RerunStopped` before updates."""
@@ -56,7 +68,7 @@ class _Rerun(PlacedExecutor):
             self.values.update(self.variables.read(phase.reads))
             for step in (*phase.slices, *phase.remaining):
                 self.execute(step)
-            if phase.writes:
+            if phase.writes and not self.passes_updates:
                 raise _RerunStopped
 
     def _write(self, step: WriteStep) -> list[Shards]:
@@ -70,8 +82,8 @@ def explain_failure(
     segments: Sequence[Segment],
     results: Sequence[Value],
 ) -> tf.errors.OpError:
-    """Returns an error that names the op that failed; `error` itself if no op fails in a
-    second run.
+    """Returns an error that names the op that failed; `error` without one if no op fails in a
+    second run, see `without_line`.
 
     Args:
       error: the error of a call of the program.
@@ -84,18 +96,20 @@ def explain_failure(
     # not depend on one op, so the program is not run again.
     caused_by_values = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
     if not isinstance(error, caused_by_values) or num_hosts > 1:
-        return error
+        return without_line(error)
     make_caller = _caller_of_ops
     if NO_KERNEL in error.message:
         make_caller = _caller_of_compiled_ops
     try:
-        _Rerun(mesh, segments, make_caller).run(results)
+        rerun = _Rerun(mesh, segments, make_caller)
+        rerun.passes_updates = is_out_of_range(error)
+        rerun.run(results)
     except _RerunStopped as stopped:
         if stopped.node is not None and stopped.problem is not None:
             return with_line(stopped.node, stopped.problem)
     except Exception:  # another problem of the second run: report the first error
         pass
-    return error
+    return without_line(error)
 
 
 def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:

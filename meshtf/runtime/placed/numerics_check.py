@@ -38,6 +38,7 @@ from meshtf.partition import (
     WriteStep,
 )
 from meshtf.runtime.placed.checked_tensor import CheckedTensor
+from meshtf.runtime.lowering.op_errors import with_line
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import run_directly
@@ -126,15 +127,17 @@ class CheckingExecutor(PlacedExecutor):
         outputs.
         """
         for compute in segment.computes:
-            super()._call(
-                Segment(
-                    before=(),
-                    computes=(compute,),
-                    stage=segment.stage,
-                    ins=tuple(compute.inputs),
-                    outs=compute.outs,
-                )
+            single = Segment(
+                before=(),
+                computes=(compute,),
+                stage=segment.stage,
+                ins=tuple(compute.inputs),
+                outs=compute.outs,
             )
+            try:
+                super()._call(single)
+            except tf.errors.InvalidArgumentError as error:
+                raise with_line(compute.node, error) from None
             # Statistics that shards exchange are no outputs of an op.
             if not compute.makes_statistics:
                 self._check(

@@ -63,7 +63,7 @@ class _EagerProgram:
         """Returns the outputs of a node.
 
         Raises:
-          InvalidArgumentError: an index was out of range, here or in the call of a function
+          IndexRangeError: an index was out of range, here or in the call of a function
             that computed an input.
         """
         assert node.mesh is not None
@@ -85,7 +85,7 @@ def run_on_devices(node: Node) -> list[ShardedValue] | None:
     """Returns the outputs of a node that ran on the devices; None: it runs on the host.
 
     Raises:
-      InvalidArgumentError: an index is out of range.
+      IndexRangeError: an index is out of range.
     """
     mesh = node.mesh
     assert mesh is not None

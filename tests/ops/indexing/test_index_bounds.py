@@ -98,6 +98,37 @@ def test_is_refused_by_op_number_and_line(name, layout, recorded):
     run(ids_of(mesh, 1, 7, 0, 3))
 
 
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize("axes, layout", [("x:2", "b:x"), ("x:4", "b:x;v:x")])
+def test_is_an_error_of_meshtf_with_the_line_on_every_runtime(axes, layout, devices):
+    mesh = mtf.Mesh(axes, layout.split(";")[-1], devices=devices)
+    table = mtf.Variable(mesh, "v:8;d:3", mtf.layers.initializers.ones, "table")
+
+    def by_gather(ids):
+        return mtf.gather(table, ids, "v")
+
+    def after_an_update(ids):
+        table.assign(table * 1.0)
+        return mtf.reduce_sum(mtf.gather(table, ids, "v"))
+
+    def checked(ids):
+        with mtf.check_numerics():
+            return mtf.function(by_gather, mesh=mesh)(ids)
+
+    runs = [by_gather, checked]
+    runs += [mtf.function(f, mesh=mesh) for f in (by_gather, by_gradient, summed)]
+    runs.append(mtf.function(after_an_update, mesh=mesh))
+    for run in runs:
+        with pytest.raises(mtf.IndexRangeError) as error:
+            run(ids_of(mesh, 1, 8, 0, 3)).numpy()
+        assert isinstance(error.value, (IndexError, mtf.MeshtfError))
+        text = str(error.value)
+        assert "8 is not in [0, 8)" in text or "8 is out of range" in text
+        assert "test_index_bounds.py:" in text and "of the dimension" in text
+        assert ("may be NaN" in text) == (devices is not None and run is runs[-1])
+        run(ids_of(mesh, 1, 7, 0, 3)).numpy()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layers_and_other_types_of_numbers(layout):
     mesh = mesh_of(layout)

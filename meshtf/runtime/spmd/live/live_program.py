@@ -173,7 +173,8 @@ class LiveProgram:
         """
         if self._lowered.checks is None:
             return None
-        run = RunChecks(self._lowered.checks, outputs.pop())
+        records = [(self._lowered.checks, outputs.pop())]
+        run = RunChecks(records, writes=bool(self._lowered.written))
         add_run(self.mesh, run)
         return run
 

@@ -1,59 +1,75 @@
 """Checks that indices were in range in the runs of a live mesh. Since a call does not wait for
-the devices, the host reads the record of failed checks later.
+the devices, the host reads the records of failed checks later.
 
-    run = RunChecks(checks, array)       # of one call of a program
+    run = RunChecks([(checks, array)], writes=True)      # of one call of a program
     add_run(mesh, run)
     raise_ready(mesh)                    # before the next call: without waiting
     run.raise_failure()                  # before a result of the call is read: waits
     raise_all(mesh)                      # before a variable is read: waits
+
+A failure is raised once, whatever number of modules noticed it; afterwards only results of its
+call raise it.
 """
 
 from __future__ import annotations
 
 import collections
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from meshtf.errors import IndexRangeError
 from meshtf.mesh import Mesh
 from meshtf.runtime.spmd.live.host_copy import numpy_array
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
+
+# What is said of the variables that a call has written.
+_WRITTEN = (
+    "The devices went on: variables that the call wrote may be NaN now. Restore a checkpoint "
+    "before the next call (mtf.checkpoints.restore), or assign them."
+)
+_NOT_WRITTEN = "The call wrote no variables: the next call may follow at once."
 
 
 class RunChecks:
     """The checks of one call of a program.
 
     Args:
-      checks: the checks of the program.
-      record: the `jax.Array` with the record of failed checks (see `IndexChecks`), which the
-        devices may still compute.
+      records: for each module of the call, its checks, and the `jax.Array` with the record of
+        failed ones (see `IndexChecks`), which the devices may still compute.
+      writes: whether the call writes variables.
     """
 
-    def __init__(self, checks: IndexChecks, record: Any) -> None:
-        self._checks = checks
-        self._record: Any | None = record
+    def __init__(
+        self, records: Sequence[tuple[IndexChecks, Any]], writes: bool
+    ) -> None:
+        self._records = records
+        self._writes = writes
         self._error: tf.errors.OpError | None = None
         # Whether the error was raised once; afterwards only results of the call raise it.
         self._was_raised = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether the devices have computed the record."""
-        return self._record is None or bool(self._record.is_ready())
+        """Whether the devices have computed all records."""
+        return all(record.is_ready() for _checks, record in self._records)
 
     def raise_failure(self) -> None:
         """Raises the error of the first check that failed, if one did. Waits.
 
         Raises:
-          InvalidArgumentError: an index is out of range.
+          IndexRangeError: an index is out of range.
           DeviceMemoryError: the memory of a device did not suffice for the run.
         """
-        if self._record is not None:
-            # All devices have the same record.
-            local = self._record.addressable_shards[0].data
-            self._error = self._checks.failure(numpy_array(local))
-            self._record = None
+        records, self._records = self._records, ()
+        for checks, record in records:
+            if self._error is None:
+                # All devices have the same record.
+                local = numpy_array(record.addressable_shards[0].data)
+                consequence = _WRITTEN if self._writes else _NOT_WRITTEN
+                self._error = checks.failure(local, consequence)
         if self._error is not None:
             self._was_raised = True
             raise self._error
@@ -79,19 +95,30 @@ def raise_ready(mesh: Mesh) -> None:
     """Raises the error of the first run that failed, among the runs that have ended.
 
     Raises:
-      InvalidArgumentError: an index was out of range.
+      IndexRangeError: an index was out of range.
     """
     runs = _runs.get(mesh)
     while runs and runs[0].is_ready:
-        runs.popleft().raise_new_failure()
+        _raise_first(runs)
 
 
 def raise_all(mesh: Mesh) -> None:
     """Waits for all runs, and raises the error of the first that failed.
 
     Raises:
-      InvalidArgumentError: an index was out of range.
+      IndexRangeError: an index was out of range.
     """
     runs = _runs.get(mesh)
     while runs:
+        _raise_first(runs)
+
+
+def _raise_first(runs: collections.deque[RunChecks]) -> None:
+    """Removes the first run, and raises its error. The later runs began before anyone could
+    know of it: only their results raise errors.
+    """
+    try:
         runs.popleft().raise_new_failure()
+    except IndexRangeError:
+        runs.clear()
+        raise

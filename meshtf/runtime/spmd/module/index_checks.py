@@ -83,11 +83,14 @@ class IndexChecks:
         records = stablehlo_collectives.stack(self.record.read_value(), groups)
         self.record.assign(tf.gather(records, tf.argmin(records[:, 0])))
 
-    def failure(self, record: np.ndarray) -> tf.errors.OpError | None:
+    def failure(
+        self, record: np.ndarray, consequence: str = ""
+    ) -> tf.errors.OpError | None:
         """Returns the error of the check that failed first; None: none failed.
 
         Args:
           record: the value of the record after a run.
+          consequence: a sentence about the state after the run.
         """
         check_index, index = record.tolist()
         if check_index == _LARGEST:
@@ -95,4 +98,4 @@ class IndexChecks:
         node, interval = self._checks[check_index]
         message = f"the index {index} is not in {interval}"
         error = tf.errors.InvalidArgumentError(node_def=None, op=None, message=message)
-        return with_line(node, error)
+        return with_line(node, error, consequence)

@@ -1,7 +1,7 @@
 """The program of a compute task as a module, compiled for the devices of its stage.
 
 module = StageModule(task_program, mesh, ..., name="step forward.0", runs_once=False)
-results, new_variables, checks = module(variables, inputs)
+results, new_variables, records = module(variables, inputs)
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from meshtf.partition import Program, Value
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
 from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
 from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
-from meshtf.runtime.spmd.live.run_checks import RunChecks
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
     RECORD_SPEC,
@@ -77,7 +76,7 @@ class StageModule:
 
     def __call__(
         self, variables: Sequence[Any], inputs: Sequence[Any]
-    ) -> tuple[list[Any], list[Any], RunChecks | None]:
+    ) -> tuple[list[Any], list[Any], list[tuple[IndexChecks, Any]]]:
         """Starts the module on the devices and returns without waiting for them.
 
         Args:
@@ -85,16 +84,17 @@ class StageModule:
           inputs: the arrays of `task_program.inputs`.
 
         Returns:
-          (arrays of the results, new arrays of the variables, checks of this run)
+          (arrays of the results, new arrays of the variables, the checks with their record:
+          one pair or none)
         """
         record = [] if self._record_layout is None else [self._no_failure]
         outputs = self._call([*variables, *inputs, *record])
-        run_checks = None
+        records = []
         if self._checks is not None:
-            run_checks = RunChecks(self._checks, outputs.pop())
+            records.append((self._checks, outputs.pop()))
         results = outputs[: self._num_results]
         new_variables = outputs[self._num_results :]
-        return results, new_variables, run_checks
+        return results, new_variables, records
 
     def compile(self) -> None:
         """Compiles the module, unless it is compiled."""

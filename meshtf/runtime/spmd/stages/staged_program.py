@@ -10,7 +10,6 @@ computed. `LiveProgram` is the same for meshes without an axis of stages.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
 from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
+from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.stages.donated_inputs import with_donated_inputs
 from meshtf.runtime.spmd.stages.stage_arrays import (
     StageShards,
@@ -118,6 +118,7 @@ class StagedProgram:
         call = _Call(self, variables)
         for planned in self._tasks:
             call.run(planned)
+        call.add_checks()
         if not self._has_run:
             # If memory does not suffice, it is this call that fails.
             call.wait()
@@ -201,6 +202,8 @@ class _Call:
 
     Attributes:
       arrays: the `jax.Array` of each value that later tasks, or the caller, need.
+      check: a function that raises the error of this call, if an index was out of range; None:
+        nothing is checked.
     """
 
     def __init__(
@@ -209,18 +212,12 @@ class _Call:
         variables: dict[Store, dict[int, VariableArray]],
     ) -> None:
         self.arrays: dict[StageValue, Any] = {}
+        self.check: Callable[[], None] | None = None
         self._program = program
         self._variables = variables
-        self._run_checks: list[RunChecks] = []
-
-    @property
-    def check(self) -> Callable[[], None] | None:
-        """A function that raises the error of this call, if an index was out of range; None:
-        nothing is checked.
-        """
-        if not self._run_checks:
-            return None
-        return functools.partial(_raise_failures, self._run_checks)
+        # For each module that checks indices, its checks and their record.
+        self._records: list[tuple[IndexChecks, Any]] = []
+        self._writes = False
 
     def run(self, planned: PlannedTask) -> None:
         """Starts a task, and drops the arrays that no later task needs."""
@@ -276,19 +273,19 @@ class _Call:
         variables = [self._variables[store][stage] for store in task_program.variables]
         inputs = [self.arrays[StageValue(x, stage)] for x in task_program.inputs]
         module = self._program.module(task_program.key)
-        results, new_arrays, run_checks = module(
+        results, new_arrays, records = module(
             variables=[variable.array for variable in variables], inputs=inputs
         )
         for variable, array in zip(variables, new_arrays, strict=True):
             variable.array = array
         for out, array in zip(task_program.outputs, results):
             self.arrays[StageValue(out, stage)] = array
-        if run_checks is not None:
-            self._run_checks.append(run_checks)
+        self._writes = self._writes or bool(variables)
+        self._records += records
+
+    def add_checks(self) -> None:
+        """Has the host look at the checks of all modules later, once for all stages."""
+        if self._records:
+            run_checks = RunChecks(self._records, self._writes)
+            self.check = run_checks.raise_failure
             add_run(self._program.mesh, run_checks)
-
-
-def _raise_failures(run_checks: Sequence[RunChecks]) -> None:
-    """Waits for all runs, and raises the error of the first that failed, if one did."""
-    for checks in run_checks:
-        checks.raise_failure()

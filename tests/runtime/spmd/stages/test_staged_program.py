@@ -278,6 +278,38 @@ def test_an_id_out_of_range_names_the_op_and_the_line():
     assert np.isfinite(float(f(np.arange(4, dtype="int32"))))
 
 
+@pytest.mark.parametrize("reads", [False, True])
+def test_an_id_out_of_range_is_an_error_once_whatever_stages_noticed_it(reads):
+    mesh = live_mesh("stage:4")
+    table = mtf.Variable(mesh, "vocab:8;d:4", "normal", "table")
+    scales = [mtf.Variable(mesh, "d:4", "ones", f"scale_{i}") for i in range(3)]
+    layers = [WithVariable(v) for v in (table, *scales)]
+    pipe = mtf.pipeline.GPipe(layers, 4, 2, cost=[1, 1, 1, 1])
+
+    @mtf.function(mesh=mesh, ids="batch")
+    def step(ids):
+        total = pipe.loss(mtf.reduce_mean, ids)
+        for stage in range(1, 4):
+            with mtf.stage(stage):
+                x = mtf.zeros(mesh, "batch:4;vocab:8")
+                total = total + mtf.reduce_mean(mtf.cross_entropy(x, ids, "vocab"))
+        (gradient,) = mtf.gradients([total], [table])
+        table.assign(table - gradient)
+        return total
+
+    right = np.arange(4, dtype="int32")
+    value = table.numpy()
+    step(right).numpy()
+    with pytest.raises(mtf.IndexRangeError, match="may be NaN now. Restore a checkp"):
+        loss = step(np.array([1, 9, 9, 9], "int32"))
+        if reads:
+            loss.numpy()
+        table.numpy()
+    table.assign(value)
+    for _ in range(5):
+        assert np.isfinite(step(right).numpy())
+
+
 def test_numerics_are_checked_op_by_op_on_the_host():
     mesh = live_mesh("stage:2")
     with mtf.stage(1):
