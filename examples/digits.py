@@ -1,7 +1,7 @@
 """Classifies handwritten digits by convolutions; images are sharded into four blocks on a
 2x2 mesh.
 
-    python -m examples.digits       (needs scikit-learn: pip install 'meshtf[examples]')
+    python -m examples.digits       (needs scikit-learn: pip install -e '.[examples]')
 
 The code of the network does not mention blocks. For each convolution, neighbouring
 devices exchange the rows and columns of pixels at their borders.

@@ -7,8 +7,8 @@ need not be there, and compares what XLA made of it with the forecast.
 
 It takes the gin files and settings of `python -m transformer.train`, and prints for one
 device: the peak of memory, and the bytes that each kind of collective receives, as
-planned and as compiled. It needs the compiler of the devices (`pip install
-"meshtf[cuda]"` or `"meshtf[tpu]"`), and no device. Exit code: 0; 1: an error of the
+planned and as compiled. It needs the compiler of the devices (in a checkout
+`pip install -e '.[cuda]'` or `'.[tpu]'`), and no device. Exit code: 0; 1: an error of the
 configuration or the program; 2: an error of usage.
 """
 

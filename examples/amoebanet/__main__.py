@@ -1,7 +1,7 @@
 """Classifies handwritten digits by a small AmoebaNet-D: two pipeline stages, and the batch
 sharded along an axis of size 2.
 
-    python -m examples.amoebanet       (needs scikit-learn: pip install 'meshtf[examples]')
+    python -m examples.amoebanet       (needs scikit-learn: pip install -e '.[examples]')
 
 The 8x8 images are enlarged to 32x32 pixels, since the network halves height and width five
 times. Nothing else is adapted.

@@ -220,7 +220,7 @@ class Operators(Generic[T_co]):
                 raise AttributeError(name)
             error = None
             kind = type(self).__name__
-            spec = _own(self, "spec")
+            spec = _attribute_of(self, "spec")
             if spec is not None:
                 error = missing_attribute(name, spec.shape, kind == "Variable")
             if error is None:
@@ -262,7 +262,7 @@ class Operators(Generic[T_co]):
             _refuse_matmul(other, self)
 
 
-def _own(x: Any, name: str) -> Any:
+def _attribute_of(x: Any, name: str) -> Any:
     """Returns an attribute without `__getattr__`; None: it is not set yet."""
     try:
         return object.__getattribute__(x, name)

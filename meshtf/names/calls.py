@@ -205,15 +205,23 @@ def dims_text(axes: Any, shape: Shape | None) -> str:
     """
     if isinstance(axes, str):
         return f'"{axes}"'
-    names = () if shape is None else shape.names
+    if shape is None:
+        return '"d_model"'
     indices = list(axes) if isinstance(axes, (list, tuple)) else [axes]
-    found = []
-    for index in indices:
-        is_index = isinstance(index, int) and -len(names) <= index < len(names)
-        found.append(names[index] if is_index else str(index))
-    if shape is None or not all(name in names for name in found):
-        found = list(names) or ["d_model"]
-    return f'"{";".join(found)}"'
+    names = [_name_at(index, shape) for index in indices]
+    if not all(name in shape for name in names):
+        names = list(shape.names)
+    return f'"{";".join(names)}"'
+
+
+def _name_at(index: Any, shape: Shape) -> str:
+    """Returns the name of the dimension at an index; "" if there is none. A name stays as it
+    is.
+    """
+    if isinstance(index, int):
+        is_in_range = -len(shape) <= index < len(shape)
+        return shape.names[index] if is_in_range else ""
+    return str(index)
 
 
 def _has_names(x: Any) -> bool:

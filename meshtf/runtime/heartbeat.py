@@ -1,10 +1,10 @@
 """Heartbeats of a program, for a process that monitors it.
 
-    MESHTF_BEATS=/tmp/beats python train.py      # the file has "41 runs training_step"
+    MESHTF_BEATS=run/beats python train.py       # the file has "41 runs training_step"
 
 A program writes a heartbeat, a count and its activity, before and after each call of a
 `mtf.function`. A call that hangs inside TensorFlow writes none. From the first heartbeat
-on, a thread touches the *pulse file* `/tmp/beats.pulse` every second. So a monitor can
+on, a thread touches the *pulse file* `run/beats.pulse` every second. So a monitor can
 distinguish a process that waits, whose pulse file is touched, from a stopped process.
 Without the environment variable nothing is written, and there is no thread.
 """

@@ -10,6 +10,7 @@ TF_CPP_MIN_LOG_LEVEL in its first lines.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from absl import app, flags, logging
 
 from transformer.cli import command_line
+from transformer.cli.native_notes import without_native_notes
 
 
 def run_main(main: Callable[[list[str]], Any]) -> None:
@@ -33,14 +35,21 @@ def run_main(main: Callable[[list[str]], Any]) -> None:
     def configure_and_run(argv: list[str]) -> Any:
         """Does what follows the parsing of flags; `app.run` calls it."""
         _exit_on_usage_error(argv)
-        with _jax_hidden():
-            import meshtf as mtf
+        import_meshtf()
+        import meshtf as mtf
+
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.WARNING)  # `app.run` has set it to INFO
         mtf.configure_process()
         return main(argv)
 
     app.run(configure_and_run, flags_parser=_parse_flags)
+
+
+def import_meshtf() -> None:
+    """Imports meshtf, and with it TensorFlow, without its notes on stderr."""
+    with without_native_notes(), _jax_hidden():
+        importlib.import_module("meshtf")
 
 
 @contextlib.contextmanager
@@ -66,7 +75,8 @@ def answer_usage() -> None:
     has wrong flags or arguments.
 
     A program whose module imports TensorFlow calls it after it has defined its flags, and
-    before that import. If it returns, `run_main` parses the flags again.
+    before that import. If it returns, it has imported meshtf, and `run_main` parses the
+    flags again.
     """
     app.define_help_flags()
     _exit_on_usage_error(_parse_flags(sys.argv))
@@ -74,6 +84,7 @@ def answer_usage() -> None:
     for name in flags.FLAGS:
         flags.FLAGS[name].unparse()
     flags.FLAGS.unparse_flags()
+    import_meshtf()
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:

@@ -98,5 +98,7 @@ class CheckedTensor(NamedTuple):
 
 def _first_index(matches: np.ndarray, shape: Shape) -> str:
     """Returns the first index at which `matches` is true, such as "batch 1, d 2"."""
-    index = np.unravel_index(matches.argmax(), matches.shape)
-    return ", ".join(f"{dim} {i}" for dim, i in zip(shape.names, index))
+    first = np.argmax(matches)
+    indices = np.unravel_index(first, matches.shape)
+    texts = [f"{name} {index}" for name, index in zip(shape.names, indices)]
+    return ", ".join(texts)

@@ -16,6 +16,7 @@ between them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -216,7 +217,9 @@ class CheckingExecutor(PlacedExecutor):
 
 def _only_reads(segments: Sequence[Segment]) -> bool:
     """Returns whether a program only reads its results, and reshards them."""
-    steps = [step for x in segments for step in (*x.before, *x.computes)]
+    if any(segment.computes for segment in segments):
+        return False
+    steps = itertools.chain.from_iterable(segment.before for segment in segments)
     return all(isinstance(step, (ReadStep, ReshardStep, Bucket)) for step in steps)
 
 
@@ -247,13 +250,13 @@ def check(
     for out in outs:
         if not has_gradient(out.spec.dtype):
             continue
-        found = out.locate(np.isnan)
-        if found:
-            headline = f"{name} output NaN, {found}"
+        location = out.locate(np.isnan)
+        if location:
+            headline = f"{name} output NaN, {location}"
             raise _error(headline, node, out.spec, inputs=ins, iterations=iterations)
-        found = out.locate(np.isinf)
-        if found and float_inputs and all_finite:
-            headline = f"{name} output infinity, {found}"
+        location = out.locate(np.isinf)
+        if location and float_inputs and all_finite:
+            headline = f"{name} output infinity, {location}"
             raise _error(headline, node, out.spec, inputs=ins, iterations=iterations)
 
 
@@ -267,37 +270,37 @@ def check_read(store: Store, x: CheckedTensor) -> None:
     Raises:
       NumericsError: x has NaN, or infinity where that is an error.
     """
-    found = x.locate(np.isnan)
-    if found:
-        raise _error_of_read(store, f"NaN, {found}")
+    location = x.locate(np.isnan)
+    if location:
+        raise _error_of_read(store, f"NaN, {location}")
     is_variable = store.kind in ("parameter", "state")
     if not (is_variable or isinstance(store, EagerStore) or x.is_mask()):
-        found = x.locate(np.isinf)
-        if found:
-            raise _error_of_read(store, f"infinity, {found}")
+        location = x.locate(np.isinf)
+        if location:
+            raise _error_of_read(store, f"infinity, {location}")
 
 
-def _error_of_read(store: Store, found: str) -> NumericsError:
-    """Returns the error for a store that has NaN or infinity; `found` says how many."""
+def _error_of_read(store: Store, problem: str) -> NumericsError:
+    """Returns the error for a store that has NaN or infinity; `problem` says which."""
     source = getattr(store, "source", None)
-    what = f"argument {store.name!r}"
+    subject = f"argument {store.name!r}"
     way_out = "It came with the call: check the data."
     if store.kind in ("parameter", "state"):
-        what = f"variable {store.name!r}"
+        subject = f"variable {store.name!r}"
         way_out = (
             "It had that before this call: check what wrote it, a step or a checkpoint."
         )
     elif isinstance(store, EagerStore):
         source = store.tensor.node.source
-        what = "a tensor that was made before"
+        subject = "a tensor that was made before"
         way_out = "Make it within mtf.check_numerics(), too."
     elif isinstance(source, Source) or store.kind == "number":
-        what = "a number" if store.kind == "number" else "an array"
+        subject = "a number" if store.kind == "number" else "an array"
         way_out = "Check where it comes from."
     facts = {"source": source} if isinstance(source, Source) else {}
     return NumericsError(
         explain_error(
-            f"{what} has {found}.",
+            f"{subject} has {problem}.",
             tensor=f"{store.spec.dtype} {store.spec.shape!r}",
             **facts,
             way_out=way_out,

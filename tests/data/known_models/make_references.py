@@ -1,7 +1,7 @@
 """Makes what known models compute: small random ones of Hugging Face `transformers`, as
 .npz files.
 
-    pip install "meshtf[hf]"
+    pip install -e '.[hf]'
     python tests/data/known_models/make_references.py
 
 Each file holds a model's config.json, its weights under the names of its safetensors

@@ -74,7 +74,7 @@ class Vocabulary(abc.ABC):
 
 
 def import_extra(package: str) -> ModuleType:
-    """Returns a package that `pip install 'meshtf[text]'` installs.
+    """Returns a package of the extra "text", `pip install -e '.[text]'` in a checkout.
 
     Raises:
       VocabularyError: the package is not installed.
@@ -84,5 +84,5 @@ def import_extra(package: str) -> ModuleType:
     except ImportError as error:
         raise VocabularyError(
             f"the package {package} is not installed, and this vocabulary needs "
-            "it.\n  pip install 'meshtf[text]'"
+            f"it.\n  pip install {package}"
         ) from error

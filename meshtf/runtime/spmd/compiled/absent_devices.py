@@ -121,6 +121,6 @@ def _topology_devices(
                 f"nothing here compiles for {topology!r}.",
                 jax=str(error).splitlines()[0],
                 way_out="Install the compiler of these devices, which needs none of "
-                f'them: pip install "meshtf[{_EXTRAS[platform]}]".',
+                f"them: pip install -e '.[{_EXTRAS[platform]}]' in a checkout.",
             )
         ) from None

@@ -33,14 +33,14 @@ from meshtf.runtime.spmd.live.join_processes import join_by_environment, share_t
 
 _PLATFORMS = "JAX_PLATFORMS"
 _CUDA_PLUGIN = (
-    'pip install "meshtf[cuda]" brings jax\'s plugin, for Linux with a driver of NVIDIA '
-    "(nvidia-smi lists the GPUs)."
+    "pip install -e '.[cuda]' in a checkout brings jax's plugin, for Linux with a driver "
+    "of NVIDIA (nvidia-smi lists the GPUs)."
 )
 # How to get the devices of a platform.
 _PLUGINS = {
     "cuda": _CUDA_PLUGIN,
     "gpu": _CUDA_PLUGIN,
-    "tpu": 'pip install "meshtf[tpu]" brings jax\'s plugin, for hosts with TPUs.',
+    "tpu": "pip install -e '.[tpu]' in a checkout brings jax's plugin, for hosts with TPUs.",
 }
 _DEVICES_FLAG = "xla_force_host_platform_device_count"
 

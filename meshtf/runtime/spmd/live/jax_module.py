@@ -19,6 +19,8 @@ from typing import Any
 from meshtf.errors import MeshError, explain_error
 
 OLDEST_JAX = (0, 6, 2)
+# The extras of setup.py that have jax, with the plugins of accelerators.
+EXTRAS = "in a checkout pip install -e '.[spmd]' for CPUs, '.[cuda]' for GPUs, '.[tpu]' for TPUs"
 _MIN_COMPILE_S = 0.5  # what takes less to compile is not worth a file
 
 
@@ -63,8 +65,7 @@ def _import_failed(error: Exception) -> MeshError:
             explain_error(
                 'devices="spmd" needs jax, which is not installed here.',
                 python=sys.executable,
-                way_out='pip install "meshtf[spmd]" for CPUs, "meshtf[cuda]" for GPUs, '
-                '"meshtf[tpu]" for TPUs.',
+                way_out=f"pip install jax; {EXTRAS}.",
             )
         )
     return MeshError(
@@ -74,8 +75,7 @@ def _import_failed(error: Exception) -> MeshError:
             python=sys.executable,
             error=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
             way_out="jax and jaxlib must have one version: "
-            'pip install --upgrade --force-reinstall jax jaxlib, or "meshtf[cuda]", '
-            '"meshtf[tpu]" for their plugins.',
+            f"pip install --upgrade --force-reinstall jax jaxlib; {EXTRAS}.",
         )
     )
 
@@ -88,8 +88,7 @@ def _too_old(version: str) -> MeshError:
             f'devices="spmd" needs jax {oldest} or later.',
             jax=version,
             python=sys.executable,
-            way_out='pip install --upgrade "meshtf[spmd]" for CPUs, "meshtf[cuda]" for '
-            'GPUs, "meshtf[tpu]" for TPUs.',
+            way_out=f"pip install --upgrade jax; {EXTRAS}.",
         )
     )
 

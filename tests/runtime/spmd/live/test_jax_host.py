@@ -20,8 +20,8 @@ def run_on(mesh):
 @pytest.mark.parametrize(
     "devices, cure",
     [
-        ("spmd:cuda", r'pip install "meshtf\[cuda\]".*nvidia-smi.*"spmd:cpu" runs'),
-        ("spmd:tpu", r'pip install "meshtf\[tpu\]".*"spmd:cpu" runs'),
+        ("spmd:cuda", r"pip install -e '\.\[cuda\]'.*nvidia-smi.*\"spmd:cpu\" runs"),
+        ("spmd:tpu", r"pip install -e '\.\[tpu\]'.*\"spmd:cpu\" runs"),
         ("spmd:nothing", 'Platforms are "spmd:cpu", "spmd:cuda"'),
     ],
 )
