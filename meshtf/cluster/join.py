@@ -35,8 +35,8 @@ def join_processes(detect: bool = False) -> Processes:
 
     Args:
       detect: whether the environment tells which processes there are, as under SLURM, Open
-        MPI and Kubernetes, or by TF_CONFIG; otherwise `launch` and `supervise` say so by environment variables, and
-        without them the program is the only process.
+        MPI and Kubernetes, or by TF_CONFIG; otherwise `launch` and `supervise` say so by
+        environment variables, and without them the program is the only process.
 
     Returns:
       This process among them.

@@ -2,8 +2,7 @@
 
     python -m transformer.convert --from=hf --model_dir=bert-base-uncased --output=runs/bert
     python -m transformer.convert --to=hf --model_dir=runs/bert --output=bert-again
-    python -m transformer.convert --from=google_bert --model_dir=uncased_L-12_H-768_A-12 \\
-        --output=runs/bert
+    python -m transformer.convert --from=google_bert --model_dir=uncased_L-12 --output=runs/bert
 
 A folder of Hugging Face has config.json and safetensors files; a training run has
 checkpoints and config.gin; Google's BERT is a checkpoint of TensorFlow 1. Converting a model
@@ -73,10 +72,11 @@ def main(argv: Sequence[str]) -> None:
         command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, name="--output", folder=True)
         if _FROM.value:
-            read_model = hugging_face.read_model
-            if _FROM.value == "google_bert":
-                read_model = google_bert.read_google_bert
-            model = read_model(
+            readers = {
+                "hf": hugging_face.read_model,
+                "google_bert": google_bert.read_google_bert,
+            }
+            model = readers[_FROM.value](
                 _MODEL_DIR.value,
                 mesh,
                 scanned=_SCANNED.value,

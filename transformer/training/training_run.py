@@ -126,6 +126,9 @@ class Run:
       ParseError: a setting is out of its range.
     """
 
+    # The checkpoint whose weights a new run has begun with.
+    _origin: str | None = None
+
     def __init__(
         self,
         data: Data = gin.REQUIRED,
@@ -168,7 +171,6 @@ class Run:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
-        # Called by the property `trainer`.
         self._make_trainer = functools.partial(
             Trainer,
             self.model,
@@ -184,14 +186,11 @@ class Run:
         self.batch_size = batch_size
         self.steps = steps
         self.init_checkpoint = init_checkpoint
-        # The checkpoint whose weights a new run has begun with.
-        self._origin: str | None = None
         # Saved with checkpoints: see `run_record`.
         self._recorded_settings = {
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
             "train.seed": seed,
-            "train.init_checkpoint": init_checkpoint,
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }

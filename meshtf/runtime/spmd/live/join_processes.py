@@ -82,7 +82,7 @@ def join_detected() -> None:
         _join(
             coordinator_address=cluster.addresses[0],
             num_processes=len(cluster.addresses),
-            process_id=cluster.index,
+            process_id=cluster.process,
             initialization_timeout=_DEFAULT_WAIT,
         )
     # This starts jax's devices, so their count cannot change any more.

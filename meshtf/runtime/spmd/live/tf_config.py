@@ -26,11 +26,11 @@ class TensorFlowCluster(NamedTuple):
 
     Attributes:
       addresses: the address of each process, such as "host1:2222".
-      index: the index of this process.
+      process: the index of this process.
     """
 
     addresses: tuple[str, ...]
-    index: int
+    process: int
 
 
 def read_tf_config(environment: Mapping[str, str]) -> TensorFlowCluster | None:
@@ -63,12 +63,12 @@ def read_tf_config(environment: Mapping[str, str]) -> TensorFlowCluster | None:
     if other_kinds:
         raise _malformed(text, f"has tasks of kind {other_kinds[0]!r}")
     if not task and len(addresses) == 1:
-        return TensorFlowCluster(tuple(addresses.values()), index=0)
+        return TensorFlowCluster(tuple(addresses.values()), process=0)
     if own_task not in addresses:
         own_name = "{} {}".format(*own_task) if task else "no task"
         raise _malformed(text, f"says that this is {own_name}, which does not train")
     return TensorFlowCluster(
-        tuple(addresses.values()), index=list(addresses).index(own_task)
+        tuple(addresses.values()), process=list(addresses).index(own_task)
     )
 
 

@@ -33,7 +33,7 @@ def read(**config):
 def test_a_chief_comes_first(cluster, kind, index, process):
     result = read(cluster=cluster, task={"type": kind, "index": index})
     assert result.addresses == ("a:1", "b:2", "c:3")
-    assert result.index == process
+    assert result.process == process
 
 
 def test_no_cluster():
