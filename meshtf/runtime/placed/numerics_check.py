@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from meshtf.errors import NumericsError, PlanError, explain_error
 from meshtf.graph import Graph, Node, Source, Spec, Store, context, current_executor
@@ -38,8 +39,8 @@ from meshtf.partition import (
     Value,
     WriteStep,
 )
-from meshtf.runtime.placed.checked_tensor import CheckedTensor
 from meshtf.runtime.lowering.op_errors import with_line
+from meshtf.runtime.placed.checked_tensor import CheckedTensor
 from meshtf.runtime.placed.executor import PlacedExecutor
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import run_directly
