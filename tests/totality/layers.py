@@ -196,6 +196,8 @@ def functions(t: SimpleNamespace) -> dict[str, Call]:
         "mean_squared_error": call(t.x, t.y),
         "sigmoid_cross_entropy": call(t.x, t.y),
         "softmax_cross_entropy": call(t.x, t.ids, "d"),
+        "weighted_mean": call(t.x),
+        "label_weights": call(t.ids),
         "weights_nonzero": call(t.ids),
         "rope": call(positions, "key:4"),
         "sinusoids": call(positions, "d:6"),

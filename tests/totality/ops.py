@@ -160,6 +160,7 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         "slicewise": call(t.fn, [t.x], shardable="batch"),
         "gradients": call([mtf.reduce_sum(t.v.tensor())], [t.v]),
         "once_per_batch": call(lambda x: None, t.x),
+        "mean_over_microbatches": call(t.one),
         "microbatches_of": call("batch"),
         "print": call(t.one, "x"),
         "scalar_summary": call("loss", t.one, 3, takes={"step": "int"}),

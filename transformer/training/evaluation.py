@@ -64,7 +64,7 @@ class Evaluation:
           sums: the sums of `Model.measure` over all batches: "nats", "correct", "tokens";
             for BERT also "next_sentence_correct" and "next_sentences".
         """
-        num_tokens = max(sums["tokens"], 1.0)
+        num_tokens = sums["tokens"] or 1.0  # the sum of weights, which may be below 1
         loss = sums["nats"] / num_tokens
         metrics: dict[str, Any] = {"loss": loss}
         if self._tokens_are_bytes:
@@ -73,7 +73,7 @@ class Evaluation:
             metrics["perplexity"] = math.exp(loss)
         metrics["accuracy"] = sums["correct"] / num_tokens
         if "next_sentences" in sums:
-            num_pairs = max(sums["next_sentences"], 1.0)
+            num_pairs = sums["next_sentences"] or 1.0
             metrics["next_sentence_accuracy"] = (
                 sums["next_sentence_correct"] / num_pairs
             )
