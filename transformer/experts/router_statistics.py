@@ -1,4 +1,4 @@
-"""The losses and statistics of a router: means over the tokens of a group, then over groups.
+"""The losses and statistics of a router: means over all tokens that are no padding.
 
     candidates = top_candidates(logits, k=2, nonpadding=None)
     z_loss(candidates)                                # a scalar
@@ -6,7 +6,9 @@
 
 A gating function takes the likeliest experts of each token, the *candidates*, gives slots
 (the storage of one token at one expert) to some candidates, and computes auxiliary losses
-from all. The formulae are in `transformer.experts.gating`. Padding does not count in means.
+from all. The formulae are in `transformer.experts.gating`. Padding does not count in means: with
+more of it, or in other groups, no value changes. What is computed for a group, such as the
+balance loss, is a mean over its tokens: so groups are weighted by their counts of tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ class Candidates(NamedTuple):
         likeliest first.
       gates: the weights of the experts' results, float32 [*groups, choice, length].
       valid: whether each choice is queued, bool [*groups, choice, length].
-      is_token: 1.0, or 0.0 for padding, float32 [*groups, length].
+      is_token: 1.0, or 0.0 for padding, float32 [*groups, length]; None: no padding.
+      group_tokens: the count of tokens of each group, float32 [*groups]; None: all tokens
+        of the shape.
+      num_tokens: the count of all tokens, a float32 scalar.
     """
 
     logits: mtf.Tensor
@@ -35,7 +40,9 @@ class Candidates(NamedTuple):
     experts: mtf.Tensor
     gates: mtf.Tensor
     valid: mtf.Tensor
-    is_token: mtf.Tensor
+    is_token: mtf.Tensor | None
+    group_tokens: mtf.Tensor | None
+    num_tokens: mtf.Tensor
 
     @property
     def groups(self) -> list[str]:
@@ -43,6 +50,36 @@ class Candidates(NamedTuple):
         return [
             name for name in self.logits.shape.names if name not in (TOKENS, EXPERTS)
         ]
+
+    def mean_in_group(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns the mean over the tokens of each group, 0 for a group without tokens.
+
+        Args:
+          x: a value for each token, [*groups, length, ...].
+        """
+        if self.is_token is None or self.group_tokens is None:
+            return mtf.reduce_mean(x, TOKENS)
+        total = mtf.reduce_sum(x * self.is_token, TOKENS)
+        return total / mtf.maximum(self.group_tokens, 1.0)
+
+    def mean_over_groups(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns the mean over groups, weighted by their counts of tokens: [...].
+
+        If groups are sharded, the mean stays a partial sum until the values are read.
+
+        Args:
+          x: a value for each group, [*groups, ...].
+        """
+        if self.group_tokens is None:
+            return mtf.reduce_mean(x, self.groups)
+        total = mtf.reduce_sum(x * self.group_tokens, self.groups)
+        return total / mtf.maximum(self.num_tokens, 1.0)
+
+    def mean(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns the mean over all tokens of x [*groups, length], a scalar."""
+        if self.is_token is None:
+            return mtf.reduce_mean(x)
+        return mtf.reduce_sum(x * self.is_token) / mtf.maximum(self.num_tokens, 1.0)
 
 
 def top_candidates(
@@ -61,22 +98,32 @@ def top_candidates(
     groups = [name for name in gates.shape.names if name not in (TOKENS, CHOICE)]
     gates = mtf.transpose(gates, [*groups, CHOICE, TOKENS])
     experts = mtf.transpose(experts, [*groups, CHOICE, TOKENS])
+    is_token = group_tokens = None
     if nonpadding is None:
-        nonpadding = mtf.ones(logits.mesh, logits.shape.without(EXPERTS), "bool")
+        valid = mtf.ones(logits.mesh, gates.shape, "bool")
+        size = logits.shape.without(EXPERTS).size
+        num_tokens = mtf.constant(logits.mesh, float(size))
+    else:
+        valid = mtf.broadcast(nonpadding, gates.shape)
+        is_token = mtf.cast(nonpadding, "float32")
+        group_tokens = mtf.reduce_sum(is_token, TOKENS)
+        num_tokens = mtf.reduce_sum(group_tokens)
     return Candidates(
         logits=logits,
         probabilities=probabilities,
         experts=experts,
         gates=gates,
-        valid=mtf.broadcast(nonpadding, gates.shape),
-        is_token=mtf.cast(nonpadding, "float32"),
+        valid=valid,
+        is_token=is_token,
+        group_tokens=group_tokens,
+        num_tokens=num_tokens,
     )
 
 
 def balance_loss(
     candidates: Candidates, counts: mtf.Tensor, num_counted: int
 ) -> mtf.Tensor:
-    """Returns E * sum_e f_e * P_e, the mean over groups: a scalar.
+    """Returns E * sum_e f_e * P_e, the mean over groups by their tokens: a scalar.
 
     E is the count of experts, f_e the fraction of the counted choices that chose expert e,
     and P_e the mean probability of expert e.
@@ -88,49 +135,35 @@ def balance_loss(
       num_counted: the count of choices of a token that are counted.
     """
     num_experts = counts.shape[EXPERTS]
-    num_tokens = mtf.maximum(mtf.reduce_sum(candidates.is_token, TOKENS), 1.0)
-    token_probabilities = candidates.probabilities * candidates.is_token
-    mean_probability = mtf.reduce_sum(token_probabilities, TOKENS) / num_tokens
-    fraction = mtf.cast(counts, "float32") / num_tokens * (1.0 / num_counted)
+    mean_probability = candidates.mean_in_group(candidates.probabilities)
+    group_tokens: mtf.Tensor | float = float(candidates.logits.shape[TOKENS])
+    if candidates.group_tokens is not None:
+        group_tokens = mtf.maximum(candidates.group_tokens, 1.0)
+    fraction = mtf.cast(counts, "float32") / group_tokens * (1.0 / num_counted)
     loss_of_group = mtf.reduce_sum(fraction * mean_probability, EXPERTS)
-    return mtf.reduce_mean(loss_of_group) * float(num_experts)
+    return candidates.mean_over_groups(loss_of_group) * float(num_experts)
 
 
 def z_loss(candidates: Candidates) -> mtf.Tensor:
     """Returns the mean of logsumexp(logits)**2, a scalar."""
     logsumexp = mtf.reduce_logsumexp(candidates.logits, EXPERTS)
-    return mean_over_tokens(mtf.square(logsumexp), candidates.is_token)
+    return candidates.mean(mtf.square(logsumexp))
 
 
 def mean_entropy(candidates: Candidates) -> mtf.Tensor:
     """Returns the mean entropy of a token's probabilities in nats, a scalar."""
     log_probabilities = mtf.log_softmax(candidates.logits, EXPERTS)
     entropy = -mtf.reduce_sum(candidates.probabilities * log_probabilities, EXPERTS)
-    return mean_over_tokens(entropy, candidates.is_token)
+    return candidates.mean(entropy)
 
 
-def mean_over_tokens(x: mtf.Tensor, is_token: mtf.Tensor) -> mtf.Tensor:
-    """Returns the mean over groups of the mean over tokens, a scalar.
-
-    Microbatches do not change it, since they do not split groups.
-
-    Args:
-      x: a value for each token, [*groups, length].
-      is_token: 1.0, or 0.0 for padding, float32 [*groups, length].
-    """
-    num_tokens = mtf.maximum(mtf.reduce_sum(is_token, TOKENS), 1.0)
-    return mtf.reduce_mean(mtf.reduce_sum(x * is_token, TOKENS) / num_tokens)
-
-
-def expert_load(counts: mtf.Tensor) -> mtf.Tensor:
+def expert_load(candidates: Candidates, counts: mtf.Tensor) -> mtf.Tensor:
     """Returns the fraction of the choices of a group that went to each expert, as a mean
-    over groups: [experts_all].
-
-    If groups are sharded, the mean stays a partial sum until the values are read.
+    over groups by their tokens: [experts_all].
 
     Args:
+      candidates: the candidates of all tokens.
       counts: the count of choices of each expert, float32 [*groups, experts_all].
     """
     num_choices = mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
-    groups = [name for name in counts.shape.names if name != EXPERTS]
-    return mtf.reduce_mean(counts / num_choices, groups)
+    return candidates.mean_over_groups(counts / num_choices)
