@@ -18,7 +18,7 @@ import meshtf as mtf
 from meshtf.runtime.lowering.filled_padding import poisoned_padding
 from tests.fuzz.judge import plain
 from tests.fuzz.judge.control import VOCABULARY
-from tests.fuzz.judge.optimizers import OPTIMIZERS
+from tests.fuzz.judge.optimizers import OPTIMIZERS, of_layers
 from tests.fuzz.program import HALF, Mesh, Program, array
 
 TOLERANCE = {"float64": 1e-7, "float32": 2e-3, "bfloat16": 0.03}
@@ -132,7 +132,8 @@ def _trained(program: Program, namespace: dict[str, Any]) -> list[Any]:
                 g is None
             ):  # only a branch that is not taken uses it: it may decay, or stay
                 raise Unfit
-            value, slots[k] = OPTIMIZERS[program.optimizer](
+            update = of_layers(OPTIMIZERS[program.optimizer], variables[k].num_stacked)
+            value, slots[k] = update(
                 watched[k].numpy().astype("float64"),
                 g.numpy().astype("float64"),
                 slots[k],

@@ -19,10 +19,11 @@ first choice gets a slot depends only on earlier tokens.
     top_k           the k likeliest, gates as in Mixtral (Jiang et al. 2024, arXiv 2401.04088)
     expert_choice   experts choose tokens (Zhou et al. 2022, arXiv 2202.09368)
 
-Losses are not weighted. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the mean
-over groups: E is the count of experts, f_e the fraction of choices of expert e before any
-is dropped, and P_e the mean of its probability. It is 1 if all experts have equal load. "z"
-is the mean of logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906).
+Losses are not weighted, and padding counts in none. "balance" is E * sum_e f_e * P_e (Switch,
+equation 4), the mean over groups, weighted by their counts of tokens: E is the count of
+experts, f_e the fraction of choices of expert e before any is dropped, and P_e the mean of its
+probability. It is 1 if all experts have equal load. "z" is the mean over tokens of
+logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906).
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from transformer.experts.router_statistics import (
     balance_loss,
     expert_load,
     mean_entropy,
-    mean_over_tokens,
     top_candidates,
     z_loss,
 )
@@ -209,7 +209,7 @@ def expert_choice(
     # Experts choose among all tokens: only the probabilities of the candidates are used.
     candidates = top_candidates(logits, k=1, nonpadding=nonpadding)
     token_dim = logits.shape.dim(TOKENS)
-    num_slots = _num_slots(candidates, capacity, training=training, choices=k)
+    num_slots, is_available = _slots(candidates, capacity, training, choices=k)
     scores = candidates.probabilities
     if nonpadding is not None:
         # Lower than any probability: padding comes last.
@@ -217,8 +217,11 @@ def expert_choice(
     # The scores and indices of the tokens that each expert takes.
     weights, tokens = mtf.top_k(scores, TOKENS, mtf.Dimension(CAPACITY, num_slots))
     # A negative score is that of padding: the slot stays empty.
-    is_filled = mtf.cast(weights >= 0.0, "float32")
-    tokens = mtf.where(weights >= 0.0, tokens, -1)
+    has_token = weights >= 0.0
+    if is_available is not None:
+        has_token = has_token & is_available
+    is_filled = mtf.cast(has_token, "float32")
+    tokens = mtf.where(has_token, tokens, -1)
     experts_per_token = mtf.segment_sum(
         is_filled, tokens, dim=token_dim, batch=candidates.groups
     )
@@ -230,9 +233,10 @@ def expert_choice(
         choices=None,
         sources=tokens,
         losses={"z": z_loss(candidates)},
-        load=expert_load(mtf.reduce_sum(is_filled, CAPACITY)),
-        dropped=mean_over_tokens(is_dropped, candidates.is_token),
+        load=expert_load(candidates, mtf.reduce_sum(is_filled, CAPACITY)),
+        dropped=candidates.mean(is_dropped),
         entropy=mean_entropy(candidates),
+        num_tokens=candidates.num_tokens,
     )
 
 
@@ -275,11 +279,16 @@ def _route_choices(
         dim=candidates.logits.shape.dim(EXPERTS),
     )
     num_choices = candidates.gates.shape[CHOICE]
-    num_slots = _num_slots(candidates, capacity, training=training, choices=num_choices)
+    num_slots, is_available = _slots(candidates, capacity, training, num_choices)
     positions = mtf.where(candidates.valid, queues.positions, -1)
-    has_slot = candidates.valid & (positions < num_slots)
     # The choice in each slot, as the integer choice * tokens + token.
     sources = queues.front(num_slots)
+    if is_available is None:
+        has_slot = candidates.valid & (positions < num_slots)
+    else:
+        available_slots = mtf.reduce_sum(mtf.cast(is_available, "int32"), CAPACITY)
+        has_slot = candidates.valid & (positions < available_slots)
+        sources = mtf.where(is_available, sources, -1)
     if may_have_slot is not None:
         has_slot = has_slot & may_have_slot
         # The slots of choices that may have none stay empty.
@@ -310,16 +319,18 @@ def _route_choices(
         choices=choices,
         sources=sources,
         losses={"balance": balance, "z": z_loss(candidates)},
-        load=expert_load(mtf.cast(queues.counts, "float32")),
-        dropped=mean_over_tokens(dropped, candidates.is_token),
+        load=expert_load(candidates, mtf.cast(queues.counts, "float32")),
+        dropped=candidates.mean(dropped),
         entropy=mean_entropy(candidates),
+        num_tokens=candidates.num_tokens,
     )
 
 
-def _num_slots(
+def _slots(
     candidates: Candidates, capacity: Capacity | None, training: bool, choices: int
-) -> int:
-    """Returns the count of slots of an expert in a group.
+) -> tuple[int, mtf.Tensor | None]:
+    """Returns the count of slots of an expert for the largest group, and whether an expert
+    has each of them for a group, bool [*groups, capacity]; None: it has all.
 
     Args:
       candidates: the candidates, whose shape has the counts of tokens and experts.
@@ -330,12 +341,18 @@ def _num_slots(
     if capacity is None:
         capacity = Capacity()
     shape = candidates.logits.shape
-    return capacity.slots(
-        choices=choices,
-        tokens=shape[TOKENS],
-        experts=shape[EXPERTS],
-        training=training,
+    sizes = (choices, shape[TOKENS], shape[EXPERTS], training)
+    num_slots = capacity.slots(*sizes)
+    if candidates.group_tokens is None:
+        return num_slots, None
+    thresholds = capacity.tokens_per_slot(*sizes)
+    if thresholds == list(range(1, num_slots + 1)):
+        return num_slots, None  # as many slots as tokens: no queue is longer
+    needed_tokens = mtf.constant(
+        candidates.logits.mesh, thresholds, CAPACITY, "float32"
     )
+    is_available = mtf.outer(candidates.group_tokens, needed_tokens, mtf.greater_equal)
+    return num_slots, is_available
 
 
 def _check_k(k: int, logits: mtf.Tensor, setting: str) -> None:

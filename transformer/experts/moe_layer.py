@@ -60,12 +60,16 @@ class Report(NamedTuple):
       load: the fraction of all choices that each expert got, [experts_all].
       dropped: the fraction of choices without a slot, a scalar.
       entropy: the mean entropy of the router's probabilities in nats, a scalar.
+      tokens: the count of tokens without padding, a float32 scalar. The other fields are
+        means over them, so the report of a batch is the mean of its parts' reports,
+        weighted by `tokens`.
     """
 
     loss: mtf.Tensor
     load: mtf.Tensor
     dropped: mtf.Tensor
     entropy: mtf.Tensor
+    tokens: mtf.Tensor
 
 
 def reduce_report(stacked: Report, dim: str) -> Report:
@@ -80,6 +84,7 @@ def reduce_report(stacked: Report, dim: str) -> Report:
         load=mtf.reduce_mean(stacked.load, dim),
         dropped=mtf.reduce_mean(stacked.dropped),
         entropy=mtf.reduce_mean(stacked.entropy),
+        tokens=mtf.reduce_mean(stacked.tokens),  # the same in all layers
     )
 
 
@@ -272,13 +277,8 @@ class MixtureOfExperts(mtf.Module):
         loss = mtf.add_n(
             [value * self.loss_weights[name] for name, value in routing.losses.items()]
         )
-        report = Report(
-            loss=loss,
-            load=routing.load,
-            dropped=routing.dropped,
-            entropy=routing.entropy,
-        )
-        return y, report
+        load, dropped, entropy = routing.load, routing.dropped, routing.entropy
+        return y, Report(loss, load, dropped, entropy, tokens=routing.num_tokens)
 
     def _check_experts_may_choose(self, shape: mtf.Shape) -> None:
         """Raises an error if experts would choose among tokens of one position, or in a

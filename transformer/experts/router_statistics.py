@@ -1,4 +1,4 @@
-"""The losses and statistics of a router: means over tokens.
+"""The losses and statistics of a router: means over all tokens that are no padding.
 
     candidates = top_candidates(logits, k=2, nonpadding=None)
     z_loss(candidates)                                # a scalar
@@ -6,9 +6,11 @@
 
 A gating function takes the likeliest experts of each token, the *candidates*, gives slots
 (the storage of one token at one expert) to some candidates, and computes auxiliary losses
-from all. The formulae are in `transformer.experts.gating`. Padding does not count in means.
-They are weighted means (`mtf.layers.weighted_mean`), so microbatches of different counts of
-tokens give those of the batch.
+from all. The formulae are in `transformer.experts.gating`. Padding does not count in means: with
+more of it, or in other groups, no value changes. What is computed for a group, such as the
+balance loss, is a mean over its tokens: so groups are weighted by their counts of tokens.
+All means are those of the batch (`mtf.layers.weighted_mean`), also in microbatches of different
+counts of tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ class Candidates(NamedTuple):
         likeliest first.
       gates: the weights of the experts' results, float32 [*groups, choice, length].
       valid: whether each choice is queued, bool [*groups, choice, length].
-      is_token: 1.0, or 0.0 for padding, float32 [*groups, length].
+      is_token: 1.0, or 0.0 for padding, float32 [*groups, length]; None: no padding.
+      group_tokens: the count of tokens of each group, float32 [*groups]; None: all tokens
+        of the shape.
+      num_tokens: the count of all tokens, a float32 scalar.
+      token_weight: 1 / num_tokens, a float32 scalar; None: no padding.
     """
 
     logits: mtf.Tensor
@@ -37,7 +43,10 @@ class Candidates(NamedTuple):
     experts: mtf.Tensor
     gates: mtf.Tensor
     valid: mtf.Tensor
-    is_token: mtf.Tensor
+    is_token: mtf.Tensor | None
+    group_tokens: mtf.Tensor | None
+    num_tokens: mtf.Tensor
+    token_weight: mtf.Tensor | None
 
     @property
     def groups(self) -> list[str]:
@@ -45,6 +54,36 @@ class Candidates(NamedTuple):
         return [
             name for name in self.logits.shape.names if name not in (TOKENS, EXPERTS)
         ]
+
+    def mean_in_group(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns the mean over the tokens of each group, 0 for a group without tokens.
+
+        Args:
+          x: a value for each token, [*groups, length, ...].
+        """
+        if self.is_token is None or self.group_tokens is None:
+            return mtf.reduce_mean(x, TOKENS)
+        total = mtf.reduce_sum(x * self.is_token, TOKENS)
+        return total / mtf.maximum(self.group_tokens, 1.0)
+
+    def mean_over_groups(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns the mean over groups, weighted by their counts of tokens: [...].
+
+        If groups are sharded, the mean stays a partial sum until the values are read.
+
+        Args:
+          x: a value for each group, [*groups, ...].
+        """
+        if self.group_tokens is None or self.token_weight is None:
+            return mtf.reduce_mean(x, self.groups)
+        total = mtf.reduce_sum(x * self.group_tokens, self.groups)
+        return total * self.token_weight
+
+    def mean(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns the mean over all tokens of x [*groups, length], a scalar."""
+        if self.is_token is None or self.token_weight is None:
+            return mtf.reduce_mean(x)
+        return mtf.reduce_sum(x * self.is_token) * self.token_weight
 
 
 def top_candidates(
@@ -63,23 +102,36 @@ def top_candidates(
     groups = [name for name in gates.shape.names if name not in (TOKENS, CHOICE)]
     gates = mtf.transpose(gates, [*groups, CHOICE, TOKENS])
     experts = mtf.transpose(experts, [*groups, CHOICE, TOKENS])
+    is_token = group_tokens = token_weight = None
     if nonpadding is None:
-        nonpadding = mtf.ones(logits.mesh, logits.shape.without(EXPERTS), "bool")
+        valid = mtf.ones(logits.mesh, gates.shape, "bool")
+        size = logits.shape.without(EXPERTS).size
+        num_tokens = mtf.constant(logits.mesh, float(size))
+    else:
+        valid = mtf.broadcast(nonpadding, gates.shape)
+        is_token = mtf.cast(nonpadding, "float32")
+        group_tokens = mtf.reduce_sum(is_token, TOKENS)
+        # Where groups are sharded, the maximum is of the complete sum, which is so reduced
+        # once for all means. A product with its inverse stays a partial sum.
+        num_tokens = mtf.maximum(mtf.reduce_sum(group_tokens), 0.0)
+        token_weight = 1.0 / mtf.maximum(num_tokens, 1.0)
     return Candidates(
         logits=logits,
         probabilities=probabilities,
         experts=experts,
         gates=gates,
-        valid=mtf.broadcast(nonpadding, gates.shape),
-        is_token=mtf.cast(nonpadding, "float32"),
+        valid=valid,
+        is_token=is_token,
+        group_tokens=group_tokens,
+        num_tokens=num_tokens,
+        token_weight=token_weight,
     )
 
 
 def balance_loss(
     candidates: Candidates, counts: mtf.Tensor, num_counted: int
 ) -> mtf.Tensor:
-    """Returns E * sum_e f_e * P_e, the mean over groups, weighted by their counts of tokens:
-    a scalar.
+    """Returns E * sum_e f_e * P_e, the mean over groups by their tokens: a scalar.
 
     E is the count of experts, f_e the fraction of the counted choices of a group that chose
     expert e, and P_e the mean probability of expert e in the group. So a loss of a group is a
@@ -93,48 +145,35 @@ def balance_loss(
       num_counted: the count of choices of a token that are counted.
     """
     num_experts = counts.shape[EXPERTS]
-    tokens_of_group = mtf.reduce_sum(candidates.is_token, TOKENS)
-    num_tokens = mtf.maximum(tokens_of_group, 1.0)
-    token_probabilities = candidates.probabilities * candidates.is_token
-    mean_probability = mtf.reduce_sum(token_probabilities, TOKENS) / num_tokens
-    fraction = mtf.cast(counts, "float32") / num_tokens * (1.0 / num_counted)
+    mean_probability = candidates.mean_in_group(candidates.probabilities)
+    group_tokens: mtf.Tensor | float = float(candidates.logits.shape[TOKENS])
+    if candidates.group_tokens is not None:
+        group_tokens = mtf.maximum(candidates.group_tokens, 1.0)
+    fraction = mtf.cast(counts, "float32") / group_tokens * (1.0 / num_counted)
     loss_of_group = mtf.reduce_sum(fraction * mean_probability, EXPERTS)
-    mean_loss = mtf.layers.weighted_mean(loss_of_group, tokens_of_group)
-    return mean_loss * float(num_experts)
+    return candidates.mean_over_groups(loss_of_group) * float(num_experts)
 
 
 def z_loss(candidates: Candidates) -> mtf.Tensor:
-    """Returns the mean of logsumexp(logits)**2 over tokens, a scalar."""
+    """Returns the mean of logsumexp(logits)**2, a scalar."""
     logsumexp = mtf.reduce_logsumexp(candidates.logits, EXPERTS)
-    return mean_over_tokens(mtf.square(logsumexp), candidates.is_token)
+    return candidates.mean(mtf.square(logsumexp))
 
 
 def mean_entropy(candidates: Candidates) -> mtf.Tensor:
     """Returns the mean entropy of a token's probabilities in nats, a scalar."""
     log_probabilities = mtf.log_softmax(candidates.logits, EXPERTS)
     entropy = -mtf.reduce_sum(candidates.probabilities * log_probabilities, EXPERTS)
-    return mean_over_tokens(entropy, candidates.is_token)
+    return candidates.mean(entropy)
 
 
-def mean_over_tokens(x: mtf.Tensor, is_token: mtf.Tensor) -> mtf.Tensor:
-    """Returns the mean over all tokens that are no padding, a scalar.
-
-    Args:
-      x: a value for each token, [*groups, length].
-      is_token: 1.0, or 0.0 for padding, float32 [*groups, length].
-    """
-    return mtf.layers.weighted_mean(x, is_token)
-
-
-def expert_load(counts: mtf.Tensor) -> mtf.Tensor:
+def expert_load(candidates: Candidates, counts: mtf.Tensor) -> mtf.Tensor:
     """Returns the fraction of the choices of a group that went to each expert, as a mean
-    over groups: [experts_all].
-
-    If groups are sharded, the mean stays a partial sum until the values are read.
+    over groups by their tokens: [experts_all].
 
     Args:
+      candidates: the candidates of all tokens.
       counts: the count of choices of each expert, float32 [*groups, experts_all].
     """
     num_choices = mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
-    groups = [name for name in counts.shape.names if name != EXPERTS]
-    return mtf.reduce_mean(counts / num_choices, groups)
+    return candidates.mean_over_groups(counts / num_choices)

@@ -39,7 +39,8 @@ _SEQUENCE = "choice_sequence"  # choices and tokens, flattened into one dimensio
 @dataclasses.dataclass(frozen=True)
 class Capacity:
     """The count of slots of an expert in a group: factor * choices * tokens / experts. A slot
-    is the storage of one token at one expert.
+    is the storage of one token at one expert. Padding is no token: an expert has as many
+    slots for a group as if the group had no padding.
 
     Attributes:
       train: the factor in training. None: an expert has a slot for each token of a group,
@@ -76,6 +77,18 @@ class Capacity:
         needed = max(int(choices * tokens * factor / experts), self.minimum, 1)
         num_multiples = -(-needed // self.multiple)  # rounded up
         return min(num_multiples * self.multiple, tokens)
+
+    def tokens_per_slot(
+        self, choices: int, tokens: int, experts: int, training: bool
+    ) -> list[int]:
+        """Returns for each slot of an expert how many tokens that are no padding a group
+        must have for the expert to have this slot; arguments as of `slots`.
+        """
+        thresholds: list[int] = []
+        for count in range(1, tokens + 1):
+            slots = self.slots(choices, count, experts, training)
+            thresholds += [count] * (slots - len(thresholds))
+        return thresholds
 
 
 def check_count(setting: str, value: Any, minimum: int) -> None:
@@ -129,6 +142,8 @@ class Routing:
       load: the fraction of choices of each expert before any is dropped, [experts_all].
       dropped: the fraction of choices without a slot, a scalar.
       entropy: the mean entropy of the router's probabilities in nats, a scalar.
+      num_tokens: the count of tokens without padding, over which losses, load, dropped and
+        entropy are means: a float32 scalar.
     """
 
     tokens: mtf.Tensor
@@ -139,6 +154,7 @@ class Routing:
     load: mtf.Tensor
     dropped: mtf.Tensor
     entropy: mtf.Tensor
+    num_tokens: mtf.Tensor
 
 
 class ExpertQueues:

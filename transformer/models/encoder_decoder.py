@@ -27,7 +27,7 @@ from transformer.models.base import (
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
-from transformer.models.token_info import LENGTH, TokenInfo
+from transformer.models.token_info import LENGTH, TokenInfo, counted_targets
 
 _TOKENS = "batch; length"
 _INPUTS = "batch; inputs_length"
@@ -144,7 +144,9 @@ class EncoderDecoder(Model):
         positions = _input_feature(batch, "input_positions")
         if segments is None:
             segments = mtf.cast(inputs != 0, "int32")
-        token_info = TokenInfo.of(inputs, positions=positions, segments=segments)
+        token_info = TokenInfo.of(
+            inputs, positions, segments, counts=self._counts(batch)
+        )
         x = self.embeddings(inputs, token_info.positions)
         x = self.input_dropout(x, training)
         x, block_reports = self.encoder(x, token_info, training)
@@ -164,6 +166,8 @@ class EncoderDecoder(Model):
             tokens,
             positions=batch.get("positions"),
             segments=batch.get("segments"),
+            counted=counted_targets(batch) if self._has_experts else None,
+            counts=self._counts(batch),
         )
         x = self.embeddings(tokens, token_info.positions)
         x = self.dropout(x, training)
@@ -177,6 +181,16 @@ class EncoderDecoder(Model):
         for name, report in decoder_reports.items():
             reports[f"decoder/{name}"] = report
         return self.predict(x), reports
+
+    @property
+    def _has_experts(self) -> bool:
+        """Whether there is a mixture of experts, whose router asks what is padding."""
+        stacks = (self.encoder, self.decoder)
+        return any(stack.architecture.moe_every > 0 for stack in stacks)
+
+    def _counts(self, batch: Batch) -> mtf.Tensor | None:
+        """Returns the counts of examples, if there are and a router asks for padding."""
+        return batch.get("counts") if self._has_experts else None
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns logits [batch, length, vocab] for the decoder's output x [batch,

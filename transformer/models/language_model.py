@@ -25,7 +25,12 @@ from transformer.models.base import (
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
-from transformer.models.token_info import LENGTH, TokenInfo, zigzag_order
+from transformer.models.token_info import (
+    LENGTH,
+    TokenInfo,
+    counted_targets,
+    zigzag_order,
+)
 
 _TOKENS = "batch; length"
 
@@ -172,7 +177,7 @@ class LanguageModel(Model):
         """Returns a batch and its token information, in zigzag order if causal ring
         attention needs it: sums over tokens are the same in every order.
         """
-        token_info = token_info_of(batch)
+        token_info = self._token_info_of(batch)
         order = zigzag_order(self.architecture, token_info, batch["tokens"])
         if order is None:
             return batch, token_info
@@ -181,6 +186,18 @@ class LanguageModel(Model):
             for name, x in batch.items()
         }
         return ordered_batch, token_info.in_order(order)
+
+    def _token_info_of(self, batch: Batch) -> TokenInfo:
+        """Returns positions, segments, prefixes and, for routers, padding of a batch."""
+        has_experts = self.architecture.moe_every > 0
+        return TokenInfo.of(
+            batch["tokens"],
+            positions=batch.get("positions"),
+            segments=batch.get("segments"),
+            prefix=batch.get("prefix"),
+            counted=counted_targets(batch) if has_experts else None,
+            counts=batch.get("counts") if has_experts else None,
+        )
 
     def init_cache(
         self, batch_dims: mtf.Shape, num_positions: int, window: int | None = None
@@ -250,13 +267,3 @@ class LanguageModel(Model):
             x, cache, position, example_positions=example_positions
         )
         return self.predict(x), cache
-
-
-def token_info_of(batch: Batch) -> TokenInfo:
-    """Returns positions, segments and prefixes of the tokens of a batch."""
-    return TokenInfo.of(
-        batch["tokens"],
-        positions=batch.get("positions"),
-        segments=batch.get("segments"),
-        prefix=batch.get("prefix"),
-    )

@@ -22,14 +22,15 @@ import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
 from transformer.models.base import Batch, target_weights
-from transformer.models.language_model import LanguageModel, token_info_of
+from transformer.models.language_model import LanguageModel
+from transformer.models.token_info import TokenInfo
 
 # What a layer passes to the next one: the residual stream "x" [batch, length, d_model], what
 # the batch tells about its "tokens" (a dict, see `_TOKEN_FEATURES`), and "losses", a list of the
 # auxiliary loss of each mixture of experts so far.
 Activations: TypeAlias = dict[str, Any]
 # The tensors of a batch that all blocks need, and those that the loss needs.
-_TOKEN_FEATURES = ("segments", "positions", "prefix")
+_TOKEN_FEATURES = ("segments", "positions", "prefix", "nonpadding")
 _TARGET_FEATURES = ("targets", "weights", "counts")
 
 
@@ -137,6 +138,9 @@ class PipelinedLanguageModel(LanguageModel):
             return mtf.add_n([loss, *activations["losses"]])
 
         inputs = _features(batch, "tokens", *_TOKEN_FEATURES)
+        nonpadding = self._token_info_of(batch).nonpadding
+        if self.architecture.moe_every and nonpadding is not None:
+            inputs["nonpadding"] = nonpadding
         loss = self.pipe.loss(loss_of, inputs, _features(batch, *_TARGET_FEATURES))
         return loss, {}
 
@@ -145,7 +149,8 @@ class PipelinedLanguageModel(LanguageModel):
 
         def embed(batch: Batch) -> Activations:
             """Returns the residual stream before the first block."""
-            x = self.embeddings(batch["tokens"], token_info_of(batch).positions)
+            positions = _token_info(batch["tokens"], batch).positions
+            x = self.embeddings(batch["tokens"], positions)
             return {
                 "x": self.dropout(x, training=True),
                 "tokens": _features(batch, *_TOKEN_FEATURES),
@@ -177,8 +182,7 @@ class PipelinedLanguageModel(LanguageModel):
         def run(activations: Activations) -> Activations:
             """Returns the activations after the block."""
             x = activations["x"]
-            # Without positions, the tokens are counted along the length of x.
-            token_info = token_info_of({"tokens": x, **activations["tokens"]})
+            token_info = _token_info(x, activations["tokens"])
             attention_mask = self.decoder.attention_mask(token_info)
             x, report = run_block(x, attention_mask, training=True)
             losses = [*activations["losses"]]
@@ -187,6 +191,22 @@ class PipelinedLanguageModel(LanguageModel):
             return {"x": x, "tokens": activations["tokens"], "losses": losses}
 
         return run
+
+
+def _token_info(x: mtf.Tensor, features: Batch) -> TokenInfo:
+    """Returns the information about tokens.
+
+    Args:
+      x: a tensor [batch, length, ...]; without positions, tokens are counted along it.
+      features: the tensors of `_TOKEN_FEATURES` that there are.
+    """
+    token_info = TokenInfo.of(
+        x,
+        positions=features.get("positions"),
+        segments=features.get("segments"),
+        prefix=features.get("prefix"),
+    )
+    return token_info._replace(nonpadding=features.get("nonpadding"))
 
 
 def _features(batch: Batch, *names: str) -> dict[str, mtf.Tensor]:

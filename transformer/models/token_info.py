@@ -1,12 +1,24 @@
-"""Positions, segments and prefixes of tokens, and their order along the sequence.
+"""Positions, segments, prefixes and padding of tokens, and their order along the sequence.
 
-token_info = TokenInfo.of(tokens)                    # tokens [batch, length]
-context = token_info.as_context()                    # tensors [..., kv_length]
+    token_info = TokenInfo.of(tokens)                    # tokens [batch, length]
+    context = token_info.as_context()                    # tensors [..., kv_length]
+
+What is padding is decided here, for routers: padding goes through no expert, takes no capacity,
+and counts in no loss or statistic of a router. It is
+
+- a token of segment 0, where there are segments: packed texts, BERT and encoders (id 0);
+- without segments, in a causal model, a token after which no target of its example counts: no
+  loss depends on it. A weight of 0 before a target that counts is no padding but context, such
+  as a prompt whose own tokens are not learned;
+- each token of an example whose count is 0, which only pads the last batch.
+
+A target counts if its weight is not 0 and its id is not negative, as in the loss.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import meshtf as mtf
@@ -17,7 +29,7 @@ KV_LENGTH = "kv_length"
 
 
 class TokenInfo(NamedTuple):
-    """Positions, segments and prefixes of tokens.
+    """Positions, segments, prefixes and padding of tokens.
 
     Attributes:
       positions: the position of each token in its segment, integers [length] or [batch,
@@ -28,12 +40,14 @@ class TokenInfo(NamedTuple):
         None: there are no such tokens.
       zigzag: the zigzag order that the tokens are in, for causal ring attention; None: the
         order of the text.
+      nonpadding: bool [batch, length], False at padding; None: no token is padding.
     """
 
     positions: mtf.Tensor
     segments: mtf.Tensor | None = None
     prefix: mtf.Tensor | None = None
     zigzag: mtf.layers.ZigzagOrder | None = None
+    nonpadding: mtf.Tensor | None = None
 
     @classmethod
     def of(
@@ -42,6 +56,8 @@ class TokenInfo(NamedTuple):
         positions: mtf.Tensor | None = None,
         segments: mtf.Tensor | None = None,
         prefix: mtf.Tensor | None = None,
+        counted: mtf.Tensor | None = None,
+        counts: mtf.Tensor | None = None,
     ) -> TokenInfo:
         """Returns the information about tokens.
 
@@ -51,17 +67,42 @@ class TokenInfo(NamedTuple):
           segments: the attribute `segments`; None: each example is one segment without
             padding.
           prefix: the attribute `prefix`, as integers or bool.
+          counted: in a causal model, whether the target of each token counts, bool [batch,
+            length]: see `counted_targets`. None: all count.
+          counts: for each example 1, or 0 if it is padding, [batch]; None: none is.
         """
         if positions is None:
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
         if prefix is not None:
             prefix = mtf.cast(prefix, "bool")
-        return cls(positions=positions, segments=segments, prefix=prefix)
+        nonpadding = None
+        if segments is not None:
+            nonpadding = segments > 0
+        elif counted is not None:
+            nonpadding = _may_affect_targets(counted, prefix)
+        if counts is not None:
+            if nonpadding is None:
+                nonpadding = mtf.ones(tokens.mesh, tokens.shape, "bool")
+            nonpadding = nonpadding & (counts > 0)
+        return cls(
+            positions=positions,
+            segments=segments,
+            prefix=prefix,
+            nonpadding=nonpadding,
+        )
 
     def in_order(self, order: mtf.layers.ZigzagOrder) -> TokenInfo:
         """Returns the information about the same tokens in zigzag order."""
+        nonpadding = None
+        if self.nonpadding is not None:
+            nonpadding = order.apply(self.nonpadding)
         segments = None if self.segments is None else order.apply(self.segments)
-        return TokenInfo(order.apply(self.positions), segments=segments, zigzag=order)
+        return TokenInfo(
+            order.apply(self.positions),
+            segments=segments,
+            zigzag=order,
+            nonpadding=nonpadding,
+        )
 
     def random_numbers(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which dropout has the masks of tokens in the order of the
@@ -84,10 +125,36 @@ class TokenInfo(NamedTuple):
             prefix=rename(self.prefix),
         )
 
-    @property
-    def nonpadding(self) -> mtf.Tensor | None:
-        """Bool [batch, length], False at padding; None: no token is padding."""
-        return None if self.segments is None else self.segments > 0
+
+def counted_targets(batch: Mapping[str, mtf.Tensor]) -> mtf.Tensor | None:
+    """Returns whether each target of a batch counts in the loss, bool [batch, length]; None:
+    the batch has no targets.
+    """
+    if "targets" not in batch:
+        return None
+    counted = batch["targets"] >= 0
+    if "weights" in batch:
+        counted = counted & (batch["weights"] != 0)
+    return counted
+
+
+def _may_affect_targets(counted: mtf.Tensor, prefix: mtf.Tensor | None) -> mtf.Tensor:
+    """Returns whether the loss of a causal model may depend on each token, bool [batch,
+    length]: whether the target of the token, or of a later one, counts. On a token of the
+    prefix, all targets of the example may depend.
+
+    Args:
+      counted: whether the target of each token counts, bool [batch, length].
+      prefix: bool [batch, length], True for tokens that earlier tokens attend to; None:
+        there are none.
+    """
+    index = mtf.range(counted.mesh, counted.shape.dim(LENGTH))
+    # The index of the last target that counts; -1: none does.
+    last = mtf.reduce_max(mtf.where(counted, index, -1), LENGTH)
+    may_affect = mtf.outer(last, index, mtf.greater_equal)
+    if prefix is None:
+        return may_affect
+    return may_affect | (prefix & (last >= 0))
 
 
 def zigzag_order(

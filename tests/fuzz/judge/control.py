@@ -138,6 +138,7 @@ class Variable:
         self, mesh: Any, shape: str, initializer: Any, name: str, dtype: str
     ) -> None:
         self.dims = [*(names(s)[0] for s in _around.stacks), *names(shape)]
+        self.num_stacked = len(_around.stacks)
         self.dtype = dtype
         self.views: list[Named] = []
 

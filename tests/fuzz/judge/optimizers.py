@@ -4,6 +4,7 @@ Example:
 
     update = OPTIMIZERS["Adam(variables, 0.1, epsilon=0.001)"]
     value, slots = update(value, gradient, slots, step)          # steps count from 1
+    value, slots = of_layers(update, 1)(value, gradient, slots, step)    # [layers, ...]
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-Slots = dict[str, Any]
+Slots = dict[Any, Any]
 Update = Callable[[np.ndarray, np.ndarray, Slots, int], "tuple[np.ndarray, Slots]"]
 RATE = 0.1
 EPSILON = 1e-3
@@ -101,6 +102,27 @@ def adafactor(
 
 def _rms(x: np.ndarray) -> float:
     return float(np.sqrt(np.mean(x * x)))
+
+
+def of_layers(update: Update, num_stacked: int) -> Update:
+    """Returns the update of a variable whose leading dimensions, so many, stack those of
+    layers: each is updated on its own.
+    """
+    if not num_stacked:
+        return update
+    of_layer = of_layers(update, num_stacked - 1)
+
+    def update_each(
+        x: np.ndarray, g: np.ndarray, slots: Slots, t: int
+    ) -> tuple[np.ndarray, Slots]:
+        results = [
+            of_layer(x_i, g_i, slots.get(i, {}), t)
+            for i, (x_i, g_i) in enumerate(zip(x, g))
+        ]
+        values, slots_of_layers = zip(*results)
+        return np.stack(values), dict(enumerate(slots_of_layers))
+
+    return update_each
 
 
 OPTIMIZERS: dict[str, Update] = {

@@ -1,4 +1,6 @@
-"""The gatings in NumPy, token by token."""
+"""The gatings in NumPy, token by token. `slots` is a function of the count of real tokens of
+a group: how many slots an expert has for it.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,11 @@ def softmax(x):
     return y / y.sum(-1, keepdims=True)
 
 
-def over_groups(values, real):
-    """Returns the mean of a value for each group, weighted by the groups' tokens."""
-    return np.sum(values * real.sum(1)) / max(real.sum(), 1)
-
-
-def gshard_as_published(logits, real, u, capacity):
+def gshard_as_published(logits, real, u, slots):
     """Algorithm 1 of GShard, with gates, counters and loss in its words."""
     groups, tokens, experts = logits.shape
     combine, losses, expected = (
-        np.zeros((groups, tokens, experts, capacity)),
+        np.zeros((groups, tokens, experts, slots(tokens))),
         [],
         min(2, experts),
     )
@@ -27,6 +24,7 @@ def gshard_as_published(logits, real, u, capacity):
         gates = softmax(logits[g])
         c = np.zeros(experts, int)
         real_tokens = np.flatnonzero(real[g])
+        capacity = slots(len(real_tokens))
         m = gates[real_tokens].mean(0) if len(real_tokens) else np.zeros(experts)
         second = []
         for s in real_tokens:
@@ -41,10 +39,10 @@ def gshard_as_published(logits, real, u, capacity):
             if c[e2] < capacity and 2 * g2 > u[g, s]:
                 combine[g, s, e2, c[e2]] = g2
             c[e2] += 1
-    return combine, over_groups(losses, real), lost(combine, real, expected)
+    return combine, mean(losses, real), lost(combine, real, expected)
 
 
-def gshard_as_run(logits, real, u, capacity, threshold, normalize):
+def gshard_as_run(logits, real, u, slots, threshold, normalize):
     """Top2GatingOnLogits of Lingvo, as masks and cumulative sums."""
     groups, tokens, experts = logits.shape
     raw = softmax(logits)
@@ -54,13 +52,16 @@ def gshard_as_run(logits, real, u, capacity, threshold, normalize):
     g1, g2 = raw.max(-1), np.maximum(left.max(-1), 0.0)
     share = g2 / (g1 + g2)
     position_1 = np.cumsum(mask_1, 1) - mask_1
+    capacity = np.array([slots(n) for n in real.sum(1)])[:, None, None]
     count = np.maximum(real.sum(1), 1)[:, None]
     proxy = (raw * real[..., None]).sum(1) / count
-    aux = over_groups((mask_1.sum(1) / count * proxy).sum(1) * experts, real)
+    aux = mean((mask_1.sum(1) / count * proxy).sum(1), real) * experts
     if u is not None:
         mask_2 = mask_2 * (share > u * threshold)[..., None]
     position_2 = (
-        np.cumsum(mask_2, 1) - mask_2 + mask_1.sum(1, keepdims=True).clip(max=capacity)
+        np.cumsum(mask_2, 1)
+        - mask_2
+        + np.minimum(mask_1.sum(1, keepdims=True), capacity)
     )
     kept_1, kept_2 = mask_1 * (position_1 < capacity), mask_2 * (position_2 < capacity)
     w1, w2 = g1[..., None] * kept_1, g2[..., None] * kept_2
@@ -68,7 +69,7 @@ def gshard_as_run(logits, real, u, capacity, threshold, normalize):
         total = (w1 + w2).sum(-1, keepdims=True) + 1e-9
     else:
         total = (g1 + g2)[..., None] + 1e-9
-    slot = np.eye(capacity)
+    slot = np.eye(slots(tokens))
     combine = sum(
         (w / total)[..., None] * slot[np.where(kept > 0, place, 0).astype(int)]
         for w, kept, place in ((w1, kept_1, position_1), (w2, kept_2, position_2))
@@ -76,14 +77,15 @@ def gshard_as_run(logits, real, u, capacity, threshold, normalize):
     return combine, aux, lost(combine, real, min(2, experts))
 
 
-def token_choice(logits, real, k, capacity, normalize):
+def token_choice(logits, real, k, slots, normalize):
     """Switch with k = 1; otherwise its queues, once for each choice."""
     groups, tokens, experts = logits.shape
     k = min(k, experts)
-    combine, losses = np.zeros((groups, tokens, experts, capacity)), []
+    combine, losses = np.zeros((groups, tokens, experts, slots(tokens))), []
     for g in range(groups):
         p = softmax(logits[g])
         real_tokens = np.flatnonzero(real[g])
+        capacity = slots(len(real_tokens))
         best = np.argsort(-p, axis=-1, kind="stable")[:, :k]
         count = np.zeros(experts, int)
         for choice in range(k):
@@ -104,25 +106,30 @@ def token_choice(logits, real, k, capacity, normalize):
             experts
             * (f * (p[real_tokens].mean(0) if len(real_tokens) else 0 * f)).sum()
         )
-    return combine, over_groups(losses, real), lost(combine, real, k)
+    return combine, mean(losses, real), lost(combine, real, k)
 
 
-def experts_choose(logits, real, capacity):
+def experts_choose(logits, real, slots):
     """Algorithm of section 3.2: top-k of the transposed probabilities, a group at a
     time.
     """
     groups, tokens, experts = logits.shape
-    combine = np.zeros((groups, tokens, experts, capacity))
+    combine = np.zeros((groups, tokens, experts, slots(tokens)))
     for g in range(groups):
+        capacity = slots(real[g].sum())
         p = np.where(real[g][:, None], softmax(logits[g]), -1.0)
         for e in range(experts):
             for c, s in enumerate(np.argsort(-p[:, e], kind="stable")[:capacity]):
                 combine[g, s, e, c] = max(p[s, e], 0.0)
     alone = real & ~combine.any((-1, -2))
-    return combine, over_groups(alone.sum(1) / np.maximum(real.sum(1), 1), real)
+    return combine, alone.sum() / real.sum()
 
 
 def lost(combine, real, choices):
-    """Returns the share of all choices of tokens that have no slot."""
-    kept = (combine > 0).sum((1, 2, 3)) / np.maximum(choices * real.sum(1), 1)
-    return over_groups(1 - kept, real)
+    """Returns the share of the choices of real tokens that have no slot."""
+    return 1 - (combine > 0).sum() / (choices * real.sum())
+
+
+def mean(values, real):
+    """Returns the mean of a value of each group over all real tokens."""
+    return np.average(values, weights=real.sum(1))

@@ -101,19 +101,23 @@ def check(routing, combine, balance, z, dropped):
 
 
 def z_loss(logits, real):
-    squares = np.square(np.log(np.exp(logits).sum(-1)))
-    return squares[real].mean()
+    return np.square(np.log(np.exp(logits).sum(-1)))[real].mean()
+
+
+def slots_of(choices, experts, training=True):
+    """Returns the function of the count of real tokens of a group that the formulas take."""
+    return lambda tokens: TIGHT.slots(choices, tokens, experts, training)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_2_as_published(case):
     logits, real = random_logits(case)
-    capacity = TIGHT.slots(min(2, case[2]), case[1], case[2], True)
+    slots = slots_of(min(2, case[2]), case[2])
     gate = functools.partial(
         gating.top_2, training=True, capacity=TIGHT, convention="published"
     )
     combine, balance, dropped = gshard_as_published(
-        logits, real, draws(real.shape), capacity
+        logits, real, draws(real.shape), slots
     )
     check(
         route(gate, logits, real, case[-1] == "padding"),
@@ -131,7 +135,7 @@ def test_top_2_as_published(case):
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_2_as_run(case, training, threshold, normalize):
     logits, real = random_logits(case)
-    capacity = TIGHT.slots(min(2, case[2]), case[1], case[2], training)
+    slots = slots_of(min(2, case[2]), case[2], training)
     gate = functools.partial(
         gating.top_2,
         training=training,
@@ -143,7 +147,7 @@ def test_top_2_as_run(case, training, threshold, normalize):
         logits,
         real,
         draws(real.shape) if training else None,
-        capacity,
+        slots,
         threshold,
         normalize,
     )
@@ -162,11 +166,11 @@ def test_top_2_as_run(case, training, threshold, normalize):
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_k(case, k, normalize):
     (logits, real), k = random_logits(case), min(k, case[2])
-    capacity = TIGHT.slots(k, case[1], case[2], True)
+    slots = slots_of(k, case[2])
     gate = functools.partial(
         gating.top_k, training=True, capacity=TIGHT, k=k, normalize=normalize
     )
-    combine, balance, dropped = token_choice(logits, real, k, capacity, normalize)
+    combine, balance, dropped = token_choice(logits, real, k, slots, normalize)
     check(
         route(gate, logits, real, case[-1] == "padding"),
         combine,
@@ -179,9 +183,9 @@ def test_top_k(case, k, normalize):
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_switch(case):
     logits, real = random_logits(case)
-    capacity = TIGHT.slots(1, case[1], case[2], True)
+    slots = slots_of(1, case[2])
     gate = functools.partial(gating.switch, training=True, capacity=TIGHT)
-    combine, balance, dropped = token_choice(logits, real, 1, capacity, "never")
+    combine, balance, dropped = token_choice(logits, real, 1, slots, "never")
     check(
         route(gate, logits, real, case[-1] == "padding"),
         combine,
@@ -195,9 +199,7 @@ def test_switch(case):
 def test_expert_choice(case):
     (logits, real), k = random_logits(case), min(2, case[2])
     gate = functools.partial(gating.expert_choice, training=True, capacity=TIGHT, k=k)
-    combine, dropped = experts_choose(
-        logits, real, TIGHT.slots(k, case[1], case[2], True)
-    )
+    combine, dropped = experts_choose(logits, real, slots_of(k, case[2]))
     check(
         route(gate, logits, real, case[-1] == "padding"),
         combine,
@@ -226,10 +228,11 @@ def test_statistics():
         np.bincount(best[g][real[g]].ravel(), minlength=4) / 2 / max(real[g].sum(), 1)
         for g in range(3)
     ]
-    np.testing.assert_allclose(routing.load.numpy(), np.mean(load, 0), rtol=1e-6)
+    expected = np.average(load, axis=0, weights=real.sum(1))
+    np.testing.assert_allclose(routing.load.numpy(), expected, rtol=1e-6)
     entropy = -(p * np.log(p)).sum(-1)
-    expected = entropy[real].mean()
-    np.testing.assert_allclose(float(routing.entropy), expected, rtol=1e-5)
+    np.testing.assert_allclose(float(routing.entropy), entropy[real].mean(), rtol=1e-5)
+    assert float(routing.num_tokens) == real.sum()
 
 
 def test_losses_where_all_experts_are_alike():
@@ -296,6 +299,18 @@ def test_capacity(choices, tokens, experts, expected):
         Capacity(multiple=2 if experts > 4 else 1).slots(choices, tokens, experts, True)
         == expected
     )
+
+
+@pytest.mark.parametrize(
+    "capacity",
+    [Capacity(), Capacity(train=0.3, multiple=4), Capacity(train=1.1, minimum=0)],
+    ids=str,
+)
+def test_padding_takes_no_capacity(capacity):
+    thresholds = capacity.tokens_per_slot(2, 50, 7, True)
+    for tokens in range(51):
+        slots = sum(tokens >= threshold for threshold in thresholds)
+        assert slots == capacity.slots(2, tokens, 7, True)
 
 
 @pytest.mark.parametrize(
