@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -70,7 +71,7 @@ class TapeGradient:
 
     @property
     def __name__(self) -> str:
-        return f"the gradient of {_name_of(self.fn)}"
+        return f"the gradient of {name_of(self.fn)}"
 
     def __call__(self, *xs: Any) -> tuple[Any, ...]:
         inputs = xs[: self.num_inputs]
@@ -142,33 +143,15 @@ class Slicewise(Op):
         # the elements.
         return Role.SUM
 
-    @property
-    def function_name(self) -> str:
-        """The name of the function, for errors."""
-        return _name_of(self.fn)
-
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        fn: Any = self.fn
-        while isinstance(fn, TapeGradient):
-            if input_index >= fn.num_inputs:
-                return 0.0  # a cotangent of 0 adds nothing to a sum
-            fn = fn.fn
-        return "first"  # fn may refuse values that only padding has
+        # fn may refuse values that only padding has. A cotangent of 0 adds nothing to a sum.
+        return "first" if input_index < _num_function_inputs(self.fn) else 0.0
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         ys = _as_tuple(self.fn(*xs))
         num_none = sum(y is None for y in ys)
         if len(ys) != len(self.result_specs) or num_none:
-            raise PlanError(
-                explain_error(
-                    f"the function of slicewise gave {len(ys)} results, {num_none} of "
-                    f"them None, and shapes= names {len(self.result_specs)}.",
-                    outputs=" ".join(repr(y.shape) for y in self.result_specs),
-                    function=self.function_name,
-                    way_out="Return a tensor for each shape, and give a list of as "
-                    "many shapes.",
-                )
-            )
+            raise _wrong_number(self, len(ys), num_none)
         return ys
 
     def wrong_result(
@@ -185,7 +168,7 @@ class Slicewise(Op):
         """
         return explain_error(
             f"slicewise: fn returned {result}, but its shard of the result is {announced}.",
-            function=self.function_name,
+            function=name_of(self.fn),
             inputs=inputs,
             result=" ".join(repr(spec.shape) for spec in self.result_specs),
             source=source,
@@ -203,6 +186,36 @@ class Slicewise(Op):
         op = Slicewise(gradient, specs, self.shardable)
         gradients = iter(apply_all(op, *xs, *cotangents))
         return [next(gradients) if has_gradient(x.dtype) else None for x in xs]
+
+
+def _num_function_inputs(fn: Any) -> int:
+    """Returns the number of the first inputs of fn that are inputs of the user's function; the
+    others are cotangents.
+    """
+    num_inputs = sys.maxsize
+    while isinstance(fn, TapeGradient):
+        num_inputs = fn.num_inputs
+        fn = fn.fn
+    return num_inputs
+
+
+def _wrong_number(op: Slicewise, num_results: int, num_none: int) -> PlanError:
+    """Returns the error for a function with another number of results than it should have.
+
+    Args:
+      op: the op.
+      num_results: the number of results.
+      num_none: how many of them are None.
+    """
+    return PlanError(
+        explain_error(
+            f"the function of slicewise gave {num_results} results, {num_none} of them "
+            f"None, and shapes= names {len(op.result_specs)}.",
+            outputs=" ".join(repr(y.shape) for y in op.result_specs),
+            function=name_of(op.fn),
+            way_out="Return a tensor for each shape, and give a list of as many shapes.",
+        )
+    )
 
 
 @overload
@@ -316,6 +329,6 @@ def _as_tuple(ys: Any) -> tuple[Any, ...]:
     return (ys,)
 
 
-def _name_of(fn: Callable[..., Any]) -> str:
+def name_of(fn: Callable[..., Any]) -> str:
     """Returns the name of a function for errors."""
     return str(getattr(fn, "__name__", repr(fn)))

@@ -22,7 +22,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
-from meshtf.ops.control.slicewise import Slicewise
+from meshtf.ops.control.slicewise import Slicewise, name_of
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.filled_padding import (
     POISON,
@@ -224,7 +224,7 @@ def _functions_of_users(node: Node) -> Iterator[None]:
                 raise
             raise PlanError(
                 explain_error(
-                    f"slicewise: TensorFlow cannot compute {node.op.function_name}: {error}",
+                    f"slicewise: TensorFlow cannot compute {name_of(node.op.fn)}: {error}",
                     source=node.source,
                     way_out="Wrap fn in tf.custom_gradient, or its input in "
                     "mtf.stop_gradient.",
@@ -239,7 +239,7 @@ def _captured_variable(node: Node) -> PlanError:
         "Make its value an input of the op: a mtf.Variable, or a tensor by mtf.asarray."
     )
     if isinstance(node.op, Slicewise):
-        subject = f"the function of slicewise, {node.op.function_name},"
+        subject = f"the function of slicewise, {name_of(node.op.fn)},"
         way_out = (
             "Pass it in xs, as a mtf.Variable or a tensor by mtf.asarray: slicewise(lambda "
             "x, v: ..., [x, v]). A Keras layer runs as layer.stateless_call, with its "

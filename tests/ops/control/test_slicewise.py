@@ -85,7 +85,7 @@ def test_captured_variables_are_refused_with_the_line(fn, devices):
     np.testing.assert_allclose(eager.numpy(), fn(tf.ones([4, 3])), rtol=1e-5)
     with pytest.raises(
         mtf.PlanError,
-        match=r"(?s)tf\.Variable.*test_slicewise_functions\.py.*Pass it in xs",
+        match=r"(?s)tf\.Variable.*test_slicewise\.py.*Pass it in xs",
     ):
         mtf.function(lambda x: mtf.slicewise(fn, [x], shardable="batch"))(x)
 
@@ -196,7 +196,7 @@ def test_a_gradient_that_tensorflow_lacks_names_the_line():
     y = mtf.slicewise(lambda a: tf.raw_ops.IgammaGradA(a=a, x=a), [x])
     with pytest.raises(
         mtf.PlanError,
-        match=r"(?s)cannot compute the gradient of.*test_slicewise_functions\.py",
+        match=r"(?s)cannot compute the gradient of.*test_slicewise\.py",
     ):
         mtf.gradients([y], [x])
 
@@ -273,7 +273,7 @@ def test_missing_shapes_are_told_at_the_call(shardable, check):
     with pytest.raises(
         mtf.PlanError,
         match=r"(?s)returned float32 \[4, 2\].*\[batch:4 h:3 c:2\].*"
-        r"mtf\.slicewise, .*test_slicewise_functions\.py.*shapes=",
+        r"mtf\.slicewise, .*test_slicewise\.py.*shapes=",
     ):
         step(np.ones((4, 3, 2), "float32"), np.zeros(4, "int32"))
 
