@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 
+from meshtf.errors import CheckpointError
 from meshtf.names.arguments import as_path
 
 _CONVERT = (
@@ -63,3 +64,12 @@ def foreign_format(path: str) -> str:
             "transformer.convert --from=hf."
         )
     return ""
+
+
+def refuse_foreign(path: str) -> None:
+    """Raises CheckpointError if another library has written a folder or file."""
+    foreign = foreign_format(path)
+    if foreign:
+        raise CheckpointError(
+            f"there is no checkpoint of meshtf in {path}.\n  {foreign}"
+        )

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from meshtf.checkpoints.foreign_format import foreign_format
+from meshtf.checkpoints.foreign_format import refuse_foreign
 from meshtf.checkpoints.tensor_slices import Box, full_box, parse_spans
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
@@ -237,11 +237,7 @@ def _check_is_ours(folder: str) -> None:
     """
     if os.path.isfile(os.path.join(folder, FILE)):
         return
-    foreign = foreign_format(folder)
-    if foreign:
-        raise CheckpointError(
-            f"there is no checkpoint of meshtf in {folder}.\n  {foreign}"
-        )
+    refuse_foreign(folder)
     name = os.path.basename(os.path.abspath(folder))
     has_our_files = os.path.exists(os.path.join(folder, INDEX))
     if os.path.isdir(folder) and not has_our_files and not name.startswith("step_"):

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.checkpoints.arguments import check_variables
+from meshtf.checkpoints.foreign_format import refuse_foreign
 from meshtf.checkpoints.inspection.verification import check
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, SavedTensor
 from meshtf.checkpoints.matching import check_fit, saved_name
@@ -144,10 +145,9 @@ def restore(
         renames = as_mapping("renames", renames, takes)
     newest = latest(path) if os.path.isdir(path) else None
     if newest is not None:
-        _, newest_path = newest
         raise CheckpointError(
             f"{path} is a folder of checkpoints, not one of them.\n"
-            f"  Use mtf.checkpoints.restore_latest, or its newest: {newest_path}."
+            f"  Use mtf.checkpoints.restore_latest, or its newest: {newest[1]}."
         )
     manifest = Manifest.read(path)
     manifest.check_sizes(path)
@@ -185,7 +185,7 @@ def restore_latest(
       The checkpoint that was read, or None if the folder has no checkpoint.
 
     Raises:
-      CheckpointError: names or shapes differ.
+      CheckpointError: names or shapes differ, or another library has written the folder.
       DamageError: there are checkpoints, but all are damaged.
     """
     check_variables(variables)
@@ -219,6 +219,7 @@ def newest_complete(
             damage = error
     if damage is not None:
         raise damage
+    refuse_foreign(directory)
     return None
 
 

@@ -63,6 +63,17 @@ def test_a_folder_of_another_kind(kind, tmp_path, variable):
         assert "damaged" not in text and "delete" not in text
 
 
+@pytest.mark.parametrize("kind", SAYS)
+def test_the_newest_of_such_a_folder(kind, tmp_path, variable):
+    folder = make(tmp_path, kind)
+    with pytest.raises(mtf.CheckpointError) as caught:
+        mtf.checkpoints.restore_latest(str(folder), {"w": variable})
+    assert SAYS[kind].format(folder=folder) in str(caught.value)
+    # With a checkpoint in it, it is a folder of checkpoints.
+    mtf.checkpoints.save(str(folder), 3, {"w": variable})
+    assert mtf.checkpoints.restore_latest(str(folder), {"w": variable}).step == 3
+
+
 def test_paths_of_files_in_it(tmp_path):
     google = make(tmp_path, "google")
     for name in ("bert_model.ckpt", "bert_model.ckpt.index"):

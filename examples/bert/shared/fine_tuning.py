@@ -239,8 +239,11 @@ def _read_initial_variables(
     latest_checkpoint = mtf.checkpoints.latest(path)
     if latest_checkpoint is not None:
         _, path = latest_checkpoint
-    if not Path(path).is_dir():
-        raise data.DataError(f"--init_checkpoint={path}: there is no such checkpoint.")
+    foreign = mtf.checkpoints.foreign_format(path)
+    if foreign or not Path(path).is_dir():
+        raise data.DataError(
+            f"--init_checkpoint={path}: there is no such checkpoint.\n  {foreign}".rstrip()
+        )
     if examples is not None:
         extra = mtf.checkpoints.Manifest.read(path).extra
         run_record.check_vocabulary(

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from meshtf.checkpoints.foreign_format import foreign_format
 from meshtf.checkpoints.inspection.verification import check, check_file
 from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, SavedTensor
 from meshtf.checkpoints.matching import difference
@@ -50,7 +51,8 @@ def find_checkpoint(folder: str) -> str:
     is_checkpoint = os.path.exists(os.path.join(folder, FILE))
     if is_checkpoint or not all_steps(folder):
         if not os.path.isdir(folder):
-            raise CheckpointError(f"there is no folder {folder}.")
+            foreign = foreign_format(folder)
+            raise CheckpointError(f"there is no folder {folder}.\n  {foreign}".rstrip())
         return folder.rstrip("/")
     newest = latest(folder)
     assert newest is not None
