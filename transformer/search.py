@@ -11,7 +11,8 @@ tries all sizes of up to three axes, all sets of dimensions that an axis can sha
 variables, sharded slots (ZeRO-1), sharded variables (FSDP), recomputation and microbatches; with
 --stages, pipelines with several numbers of interleaved chunks, too. It
 prints the best ten of those that fit into memory: time, memory, share of peak FLOPs that the
-model uses (MFU), bytes received, time that devices wait. Without --measure it needs no devices and runs no step.
+model uses (MFU), bytes received, time that devices wait. Without --measure it needs no devices
+and runs no step.
 
 Exit code: 0; 1: nothing fits, or an error of the configuration; 2: an error of usage.
 """
