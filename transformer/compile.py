@@ -7,13 +7,14 @@ need not be there, and compares what XLA made of it with the forecast.
 
 It takes the gin files and settings of `python -m transformer.train`, and prints for one
 device: the peak of memory, and the bytes that each kind of collective receives, as
-planned and as compiled. It needs the compiler of the devices (in a checkout
-`pip install -e '.[cuda]'` or `'.[tpu]'`), and no device. Exit code: 0; 1: an error of the
+planned and as compiled. It needs the compiler of the devices (the package `jax-cuda12-pjrt` or
+`libtpu`), and no device. Exit code: 0; 1: an error of the
 configuration or the program; 2: an error of usage.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 from absl import flags
@@ -30,6 +31,8 @@ _HLO = flags.DEFINE_string(
     "hlo", None, "A file to write the scheduled program of one device to, as text."
 )
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
+# The module and the package of the compiler; others of `jax_plugins` are told later.
+_GPU_COMPILER = "jax_plugins", "jax-cuda12-pjrt"
 
 
 def usage_error(argv: Sequence[str]) -> str:
@@ -39,6 +42,13 @@ def usage_error(argv: Sequence[str]) -> str:
     """
     if not _TOPOLOGY.value:
         return "--for=TOPOLOGY, the devices, is missing: --for=h100:8."
+    is_tpu = _TOPOLOGY.value.startswith("v")
+    module, package = ("libtpu", "libtpu") if is_tpu else _GPU_COMPILER
+    if importlib.util.find_spec(module) is None:
+        return (
+            f"nothing here compiles for {_TOPOLOGY.value!r}.\n  Its compiler is the package "
+            f"{package}, of the version of jax, which needs no devices: pip install {package}."
+        )
     return command_line.usage_error(argv)
 
 

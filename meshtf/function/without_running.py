@@ -20,6 +20,7 @@ from meshtf.hardware import Hardware, as_hardware
 from meshtf.names.arguments import as_bytes
 from meshtf.runtime.runtimes import RuntimeName, as_runtime_name
 from meshtf.runtime.spmd import Export
+from meshtf.runtime.spmd.compiled.compile_for import check_topology
 
 
 def explain(
@@ -102,6 +103,7 @@ def compile_for(
         installed.
       PlanError: XLA cannot compile an op.
     """
+    check_topology(topology)  # before the function is recorded
     function, args = as_function(fn, args)
     return CompiledForecast(
         compiled=function.compile_for(topology, *args, **kwargs),

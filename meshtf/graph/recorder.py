@@ -13,14 +13,15 @@ former node; `latest_version(node)` returns the replacement.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from meshtf.graph.layout_check import check_layout
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.op_kinds import ReadOp, WriteOp
+from meshtf.graph.op_kinds import ReadOp, Store, WriteOp
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Layout, Mesh, Placement
 
 
 class RecomputeGroup:
@@ -73,12 +74,16 @@ class Recorded(NamedTuple):
       results: the tensors that the function returns.
       mesh: the mesh that the function runs on.
       name: the name of the function, for logs and profiles.
+      stores: if the nodes were recorded on another mesh, their stores -> those of `mesh`.
+      regions: likewise their layout changes -> those on `mesh`, where they are others.
     """
 
     nodes: Sequence[Node]
     results: Sequence[Tensor]
     mesh: Mesh
     name: str = "program"
+    stores: Mapping[Store, Store] = MappingProxyType({})
+    regions: Mapping[Layout, Layout] = MappingProxyType({})
 
 
 class Graph:

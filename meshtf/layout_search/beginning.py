@@ -11,12 +11,16 @@ its ops run at the same times.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, Literal
 
-from meshtf.graph import Loop, Node, ReadOp, Store, Tensor, WriteOp
-from meshtf.mesh import NO_CHANGES, Mesh, Placement
+from meshtf.graph import Loop, Node, ReadOp, Spec, Store, Tensor, WriteOp
+from meshtf.graph.recorder import Recorded
+from meshtf.layout_search.problem import Problem, all_nodes
+from meshtf.mesh import NO_CHANGES, Layout, Mesh, Placement
 from meshtf.partition import Program, build
+from meshtf.partition.build import live_nodes
 
 
 def nodes_before_updates(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -77,6 +81,23 @@ def _forward_loop(node: Node, loop: Loop) -> Node:
     return node.copy_with(op=op, outputs=())
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class StoreOnMesh:
+    """A variable or an argument on another mesh than that of its recording, without values."""
+
+    name: str
+    spec: Spec
+    placement: Placement
+    kind: Literal["parameter", "state", "argument", "number"]
+    mesh: Mesh | None
+
+    def read(self) -> list[Any]:
+        raise NotImplementedError  # it is planned only
+
+    def slots(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+
 class Stores:
     """The variables and arguments of a recorded program.
 
@@ -111,9 +132,9 @@ class Stores:
             for store in self._stores
         ]
 
-    def placements(self, mesh: Mesh) -> dict[Store, Placement]:
-        """Returns their placements on a mesh, by its layouts."""
-        result = {}
+    def on(self, mesh: Mesh) -> dict[Store, Store]:
+        """Returns for each of them one on another mesh, placed by its layouts."""
+        result: dict[Store, Store] = {}
         for store in self._stores:
             region = getattr(store, "changes", NO_CHANGES)
             if store in self._slots:
@@ -122,7 +143,10 @@ class Stores:
                 layout = mesh.layout_in(region, "variable")
             else:
                 layout = mesh.layout
-            result[store], _conflicts = mesh.place(store.spec.shape, layout)
+            placement, _conflicts = mesh.place(store.spec.shape, layout)
+            result[store] = StoreOnMesh(
+                store.name, store.spec, placement, store.kind, mesh
+            )
         return result
 
 
@@ -143,19 +167,105 @@ class Beginning:
 
     def plan(self, mesh: Mesh) -> Program:
         """Returns the plan of the nodes on a mesh."""
-        placements = self._stores.placements(mesh)
-        return build(self.nodes, [], mesh, prune=False, store_placements=placements)
+        stores = self._stores.on(mesh)
+        return build(self.nodes, [], mesh, prune=False, stores=stores)
 
     def is_like(self, other: Beginning) -> bool:
         """Returns whether another recording of the program begins with the same ops."""
         return _signature(self.nodes) == _signature(other.nodes)
 
 
-def _signature(nodes: Iterable[Node]) -> list[Any]:
-    """Returns the ops of nodes, and of bodies within them, with the specs of their outputs."""
+def _signature(
+    nodes: Iterable[Node], regions: Mapping[Layout, Layout] = MappingProxyType({})
+) -> list[Any]:
+    """Returns the ops of nodes, and of bodies within them, with the specs of their outputs.
+
+    Args:
+      nodes: the nodes.
+      regions: layout changes -> those in their place.
+    """
     result: list[Any] = []
     for node in nodes:
-        result.append((type(node.op), tuple(y.spec for y in node.outputs)))
+        outputs = tuple(y.spec for y in node.outputs)
+        region = regions.get(node.region, node.region)
+        result.append((type(node.op), region, outputs))
         if isinstance(node.op, Loop):
-            result.extend(_signature(node.op.body.nodes))
+            result.extend(_signature(node.op.body.nodes, regions))
     return result
+
+
+class Recordings:
+    """Recordings that many meshes share: a program has the same ops on each mesh, but for slots
+    that are sharded in another way than their variables.
+
+    Args:
+      problem: what is searched for.
+
+    Attributes:
+      problem: what is searched for.
+      are_shared: whether they are; otherwise each mesh has a recording of its own, as where
+        `build` was found to make other ops on another mesh.
+    """
+
+    def __init__(self, problem: Problem, are_shared: bool = True) -> None:
+        self.are_shared = are_shared
+        self.problem = problem
+        self._recorded: dict[object, tuple[Recorded, Stores]] = {}
+
+    def of(
+        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
+    ) -> Recorded:
+        """Returns the program on a mesh. The arguments are those of `Problem.function`.
+
+        Raises:
+          MeshtfError: the layout does not allow the program.
+        """
+        if not self.are_shared:
+            return self.problem.record(axes, settings, choices)
+        recorded, stores = self._shared(axes, settings, choices)
+        mesh = Mesh(axes, devices="abstract", **settings)
+        if _has_conflicts(recorded, mesh):  # the recording has the error
+            return self.problem.record(axes, settings, choices)
+        return recorded._replace(
+            mesh=mesh, stores=stores.on(mesh), regions=_regions_on(mesh)
+        )
+
+    def compare(self, recorded: Recorded, choices: Mapping[str, Any]) -> None:
+        """Stops sharing if a recording on a mesh of its own has other ops."""
+        if self.are_shared:
+            shared, _ = self._shared("", {}, choices)
+            regions = _regions_on(recorded.mesh)
+            ops = _signature(shared.nodes, regions)
+            self.are_shared = ops == _signature(recorded.nodes)
+
+    def _shared(
+        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
+    ) -> tuple[Recorded, Stores]:
+        """Returns a recording with these choices, and its variables and arguments."""
+        has_slots = bool(settings.get("optimizer_layout"))
+        key = (tuple(settings.items()) if has_slots else (), tuple(choices.items()))
+        if key not in self._recorded:
+            on = (axes, settings) if has_slots else ("", {})
+            recorded = self.problem.record(*on, choices)
+            stores = Stores(live_nodes(recorded.nodes, recorded.results))
+            self._recorded[key] = recorded, stores
+        return self._recorded[key]
+
+
+def _regions_on(mesh: Mesh) -> dict[Layout, Layout]:
+    """Returns the layout changes in which an optimizer updates variables: without a layout ->
+    on a mesh.
+    """
+    changes = Layout.changes("*:")
+    return {changes: changes.then(mesh.layout_in(NO_CHANGES, "slot"))}
+
+
+def _has_conflicts(recorded: Recorded, mesh: Mesh) -> bool:
+    """Returns whether a mesh shards two dimensions of one tensor along one axis."""
+    shapes = {
+        (y.shape, node.region)
+        for node, _ in all_nodes(recorded.nodes)
+        if not node.primals
+        for y in node.outputs
+    }
+    return any(mesh.place(shape, mesh.layout_in(region))[1] for shape, region in shapes)

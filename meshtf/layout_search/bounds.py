@@ -1,6 +1,6 @@
 """Lower bounds of the time and memory of a structure, which need a part of its plan.
 
-    bounds = LowerBounds(problem, choices, microbatches=[1, 2, 4])
+    bounds = LowerBounds(Recordings(problem), choices, microbatches=[1, 2, 4])
     bounds.of_forward(structure, grid)      # seconds [candidates], by a fifth of the plan
     bounds.fits(structure, grid)            # whether memory suffices, by half of the plan
     bounds.of_gradient(structure, grid)     # larger seconds, by this half
@@ -19,7 +19,7 @@ same ops on each mesh; `hold_for` checks that for each structure that is recorde
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -35,6 +35,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.hardware import Hardware
 from meshtf.layout_search.beginning import (
     Beginning,
+    Recordings,
     Stores,
     forward_nodes,
     nodes_before_updates,
@@ -58,7 +59,7 @@ from meshtf.layout_search.pricing import (
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, LoopStep, Program
+from meshtf.partition import Compute, LoopStep, Program, WriteStep
 from meshtf.partition.build import live_nodes
 
 # What a beginning of the program depends on: a structure as far as there are no updates yet,
@@ -71,8 +72,8 @@ class LowerBounds:
     """The lower bounds of one program, that is of one combination of choices.
 
     Args:
-      problem: what is searched for.
-      choices: the further arguments of `build`.
+      recordings: those of what is searched for.
+      choices: the further arguments of `build`, as pairs.
       microbatches: the numbers of microbatches that are tried.
 
     Attributes:
@@ -81,19 +82,20 @@ class LowerBounds:
 
     def __init__(
         self,
-        problem: Problem,
-        choices: Mapping[str, Any],
+        recordings: Recordings,
+        choices: Iterable[tuple[str, Any]],
         microbatches: Sequence[int],
     ) -> None:
-        self._problem = problem = _with_least_factor(problem)
+        self._problem = problem = _with_least_factor(recordings.problem)
         self.least_memory = float("inf")
         self._memory_limit = problem.memory * MEMORY_MARGIN
-        choices = dict(choices)
+        arguments = dict(choices)
         if max(microbatches) > 1:
-            choices[MICROBATCHES] = PLANNED_MICROBATCHES
-        recorded = problem.record("", {}, choices)
+            arguments[MICROBATCHES] = PLANNED_MICROBATCHES
+        recorded = recordings.of("", {}, arguments)
         nodes = live_nodes(recorded.nodes, recorded.results)
         self._stores = Stores(nodes)
+        self._writes = [x for x in nodes if getattr(x.op, "variables", ())]
         self._forward = Beginning(forward_nodes(nodes), self._stores)
         self._gradient = Beginning(nodes_before_updates(nodes), self._stores)
         # Structure without stages -> its plan. The one plan stands for all sizes.
@@ -104,8 +106,8 @@ class LowerBounds:
         self._gradient_seconds: dict[_Key, np.ndarray] = {}
         self._fits: dict[_Key, np.ndarray] = {}
         self._durations: dict[_Key, Durations] = {}
-        # The bytes of all variables.
-        self._stored: dict[Structure, Any] = {}
+        # The bytes of all variables, and the seconds of all updates.
+        self._of_stores: dict[Structure, tuple[Any, Any]] = {}
         # The numbers of microbatches, and for each of them the least seconds of what follows
         # the forward pass, and the least bytes that it needs of that pass: [counts, 2].
         self._counts = np.unique(microbatches)
@@ -120,13 +122,14 @@ class LowerBounds:
         """
         stages, counts = grid.stages, grid.microbatches
         seconds, residuals = self._following[np.searchsorted(self._counts, counts)].T
-        memory = self._stored_bytes(structure, grid) / stages + residuals
+        memory = self._stored(structure, grid)[0] / stages + residuals
         fits = memory <= self._memory_limit
         if not fits.any():
             return np.full(len(grid), np.inf)
         # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
         seconds = self._seconds_of_forward(structure, grid) / stages + seconds
         seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
+        seconds = seconds + self._seconds_of_writes(structure, grid)
         return np.where(fits, seconds, np.inf)
 
     def _seconds_of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
@@ -172,7 +175,8 @@ class LowerBounds:
             program = self._timelines(structure, grid).program
             seconds = _seconds_of_gradient(program, durations, grid)
             self._gradient_seconds[key] = np.broadcast_to(seconds, [len(grid)])
-        return self._gradient_seconds[key], durations
+        writes = self._seconds_of_writes(structure, grid)
+        return self._gradient_seconds[key] + writes, durations
 
     def _durations_of(self, structure: Structure, grid: Grid) -> Durations:
         """Returns the durations of the forward and backward pass of a structure."""
@@ -211,7 +215,7 @@ class LowerBounds:
             if not np.array_equal(self._counts, bounds._counts):
                 continue
             if self._stores.are_like(bounds._stores):
-                self._stored = bounds._stored
+                self._of_stores = bounds._of_stores
             if self._forward.is_like(bounds._forward):
                 self._planned_forwards = bounds._planned_forwards
                 self._forward_seconds = bounds._forward_seconds
@@ -224,19 +228,34 @@ class LowerBounds:
         other = Beginning(nodes_before_updates(nodes), self._stores)
         return self._gradient.is_like(other)
 
-    def _stored_bytes(self, structure: Structure, grid: Grid) -> Any:
-        """Returns the bytes of a device's shards of all variables: `[candidates]`."""
+    def _seconds_of_writes(self, structure: Structure, grid: Grid) -> Any:
+        """Returns the seconds of the updates, without what they read but variables, which run
+        after the backward pass: `[candidates]`.
+        """
+        return self._stored(structure, grid)[1] / grid.stages
+
+    def _stored(self, structure: Structure, grid: Grid) -> tuple[Any, Any]:
+        """Returns the bytes of a device's shards of all variables, and the seconds of their
+        updates: `[candidates]`.
+        """
         key = structure.with_choices(())
-        if key not in self._stored:
+        if key not in self._of_stores:
             mesh = medium_mesh(structure, grid)
             sizes = Sizes(grid.axes, strides={})
             durations = Durations(self._problem.hardware, mesh, sizes)
-            self._stored[key] = sum(
-                durations.shard_bytes(store.spec, placement)
-                for store, placement in self._stores.placements(mesh).items()
+            stores = self._stores.on(mesh)
+            size = sum(
+                durations.shard_bytes(store.spec, store.placement)
+                for store in stores.values()
                 if store.kind in ("parameter", "state")
             )
-        return self._stored[key]
+            writes: Any = 0.0
+            for node in self._writes:
+                variables = tuple(stores[x] for x in node.op.variables)
+                step = WriteStep(node, (), variables=variables)
+                writes = writes + durations.write(step)
+            self._of_stores[key] = size, writes
+        return self._of_stores[key]
 
     def _set_following(self, mesh: Mesh) -> None:
         """Computes what follows the forward pass on one device, for numbers of microbatches."""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from meshtf.errors import MeshtfError
 from meshtf.forecast import Forecast
 from meshtf.forecast.outline import Outline
+from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.order import (
     EQUAL,
     Correction,
@@ -102,7 +103,7 @@ class FullPlans:
     Its plan corrects the estimates of all pipelines with as many stages and the same choices.
 
     Args:
-      problem: what is searched for.
+      recordings: the recordings of what is searched for.
       count: how many candidates are shown.
 
     Attributes:
@@ -111,8 +112,9 @@ class FullPlans:
       refused: pairs (structure, error) of candidates that the program does not allow.
     """
 
-    def __init__(self, problem: Problem, count: int) -> None:
-        self._problem = problem
+    def __init__(self, recordings: Recordings, count: int) -> None:
+        self._recordings = recordings
+        self._problem = recordings.problem
         self._count = count
         self._planned: dict[tuple[int, int], Candidate | None] = {}
         # Kind of pipelines -> how its estimates were corrected.
@@ -208,7 +210,7 @@ class FullPlans:
 
     def _corrected(self, prices: Prices, index: int) -> Candidate:
         """Returns what `plan_in_full` does. With a pipeline, it corrects further estimates."""
-        candidate = plan_in_full(self._problem, prices, index)
+        candidate = plan_in_full(self._recordings, prices, index)
         if not prices.grid.is_estimated:
             return candidate
         estimated = candidate.estimated * self.correction_of(prices).seconds
@@ -284,11 +286,11 @@ def _sizes(prices: Prices, index: int) -> tuple[int, ...]:
     return (*sizes, microbatches, chunks)
 
 
-def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate:
+def plan_in_full(recordings: Recordings, prices: Prices, index: int) -> Candidate:
     """Returns a candidate with its own plan.
 
     Args:
-      problem: what is searched for.
+      recordings: the recordings of what is searched for.
       prices: the prices of its structure.
       index: its index.
 
@@ -298,7 +300,12 @@ def plan_in_full(problem: Problem, prices: Prices, index: int) -> Candidate:
     grid = prices.grid
     choices = prices.choices(index)
     settings = ordered(prices.structure, grid.orders[index])
-    outline = problem.outline(grid.axes_text(index), settings, choices)
+    problem = recordings.problem
+    if grid.is_estimated:  # another program for each number of stages
+        recorded = problem.record(grid.axes_text(index), settings, choices)
+    else:
+        recorded = recordings.of(grid.axes_text(index), settings, choices)
+    outline = problem.outline(recorded)
     return Candidate(
         problem,
         axes=grid.axes_text(index),

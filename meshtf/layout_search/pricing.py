@@ -23,11 +23,17 @@ from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph.recorder import Recorded
-from meshtf.layout_search.beginning import has_gradient
-from meshtf.layout_search.problem import CHUNKS, MICROBATCHES, Names, Problem
+from meshtf.layout_search.beginning import Recordings, has_gradient
+from meshtf.layout_search.problem import (
+    CHUNKS,
+    MICROBATCHES,
+    Names,
+    Problem,
+    build_recorded,
+)
 from meshtf.layout_search.space import Structure, factorizations
 from meshtf.mesh import Mesh
-from meshtf.partition import LoopStep, Program, Value, build, walk
+from meshtf.partition import LoopStep, Program, Value, walk
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 PLANNED_MICROBATCHES = 2
@@ -211,24 +217,37 @@ def _shards(structure: Structure, sizes: Mapping[str, int]) -> dict[str, int]:
     return shards
 
 
-def record(structure: Structure, problem: Problem, grid: Grid) -> Recorded:
+def record(
+    structure: Structure,
+    problem: Problem,
+    grid: Grid,
+    recordings: Recordings | None = None,
+) -> Recorded:
     """Returns the program of a structure, recorded for axes of medium size.
 
     Args:
       structure: the structure.
       problem: what is searched for.
       grid: the sizes.
+      recordings: those that structures share; None: it is recorded on its own mesh.
 
     Raises:
       MeshtfError: the layout does not allow the program.
     """
+    record_on = problem.record if recordings is None else recordings.of
     index = _medium(grid)
+    choices = recorded_choices(structure, grid)
     grid = grid.planned
-    choices = dict(structure.choices)
-    if grid.has_microbatches:
-        choices[MICROBATCHES] = PLANNED_MICROBATCHES
     settings = ordered(structure, grid.orders[index])
-    return problem.record(grid.axes_text(index), settings, choices)
+    return record_on(grid.axes_text(index), settings, choices)
+
+
+def recorded_choices(structure: Structure, grid: Grid) -> dict[str, Any]:
+    """Returns the further arguments of the program that stands for all sizes of a structure."""
+    choices = dict(structure.choices)
+    if grid.planned.has_microbatches:
+        choices[MICROBATCHES] = PLANNED_MICROBATCHES
+    return choices
 
 
 def price(
@@ -264,7 +283,7 @@ def price_by(
     """Returns the prices that a function computes from the plan of a structure. The other
     arguments are those of `price`.
     """
-    program = build(recorded.nodes, recorded.results, recorded.mesh)
+    program = build_recorded(recorded)
     timelines = timelines_of(program, problem.hardware)
     if durations is None:
         durations = durations_of_grid(program, problem, grid)

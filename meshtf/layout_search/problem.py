@@ -29,7 +29,7 @@ from meshtf.layout_search.space import sharded_together
 from meshtf.mesh import Mesh
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, as_sequence
-from meshtf.partition import build
+from meshtf.partition import Program, build
 
 # The choices that are priced without a plan for each value.
 MICROBATCHES = "microbatches"
@@ -96,18 +96,9 @@ class Problem:
             function, args = self.function(axes, settings, choices)
             return function.record_call(args, {}).recorded
 
-    def outline(
-        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
-    ) -> Outline:
-        """Returns the time, memory and bytes of the program, from a plan of its own. The
-        arguments are those of `function`.
-
-        Raises:
-          MeshtfError: the layout does not allow the program.
-        """
-        recorded = self.record(axes, settings, choices)
-        program = build(recorded.nodes, recorded.results, recorded.mesh)
-        return outline(program, self.hardware)
+    def outline(self, recorded: Recorded) -> Outline:
+        """Returns the time, memory and bytes of a recorded program, from a plan of its own."""
+        return outline(build_recorded(recorded), self.hardware)
 
     def forecast(
         self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
@@ -120,6 +111,17 @@ class Problem:
             function, args = self.function(axes, settings, choices)
             result = function.forecast_call(args, {}, hardware=self.hardware)
         return dataclasses.replace(result, device_memory=self.memory)
+
+
+def build_recorded(recorded: Recorded) -> Program:
+    """Returns the plan of a recorded program."""
+    return build(
+        recorded.nodes,
+        recorded.results,
+        recorded.mesh,
+        stores=recorded.stores,
+        regions=recorded.regions,
+    )
 
 
 @contextlib.contextmanager

@@ -22,8 +22,9 @@ import numpy as np
 from meshtf.errors import MeshtfError
 from meshtf.forecast.time.durations import Durations
 from meshtf.graph.recorder import Recorded
+from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.bounds import LowerBounds
-from meshtf.layout_search.pricing import Grid, record
+from meshtf.layout_search.pricing import Grid, record, recorded_choices
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 
@@ -69,6 +70,10 @@ class Ranking:
         self._heap: list[Ranked] = []
         self._serials = itertools.count()
         self._recorded: dict[Structure, Recorded] = {}
+        # What the structures have that were recorded on meshes of their own: sets of
+        # dimensions that an axis shards, ways to store variables, choices.
+        self._covered: set[object] = set()
+        self.recordings = Recordings(problem, are_shared=prune)
         self._bounds: dict[tuple[object, bool], LowerBounds | None] = {}
 
     def __len__(self) -> int:
@@ -152,33 +157,47 @@ class Ranking:
         structure, grid = ranked.structure, ranked.grid
         # Pipelines of all numbers of stages are estimated from one program.
         key = structure.without_stages if grid.is_estimated else structure
-        if key not in self._recorded:
-            self._recorded[key] = record(structure, self._problem, grid)
-        recorded = self._recorded[key]
+        if key in self._recorded:
+            return self._recorded[key]
         bounds = self._bounds_of(structure, grid)
-        if bounds is not None and not bounds.hold_for(recorded):
-            self._drop_bounds()
+        if bounds is not None and self._features(structure) <= self._covered:
+            recorded = record(structure, self._problem, grid, self.recordings)
+        else:
+            recorded = record(structure, self._problem, grid)
+            if bounds is not None and not bounds.hold_for(recorded):
+                self._drop_bounds()
+            elif bounds is not None:
+                self._covered |= self._features(structure)
+                if structure.storage != "slots":
+                    self.recordings.compare(recorded, recorded_choices(structure, grid))
+        self._recorded[key] = recorded
         return recorded
+
+    def _features(self, structure: Structure) -> set[object]:
+        """Returns what the program might depend on."""
+        dims = (dims for _, dims in structure.axes)
+        return {*dims, structure.storage, structure.choices}
 
     def check_bounds(self) -> None:
         """Sees to it that structures are recorded that together have each set of dimensions
         that an axis shards, to see whether the bounds hold: further ones, with the least
         bounds, beside those that are priced.
         """
-        covered = {dims for structure in self._recorded for _, dims in structure.axes}
+        tried: set[object] = set()
         for ranked in sorted(self._heap):
             if not self._prune:
                 return
             sets = {dims for _, dims in ranked.structure.axes}
-            if sets <= covered:
+            if sets <= tried | self._covered:
                 continue
-            covered |= sets
+            tried |= sets
             with contextlib.suppress(MeshtfError):  # whoever prices it gets the error
                 self.record(ranked)
 
     def _drop_bounds(self) -> None:
         """Sets all bounds to 0, so that all structures are priced."""
         self._prune = False
+        self.recordings.are_shared = False
         self._heap = [
             entry._replace(
                 bound=0.0,
@@ -200,7 +219,7 @@ class Ranking:
         if key not in self._bounds:
             counts = self._microbatches if grid.has_microbatches else [1]
             try:
-                bounds = LowerBounds(self._problem, dict(structure.choices), counts)
+                bounds = LowerBounds(self.recordings, structure.choices, counts)
             except MeshtfError:
                 bounds = None
             if bounds is not None:

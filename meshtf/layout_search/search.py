@@ -364,7 +364,7 @@ class Search:
         """Returns the best candidates. It prices all structures that may have one, and leaves
         the others in the ranking.
         """
-        plans = self.plans = FullPlans(self.problem, self.num_best)
+        plans = self.plans = FullPlans(ranking.recordings, self.num_best)
         while (ranked := ranking.pop(self._limit())) is not None:
             self._price(ranked, ranking)
         ranking.check_bounds()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from meshtf.graph import Branch, Call, HostOp, Loop, Node, Store, Tensor, WriteOp
 from meshtf.graph.recorder import latest_version
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.mesh.once_per_mesh import log_once
 from meshtf.mesh.state import reduced_placement
 from meshtf.partition.builder import Builder
@@ -33,7 +33,8 @@ def build(
     placement: Placement | None = None,
     finish: bool = True,
     prune: bool = True,
-    store_placements: Mapping[Store, Placement] | None = None,
+    stores: Mapping[Store, Store] | None = None,
+    regions: Mapping[Layout, Layout] | None = None,
 ) -> Program:
     """Returns the program that computes `results`.
 
@@ -46,10 +47,11 @@ def build(
       finish: whether partial sums among the results are reduced, where `placement` is
         None.
       prune: whether to leave out nodes that neither a result nor an effect needs.
-      store_placements: where the nodes were recorded on another mesh, the placements on
-        `mesh` of the variables and arguments that they read.
+      stores: where the nodes were recorded on another mesh, for each variable and argument
+        of them the one on `mesh` that takes its place.
+      regions: likewise for layout changes; those that it lacks stay.
     """
-    builder = Builder(mesh, PLANNERS, store_placements=store_placements)
+    builder = Builder(mesh, PLANNERS, stores=stores, regions=regions)
     if prune:
         remaining_nodes = live_nodes(nodes, results)
     else:

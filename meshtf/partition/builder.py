@@ -30,7 +30,7 @@ from meshtf.graph import (
     factor_of,
 )
 from meshtf.graph.recorder import EagerStore
-from meshtf.mesh import Mesh, Partial, Placement
+from meshtf.mesh import Layout, Mesh, Partial, Placement
 from meshtf.mesh.axis_order import with_lowest_orders
 from meshtf.mesh.state import creates_partial, reduced_placement
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
@@ -78,7 +78,8 @@ class Builder:
       planners: {type of op: function (builder, node) that plans a node of this type and
         appends its steps}, for ops with bodies: loops, branches and calls.
       notes: those of the surrounding program, if this is the builder of a body.
-      store_placements: see `build`; a store of another mesh that it lacks is replicated.
+      stores: see `build`; a store of another mesh that it lacks is replicated.
+      regions: see `build`.
 
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
@@ -95,11 +96,13 @@ class Builder:
         mesh: Mesh,
         planners: Mapping[type[Op], Planner],
         notes: dict[str, None] | None = None,
-        store_placements: Mapping[Store, Placement] | None = None,
+        stores: Mapping[Store, Store] | None = None,
+        regions: Mapping[Layout, Layout] | None = None,
     ) -> None:
         self.mesh = mesh
         self.planners = planners
-        self.store_placements = store_placements or {}
+        self.stores = stores or {}
+        self.regions = regions or {}
         self.notes: dict[str, None] = {} if notes is None else notes
         self.steps: list[Step] = []
         self.placements: dict[Tensor, Placement] = {}
@@ -237,7 +240,8 @@ class Builder:
 
     def _read(self, tensor: Tensor, store: Any) -> None:
         """Appends the step that reads a store, such as a variable, as `tensor`."""
-        placement = self.store_placements.get(store, self.mesh.replicated)
+        store = self.stores.get(store, store)
+        placement = self.mesh.replicated
         if store.mesh is self.mesh:
             placement = store.placement
         value = Value(tensor.spec, placement)
@@ -248,7 +252,8 @@ class Builder:
         """Appends the step that writes the variables of an op, from inputs in the
         placement of the variables, which all share one placement.
         """
-        store = op.variables[0]
+        stores = tuple(self.stores.get(store, store) for store in op.variables)
+        store = stores[0]
         outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
         for y, value in zip(node.outputs, outs):
             self.add_tensor(y, {value.placement: value}, value.placement)
@@ -256,7 +261,7 @@ class Builder:
         for x in node.inputs:
             placement = placement_in_store(store.placement, x.shape)
             values.append(self.reshard_to(x, placement, node))
-        self.steps.append(WriteStep(node, tuple(values), outs))
+        self.steps.append(WriteStep(node, tuple(values), outs, stores))
 
     def _compute(self, node: Node) -> None:
         """Plans a node that every device computes on its shards, and appends its steps."""
@@ -289,11 +294,15 @@ class Builder:
         for y, value, placement in zip(node.outputs, outs, plan.finals):
             self.add_tensor(y, {value.placement: value}, placement)
 
+    def layout_of(self, node: Node) -> Layout:
+        """Returns the rules for the tensors of a node."""
+        return self.mesh.layout_in(self.regions.get(node.region, node.region))
+
     def _plan(self, node: Node) -> NodePlan:
         return plan_node(
             op=node.op,
             mesh=self.mesh,
-            layout=self.mesh.layout_in(node.region),
+            layout=self.layout_of(node),
             ins=tuple(x.spec for x in node.inputs),
             placements=self._input_placements(node),
             outs=tuple(y.spec for y in node.outputs),

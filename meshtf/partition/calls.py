@@ -313,7 +313,7 @@ def _as_argument(
     plan = plan_node(
         op=x.node.op,
         mesh=builder.mesh,
-        layout=builder.mesh.layout_in(x.node.region),
+        layout=builder.layout_of(x.node),
         ins=(),
         placements=(),
         outs=(x.spec,),

@@ -249,7 +249,13 @@ def plan_body(
       captures: the tensors of the surrounding program that the body captures.
       computed: tensors that the body does not compute.
     """
-    body_builder = Builder(builder.mesh, builder.planners, notes=builder.notes)
+    body_builder = Builder(
+        builder.mesh,
+        builder.planners,
+        builder.notes,
+        builder.stores,
+        builder.regions,
+    )
     for tensor, value in zip(body.arguments, arguments):
         body_builder.add_tensor(tensor, {value.placement: value}, value.placement)
     for tensor, captured in zip(body.captures, captures):

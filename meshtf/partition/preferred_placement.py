@@ -38,6 +38,9 @@ class PlacedTensors(Protocol):
 
     placements: dict[Tensor, Placement]
 
+    def layout_of(self, node: Node) -> Layout:
+        """Returns the rules for the tensors of a node."""
+
     def placement_of(self, tensor: Tensor) -> Placement:
         """Returns the placement of a tensor."""
 
@@ -79,7 +82,7 @@ class PreferredPlacement:
         key = node.region, y.shape, stage
         if key in self._placed:
             return self._placed[key]
-        layout = self.mesh.layout_in(node.region)
+        layout = self.tensors.layout_of(node)
         placement, conflicts = self.mesh.place(y.shape, layout, stage)
         for conflict in conflicts:
             self.notes[_note(conflict, node, y)] = None
@@ -123,7 +126,7 @@ class PreferredPlacement:
         if primal in self.tensors.placements or primal.sharded_value is not None:
             return self.tensors.placement_of(primal)
         node = primal.node
-        layout = self.mesh.layout_in(node.region)
+        layout = self.tensors.layout_of(node)
         placement, _conflicts = self.mesh.place(primal.shape, layout, node.stage)
         if len(node.inputs) == 1 and node.inputs[0].shape == primal.shape:
             input_placement = self._primal_placement(node.inputs[0])

@@ -60,11 +60,15 @@ class WriteStep:
     """Writes the variables of a `WriteOp`, or runs a `HostOp` once.
 
     The op takes `values` and, if it is a `WriteOp`, returns `outs`.
+
+    Attributes:
+      variables: the variables that the step writes; empty for a `HostOp`.
     """
 
     node: Node
     values: tuple[Value, ...]
     outs: tuple[Value, ...] = ()
+    variables: tuple[Store, ...] = ()
 
     @property
     def op(self) -> Op:
@@ -82,14 +86,6 @@ class WriteStep:
         """The op of a step that runs on the host."""
         assert isinstance(self.node.op, HostOp)
         return self.node.op
-
-    @property
-    def variables(self) -> tuple[Store, ...]:
-        """The variables that the step writes; empty for a `HostOp`."""
-        op = self.node.op
-        if isinstance(op, WriteOp):
-            return op.variables
-        return ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

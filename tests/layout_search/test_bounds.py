@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.bounds import LowerBounds
 from meshtf.layout_search.candidates import plan_in_full
 from meshtf.layout_search.pricing import make_grid, price, record
@@ -25,7 +26,7 @@ def priced(problem, max_axes):
     names = names_of_program(problem.record("", {}, {}))
     bounds = {}
     for choices in RECOMPUTE:
-        bounds[choices] = LowerBounds(problem, dict(choices), MICROBATCHES)
+        bounds[choices] = LowerBounds(Recordings(problem), dict(choices), MICROBATCHES)
         bounds[choices].share_forward(bounds.values())
     for structure in structures(names.sets(), max_axes, names.variables, names.scanned):
         grid = make_grid(structure, problem, names, MICROBATCHES, {})
@@ -67,7 +68,7 @@ def test_what_bounds_leave_out_for_its_memory_does_not_fit():
         infinite |= ~bounds.fits(structure, grid)
         for index in np.flatnonzero(infinite):
             with contextlib.suppress(mtf.MeshtfError):
-                assert not plan_in_full(problem, prices, int(index)).fits
+                assert not plan_in_full(Recordings(problem), prices, int(index)).fits
             left_out += 1
     assert left_out
 
@@ -77,21 +78,21 @@ def test_sharded_slots_have_the_bounds_of_their_own_plans():
     hardware = drawn_hardware(random.Random(0))
     problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=2**40)
     names = names_of_program(problem.record("", {}, {}))
-    shared = LowerBounds(problem, {}, MICROBATCHES)
-    seconds_of_replicated = {}
+    shared = LowerBounds(Recordings(problem), {}, MICROBATCHES)
+    durations_of_replicated = {}
     num_shared = 0
     for structure in structures(names.sets(), 2, names.variables):
         grid = make_grid(structure, problem, names, MICROBATCHES, {})
         if grid is None or not grid.has_microbatches:
             continue
         forward = shared.of_forward(structure, grid)
-        seconds, _ = shared.of_gradient(structure, grid)
+        seconds, durations = shared.of_gradient(structure, grid)
         if structure.storage == "replicated":
-            seconds_of_replicated[structure.axes] = seconds
+            durations_of_replicated[structure.axes] = durations
         if structure.storage != "slots":
             continue
-        num_shared += seconds is seconds_of_replicated[structure.axes]
-        own = LowerBounds(problem, {}, MICROBATCHES)
+        num_shared += durations is durations_of_replicated[structure.axes]
+        own = LowerBounds(Recordings(problem), {}, MICROBATCHES)
         np.testing.assert_array_equal(own.of_forward(structure, grid), forward)
         np.testing.assert_array_equal(own.of_gradient(structure, grid)[0], seconds)
         np.testing.assert_array_equal(

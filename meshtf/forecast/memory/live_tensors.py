@@ -173,7 +173,7 @@ def _reused_value(
     output_sizes = {timeline.sizes[value] for value in step.outs}
     candidates = [
         value
-        for value in values_freed_by(step, index, timeline.last_use)
+        for value in values_freed_by(step, index, timeline.last_use, timeline.sources)
         if timeline.sizes[value] in output_sizes and is_on_stage(value, stage)
     ]
     if not candidates:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import weakref
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ from meshtf.forecast.memory.xla_buffers import (
     TransposedStack,
     is_elementwise,
     is_fused,
+    sources_of_copies,
     transposed_stacks,
     waiting_values,
 )
@@ -56,6 +57,8 @@ from meshtf.partition.steps import inputs_of, outputs_of
 Bytes: TypeAlias = np.ndarray
 ALL_VALUES = 0  # the first row of `Bytes`
 ACTIVATIONS = 1  # the second row of `Bytes`
+# Value that is never written -> the values that are read in its place.
+Sources: TypeAlias = Mapping[Value, Sequence[Value]]
 StoreOrValue = TypeVar("StoreOrValue", Store, Value)
 
 
@@ -91,6 +94,7 @@ class Timeline:
       last_use: for each value, the index of the last step that reads it; `len(steps)` for
         results.
       transposed: the transposed copies of stacks that XLA makes for loops.
+      sources: for each value that XLA never writes, what is read in its place.
       peak: the peak of live bytes, `[2, stages]`; see `Bytes`.
       peak_steps: for each stage, the index of the step at which the bytes of all values
         peak: `[stages]`.
@@ -101,6 +105,7 @@ class Timeline:
     created_at: Mapping[Value, int]
     last_use: Mapping[Value, int]
     transposed: Sequence[TransposedStack]
+    sources: Sources
     peak: Bytes
     peak_steps: np.ndarray
 
@@ -142,7 +147,11 @@ class Timelines:
         """Returns the timeline of a program, by simulating the steps of its schedule."""
         sizes = value_sizes(program, self.under_xla)
         steps = scheduled_steps(program)
-        last_use = _last_uses(steps, program.results)
+        sources: Sources = {}
+        if self.under_xla:
+            sources = sources_of_copies(steps, program.results, sizes)
+        sizes.update(dict.fromkeys(sources, 0.0))
+        last_use = _last_uses(steps, program.results, sources)
         created_at: dict[Value, int] = {}
         # [steps + 1, 2, stages]: the bytes that each step allocates, less those that the
         # step before has freed; and the bytes that are live only while the step runs.
@@ -151,7 +160,7 @@ class Timelines:
         for i, step in enumerate(steps):
             outputs = [value for value in outputs_of(step) if value in last_use]
             created_at.update(dict.fromkeys(outputs, i))
-            freed = values_freed_by(step, i, last_use)
+            freed = values_freed_by(step, i, last_use, sources)
             self._add_bytes(changes[i], outputs, sizes)
             self._add_bytes(changes[i + 1], freed, sizes, sign=-1)
             if isinstance(step, Compute):
@@ -172,6 +181,7 @@ class Timelines:
             created_at=created_at,
             last_use=last_use,
             transposed=transposed,
+            sources=sources,
             peak=live.max(axis=0),
             # At each stage, the first step with the highest sum.
             peak_steps=live[:, ALL_VALUES].argmax(axis=0),
@@ -289,11 +299,18 @@ def packed_sizes(step: Bucket, mesh: Mesh) -> dict[Value, float]:
 
 
 def values_freed_by(
-    step: Step, index: int, last_use: Mapping[Value, int]
+    step: Step, index: int, last_use: Mapping[Value, int], sources: Sources
 ) -> list[Value]:
-    """Returns the inputs of a step that no later step reads."""
-    inputs = dict.fromkeys(inputs_of(step))
-    return [value for value in inputs if last_use[value] == index]
+    """Returns what a step reads and no later step."""
+    read = dict.fromkeys(_read_by(step, sources))
+    return [value for value in read if last_use[value] == index]
+
+
+def _read_by(step: Step, sources: Sources) -> Iterator[Value]:
+    """Yields the inputs of a step, and what is read in place of those that are never written."""
+    for value in inputs_of(step):
+        yield value
+        yield from sources.get(value, ())
 
 
 def is_on_stage(value: Value, stage: int) -> bool:
@@ -302,13 +319,15 @@ def is_on_stage(value: Value, stage: int) -> bool:
     return stages.start is None or stages.start == stage
 
 
-def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, int]:
+def _last_uses(
+    steps: Sequence[Step], results: Iterable[Value], sources: Sources
+) -> dict[Value, int]:
     """Returns for each value the index of the last step that reads it; `len(steps)` for
     results.
     """
     last_use = {}
     for i, step in enumerate(steps):
-        for value in inputs_of(step):
+        for value in _read_by(step, sources):
             last_use[value] = i
     for value in results:
         last_use[value] = len(steps)

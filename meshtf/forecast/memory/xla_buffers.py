@@ -14,14 +14,18 @@ of a forecast with XLA's peaks.
 3. *Transposed stacks.* XLA gathers along the outermost dimension. Where a loop gathers another
    dimension of its entries, XLA transposes the whole stack before the loop, and keeps this
    copy until the last loop that reads it. See `transposed_stacks`.
-4. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
+4. *Copies in registers.* An elementwise output that is larger than what it is computed from, such
+   as a converted or broadcast copy, is not written either if only elementwise ops and
+   reductions read it: these read what it is computed from, which lives as long. See
+   `sources_of_copies`.
+5. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_bytes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshtf.graph import OpWithStatistics, Spec, WindowedOp
@@ -47,6 +51,35 @@ def is_elementwise(step: Compute) -> bool:
     return step.plan.maps and not isinstance(
         step.node.op, (OpWithStatistics, WindowedOp)
     )
+
+
+def sources_of_copies(
+    steps: Sequence[Step], results: Iterable[Value], sizes: Mapping[Value, float]
+) -> dict[Value, tuple[Value, ...]]:
+    """Returns for each value that is never written what is read in its place.
+
+    Args:
+      steps: the steps of a program.
+      results: its results.
+      sizes: the bytes of each value.
+    """
+    written = set(results)
+    for step in steps:
+        reads_copies = isinstance(step, Compute) and (
+            is_elementwise(step) or len(step.ins) == 1
+        )
+        if not reads_copies:
+            written.update(inputs_of(step))
+    sources: dict[Value, tuple[Value, ...]] = {}
+    for step in steps:
+        if not isinstance(step, Compute) or not is_elementwise(step):
+            continue
+        read = dict.fromkeys(y for x in step.ins for y in sources.get(x, (x,)))
+        size = sum(sizes[x] for x in read)
+        for value in step.outs:
+            if step.ins and value not in written and sizes[value] > size:
+                sources[value] = tuple(read)
+    return sources
 
 
 class TransposedStack(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.hardware import Hardware, Link, as_hardware
+from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.bounds import LowerBounds
 from meshtf.layout_search.candidates import plan_in_full
 from meshtf.layout_search.pipelines import can_be_estimated, estimate
@@ -72,7 +73,7 @@ def ratios_to_plans(build, storage):
             continue
         is_tried = (grid.microbatches >= structure.stages) & (prices.seconds < np.inf)
         for index in np.flatnonzero(is_tried):
-            candidate = plan_in_full(problem, prices, int(index))
+            candidate = plan_in_full(Recordings(problem), prices, int(index))
             ratios.append(
                 (
                     candidate.seconds / float(prices.seconds[index]),
@@ -111,7 +112,7 @@ def test_weights_are_gathered_once_for_all_microbatches():
     )
     grid, prices = estimate_of(structure, problem, [2, 4, 8])
     for index in range(len(grid)):
-        candidate = plan_in_full(problem, prices, index)
+        candidate = plan_in_full(Recordings(problem), prices, index)
         ratio = candidate.seconds / float(prices.seconds[index])
         assert 0.97 < ratio < 1.03
 
@@ -127,7 +128,7 @@ def test_slow_links_between_stages():
     structure = Structure((("data", ("batch",)),), stages=2)
     grid, prices = estimate_of(structure, problem, [2, 4, 8], CHUNKS)
     for index, chunks in enumerate(grid.chunks):
-        candidate = plan_in_full(problem, prices, index)
+        candidate = plan_in_full(Recordings(problem), prices, index)
         ratio = candidate.seconds / float(prices.seconds[index])
         assert 0.95 < ratio < (1.05 if chunks == 1 else 1.15)
 
@@ -272,7 +273,7 @@ def test_chunks_are_interleaved_where_stages_wait_for_each_other():
     problem = Problem(pipeline, LARGE, 8, FAST_LINKS, memory=2**40)
     structure = Structure((("data", ("batch",)),), stages=2)
     grid, prices = estimate_of(structure, problem, [2], CHUNKS)
-    one, two = (plan_in_full(problem, prices, index) for index in range(2))
+    one, two = (plan_in_full(Recordings(problem), prices, index) for index in range(2))
     assert list(grid.chunks) == CHUNKS
     # (M + (S - 1) / v) / M: 3 / 2 and 2.5 / 2.
     assert two.seconds / one.seconds == pytest.approx(2.5 / 3, rel=0.02)

@@ -10,9 +10,11 @@ the CUDA compiler: the numbers of its data sheet, and those that XLA would ask t
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.errors import MeshError, explain_error, near_misses
 from meshtf.names.arguments import as_text
@@ -32,8 +34,26 @@ _TPU_GRIDS = {
     },
     "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4"},
 }
-# {jax's name of a platform: the extra of meshtf that installs its compiler}
-_EXTRAS = {"cuda": "cuda", "tpu": "tpu"}
+# {jax's name of a platform, which is also that of meshtf's extra: (the modules of its compiler, of
+# which one suffices, the package that has it)}
+_COMPILERS = {
+    "cuda": (("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"), "jax-cuda12-pjrt"),
+    "tpu": (("libtpu",), "libtpu"),
+}
+
+
+class _Topology(NamedTuple):
+    """A topology in the terms of jax.
+
+    Attributes:
+      platform: "cuda" or "tpu".
+      jax_name: jax's name of the topology.
+      target: the file that describes a GPU; None for TPUs.
+    """
+
+    platform: str
+    jax_name: str
+    target: Path | None
 
 
 def absent_devices(topology: str) -> list[Any]:
@@ -46,23 +66,45 @@ def absent_devices(topology: str) -> list[Any]:
     Raises:
       MeshError: the kind or the number is unknown, or jax has no compiler for it.
     """
-    # Raises ArgumentError unless it is a string.
+    platform, jax_name, target = _read(topology)
+    modules, package = _COMPILERS[platform]
+    if not any(map(_is_installed, modules)):
+        raise _no_compiler(
+            topology, platform, f"the package {package} is not installed"
+        )
+    if platform == "cuda" and not _is_installed("jax_cuda12_plugin"):
+        # The compiler alone, without CUDA's libraries, whose versions it would check.
+        os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
+    load_jax()  # raises an error that says how to install jax, if it is missing
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {"platform": platform}
+    if target is not None:
+        options["target_config"] = target.read_text(encoding="utf-8")
+        options["topology"] = jax_name
+    try:
+        return list(topologies.get_topology_desc(jax_name, **options).devices)
+    except Exception as error:  # of a class that the plugin defines
+        reason = str(error).splitlines()[0]
+        raise _no_compiler(topology, platform, reason) from None
+
+
+def _read(topology: str) -> _Topology:
+    """Returns a topology as jax knows it.
+
+    Raises:
+      ArgumentError: it is no string.
+      MeshError: the kind or the number is unknown.
+    """
     as_text("topology", topology, 'a kind and a number of devices, such as "h100:8"')
     kind, _, size = topology.partition(":")
     gpus = sorted(path.stem for path in _TARGETS.glob("*.txtpb"))
     if kind in gpus and size.isdecimal():
         # jax's name of GPUs: slices x hosts of a slice x GPUs of a host.
-        return _topology_devices(
-            platform="cuda",
-            topology=topology,
-            jax_name=f"1x1x{size}",
-            target=_TARGETS / f"{kind}.txtpb",
-        )
+        return _Topology("cuda", f"1x1x{size}", _TARGETS / f"{kind}.txtpb")
     grid = _tpu_grid(kind, size)
     if grid:
-        return _topology_devices(
-            platform="tpu", topology=topology, jax_name=f"{kind}:{grid}"
-        )
+        return _Topology("tpu", f"{kind}:{grid}", None)
     kinds = [*gpus, *_TPU_GRIDS]
     raise MeshError(
         explain_error(
@@ -71,6 +113,34 @@ def absent_devices(topology: str) -> list[Any]:
             close_to=near_misses(kind, kinds) or "none",
             way_out='Write a kind and a number of devices, such as "h100:8" or "v5e:8"; '
             'for TPUs also the grid, "v5e:2x4".',
+        )
+    )
+
+
+def _is_installed(module: str) -> bool:
+    """Returns whether a module can be found; it is not imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False
+
+
+def _no_compiler(topology: str, platform: str, reason: str) -> MeshError:
+    """Returns the error for a topology that nothing compiles for.
+
+    Args:
+      topology: the topology as the user wrote it.
+      platform: "cuda" or "tpu".
+      reason: what is missing.
+    """
+    _, package = _COMPILERS[platform]
+    return MeshError(
+        explain_error(
+            f"nothing here compiles for {topology!r}.",
+            jax=reason,
+            way_out=f"Its compiler is the package {package}, which needs neither devices nor "
+            f"their libraries: pip install {package}, for the version of jax that is here, or "
+            f'all of "meshtf[{platform}]".',
         )
     )
 
@@ -90,37 +160,3 @@ def _tpu_grid(kind: str, size: str) -> str:
     if grids and is_grid and math.prod(map(int, sides)) > 0:
         return size
     return ""
-
-
-def _topology_devices(
-    platform: str, topology: str, jax_name: str, target: Path | None = None
-) -> list[Any]:
-    """Returns the devices of a topology.
-
-    Args:
-      platform: "cuda" or "tpu".
-      topology: the topology as the user wrote it, for errors.
-      jax_name: jax's name of the topology.
-      target: the file that describes a GPU.
-
-    Raises:
-      MeshError: the compiler of the platform is not installed.
-    """
-    load_jax()  # raises an error that says how to install jax, if it is missing
-    from jax.experimental import topologies
-
-    options: dict[str, Any] = {"platform": platform}
-    if target is not None:
-        options["target_config"] = target.read_text(encoding="utf-8")
-        options["topology"] = jax_name
-    try:
-        return list(topologies.get_topology_desc(jax_name, **options).devices)
-    except Exception as error:  # of a class that the plugin defines
-        raise MeshError(
-            explain_error(
-                f"nothing here compiles for {topology!r}.",
-                jax=str(error).splitlines()[0],
-                way_out="Install the compiler of these devices, which needs none of "
-                f"them: pip install -e '.[{_EXTRAS[platform]}]' in a checkout.",
-            )
-        ) from None

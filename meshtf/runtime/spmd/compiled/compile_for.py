@@ -52,6 +52,11 @@ class CompiledProgram:
     hlo: str = dataclasses.field(repr=False)
 
 
+def check_topology(topology: str) -> None:
+    """Raises MeshError if the topology is unknown, or its compiler is not installed."""
+    absent_devices(topology)
+
+
 def compile_for(
     recorded: Recorded, arguments: Sequence[Store], topology: str
 ) -> CompiledProgram:

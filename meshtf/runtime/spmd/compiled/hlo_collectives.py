@@ -15,9 +15,12 @@ compute something else beside it. Each of them contains the collective.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from meshtf.errors import PlanError
 
 _KINDS = (
     "all-reduce",
@@ -35,9 +38,14 @@ _CALLED = re.compile(r"\b(?:to_apply|calls)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _OPERAND = re.compile(r"%([\w.-]+)")
-# Groups are a list, {{0,1},{2,3}}, or the shape of an iota: [2,2]<=[4] has groups of 2.
+# Groups are a list, {{0,1},{2,3}}; the shape of an iota: [2,2]<=[4] has groups of 2; or axes of
+# a mesh: mesh['a'=2,'b'=4] {'b'} has groups of 4, and {'b':(1)2} those of a part of an axis.
 _GROUP = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _GROUPS_BY_SHAPE = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
+_GROUPS_BY_MESH = re.compile(r"replica_groups=@?mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_MESH_AXIS = re.compile(r"'?([\w.-]+)'?=(\d+)")
+_GROUPED_AXIS = re.compile(r"'?([\w.-]+)'?(?::\(\d+\)(\d+))?(?:,\s*|$)")
+_NUM_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
 # Instructions that take long enough to hide a collective. Matmuls are also in fusions, and in
 # custom calls of libraries, which these words recognize.
 _LONG = ("dot", "convolution", "while")
@@ -82,13 +90,29 @@ class _Instruction(NamedTuple):
 def collectives_of_hlo(text: str) -> list[HloCollective]:
     """Returns all collectives of a scheduled program. A collective in a loop is listed once;
     `times` is the number of its runs.
+
+    Raises:
+      PlanError: the devices of a collective, or the collective of a chain, are not written as
+        this reader knows it.
     """
     computations, entry = _computations(text)
+    partitions = _NUM_PARTITIONS.search(text)
+    program = _Program(computations, int(partitions[1]) if partitions else 1)
     collectives: list[HloCollective] = []
-    _append_collectives(
-        entry, times=1, computations=computations, collectives=collectives
-    )
+    _append_collectives(entry, times=1, program=program, collectives=collectives)
     return collectives
+
+
+class _Program(NamedTuple):
+    """A parsed program.
+
+    Attributes:
+      computations: the instructions of each computation.
+      partitions: the number of devices.
+    """
+
+    computations: Mapping[str, Sequence[_Instruction]]
+    partitions: int
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
@@ -115,7 +139,7 @@ def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
 def _append_collectives(
     name: str,
     times: int,
-    computations: Mapping[str, Sequence[_Instruction]],
+    program: _Program,
     collectives: list[HloCollective],
 ) -> None:
     """Appends the collectives of a computation, and of all computations that it calls.
@@ -123,18 +147,17 @@ def _append_collectives(
     Args:
       name: the name of the computation.
       times: the number of its runs in a step.
-      computations: the instructions of each computation.
+      program: the program.
       collectives: the list that is appended to.
     """
+    computations = program.computations
     instructions = computations.get(name, ())
     indices = {instruction.name: i for i, instruction in enumerate(instructions)}
     for index, instruction in enumerate(instructions):
         if instruction.name.startswith(_TPU_DONE):
             start_name = instruction.name.replace(_TPU_DONE, _TPU_START)
-            between = instructions[indices[start_name] + 1 : index]
-            collectives.append(
-                _fused_collective(instruction, between, times, computations)
-            )
+            between = instructions[indices.get(start_name, index) + 1 : index]
+            collectives += _fused_collectives(instruction, between, times, program)
             continue
         kind = instruction.opcode.removesuffix("-done")
         if kind in _KINDS:
@@ -151,7 +174,7 @@ def _append_collectives(
                     received=_bytes_received(
                         kind,
                         result_type=instruction.result_type,
-                        group_size=_group_size(instructions[start].operands),
+                        group_size=_group_size(instructions[start], program),
                     ),
                     times=times,
                     overlapped=any(_is_long(x, computations) for x in between),
@@ -159,36 +182,55 @@ def _append_collectives(
             )
             continue
         for called_name, runs in _called_computations(instruction, computations):
-            _append_collectives(called_name, times * runs, computations, collectives)
+            _append_collectives(called_name, times * runs, program, collectives)
 
 
-def _fused_collective(
+def _fused_collectives(
     done: _Instruction,
     between: Sequence[_Instruction],
     times: int,
-    computations: Mapping[str, Sequence[_Instruction]],
-) -> HloCollective:
-    """Returns an asynchronous collective of TPUs.
+    program: _Program,
+) -> list[HloCollective]:
+    """Returns the asynchronous collectives of TPUs that one chain of fusions runs.
 
     Args:
-      done: the last fusion of its chain.
+      done: the last fusion of the chain.
       between: the instructions after the first fusion, up to the last.
       times: the number of its runs in a step.
-      computations: the instructions of each computation.
+      program: the program.
     """
-    (collective,) = [
-        x for x in _fused_instructions(done, computations) if x.opcode in _KINDS
+    collectives = [
+        x for x in _all_fused(done, program.computations) if x.opcode in _KINDS
     ]
-    return HloCollective(
-        kind=collective.opcode.replace("-", "_"),
-        received=_bytes_received(
-            collective.opcode,
-            result_type=collective.result_type,
-            group_size=_group_size(collective.operands),
-        ),
-        times=times,
-        overlapped=any(_is_long(x, computations) for x in between),
-    )
+    if not collectives:
+        raise PlanError(
+            f"the last fusion {done.name!r} of an asynchronous collective has no collective: "
+            "this version of XLA writes programs in another way."
+        )
+    overlapped = any(_is_long(x, program.computations) for x in between)
+    return [
+        HloCollective(
+            kind=collective.opcode.replace("-", "_"),
+            received=_bytes_received(
+                collective.opcode,
+                result_type=collective.result_type,
+                group_size=_group_size(collective, program),
+            ),
+            times=times,
+            overlapped=overlapped,
+        )
+        for collective in collectives
+    ]
+
+
+def _all_fused(
+    fusion: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
+) -> Iterator[_Instruction]:
+    """Yields the instructions of a fusion, and of fusions within it."""
+    for instruction in _fused_instructions(fusion, computations):
+        yield instruction
+        if instruction.opcode == "fusion":
+            yield from _all_fused(instruction, computations)
 
 
 def _fused_instructions(
@@ -274,13 +316,34 @@ def _bytes_received(kind: str, result_type: str, group_size: int) -> float:
     return remote_fraction * result_bytes
 
 
-def _group_size(operands: str) -> int:
-    """Returns the number of devices that take part in a collective together."""
+def _group_size(collective: _Instruction, program: _Program) -> int:
+    """Returns the number of devices that take part in a collective together.
+
+    Raises:
+      PlanError: it is not written in a known form.
+    """
+    operands = collective.operands
+    if collective.opcode.startswith("collective-permute"):
+        return 1  # it has pairs, not groups
     by_shape = _GROUPS_BY_SHAPE.search(operands)
     if by_shape is not None:
         return int(by_shape[1])
+    by_mesh = _GROUPS_BY_MESH.search(operands)
+    if by_mesh is not None:
+        sizes = dict(_MESH_AXIS.findall(by_mesh[1]))
+        axes = _GROUPED_AXIS.findall(by_mesh[2])
+        if all(part or axis in sizes for axis, part in axes):
+            return math.prod(int(part or sizes[axis]) for axis, part in axes)
     group = _GROUP.search(operands)
-    return group[1].count(",") + 1 if group is not None else 1
+    if group is not None:
+        return group[1].count(",") + 1
+    if "replica_groups={}" in operands:
+        return program.partitions  # all devices
+    raise PlanError(
+        f"the devices of the collective {collective.name!r} are not written as expected: "
+        "this version of XLA writes programs in another way.\n  "
+        f"{operands[:200]}"
+    )
 
 
 def _bytes(result_type: str) -> float:

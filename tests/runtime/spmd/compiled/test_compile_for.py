@@ -77,3 +77,12 @@ def test_no_program_for_other_devices_is_cached(cpus, tmp_path):
     finally:
         config.update("jax_persistent_cache_min_compile_time_secs", before)
     assert seconds == [float("inf")]
+
+
+def test_a_missing_compiler_is_told_before_anything_is_recorded():
+    mesh = mtf.Mesh("data:8", "batch:data", devices="abstract")
+    recorded = []
+    f = mtf.function(lambda x: recorded.append(x) or x, mesh=mesh, x="batch;d")
+    with pytest.raises(mtf.MeshError, match="nothing here compiles for 'v5e:8'"):
+        mtf.compile_for(f, X, topology="v5e:8")
+    assert not recorded

@@ -105,6 +105,46 @@ def test_collectives_of_tpus_are_chains_of_fusions():
     assert collectives_of_hlo(unknown) == [gather._replace(times=1)]
 
 
+@pytest.mark.parametrize(
+    "groups, received",
+    [
+        ("mesh['data'=2,'model'=4] {'model'}", 2 * 32 * 3 / 4),
+        ("mesh['data'=2,'model'=4] {'data','model'}", 2 * 32 * 7 / 8),
+        ("mesh['axis_0'=8], device_ids=([4,2]T(1,0)) {'axis_0':(2)2}", 2 * 32 / 2),
+        ("{}", 2 * 32 * 7 / 8),  # all devices
+        ("[2,4]<=[8]", 2 * 32 * 3 / 4),
+    ],
+)
+def test_groups_of_devices_in_all_forms(groups, received):
+    text = HLO.replace("replica_groups=[1,8]<=[8]", f"replica_groups={groups}")
+    (all_reduce,) = [x for x in collectives_of_hlo(text) if x.kind == "all_reduce"]
+    assert all_reduce.received == received
+
+
+def test_unknown_groups_are_refused_and_not_counted_as_nothing():
+    text = HLO.replace("replica_groups=[1,8]<=[8]", "replica_groups=new<8>")
+    with pytest.raises(mtf.PlanError, match="(?s)start.2.*not written as expected"):
+        collectives_of_hlo(text)
+
+
+def test_a_chain_of_fusions_has_its_collectives_in_fusions_of_its_last():
+    inner = TPU_HLO.replace(
+        "%done (p3",
+        """%inner (p4: bf16[2,8]) -> bf16[16,8] {
+  %gather.3 = bf16[16,8]{1,0} all-gather(%p4), replica_groups={{0,1,2,3,4,5,6,7}}
+}
+
+%done (p3""",
+    ).replace(
+        "%gather.2 = bf16[16,8]{1,0:T(8,128)} all-gather(%p3), replica_groups={{0,1,2,3,4,5,6,7}}",
+        "%gather.2 = bf16[16,8]{1,0} fusion(%p3), kind=kCustom, calls=%inner",
+    )
+    assert collectives_of_hlo(inner) == collectives_of_hlo(TPU_HLO)
+    nothing = inner.replace("all-gather(%p4)", "copy(%p4)")
+    with pytest.raises(mtf.PlanError, match="async-collective-done.4"):
+        collectives_of_hlo(nothing)
+
+
 def test_a_compiled_program_receives_what_was_planned():
     mesh = mtf.Mesh(
         "data:4", "batch:data", variable_layout="d:data", devices="spmd:cpu"
@@ -135,7 +175,8 @@ def test_a_compiled_program_receives_what_was_planned():
         ("h10:8", r"(?s)unknown.*h100, v5e, v5p.*close to +h100.*h100:8"),
         ("v5e:7", "unknown"),
         ("h100", "unknown"),
-        ("v5e:8", r'(?s)nothing here compiles.*"meshtf\[tpu\]"'),
+        ("v5e:8", r'(?s)nothing here compiles.*libtpu.*"meshtf\[tpu\]"'),
+        ("h100:8", r"(?s)nothing here compiles.*jax-cuda12-pjrt"),
     ],
 )
 def test_what_cannot_be_compiled_for_is_refused(topology, message):
