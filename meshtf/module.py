@@ -158,7 +158,7 @@ class Module(TensorFlowModule):
     def __copy__(self: _M) -> _M:
         """Returns another module of the same variables and submodules."""
         duplicate = object.__new__(type(self))
-        vars(duplicate).update(vars(self))
+        duplicate.__dict__.update(vars(self))
         return duplicate
 
     def __deepcopy__(self: _M, memo: dict[int, Any]) -> _M:
@@ -169,8 +169,9 @@ class Module(TensorFlowModule):
         duplicate = object.__new__(type(self))
         memo[id(self)] = duplicate
         attributes = dict(vars(self))
-        vars(duplicate)["_path"] = attributes["_path"] = path
-        vars(duplicate).update(copy.deepcopy(attributes, memo))
+        attributes["_path"] = path
+        duplicate.__dict__["_path"] = path  # for errors, while attributes are copied
+        duplicate.__dict__.update(copy.deepcopy(attributes, memo))
         return duplicate
 
     def __reduce_ex__(self, protocol: Any) -> Any:

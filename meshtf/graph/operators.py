@@ -277,17 +277,17 @@ def line_of_caller() -> str:
     return str(Source.of_caller()).partition(", ")[2]
 
 
-def not_pickled(what: str, thing: str) -> CheckpointError:
+def not_pickled(kind: str, description: str) -> CheckpointError:
     """Returns the error for an object that pickle, or what is built on it, should write.
 
     Args:
-      what: the object in words, such as "a tensor".
-      thing: its description.
+      kind: what the object is, such as "a tensor".
+      description: the name of the object, or its shape.
     """
     return CheckpointError(
         explain_error(
-            f"{what} is not pickled: its value is in shards on devices of this process.",
-            object=thing,
+            f"{kind} is not pickled: its value is in shards on devices of this process.",
+            object=description,
             source=line_of_caller(),
             way_out="Write variables by mtf.checkpoints.save(directory, step, {v.name: v "
             "...}), and pass x.numpy() to other processes; copy.deepcopy copies in this "

@@ -99,9 +99,8 @@ class ExponentialMovingAverage(Module):
         variables = self._check(variables)
         new_weight: Tensor | float = 1.0 - self.decay
         if step is not None:
-            # 1 - min(decay, (1 + step) / (10 + step)), without cancellation.
-            later = 9.0 / (cast(check_step(step), "float32") + 10.0)
-            new_weight = 1.0 - minimum(1.0 - later, self.decay)
+            t = cast(check_step(step), "float32")
+            new_weight = 1.0 - minimum((t + 1.0) / (t + 10.0), self.decay)
         for variable in variables:
             average = self.averages[variable.name]
             with use_layout(variable.slot_layout):

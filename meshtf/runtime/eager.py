@@ -88,18 +88,18 @@ class Eager:
 EAGER = Eager()
 
 
-def refuse_in_tf_function(what: str) -> None:
+def refuse_in_tf_function(event: str) -> None:
     """Raises PlanError while TensorFlow records a graph: a program that runs then is no part
     of it, or leaves symbolic tensors behind.
 
     Args:
-      what: what happens there, such as "a named op runs".
+      event: what happens there, such as "a named op runs".
     """
     if tf.executing_eagerly():
         return
     raise PlanError(
         explain_error(
-            f"{what} inside a tf.function, or another graph of TensorFlow.",
+            f"{event} inside a tf.function, or another graph of TensorFlow.",
             source=line_of_caller(),
             way_out="Write @mtf.function in place of @tf.function; or call it outside, and "
             "pass x.numpy() to TensorFlow's functions.",

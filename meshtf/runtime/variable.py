@@ -370,7 +370,7 @@ class Variable(Operators[Tensor], Untracked):
         slots = () if self.mesh.abstract else self.slots()
         duplicate = object.__new__(type(self))
         memo[id(self)] = duplicate
-        vars(duplicate).update(vars(self))
+        duplicate.__dict__.update(vars(self))
         duplicate.writers = [WriteTime()]
         duplicate._slots = copy.deepcopy(slots, memo)
         return duplicate

@@ -10,7 +10,6 @@ of a batch, or batch normalization in training, does not.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 
 from meshtf.errors import PlanError, ShapeError, explain_error
@@ -96,12 +95,12 @@ class MappedDimension:
                 factors.add(factor_of(op, name))
                 if window_of(op, i, name) is not None or _has_attribute(op, name):
                     self._refuse(node)
-        factor, *others = factors
-        statistics_dims = ()
+        factor, *other_factors = factors
+        statistics_dims: tuple[str, ...] = ()
         if isinstance(op, OpWithStatistics):
             statistics_dims = op.statistics_dims()
         maps = op.role(factor) is Role.MAP and factor not in statistics_dims
-        if others or not maps or _has_attribute(op, factor):
+        if other_factors or not maps or _has_attribute(op, factor):
             self._refuse(node)
         for x in node.inputs:
             has_other = any(factor_of(op, name) == factor for name in x.shape.names)
@@ -203,7 +202,7 @@ def _has_attribute(op: Op, dim: str) -> bool:
     """Returns whether a dimension is an attribute of an op: the op works along it, such as a
     slice or the index of an entry.
     """
-    values = [getattr(op, field.name) for field in dataclasses.fields(op)]
+    values = vars(op).values()
     names = [x.name if isinstance(x, Dimension) else x for x in values]
     return dim in [name for name in names if isinstance(name, str)]
 

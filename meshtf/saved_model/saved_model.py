@@ -113,8 +113,10 @@ class _Signature(NamedTuple):
 
         def run_program(inputs: dict[str, Any]) -> dict[str, Any]:
             """Runs the program, and returns its outputs by name."""
-            arguments = {store: inputs[name] for name, store in self.inputs.items()}
-            results = SingleDevice(self.program, values | arguments).run()
+            all_values = dict(values)
+            for name, store in self.inputs.items():
+                all_values[store] = inputs[name]
+            results = SingleDevice(self.program, all_values).run()
             return dict(zip(self.outputs, results))
 
         def run(**inputs: Any) -> dict[str, Any]:

@@ -56,8 +56,8 @@ def in_chunks(
       outputs: the shape and dtype of each output of one chunk.
       axes: the axes of the batch, and the size of a chunk.
     """
-    number = _batch_size(inputs, axes.inputs)
-    num_chunks = (number + axes.chunk - 1) // axes.chunk
+    batch_size = _batch_size(inputs, axes.inputs)
+    num_chunks = (batch_size + axes.chunk - 1) // axes.chunk
     arrays = {}
     for name, axis in axes.outputs.items():
         sizes = list(outputs[name].shape.sizes)
@@ -68,7 +68,7 @@ def in_chunks(
     def body(index: Any, arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Computes one chunk, with the batch as the first axis of its outputs."""
         entries = tf.range(axes.chunk) + index * axes.chunk
-        entries = tf.minimum(entries, number - 1)
+        entries = tf.minimum(entries, batch_size - 1)
         chunk = dict(inputs)
         for name, axis in axes.inputs.items():
             chunk[name] = tf.gather(inputs[name], entries, axis=axis)
@@ -87,7 +87,7 @@ def in_chunks(
         parallel_iterations=1,
     )
     return {
-        name: _move_axis(array.concat()[:number], 0, axes.outputs[name])
+        name: _move_axis(array.concat()[:batch_size], 0, axes.outputs[name])
         for name, array in arrays.items()
     }
 
@@ -101,11 +101,10 @@ def _with_size(shape: Any, axis: int, size: int) -> list[Any]:
 
 def _batch_size(inputs: Mapping[str, Any], axes: Mapping[str, int]) -> Any:
     """Returns the number of entries of the batch, after a check that all inputs have as many."""
-    numbers = [tf.shape(inputs[name])[axis] for name, axis in axes.items()]
-    first, *others = numbers
-    for other in others:
-        message = f"the batches of {', '.join(axes)} differ in size"
-        check = tf.debugging.Assert(tf.equal(first, other), [message, first, other])
+    first, *remaining = [tf.shape(inputs[name])[axis] for name, axis in axes.items()]
+    message = f"the batches of {', '.join(axes)} differ in size"
+    for size in remaining:
+        check = tf.debugging.Assert(tf.equal(first, size), [message, first, size])
         with tf.control_dependencies([check]):
             first = tf.identity(first)
     return first

@@ -111,8 +111,12 @@ def averages_in(path: str, variables: Iterable[mtf.Variable]) -> dict[str, str]:
       variables: the variables of the model.
     """
     saved = mtf.checkpoints.Manifest.read(path).tensors
-    names = {v.name: f"{AVERAGES}/{v.name}" for v in variables}
-    return {name: average for name, average in names.items() if average in saved}
+    averages = {}
+    for variable in variables:
+        name = f"{AVERAGES}/{variable.name}"
+        if name in saved:
+            averages[variable.name] = name
+    return averages
 
 
 def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:

@@ -171,7 +171,7 @@ class Run:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
-        self._make_trainer = functools.partial(
+        self._make_trainer = functools.partial(  # called by the property `trainer`
             Trainer,
             self.model,
             optimizer,
@@ -193,9 +193,8 @@ class Run:
             "train.seed": seed,
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
+            "train.ema_decay": ema_decay,
         }
-        if ema_decay is not None:
-            self._recorded_settings["train.ema_decay"] = ema_decay
         # Arguments of `Loop`.
         self._loop_settings: dict[str, Any] = {
             "report_every": report_every,

@@ -345,10 +345,8 @@ def max_pool(
     stride: PerDim[int] | None = None,
     padding: PerDim[Padding] = "valid",
 ) -> Tensor:
-    """Returns the largest element of each window of x; padding is never the largest.
-
-    Whether a window with NaN gives NaN is not defined: kernels of TensorFlow for CPUs leave
-    NaN out, those of XLA do not. `mtf.check_numerics` finds NaN before.
+    """Returns the largest element of each window of x; padding is never the largest. Whether
+    NaN is left out is not defined: `mtf.check_numerics` finds it before.
 
     Args:
       x: a tensor, such as [batch, h, w, c].
@@ -363,8 +361,7 @@ def max_pool(
       DTypeError: x is not of floats.
     """
     x = as_tensor("x", x)
-    windows = _pooling_windows(x.shape, window, stride, padding)
-    return apply(MaxPool(windows), x)
+    return apply(MaxPool(_pooling_windows(x.shape, window, stride, padding)), x)
 
 
 def avg_pool(

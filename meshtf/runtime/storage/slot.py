@@ -5,6 +5,7 @@
     read_snapshot = slot.snapshot()
     slot.assign(other_array)
     read_snapshot()                  # the value of `array`, as a tensor
+    copy.deepcopy(slot)              # a slot on the same device, with memory of its own
     slot.device, slot.host
 
 Variables and checkpoints use only the protocol `Slot`. Each runtime has its own class of
@@ -72,9 +73,6 @@ class Slot(Protocol):
 
     def free(self) -> None:
         """Releases the memory; the slot has no value until the next `assign`."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Slot:
-        """Returns a slot on the same device, with memory of its own and the same value."""
 
 
 class VariableKind(NamedTuple):
