@@ -123,13 +123,13 @@ def compute_pending(
         by_program = [x for x in pending if not _is_small(x)]
     equal_groups, remaining = _groups(by_program)
     try:
-        _compute_on_host(on_host, run_on_host)
         for group in equal_groups:
             _compute_each(group)
         if remaining:
             _compute_together(remaining, mesh)
+        _compute_on_host(on_host, run_on_host)
     except BaseException as error:
-        left = [x for group in [on_host, *equal_groups, remaining] for x in group]
+        left = [x for group in [*equal_groups, remaining, on_host] for x in group]
         _pending[mesh] = left
         if isinstance(error, DeviceMemoryError):
             raise DeviceMemoryError(_names(left), error.reason) from None
