@@ -15,6 +15,7 @@ MIRRORS_NO_FILE = {
     "tests/mutants/": "broken rules of many files",
     "tests/totality/": "wrong arguments of every public function",
     "tests/optimizers/test_stacked_variables.py": "all optimizers",
+    "tests/transformer/experts/test_padding.py": "padding of all models",
     "tests/transformer/live/": "small models on live meshes",
     "tests/transformer/models/test_uneven_sizes.py": "models under layouts that pad",
     "tests/transformer/training/test_scanned_training.py": "scanned models and optimizers",

@@ -33,6 +33,7 @@ class Candidates(NamedTuple):
       group_tokens: the count of tokens of each group, float32 [*groups]; None: all tokens
         of the shape.
       num_tokens: the count of all tokens, a float32 scalar.
+      token_weight: 1 / num_tokens, a float32 scalar; None: no padding.
     """
 
     logits: mtf.Tensor
@@ -43,6 +44,7 @@ class Candidates(NamedTuple):
     is_token: mtf.Tensor | None
     group_tokens: mtf.Tensor | None
     num_tokens: mtf.Tensor
+    token_weight: mtf.Tensor | None
 
     @property
     def groups(self) -> list[str]:
@@ -70,16 +72,16 @@ class Candidates(NamedTuple):
         Args:
           x: a value for each group, [*groups, ...].
         """
-        if self.group_tokens is None:
+        if self.group_tokens is None or self.token_weight is None:
             return mtf.reduce_mean(x, self.groups)
         total = mtf.reduce_sum(x * self.group_tokens, self.groups)
-        return total / mtf.maximum(self.num_tokens, 1.0)
+        return total * self.token_weight
 
     def mean(self, x: mtf.Tensor) -> mtf.Tensor:
         """Returns the mean over all tokens of x [*groups, length], a scalar."""
-        if self.is_token is None:
+        if self.is_token is None or self.token_weight is None:
             return mtf.reduce_mean(x)
-        return mtf.reduce_sum(x * self.is_token) / mtf.maximum(self.num_tokens, 1.0)
+        return mtf.reduce_sum(x * self.is_token) * self.token_weight
 
 
 def top_candidates(
@@ -98,7 +100,7 @@ def top_candidates(
     groups = [name for name in gates.shape.names if name not in (TOKENS, CHOICE)]
     gates = mtf.transpose(gates, [*groups, CHOICE, TOKENS])
     experts = mtf.transpose(experts, [*groups, CHOICE, TOKENS])
-    is_token = group_tokens = None
+    is_token = group_tokens = token_weight = None
     if nonpadding is None:
         valid = mtf.ones(logits.mesh, gates.shape, "bool")
         size = logits.shape.without(EXPERTS).size
@@ -107,7 +109,10 @@ def top_candidates(
         valid = mtf.broadcast(nonpadding, gates.shape)
         is_token = mtf.cast(nonpadding, "float32")
         group_tokens = mtf.reduce_sum(is_token, TOKENS)
-        num_tokens = mtf.reduce_sum(group_tokens)
+        # Where groups are sharded, the maximum is of the complete sum, which is so reduced
+        # once for all means. A product with its inverse stays a partial sum.
+        num_tokens = mtf.maximum(mtf.reduce_sum(group_tokens), 0.0)
+        token_weight = 1.0 / mtf.maximum(num_tokens, 1.0)
     return Candidates(
         logits=logits,
         probabilities=probabilities,
@@ -117,6 +122,7 @@ def top_candidates(
         is_token=is_token,
         group_tokens=group_tokens,
         num_tokens=num_tokens,
+        token_weight=token_weight,
     )
 
 
