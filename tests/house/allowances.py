@@ -16,6 +16,7 @@ MIRRORS_NO_FILE = {
     "tests/totality/": "wrong arguments of every public function",
     "tests/optimizers/test_stacked_variables.py": "all optimizers",
     "tests/ops/random/test_drawn_again.py": "gradient rules of every kind that draw again",
+    "tests/transformer/experts/test_padding.py": "padding of all models",
     "tests/transformer/live/": "small models on live meshes",
     "tests/transformer/models/test_uneven_sizes.py": "models under layouts that pad",
     "tests/transformer/training/test_scanned_training.py": "scanned models and optimizers",

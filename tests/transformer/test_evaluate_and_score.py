@@ -131,6 +131,22 @@ def test_scores_are_sums_of_log_probabilities(rng):
     )
 
 
+def test_scores_of_experts_do_not_depend_on_padding():
+    kind = Architecture(
+        vocab=256, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1, moe_every=1
+    )
+    model = LanguageModel(mtf.Mesh(""), kind)
+    texts = ["experts of equal", "text"]
+    scores = [
+        [
+            x.log_prob
+            for x in Scorer(model, data.RawBytes(), length, batch_size=2)(texts)
+        ]
+        for length in (15, 64)
+    ]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
 def test_targets_are_scored_with_eos(rng):
     kind = Architecture(
         vocab=512, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1, positions="relative"

@@ -63,14 +63,11 @@ class Scorer:
         self.batch_size = batch_size
         self.has_encoder = isinstance(model, EncoderDecoder)
         self.score_eos = score_eos or self.has_encoder
-        # The base class `Model` does not declare the arguments of `__call__`.
-        call_model = cast(Callable[..., mtf.Tensor], model)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
         def log_probs(batch: Batch) -> mtf.Tensor:
             """Returns the log-probability of each text, [batch]."""
-            inputs = [batch["inputs"]] if self.has_encoder else []
-            logits = call_model(*inputs, batch["tokens"])
+            logits = _logits(model, batch)
             nats = mtf.cross_entropy(logits, batch["targets"], "vocab")
             return -mtf.reduce_sum(nats * batch["weights"], LENGTH)
 
@@ -139,6 +136,20 @@ class Scorer:
             )
         dtype = np.float32 if x.dtype == np.float32 else np.int32
         return np.pad(x, (0, self.length - len(x))).astype(dtype)
+
+
+def _logits(model: Model, batch: Batch) -> mtf.Tensor:
+    """Returns logits [batch, length, vocab]. Mixtures of experts are told what is padding, so
+    that a score does not depend on how much of it there is.
+    """
+    if isinstance(model, EncoderDecoder):
+        logits, _ = model.logits_and_reports(batch)
+        return logits
+    segments = None
+    if model.architecture.moe_every:
+        segments = mtf.cast(batch["weights"] > 0.0, "int32")
+    # The base class `Model` does not declare the arguments of `__call__`.
+    return cast(Callable[..., mtf.Tensor], model)(batch["tokens"], segments=segments)
 
 
 def _stack(

@@ -76,18 +76,19 @@ class BertEncoder(mtf.Module):
         tokens: mtf.Tensor,
         token_types: mtf.Tensor | None = None,
         training: bool = False,
+        counts: mtf.Tensor | None = None,
     ) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
-        """Returns the output of each token [batch, length, d_model], the output of the
-        pooler [batch, d_pooled] (None without a pooler), and a dict of block name ->
-        report (losses and statistics) of the block's mixture of experts.
+        """Returns the output of each token [batch, length, d_model], that of the pooler
+        [batch, d_pooled] (None without a pooler), and reports of mixtures by block name.
 
         Args:
           tokens: token ids, integers [batch, length].
-          token_types: integers [batch, length]: 0 in the first, 1 in the second text of
-            an example; None: all are 0.
+          token_types: [batch, length], 1 in the second text of an example; None: all 0.
           training: whether dropout is applied.
+          counts: 1 for each example, or 0 if it is padding, [batch].
         """
-        token_info = TokenInfo.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
+        segments = mtf.cast(tokens != 0, "int32")  # id 0 is padding
+        token_info = TokenInfo.of(tokens, segments=segments, counts=counts)
         x = self.embeddings(tokens, token_info.positions, token_types)
         x = self.dropout(x, training)
         x, reports = self.stack(x, token_info, training)
@@ -126,10 +127,9 @@ class BertModel(Model):
         self.dropout = dropout
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
-        """Returns the results of `BertEncoder` for the batch's `tokens` and `token_types`,
-        each [batch, length].
-        """
-        return self.encoder(batch["tokens"], batch.get("token_types"), training)
+        """Returns the results of `BertEncoder` for a batch's `tokens` [batch, length]."""
+        token_types, counts = batch.get("token_types"), batch.get("counts")
+        return self.encoder(batch["tokens"], token_types, training, counts)
 
 
 @gin.configurable

@@ -140,7 +140,7 @@ def _no_compiler(topology: str, platform: str, reason: str) -> MeshError:
             jax=reason,
             way_out=f"Its compiler is the package {package}, which needs neither devices nor "
             f"their libraries: pip install {package}, for the version of jax that is here, or "
-            f'all of "meshtf[{platform}]".',
+            f"all of pip install -e '.[{platform}]' in a checkout.",
         )
     )
 
