@@ -285,11 +285,11 @@ def slicewise(
     dims = names_of(shardable, *(spec.shape for spec in (*inputs, *outputs)))
     check_names(dims, inputs, outputs)
     op = Slicewise(fn, outputs, frozenset(dims))
+    if check and dims:
+        check_slices(fn, inputs, outputs, dims)
     if isinstance(current_executor(), Graph):
         # Otherwise later ops would meet the wrong shape, and tell it at their lines.
         check_result_specs(fn, inputs, outputs, op.wrong_result)
-    if check and dims:
-        check_slices(fn, inputs, outputs, dims)
     ys = apply_all(op, *xs)
     if isinstance(shapes, list):
         return list(ys)
