@@ -146,6 +146,7 @@ def checkpoints(t: SimpleNamespace) -> dict[str, Call]:
         "Saver.wait": call(on=saver),
         "Saver.save": call(1, {"v": t.v}, on=saver),
         "check_shared": call(t.folder),
+        "foreign_format": call(parent),
         "latest": call(parent),
         "newest_complete": call(parent, lambda path: {}),
         "only_run": call(fresh_folder(t)),

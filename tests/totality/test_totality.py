@@ -45,6 +45,7 @@ RECORDS = {
     "Forecast",
     "SearchResult",
     "layers.RotaryEmbedding",
+    "layers.RotaryScaling",
     "layers.Cache",
     "layers.DecodeStep",
     "pipeline.Layer",

@@ -255,7 +255,6 @@ class Architecture:
                 "low_frequency, high_frequency, length; those of Llama 3.1 are "
                 "(8.0, 1.0, 4.0, 8192)."
             )
-        mtf.layers.RotaryScaling(*scaling).check()
 
     def __repr__(self) -> str:
         """The sizes, and the settings that differ from their defaults."""

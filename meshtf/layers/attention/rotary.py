@@ -62,24 +62,6 @@ class RotaryScaling(NamedTuple):
     high_frequency: float
     length: float
 
-    def check(self) -> None:
-        """Raises ParseError for numbers that are no scaling."""
-        check_floats(**self._asdict())
-        is_ordered = 0 <= self.low_frequency < self.high_frequency
-        if self.factor <= 0 or self.length <= 0 or not is_ordered:
-            raise ParseError(
-                f"{self} scales no rotary positions.\n  factor and length are more than 0, "
-                "and high_frequency is more than low_frequency; those of Llama 3.1 are "
-                "RotaryScaling(8.0, 1.0, 4.0, 8192)."
-            )
-
-    def scaled(self, frequencies: Tensor) -> Tensor:
-        """Returns the new frequencies [key] of old ones, in radians a position."""
-        periods = frequencies * (self.length / (2.0 * math.pi))
-        between = self.high_frequency - self.low_frequency
-        share = clip((periods - self.low_frequency) * (1.0 / between), 0.0, 1.0)
-        return frequencies * (share + (1.0 - share) * (1.0 / self.factor))
-
 
 def rope(
     positions: Tensor,
@@ -115,8 +97,7 @@ def rope(
     frequencies = exp(pair_index * (-2.0 * math.log(theta) / size))
     if scaling is not None:
         check_record(RotaryScaling, scaling=scaling)
-        scaling.check()
-        frequencies = scaling.scaled(frequencies)
+        frequencies = _scaled(frequencies, scaling)
     angles = outer(cast(positions, dtype), frequencies)
     angles = transpose(angles, (*positions.shape.names, name))
     cosines = cos(angles)
@@ -143,3 +124,23 @@ def apply_rope(x: Tensor, key_dim: str, embedding: RotaryEmbedding) -> Tensor:
     return x * cast_like(embedding.cos, x) + other_elements * cast_like(
         embedding.sin, x
     )
+
+
+def _scaled(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
+    """Returns the new frequencies [key] of old ones, in radians a position.
+
+    Raises:
+      ParseError: the numbers are no scaling.
+    """
+    check_floats(**scaling._asdict())
+    is_ordered = 0 <= scaling.low_frequency < scaling.high_frequency
+    if scaling.factor <= 0 or scaling.length <= 0 or not is_ordered:
+        raise ParseError(
+            f"{scaling} scales no rotary positions.\n  factor and length are more than 0, and "
+            "high_frequency is more than low_frequency; those of Llama 3.1 are "
+            "RotaryScaling(8.0, 1.0, 4.0, 8192)."
+        )
+    periods = frequencies * (scaling.length / (2.0 * math.pi))
+    between = scaling.high_frequency - scaling.low_frequency
+    share = clip((periods - scaling.low_frequency) * (1.0 / between), 0.0, 1.0)
+    return frequencies * (share + (1.0 - share) * (1.0 / scaling.factor))
