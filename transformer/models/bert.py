@@ -32,8 +32,7 @@ from transformer.models.token_info import LENGTH, TokenInfo
 
 _TOKENS = "batch; length"
 _MASKED = "batch; masked"
-# Names of dimensions that have the size of d_model. A dense layer from d_model to d_model needs
-# two names, one for its inputs and one for its outputs.
+# Names of the outputs of dense layers from d_model to as many elements, which need another name.
 _POOLED = "d_pooled"
 _TRANSFORM = "d_transform"
 
@@ -151,7 +150,8 @@ class _BertModel(Model):
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
         """Returns the results of `BertEncoder` for a batch's `tokens` [batch, length]."""
-        token_types, counts = batch.get("token_types"), batch.get("counts")
+        token_types = batch.get("token_types")
+        counts = batch.get("counts")
         return self.encoder(batch["tokens"], token_types, training, counts)
 
 
