@@ -283,12 +283,11 @@ def _route_choices(
     positions = mtf.where(candidates.valid, queues.positions, -1)
     # The choice in each slot, as the integer choice * tokens + token.
     sources = queues.front(num_slots)
-    if is_available is None:
-        has_slot = candidates.valid & (positions < num_slots)
-    else:
-        available_slots = mtf.reduce_sum(mtf.cast(is_available, "int32"), CAPACITY)
-        has_slot = candidates.valid & (positions < available_slots)
+    limit: mtf.Tensor | int = num_slots
+    if is_available is not None:
+        limit = mtf.reduce_sum(mtf.cast(is_available, "int32"), CAPACITY)
         sources = mtf.where(is_available, sources, -1)
+    has_slot = candidates.valid & (positions < limit)
     if may_have_slot is not None:
         has_slot = has_slot & may_have_slot
         # The slots of choices that may have none stay empty.
@@ -348,9 +347,9 @@ def _slots(
     thresholds = capacity.tokens_per_slot(*sizes)
     if thresholds == list(range(1, num_slots + 1)):
         return num_slots, None  # as many slots as tokens: no queue is longer
-    needed_tokens = mtf.constant(
-        candidates.logits.mesh, thresholds, CAPACITY, "float32"
-    )
+    mesh = candidates.logits.mesh
+    assert mesh is not None, "logits have the mesh of the router's kernel"
+    needed_tokens = mtf.constant(mesh, thresholds, CAPACITY, "float32")
     is_available = mtf.outer(candidates.group_tokens, needed_tokens, mtf.greater_equal)
     return num_slots, is_available
 

@@ -106,7 +106,7 @@ def top_candidates(
     if nonpadding is None:
         valid = mtf.ones(logits.mesh, gates.shape, "bool")
         size = logits.shape.without(EXPERTS).size
-        num_tokens = mtf.constant(logits.mesh, float(size))
+        num_tokens = mtf.full(logits.mesh, "", float(size))
     else:
         valid = mtf.broadcast(nonpadding, gates.shape)
         is_token = mtf.cast(nonpadding, "float32")

@@ -128,7 +128,8 @@ class BertModel(Model):
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
         """Returns the results of `BertEncoder` for a batch's `tokens` [batch, length]."""
-        token_types, counts = batch.get("token_types"), batch.get("counts")
+        token_types = batch.get("token_types")
+        counts = batch.get("counts")
         return self.encoder(batch["tokens"], token_types, training, counts)
 
 
