@@ -155,7 +155,9 @@ def write_tensors(
       dtype: the data type of the tensors in the files.
       shard_bytes: the maximum bytes of a file; a larger tensor has a separate file.
     """
-    tensors = {name: tensor.astype(dtype) for name, tensor in tensors.items()}
+    tensors = {
+        name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()
+    }
     shards = _split_into_shards(tensors, shard_bytes)
     files = [FILE]
     if len(shards) > 1:
@@ -182,7 +184,7 @@ def exact_dtype(tensors: Mapping[str, np.ndarray], dtype: str) -> str:
       tensors: the tensors by name, float32.
       dtype: the name of the data type, such as "bfloat16".
     """
-    if dtype not in _FLOATS.values():
+    if dtype == "float32" or dtype not in _FLOATS.values():
         return "float32"
     for tensor in tensors.values():
         # Values beyond the range of float16 become infinite, and differ.

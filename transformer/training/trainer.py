@@ -297,7 +297,11 @@ class Trainer:
           CheckpointError: the checkpoint is of another model or optimizer, or all
             checkpoints are damaged.
         """
-        checkpoint = mtf.checkpoints.restore_latest(str(folder), self.variables)
+        try:
+            checkpoint = mtf.checkpoints.restore_latest(str(folder), self.variables)
+        except mtf.CheckpointError:
+            self._check_has_optimizer(str(folder))  # raises an error that says more
+            raise
         if checkpoint is None:
             return False
         self.restored_extra = checkpoint.extra
@@ -312,3 +316,20 @@ class Trainer:
                 stacklevel=2,
             )
         return True
+
+    def _check_has_optimizer(self, folder: str) -> None:
+        """Raises CheckpointError if the newest checkpoint in a folder has no variable of the
+        optimizer, as that of a converted model.
+        """
+        newest = mtf.checkpoints.latest(folder)
+        names = {variable.name for variable in self.optimizer.variables}
+        if newest is None or not names:
+            return
+        _, path = newest
+        if not names & set(mtf.checkpoints.Manifest.read(path).tensors):
+            raise mtf.CheckpointError(
+                f"the checkpoint {path} has no variable of "
+                f"{type(self.optimizer).__name__}: it is of a converted model, or of another "
+                "optimizer.\n  To begin a run with its weights, name it by "
+                "train.init_checkpoint, and take another model_dir."
+            )

@@ -263,8 +263,9 @@ class Run:
         check_folder(model_dir, name="model_dir", run_files=FILES)
         check_sample_settings()
         # Before the optimizer is made, whose slots may begin with the values of variables.
-        if mtf.checkpoints.latest(model_dir) is None:
-            self._origin = initial_weights(self.init_checkpoint, self.model, self.data)
+        self._origin = initial_weights(
+            self.init_checkpoint, self.model, self.data, model_dir
+        )
         # An error of the step is raised before any file is written.
         forecast = self.explain(hardware=self.hardware)
         if forecast.error is not None:

@@ -85,7 +85,7 @@ def read(
       DataError: the file cannot be read, lacks a column or has no examples, or a line is
         refused.
     """
-    first_line, *_ = _read_text(Path(path)).split("\n", 1)
+    first_line = _read_text(Path(path), first_line=True).removesuffix("\n")
     names = _names(first_line, columns)
     _check_columns(Path(path), names, [*_text_columns(columns), columns.label])
     line_format = Labelled(
@@ -176,16 +176,18 @@ def _names(first_line: str, columns: Columns) -> tuple[str, ...]:
     return tuple(str(i) for i in range(len(fields)))
 
 
-def _read_text(path: Path) -> str:
-    """Returns the text of a file; bytes that are no UTF-8 become U+FFFD.
+def _read_text(path: Path, first_line: bool = False) -> str:
+    """Returns the text of a file, or of its first line; bytes that are no UTF-8 become U+FFFD.
 
     Raises:
       DataError: the file cannot be read.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig", "replace")
+        with open(path, "rb") as file:
+            contents = file.readline() if first_line else file.read()
     except OSError as error:
         raise data.DataError(f"{path} cannot be read: {error}.") from error
+    return contents.decode("utf-8-sig", "replace")
 
 
 def _check_number(text: str) -> None:

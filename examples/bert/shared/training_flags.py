@@ -58,6 +58,7 @@ for _flag in (command_line.GIN_FILE, command_line.GIN_PARAM, command_line.GIN_IM
 # Gin settings with the same meaning as a flag.
 OVERLAPS = program_flags.OVERLAPS | {
     "train.batch_size": TRAIN_BATCH,
+    "train.init_checkpoint": INIT,
     "train.report_every": REPORT_EVERY,
     "train.save_every": SAVE_EVERY,
     "train.jit": JIT,

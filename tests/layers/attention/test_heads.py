@@ -143,3 +143,20 @@ def test_a_decoder_attends_to_given_keys_and_values(mesh, rng):
             rtol=1e-4,
             atol=1e-5,
         )
+
+
+@pytest.mark.parametrize("use_bias, output_bias", [(True, False), (False, True)])
+def test_the_output_layer_may_differ_in_its_bias(use_bias, output_bias):
+    mesh = mtf.Mesh("")
+    settings = {"use_bias": use_bias, "output_bias": output_bias}
+    for attention in (
+        layers.MultiHeadAttention(mesh, "d:4", "heads:2", "key:2", **settings),
+        layers.LocalAttention(
+            mesh, "d:4", "heads:2", "key:2", blocks="length:2", **settings
+        ),
+    ):
+        biases = {
+            v.name.split("/")[-2] for v in attention.variables if "bias" in v.name
+        }
+        expected = {"query", "key", "value"} if use_bias else {"output"}
+        assert biases == expected

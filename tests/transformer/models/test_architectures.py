@@ -307,3 +307,17 @@ def test_examples_longer_than_learned_positions_are_refused(rng):
     kind = dataclasses.replace(KINDS["learned, biases"], max_length=6)
     with pytest.raises(mtf.ShapeError, match="more positions than the 6 learned ones"):
         logits(kind, rng.integers(1, VOCAB, (1, 8)).astype("int32"))
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"window": 0}, "window is 0: it must be an integer, at least 1"),
+        ({"window": 9, "attention": "local", "block_length": 7}, "at most 8 tokens"),
+        ({"rope_scaling": (8.0, 1.0, 4.0)}, "Take four numbers"),
+        ({"rope_scaling": ("a", 1.0, 4.0, 8192)}, "Take four numbers"),
+    ],
+)
+def test_windows_and_scalings_that_are_none(settings, message):
+    with pytest.raises(mtf.ParseError, match=message):
+        Architecture(**settings)

@@ -1,7 +1,7 @@
 """Reads the variables of a model from a checkpoint, without those of an optimizer.
 
     restore("runs/lm/step_00000600", model)
-    initial_weights("runs/llama", model, data)      # the newest, to begin a run with
+    initial_weights("runs/llama", model, data, "runs/tuned")     # to begin a run with
 
 The checkpoint may come from any mesh and layout. It must have the variables of the model: the
 error lists all that are missing, unexpected or of another shape.
@@ -22,20 +22,24 @@ from transformer.training.run_record import averages_in, check_vocabulary
 _MAX_LINES = 12  # the most lines of each kind of difference in an error message
 
 
-def initial_weights(path: str | None, model: Model, data: Data) -> str | None:
-    """Reads the weights that a new run begins with; returns the path of their checkpoint.
+def initial_weights(
+    path: str | None, model: Model, data: Data, model_dir: str
+) -> str | None:
+    """Reads the weights that a new run begins with; returns the path of their checkpoint. For a
+    run that goes on, nothing is read, and None is returned.
 
     Args:
       path: a checkpoint, or a folder whose newest undamaged one is taken: that of a run, or
         of a model that `transformer.convert` wrote. None: nothing is read or returned.
       model: the model, whose variables are set.
       data: the training data.
+      model_dir: the folder of the run.
 
     Raises:
       CheckpointError: there is no checkpoint, names or shapes differ, or it is of another
         vocabulary.
     """
-    if path is None:
+    if path is None or mtf.checkpoints.latest(model_dir) is not None:
         return None
     if mtf.checkpoints.latest(path) is None:
         _check_exists(path)

@@ -143,3 +143,10 @@ def test_another_vocabulary_is_refused(converted, tmp_path, capsys):
     )
     code, _, err = tune(capsys, tmp_path, tmp_path / "tuned", path)
     assert code == 1 and "was trained with another vocabulary" in err, err
+
+
+def test_a_run_in_the_folder_of_a_converted_model(converted, tmp_path, capsys):
+    code, _, err = tune(capsys, tmp_path, converted, converted)
+    assert code == 1 and "Traceback" not in err
+    assert "has no variable of AdamW: it is of a converted model" in err
+    assert "train.init_checkpoint" in err
