@@ -168,8 +168,7 @@ def _apply_all(
         owner=executor.owner,
     )
     if context.runs_again and isinstance(op, (HostOp, WriteOp)):
-        # It ran in the forward pass.
-        return node.outputs
+        return node.outputs  # it ran in the forward pass
     if node.recompute_group is not None and not has_effect:
         node.recompute_group.nodes.append(node)
     results: tuple[Tensor, ...] = executor.run(node)

@@ -381,14 +381,11 @@ class _Planner:
         if factor is None:
             return Replicated
         role = self.op.role(factor)
-        if role is Role.MAP:
-            if factor in y.shape:
-                return Sharded(factor)
+        if role is not Role.SAME and factor in y.shape:
+            return Sharded(factor)
+        if role in (Role.MAP, Role.SAME):
             return Replicated
-        if role is Role.SAME:
-            return Replicated
-        # Of several outputs, some may have the dimension that others are sums over.
-        return Sharded(factor) if factor in y.shape else Partial(role.value)
+        return Partial(role.value)
 
     def _is_stage_axis(self, axis: str) -> bool:
         """Whether pipeline stages are along an axis."""

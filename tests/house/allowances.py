@@ -14,6 +14,7 @@ MIRRORS_NO_FILE = {
     "tests/house/": "the source as text",
     "tests/mutants/": "broken rules of many files",
     "tests/totality/": "wrong arguments of every public function",
+    "tests/ops/random/test_drawn_again.py": "gradient rules of every kind that draw again",
     "tests/transformer/live/": "small models on live meshes",
     "tests/transformer/models/test_uneven_sizes.py": "models under layouts that pad",
     "tests/checkpoints/test_checkpoint.py": "saving and restoring together",

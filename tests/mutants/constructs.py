@@ -59,6 +59,22 @@ CONSTRUCTS = (
         TEST_CUSTOM,
     ),
     Mutant(
+        "a gradient rule draws as if there were no microbatches",
+        "meshtf.ops.control.seeds",
+        "ForwardContext.again",
+        "{name: getattr(self.context, name) for name in CAPTURED}",
+        "{name: getattr(self.context, name) for name in set(CAPTURED) - {'microbatches'}}",
+        ("tests/ops/random/test_drawn_again.py",),
+    ),
+    Mutant(
+        "an output that has a summed dimension is a partial sum",
+        "meshtf.partition.planner",
+        "_Planner._output_state",
+        "role is not Role.SAME and factor in y.shape",
+        "role is Role.MAP and factor in y.shape",
+        ("tests/ops/control/test_slicewise.py",),
+    ),
+    Mutant(
         "two carries are exchanged",
         "meshtf.ops.control.nested_values",
         "next_carry",

@@ -74,7 +74,7 @@ NUMBERS = (
     Mutant(
         "shards hash from index 0",
         BITS,
-        "_distinct_indices",
+        "_shard_indices",
         "context.num_shards(name) > 1",
         "False",
         TEST_RANDOM,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -18,6 +19,7 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Cotangents,
+    Graph,
     LocalTensors,
     Op,
     Operators,
@@ -28,12 +30,17 @@ from meshtf.graph import (
     Specs,
     Tensor,
     apply_all,
+    current_executor,
 )
 from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.control.slicewise_check import check_names, check_slices
+from meshtf.ops.control.slicewise_check import (
+    check_names,
+    check_result_specs,
+    check_slices,
+)
 
 
 def _bounded_matmul(x: Any, w: Any) -> Any:
@@ -64,7 +71,7 @@ class TapeGradient:
 
     @property
     def __name__(self) -> str:
-        return f"the gradient of {_name_of(self.fn)}"
+        return f"the gradient of {name_of(self.fn)}"
 
     def __call__(self, *xs: Any) -> tuple[Any, ...]:
         inputs = xs[: self.num_inputs]
@@ -136,33 +143,15 @@ class Slicewise(Op):
         # the elements.
         return Role.SUM
 
-    @property
-    def function_name(self) -> str:
-        """The name of the function, for errors."""
-        return _name_of(self.fn)
-
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        fn: Any = self.fn
-        while isinstance(fn, TapeGradient):
-            if input_index >= fn.num_inputs:
-                return 0.0  # a cotangent of 0 adds nothing to a sum
-            fn = fn.fn
-        return "first"  # fn may refuse values that only padding has
+        # fn may refuse values that only padding has. A cotangent of 0 adds nothing to a sum.
+        return "first" if input_index < _num_function_inputs(self.fn) else 0.0
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         ys = _as_tuple(self.fn(*xs))
         num_none = sum(y is None for y in ys)
         if len(ys) != len(self.result_specs) or num_none:
-            raise PlanError(
-                explain_error(
-                    f"the function of slicewise gave {len(ys)} results, {num_none} of "
-                    f"them None, and shapes= names {len(self.result_specs)}.",
-                    outputs=" ".join(repr(y.shape) for y in self.result_specs),
-                    function=self.function_name,
-                    way_out="Return a tensor for each shape, and give a list of as "
-                    "many shapes.",
-                )
-            )
+            raise _wrong_number(self, len(ys), num_none)
         return ys
 
     def wrong_result(
@@ -179,7 +168,7 @@ class Slicewise(Op):
         """
         return explain_error(
             f"slicewise: fn returned {result}, but its shard of the result is {announced}.",
-            function=self.function_name,
+            function=name_of(self.fn),
             inputs=inputs,
             result=" ".join(repr(spec.shape) for spec in self.result_specs),
             source=source,
@@ -197,6 +186,36 @@ class Slicewise(Op):
         op = Slicewise(gradient, specs, self.shardable)
         gradients = iter(apply_all(op, *xs, *cotangents))
         return [next(gradients) if has_gradient(x.dtype) else None for x in xs]
+
+
+def _num_function_inputs(fn: Any) -> int:
+    """Returns the number of the first inputs of fn that are inputs of the user's function; the
+    others are cotangents.
+    """
+    num_inputs = sys.maxsize
+    while isinstance(fn, TapeGradient):
+        num_inputs = fn.num_inputs
+        fn = fn.fn
+    return num_inputs
+
+
+def _wrong_number(op: Slicewise, num_results: int, num_none: int) -> PlanError:
+    """Returns the error for a function with another number of results than it should have.
+
+    Args:
+      op: the op.
+      num_results: the number of results.
+      num_none: how many of them are None.
+    """
+    return PlanError(
+        explain_error(
+            f"the function of slicewise gave {num_results} results, {num_none} of them "
+            f"None, and shapes= names {len(op.result_specs)}.",
+            outputs=" ".join(repr(y.shape) for y in op.result_specs),
+            function=name_of(op.fn),
+            way_out="Return a tensor for each shape, and give a list of as many shapes.",
+        )
+    )
 
 
 @overload
@@ -244,10 +263,14 @@ def slicewise(
       check: whether to test at the first call of fn, on a small input, that the results
         for two halves are halves of the result.
 
+    A TensorFlow tensor that fn reads from outside is a constant of a recorded function. A
+    tf.Variable is refused there: pass it in xs.
+
     Raises:
       ShapeError: `shardable` has a name that no input has, or that an output lacks.
       PlanError: along a name of `shardable`, results for halves differ from the result for
-        the complete input.
+        the complete input; or results have other shapes or data types than announced; or fn
+        reads a tf.Variable from outside in a recorded function.
     """
     fn = as_callable("fn", fn)
     check_bools(check=check)
@@ -261,9 +284,13 @@ def slicewise(
     inputs = [Spec(x.shape, x.dtype) for x in xs]
     dims = names_of(shardable, *(spec.shape for spec in (*inputs, *outputs)))
     check_names(dims, inputs, outputs)
+    op = Slicewise(fn, outputs, frozenset(dims))
     if check and dims:
         check_slices(fn, inputs, outputs, dims)
-    ys = apply_all(Slicewise(fn, outputs, frozenset(dims)), *xs)
+    if isinstance(current_executor(), Graph):
+        # Otherwise later ops would meet the wrong shape, and tell it at their lines.
+        check_result_specs(fn, inputs, outputs, op.wrong_result)
+    ys = apply_all(op, *xs)
     if isinstance(shapes, list):
         return list(ys)
     (y,) = ys
@@ -302,6 +329,6 @@ def _as_tuple(ys: Any) -> tuple[Any, ...]:
     return (ys,)
 
 
-def _name_of(fn: Callable[..., Any]) -> str:
+def name_of(fn: Callable[..., Any]) -> str:
     """Returns the name of a function for errors."""
     return str(getattr(fn, "__name__", repr(fn)))

@@ -176,9 +176,9 @@ def _words(
             inner_size=mapping.inner_size,
             microbatch=microbatch,
         )
-    # The names of parts, such as chunks of positions, are no dimensions of the entire tensor.
-    parts = {name for x in index_shapes.values() for name in x.names}
-    names = shape.without(*parts.difference(indexed)).names
+    # Chunks of positions, for example, are no dimension of the entire tensor.
+    index_names = {name for x in index_shapes.values() for name in x.names}
+    names = shape.without(*index_names.difference(indexed)).names
     input_indices = {
         name: tf.reshape(x, [-1]) for name, x in zip(indexed, inputs[indices_start:])
     }
@@ -189,7 +189,10 @@ def _words(
         return words
     out = context.outputs[0]
     shapes = [index_shapes.get(name, out.only([name])) for name in names]
-    return tuple([_broadcast_sum(xs, shapes, out)] for xs in words)
+    words_a, words_b = words
+    a = _broadcast_sum(words_a, shapes, out)
+    b = _broadcast_sum(words_b, shapes, out)
+    return [a], [b]
 
 
 def _broadcast_sum(words: Sequence[Any], shapes: Sequence[Shape], out: Shape) -> Any:

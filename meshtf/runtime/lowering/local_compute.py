@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +22,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
-from meshtf.ops.control.slicewise import Slicewise
+from meshtf.ops.control.slicewise import Slicewise, name_of
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.filled_padding import (
     POISON,
@@ -139,11 +139,10 @@ def run_compute(
             inputs = with_poisoned_padding(compute.node, context, inputs)
         if mesh.pads:
             inputs = with_filled_padding(compute.node, context, inputs)
-        with captured_as_constants(functools.partial(_captured_variable, compute.node)):
+        with _functions_of_users(compute.node):
             outputs = _local_outputs(
                 compute, context, inputs, shard_of=shard_of, outline=outline
             )
-        context.add_checks()
         shard_of.update(zip(compute.outs, outputs))
 
 
@@ -196,7 +195,7 @@ def _outlined_outputs(
         traced_inputs = traced_arguments[:num_inputs]
         traced_coordinates = dict(zip(axes, traced_arguments[num_inputs:]))
         traced_context = context.with_coordinates(traced_coordinates)
-        with captured_as_constants(functools.partial(_captured_variable, compute.node)):
+        with _functions_of_users(compute.node):
             outputs = compute.node.op.local(traced_context, *traced_inputs)
         _check_outputs(compute, traced_context, outputs)
         return list(outputs)
@@ -207,6 +206,31 @@ def _outlined_outputs(
     return function(arguments)
 
 
+@contextlib.contextmanager
+def _functions_of_users(node: Node) -> Iterator[None]:
+    """Within this context run the TensorFlow functions of a node, which may be a user's: they
+    may read tensors from outside.
+
+    Raises:
+      PlanError: the function reads a variable of TensorFlow from outside, or TensorFlow has
+        no gradient of it.
+    """
+    with captured_as_constants(functools.partial(_captured_variable, node)):
+        try:
+            yield
+        except LookupError as error:
+            if not isinstance(node.op, Slicewise):
+                raise
+            raise PlanError(
+                explain_error(
+                    f"slicewise: TensorFlow cannot compute {name_of(node.op.fn)}: {error}",
+                    source=node.source,
+                    way_out="Wrap fn in tf.custom_gradient, or its input in "
+                    "mtf.stop_gradient.",
+                )
+            ) from None
+
+
 def _captured_variable(node: Node) -> PlanError:
     """Returns the error for a node whose function captures a variable of TensorFlow."""
     subject = f"{type(node.op).__name__}.local"
@@ -214,7 +238,7 @@ def _captured_variable(node: Node) -> PlanError:
         "Make its value an input of the op: a mtf.Variable, or a tensor by mtf.asarray."
     )
     if isinstance(node.op, Slicewise):
-        subject = f"the function of slicewise, {node.op.function_name},"
+        subject = f"the function of slicewise, {name_of(node.op.fn)},"
         way_out = (
             "Pass it in xs, as a mtf.Variable or a tensor by mtf.asarray: slicewise(lambda "
             "x, v: ..., [x, v]). A Keras layer runs as layer.stateless_call, with its "

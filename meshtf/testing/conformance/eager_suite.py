@@ -31,6 +31,7 @@ from meshtf.testing.conformance.partial_sums import (
     can_be_partial,
     variants_of,
 )
+from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report, report_for
 from meshtf.testing.conformance.samples import MESHES, label, random_generator
@@ -47,7 +48,8 @@ def check_op(
     fail_fast: bool = False,
     devices: Sequence[str] = (),
 ) -> Report:
-    """Runs all samples of an op eagerly and returns a report.
+    """Runs all samples of an op eagerly, and once in a mtf.function on one device, and
+    returns a report.
 
     Args:
       op_class: the class of an op with samples.
@@ -65,7 +67,13 @@ def check_op(
         )
         report.add(sample_report)
         if fail_fast and report.failures:
-            break
+            return report
+    if report.failures:
+        return report
+    # An op may read what only eager mode has, such as a tf.Variable from outside.
+    report.add(
+        check_program(op_class, seed=seed, meshes=[""], devices=devices, max_programs=1)
+    )
     return report
 
 

@@ -106,6 +106,56 @@ def test_training_is_that_of_full_attention(attention, kind, mesh, devices):
         )
 
 
+WITH_DROPOUT = [
+    ("full", {"axes": ""}, None),
+    ("blockwise", {"axes": ""}, None),
+    ("ring", {"axes": ""}, None),
+    ("context_parallel", MESHES["seq"], None),  # all_to_all
+    ("context_parallel", MESHES["two chunks for each"], None),  # ring
+    ("ring", MESHES["tensor"], None),
+    ("context_parallel", MESHES["data"], "spmd:cpu"),
+]
+
+
+def losses_with_dropout(attention, mesh, devices, microbatches):
+    """Returns the losses of two steps with dropout."""
+    architecture = Architecture(
+        VOCAB,
+        d_model=16,
+        d_ff=32,
+        heads=4,
+        d_kv=4,
+        blocks=2,
+        attention=attention,
+        block_length=8,
+        positions="rotary",
+        dropout=0.3,
+        recompute=True,
+        scanned=True,
+    )
+    trainer = Trainer(
+        LanguageModel(mtf.Mesh(**mesh, devices=devices), architecture),
+        lambda variables: mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-4),
+        seed=7,
+        microbatches=microbatches,
+    )
+    return [float(trainer.step(batch_of("rotary", step))[0]) for step in range(2)]
+
+
+@functools.cache
+def losses_of_full_attention():
+    return losses_with_dropout("full", {"axes": ""}, None, microbatches=1)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("attention, mesh, devices", WITH_DROPOUT)
+def test_dropout_is_that_of_full_attention(attention, mesh, devices, microbatches):
+    """Neither layouts nor microbatches nor the way of attention change a mask."""
+    losses = losses_with_dropout(attention, mesh, devices, microbatches)
+    np.testing.assert_allclose(losses, losses_of_full_attention(), rtol=1e-5)
+
+
 def logits_of(attention, axes, has_prefix, values=None):
     """Returns logits of a batch, and the values of all variables, which `values` sets."""
     mesh = mtf.Mesh(axes, "length:seq", optional_axes="seq")

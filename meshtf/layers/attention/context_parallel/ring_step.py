@@ -250,7 +250,7 @@ def chunks_dim(
 
 @custom_gradient
 def once_differentiable(x: Tensor) -> tuple[Tensor, Any]:
-    """Returns x; its gradient raises PlanError, since the backward pass takes sums as
+    """Returns x [...]; its gradient raises PlanError, since the backward pass takes sums as
     constants that a gradient of the gradient would need.
     """
 

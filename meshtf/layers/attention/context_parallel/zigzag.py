@@ -108,11 +108,11 @@ class ZigzagOrder:
           index: indices along the dimension, integers [...].
         """
         index = as_tensor("index", index)
-        half = self._in_half.size
-        chunk = index // (2 * half)
-        in_chunk = index - chunk * (2 * half)
-        in_second_half = (self._half_chunks.size - 2 - chunk) * half + in_chunk
-        return where(in_chunk < half, chunk * half + in_chunk, in_second_half)
+        half_size = self._in_half.size
+        chunk = index // (2 * half_size)
+        in_chunk = index - chunk * (2 * half_size)
+        in_second_half = (self._half_chunks.size - 2 - chunk) * half_size + in_chunk
+        return where(in_chunk < half_size, chunk * half_size + in_chunk, in_second_half)
 
     @contextlib.contextmanager
     def random_numbers(self) -> Iterator[None]:
