@@ -32,7 +32,12 @@ from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray, variable_array
 from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
 from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
-from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
+from meshtf.runtime.spmd.live.run_checks import (
+    RunChecks,
+    add_run,
+    raise_ready,
+    result_check,
+)
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
     RECORD_SPEC,
@@ -99,7 +104,7 @@ class LiveProgram:
         for store, array in zip(written, outputs[len(outputs) - len(written) :]):
             variables[store].array = array
         self._run_on_host(outputs[len(self._results) :])
-        check = None if run is None else run.raise_failure
+        check = result_check(self.mesh, run)
         return [
             ShardedValue(layout.placement, DeviceShards(array, layout, check))
             for layout, array in zip(self._results, outputs)

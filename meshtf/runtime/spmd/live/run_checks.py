@@ -4,7 +4,8 @@ the devices, the host reads the records of failed checks later.
     run = RunChecks([(checks, array)], writes=True)      # of one call of a program
     add_run(mesh, run)
     raise_ready(mesh)                    # before the next call: without waiting
-    run.raise_failure()                  # before a result of the call is read: waits
+    check = result_check(mesh, run)
+    check()                              # before a result of the call is read: waits
     raise_all(mesh)                      # before a variable is read: waits
 
 A failure is raised once, whatever number of modules noticed it; afterwards only results of its
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import collections
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -79,6 +80,10 @@ class RunChecks:
         if not self._was_raised:
             self.raise_failure()
 
+    def leave_to_results(self) -> None:
+        """Has only results of the call raise its error."""
+        self._was_raised = True
+
 
 # For each mesh, the runs whose records the host has not read yet, in the order of the calls.
 _runs: weakref.WeakKeyDictionary[Mesh, collections.deque[RunChecks]] = (
@@ -89,6 +94,28 @@ _runs: weakref.WeakKeyDictionary[Mesh, collections.deque[RunChecks]] = (
 def add_run(mesh: Mesh, run: RunChecks) -> None:
     """Adds the latest run of a mesh."""
     _runs.setdefault(mesh, collections.deque()).append(run)
+
+
+def result_check(mesh: Mesh, run: RunChecks | None) -> Callable[[], None] | None:
+    """Returns a function that raises the error of a call, or else that of an earlier call which
+    nobody knows of yet: its variables, and so the results of this call, may be NaN. None: there
+    is nothing to check.
+
+    Args:
+      mesh: the mesh of the call.
+      run: the call, the latest one; None: it checks no indices.
+    """
+    earlier = [other for other in _runs.get(mesh, ()) if other is not run]
+    if run is None and not earlier:
+        return None
+
+    def check() -> None:
+        for other in earlier:
+            other.raise_new_failure()
+        if run is not None:
+            run.raise_failure()
+
+    return check
 
 
 def raise_ready(mesh: Mesh) -> None:
@@ -120,5 +147,7 @@ def _raise_first(runs: collections.deque[RunChecks]) -> None:
     try:
         runs.popleft().raise_new_failure()
     except IndexRangeError:
+        for run in runs:
+            run.leave_to_results()
         runs.clear()
         raise

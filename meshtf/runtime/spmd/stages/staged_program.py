@@ -26,7 +26,12 @@ from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
-from meshtf.runtime.spmd.live.run_checks import RunChecks, add_run, raise_ready
+from meshtf.runtime.spmd.live.run_checks import (
+    RunChecks,
+    add_run,
+    raise_ready,
+    result_check,
+)
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.stages.donated_inputs import with_donated_inputs
 from meshtf.runtime.spmd.stages.stage_arrays import (
@@ -285,7 +290,8 @@ class _Call:
 
     def add_checks(self) -> None:
         """Has the host look at the checks of all modules later, once for all stages."""
+        run_checks = None
         if self._records:
             run_checks = RunChecks(self._records, self._writes)
-            self.check = run_checks.raise_failure
             add_run(self._program.mesh, run_checks)
+        self.check = result_check(self._program.mesh, run_checks)

@@ -103,6 +103,27 @@ def test_the_next_call_or_the_next_read_of_a_variable_raises_it_once():
     np.testing.assert_array_equal(f(IDS).numpy(), TABLE[IDS])
 
 
+def test_a_later_result_is_not_nan_in_silence():
+    mesh = made_mesh()
+    table = table_on(mesh)
+
+    @mtf.function(ids="batch", mesh=mesh)
+    def step(ids):
+        y = mtf.gather(table, ids, "vocab")
+        (gradient,) = mtf.gradients([mtf.reduce_sum(y * y)], [table])
+        table.assign(table - gradient * mtf.reduce_sum(y))
+        return mtf.reduce_sum(y)
+
+    total = mtf.function(lambda: mtf.reduce_sum(table), mesh=mesh)  # checks nothing
+    assert np.isfinite(step(IDS).numpy()) and np.isfinite(total().numpy())
+    table.assign(TABLE)
+    with pytest.raises(mtf.IndexRangeError, match="may be NaN now"):
+        step(WRONG)
+        total().numpy()
+    table.assign(TABLE)
+    assert total().numpy() == TABLE.sum() and np.isfinite(step(IDS).numpy())
+
+
 def test_the_first_failure_of_a_program_is_reported():
     mesh = made_mesh()
     first = table_on(mesh)
