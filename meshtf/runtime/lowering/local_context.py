@@ -38,6 +38,7 @@ from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
+from meshtf.runtime.tf_internals.captured_tensors import captured_as_inputs
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 # A function that returns its argument, a tensor, which XLA does not compute twice.
@@ -120,7 +121,6 @@ class DeviceContext:
         self.coordinates = coordinates
         self._on_any_device = on_any_device
         self._checks = checks
-        self._found_checks: list[tuple[Any, Any, str]] = []
         self._stored = stored
         self._node = node
         self._plan = plan
@@ -255,17 +255,16 @@ class DeviceContext:
     @property
     def record_check(self) -> RecordCheck | None:
         """Adds a check of indices to the program; None: checks are not recorded."""
-        if self._checks is None:
+        checks = self._checks
+        if checks is None:
             return None
-        return lambda *check: self._found_checks.append(check)
 
-    def add_checks(self) -> None:
-        """Adds the checks of `record_check` to the program, after the op: they write a
-        variable of TensorFlow, which the ops of `Op.local` must not use.
-        """
-        for is_valid, ids, interval in self._found_checks:
-            assert self._checks is not None
-            self._checks.add(self._node, is_valid, ids, interval)
+        def record(is_valid: Any, ids: Any, interval: str) -> None:
+            # The record of all checks is a variable, an input of the program.
+            with captured_as_inputs():
+                checks.add(self._node, is_valid, ids, interval)
+
+        return record
 
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+_MAKES_CONSTANTS = "makes_constants"  # an attribute of the function that does
+
 
 @contextlib.contextmanager
 def captured_as_constants(refuse: Callable[[], Exception]) -> Iterator[None]:
@@ -44,8 +46,26 @@ def captured_as_constants(refuse: Callable[[], Exception]) -> Iterator[None]:
             constants[id(tensor)] = tensor, constant
         return constants[id(tensor)][1]
 
+    setattr(capture_as_constant, _MAKES_CONSTANTS, True)
     graph.capture = capture_as_constant
     try:
         yield
     finally:
         del graph.capture
+
+
+@contextlib.contextmanager
+def captured_as_inputs() -> Iterator[None]:
+    """Within `captured_as_constants`, makes tensors that ops in a `with` block read inputs of
+    the current graph again, as a variable of the graph itself needs it.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    capture = getattr(graph, "capture", None)
+    if not hasattr(capture, _MAKES_CONSTANTS):
+        yield
+        return
+    del graph.capture
+    try:
+        yield
+    finally:
+        graph.capture = capture
