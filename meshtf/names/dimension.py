@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import re
+from typing import Any
 
 from meshtf.errors import ShapeError
 
@@ -50,3 +51,9 @@ class Dimension:
 
     def __repr__(self) -> str:
         return f"{self.name}:{self.size}"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dimension:
+        """Returns itself: it does not change, and a variable of a `Repeat` knows the
+        dimension of its layers by identity.
+        """
+        return self

@@ -4,6 +4,8 @@ body.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -210,3 +212,14 @@ def test_a_variable_that_a_layer_returns_is_its_own_entry(layout, variable_layou
         np.testing.assert_array_equal(last.numpy(), weights[-1])
         np.testing.assert_array_equal(seen.numpy(), weights)
         np.testing.assert_array_equal(dw.numpy()[:, 0], [1, 1, 1, 3])
+
+
+def test_a_copy_has_layers_of_its_own():
+    mesh = mtf.Mesh("x:2")
+    blocks = mtf.layers.Repeat(lambda: Block(mesh), "layers:3", name="net")
+    duplicate = copy.deepcopy(blocks)
+    x = mtf.asarray(mesh, np.ones((4, 8), "float32"), "batch;d")
+    expected = blocks(x).numpy()
+    for variable in blocks.variables:
+        variable.assign(variable * 2.0)
+    np.testing.assert_array_equal(duplicate(x).numpy(), expected)
