@@ -113,11 +113,14 @@ def weighted_mean(x: Tensor, weights: Tensor | None = None) -> Tensor:
     weights = cast(as_tensor("weights", weights), x.dtype)
     # Each weight applies to every entry of the dimensions that weights lack.
     entries_per_weight = x.shape.without(*weights.shape.names).size
-    total_weight = reduce_sum(weights) * float(entries_per_weight)
+    total_weight = reduce_sum(weights)
+    if entries_per_weight > 1:
+        total_weight = total_weight * float(entries_per_weight)
     batch_weight = mean_over_microbatches(total_weight)
-    # If all weights are 0, the mean is 0, not NaN.
-    mean = reduce_sum(x * weights) / maximum(batch_weight, 1e-9)
-    return cast(mean, dtype)
+    # If all weights are 0, the mean is 0, not NaN. The product of a partial sum remains one,
+    # a quotient does not.
+    scale = 1.0 / maximum(batch_weight, 1e-9)
+    return cast(reduce_sum(x * weights) * scale, dtype)
 
 
 def label_weights(labels: Tensor, weights: Tensor | None = None) -> Tensor | None:

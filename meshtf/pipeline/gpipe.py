@@ -290,18 +290,10 @@ class GPipe(Module):
             # Layers draw random numbers for the elements of each microbatch, from the same
             # paths each time: no path is in use yet.
             with context(random_paths=set()), deferred_calls() as deferred:
-                for k in range(last_chunk):
-                    x = run_chunk(self, k, index=m, x=x, derived_dims=derived_dims)
-                y = run_chunk(
-                    self,
-                    last_chunk,
-                    index=m,
-                    x=x,
-                    derived_dims=derived_dims,
-                    loss_of=loss_of,
-                    loss_inputs=labels,
-                )
-            return y, deferred
+                for k in range(len(self.model_chunks)):
+                    loss: Any = (loss_of, labels) if k == last_chunk else (None, ())
+                    x = run_chunk(self, k, m, x, derived_dims, *loss)
+            return x, deferred
 
         means = EagerMeans(run, self.microbatches)
         ys = []
@@ -311,8 +303,8 @@ class GPipe(Module):
                 y, deferred = run(m)
             ys.append(y)
             tensors.append([x for entry in deferred for x in entry.tensors])
-        sums = [add_n(list(terms)) for terms in zip(*tensors)]
         # Each microbatch has deferred the same calls: those of the last one are made.
+        sums = [add_n(list(terms)) for terms in zip(*tensors)]
         call_with_means(deferred, sums, self.microbatches)
         return ys
 

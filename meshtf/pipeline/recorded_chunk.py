@@ -11,9 +11,12 @@ from typing import Any, NamedTuple
 from meshtf.graph import Body, Tensor, apply
 from meshtf.graph.control_flow.call import BackwardBody, backward_body
 from meshtf.names import Dimension
-from meshtf.ops.control.batch_means import RecordedMeans, means_of_sums
+from meshtf.ops.control.batch_means import (
+    RecordedMeans,
+    means_of_sums,
+    stack_and_sum,
+)
 from meshtf.ops.control.layout_region import Relayout, relayout, stage
-from meshtf.ops.control.loops import stack_and_sum
 from meshtf.ops.control.microbatch import MICROBATCH, DeferredCall
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 
@@ -113,44 +116,44 @@ def means_of_chunks(
     dim = Dimension(MICROBATCH, microbatches)
     means: dict[Tensor, Tensor] = {}
     layer_inputs = inputs
-    for chunk, part in zip(chunks, _parts_with_means(chunks)):
+    for chunk, body in zip(chunks, _bodies_of_means(chunks)):
         index, *arguments = chunk.body.arguments
         # The last chunk also takes the inputs of the loss.
         loss_arguments = arguments[len(chunk.layer_arguments) :]
         values = dict(zip(chunk.layer_arguments, layer_inputs))
         values.update(zip(loss_arguments, inputs[len(inputs) - len(loss_arguments) :]))
         symbols = chunk.means.used_by([chunk.body])
-        if part.results:
+        if body.results:
             values[index] = index_range(inputs[0].mesh, dim)
             with stage(chunk.stage):
-                xs = [relayout(values[x]) for x in part.arguments]
-                sums, stacks = stack_and_sum(part, xs, dim, num_sums=len(symbols))
+                xs = [relayout(values[x]) for x in body.arguments]
+                sums, stacks = stack_and_sum(body, xs, dim, num_sums=len(symbols))
                 # Moved to this stage are the inputs, and the cotangents of the outputs.
                 stacks = [apply(Relayout(), y) for y in stacks]
             means.update(zip(symbols, means_of_sums(sums, microbatches)))
-            values.update(zip(part.results[len(symbols) :], stacks))
+            values.update(zip(body.results[len(symbols) :], stacks))
         # What no mean depends on has no value here.
         layer_inputs = [values.get(y, y) for y in chunk.outputs]
     return means
 
 
-def _parts_with_means(chunks: Sequence[RecordedChunk]) -> list[Body]:
-    """Returns the part of each chunk's body that computes the terms of its means, and then
-    those outputs that the means of later chunks depend on and that are no arguments.
+def _bodies_of_means(chunks: Sequence[RecordedChunk]) -> list[Body]:
+    """Returns for each chunk the body that computes the terms of its means, and then those
+    outputs that the means of later chunks depend on and that are no arguments.
     """
-    parts = []
+    bodies = []
     outputs: dict[Tensor, None] = {}
     for chunk in reversed(chunks):
         symbols = chunk.means.used_by([chunk.body])
         terms = [chunk.means.terms[x] for x in symbols]
         computed = [y for y in outputs if y not in set(chunk.body.arguments)]
-        part = chunk.means.body([*terms, *computed], chunk.body.arguments)
-        parts.append(part)
-        needed = {*part.arguments, *outputs}
+        body = chunk.means.body([*terms, *computed], chunk.body.arguments)
+        bodies.append(body)
+        needed = {*body.arguments, *outputs}
         outputs = {}
         if chunk.index > 0:
             previous = chunks[chunk.index - 1]
             for y, x in zip(previous.outputs, chunk.layer_arguments):
                 if x in needed:
                     outputs[y] = None
-    return parts[::-1]
+    return bodies[::-1]

@@ -151,10 +151,10 @@ class RecordedChunks:
         layer_inputs = nested.flatten(example)
         num_layer_inputs = len(layer_inputs)
         loss_of = None
-        loss_inputs = []
+        loss_inputs: Any = ()
         if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
             loss_of = self.loss_of
-            loss_inputs = nested.flatten(self.loss_inputs)
+            loss_inputs = self.loss_inputs
         # Recording `run` appends the output, the deferred calls and the means.
         output_and_deferred: list[Any] = []
 
@@ -163,10 +163,8 @@ class RecordedChunks:
 
             def run_layers(*xs: Tensor) -> Any:
                 x = nested.pack_sequence_as(example, list(xs[:num_layer_inputs]))
-                labels: Any = ()
-                if loss_of is not None:
-                    flat_labels = list(xs[num_layer_inputs:])
-                    labels = nested.pack_sequence_as(self.loss_inputs, flat_labels)
+                flat_labels = list(xs[num_layer_inputs:])
+                labels = nested.pack_sequence_as(loss_inputs, flat_labels)
                 return run_chunk(
                     pipe, k, index, x, self.derived_dims, loss_of, loss_inputs=labels
                 )
@@ -183,11 +181,10 @@ class RecordedChunks:
             return [*nested.flatten(output), *deferred_tensors]
 
         with context(stage=stage_index):
-            specs = [x.spec for x in (*layer_inputs, *loss_inputs)]
+            specs = [x.spec for x in (*layer_inputs, *nested.flatten(loss_inputs))]
             body = record_body(run, [_INDEX_SPEC, *specs])
         output, deferred, means = output_and_deferred
-        num_outputs = len(nested.flatten(output))
-        outputs = body.results[:num_outputs]
+        outputs = body.results[: len(nested.flatten(output))]
         chunk = RecordedChunk(
             index=k,
             stage=stage_index,

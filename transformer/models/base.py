@@ -94,7 +94,10 @@ def metric_sums(
       weights: the weight of each target, [...] or a subset of these dimensions; None: 1.
       dim: the name of the dimension of classes.
     """
-    weights = mtf.layers.label_weights(targets, weights)
+    if weights is None:
+        weights = mtf.ones(targets.mesh, targets.shape)
+    # Negative targets have weight 0.
+    weights = mtf.cast(targets >= 0, weights.dtype) * weights
     predictions = mtf.argmax(logits, dim)
     is_correct = mtf.cast(mtf.equal(predictions, targets), "float32")
     nats = mtf.cross_entropy(logits, targets, dim)

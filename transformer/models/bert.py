@@ -116,8 +116,7 @@ class BertModel(Model):
         name: str,
         has_pooler: bool = True,
     ) -> None:
-        if architecture is None:
-            architecture = bert_architecture()
+        architecture = architecture or bert_architecture()
         # Paths of variables made after `super().__init__()` start with the model's name. The
         # encoder is made before, as its paths must be the same in all models.
         encoder = BertEncoder(mesh, architecture, has_pooler=has_pooler)
@@ -164,9 +163,8 @@ class Bert(BertModel):
         d_model = architecture.dim("d_model")
         vocab_dim = architecture.dim("vocab")
         d_transform = mtf.Dimension(_TRANSFORM, architecture.d_model)
-        activations = [architecture.activation]
+        activations = [architecture.activation]  # of a dense layer
         with self.scope():
-            # With one activation, this is a dense layer followed by the activation.
             self.transform = mtf.layers.DenseProduct(
                 mesh, d_model, d_transform, activations=activations, name="transform"
             )

@@ -11,6 +11,7 @@ that the weights depend on; in eager mode, by a forward pass.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -19,9 +20,11 @@ from meshtf.errors import DTypeError, MicrobatchWarning, PlanError, explain_erro
 from meshtf.graph import (
     Body,
     Graph,
+    Loop,
     Node,
     Source,
     Tensor,
+    apply_all,
     context,
     current,
     current_executor,
@@ -33,11 +36,13 @@ from meshtf.graph.control_flow.body import (
     dependencies,
     used_tensors,
 )
+from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension, accumulation_dtype, has_gradient, is_floating
-from meshtf.ops.control.loops import stack_and_sum
+from meshtf.ops.control.loops import rename_dim
 from meshtf.ops.control.microbatch import MICROBATCH
+from meshtf.ops.control.nested_values import ITERATION
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -134,7 +139,7 @@ class RecordedMeans:
         return [mean for mean in self.terms if mean in captures]
 
     def body(self, results: Sequence[Tensor], arguments: Sequence[Tensor]) -> Body:
-        """Returns the part of the body of a microbatch that computes results.
+        """Returns the body that computes results, of the nodes of the body of a microbatch.
 
         Args:
           results: terms of means, or other tensors of the body.
@@ -204,18 +209,50 @@ def recorded_means(
     if not symbols:
         return {}
     arguments = body.arguments[-len(inputs) :]
-    part = means.body([means.terms[x] for x in symbols], arguments)
+    body_of_terms = means.body([means.terms[x] for x in symbols], arguments)
     stacked = dict(zip(arguments, inputs))
+    xs = [stacked[x] for x in body_of_terms.arguments]
     dim = Dimension(MICROBATCH, microbatches)
-    sums, _ = stack_and_sum(part, [stacked[x] for x in part.arguments], dim)
+    sums, _ = stack_and_sum(body_of_terms, xs, dim)
     return dict(zip(symbols, means_of_sums(sums, microbatches)))
 
 
 def means_of_sums(sums: Sequence[Tensor], microbatches: int) -> list[Tensor]:
-    """Returns means over microbatches from sums over them. If these are microbatches of a
-    microbatch, the means are those of the whole batch.
+    """Returns means [...] over microbatches from sums [...] over them. If these are
+    microbatches of a microbatch, the means are those of the whole batch.
     """
     return [mean_over_microbatches(x * (1.0 / microbatches)) for x in sums]
+
+
+def stack_and_sum(
+    body: Body, xs: Sequence[Tensor], dim: Dimension, num_sums: int | None = None
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Records a loop over a body, and returns sums [...] and stacks [dim, ...] of the body's
+    results.
+
+    Args:
+      body: a body whose arguments are an entry of each input. Its results are the terms of
+        sums, and then what is stacked.
+      xs: the inputs, with dimension `dim`.
+      dim: the dimension that the loop scans.
+      num_sums: the number of sums; None: all results are.
+    """
+    if num_sums is None:
+        num_sums = len(body.results)
+    index = body.graph.new_argument(ITERATION)
+    body = dataclasses.replace(body, arguments=(index, *body.arguments))
+    loop_dim = Dimension(unused_dim_name(body, dim.name), dim.size)
+    loop = Loop(
+        body,
+        num_carries=0,
+        num_scanned=len(xs),
+        num_sums=num_sums,
+        dim=loop_dim,
+    )
+    loop_inputs = [rename_dim(x, dim, loop_dim) for x in xs]
+    results = apply_all(loop, *loop_inputs, *body.captures)
+    stacks = [rename_dim(y, loop_dim, dim) for y in results[num_sums:]]
+    return results[:num_sums], stacks
 
 
 class EagerMeans:
@@ -273,7 +310,7 @@ class _Values:
 
 
 def stores_of(x: Tensor) -> list[Any]:
-    """Returns the variables and arguments of a function that x has gradients to."""
+    """Returns the variables and arguments of a function that x [...] has gradients to."""
     stores = []
     visited = set()
     to_visit = [x]

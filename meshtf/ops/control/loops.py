@@ -13,7 +13,6 @@ inside or outside of the loop.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -224,9 +223,10 @@ def recorded_scan(
     late_captures: Callable[[Body], Mapping[Tensor, Tensor]] = lambda body: {},
 ) -> tuple[Any, Any, Any]:
     """Records a scan as one `Loop` op in the current graph, and returns the results of
-    `scan_and_sum`, whose arguments the others are.
+    `scan_and_sum`: (carry [...], sums [...], stacks [dim, ...]).
 
     Args:
+      body: see `scan_and_sum`, as for `init`, `xs`, `dim` and `reverse`.
       late_captures: returns the values of symbolic tensors that the recorded body captures.
     """
     init_tensors = tensors_of(init, label="carry")
@@ -240,7 +240,7 @@ def recorded_scan(
     # The body may use the name of `dim` too, as a nested loop does. Then the dimension has
     # another name within the op.
     loop_dim = Dimension(unused_dim_name(recorded_body, dim.name), dim.size)
-    loop_inputs = [_rename_dim(x, dim, loop_dim) for x in tensors_of(xs, label="xs")]
+    loop_inputs = [rename_dim(x, dim, loop_dim) for x in tensors_of(xs, label="xs")]
     loop = Loop(
         recorded_body,
         num_carries=len(init_tensors),
@@ -252,7 +252,7 @@ def recorded_scan(
     values = late_captures(recorded_body)
     captures = [values.get(x, x) for x in recorded_body.captures]
     results = apply_all(loop, *init_tensors, *loop_inputs, *captures)
-    stacks = [_rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
+    stacks = [rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
     remaining = iter([*results[:stack_start], *stacks])
     carry = pack_next(init, remaining)
     sums = _pack_sums(terms, remaining)
@@ -260,38 +260,8 @@ def recorded_scan(
     return carry, sums, stacked_outputs
 
 
-def stack_and_sum(
-    body: Body, xs: Sequence[Tensor], dim: Dimension, num_sums: int | None = None
-) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Records a loop over a body, and returns sums and stacks of the body's results.
-
-    Args:
-      body: a body whose arguments are an entry of each input. Its results are the terms of
-        sums, and then what is stacked.
-      xs: the inputs, with dimension `dim`.
-      dim: the dimension that the loop scans.
-      num_sums: the number of sums; None: all results are.
-    """
-    if num_sums is None:
-        num_sums = len(body.results)
-    index = body.graph.new_argument(ITERATION)
-    body = dataclasses.replace(body, arguments=(index, *body.arguments))
-    loop_dim = Dimension(unused_dim_name(body, dim.name), dim.size)
-    loop = Loop(
-        body,
-        num_carries=0,
-        num_scanned=len(xs),
-        num_sums=num_sums,
-        dim=loop_dim,
-    )
-    loop_inputs = [_rename_dim(x, dim, loop_dim) for x in xs]
-    results = apply_all(loop, *loop_inputs, *body.captures)
-    stacks = [_rename_dim(y, loop_dim, dim) for y in results[num_sums:]]
-    return results[:num_sums], stacks
-
-
-def _rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
-    """Returns x with the dimension `old` renamed to `new`."""
+def rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
+    """Returns x [..., old, ...] with the dimension `old` renamed to `new`."""
     if old == new:
         return x
     return rename(x, {old.name: new.name})
