@@ -34,6 +34,11 @@ def foreign_format(path: str) -> str:
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     if folder != path and not glob.glob(f"{glob.escape(path)}*"):
         return ""  # neither the path nor files that begin with it
+    parent, name = os.path.split(os.path.abspath(folder))
+    if name == "variables" and os.path.isfile(os.path.join(parent, "saved_model.pb")):
+        return (
+            f"{folder} has the variables of a SavedModel: tf.saved_model.load reads it."
+        )
     indices = glob.glob(os.path.join(glob.escape(folder), f"*{_TENSORFLOW_INDEX}"))
     # Our own checkpoints have one with this name.
     indices = [name for name in indices if os.path.basename(name) != "variables.index"]

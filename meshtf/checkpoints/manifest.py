@@ -238,6 +238,8 @@ def _check_is_ours(folder: str) -> None:
     if os.path.isfile(os.path.join(folder, FILE)):
         return
     refuse_foreign(folder)
+    if os.path.isfile(folder):
+        raise CheckpointError(f"{folder} is a file, but a checkpoint is a folder.")
     name = os.path.basename(os.path.abspath(folder))
     has_our_files = os.path.exists(os.path.join(folder, INDEX))
     if os.path.isdir(folder) and not has_our_files and not name.startswith("step_"):

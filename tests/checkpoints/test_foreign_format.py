@@ -87,6 +87,19 @@ def test_paths_of_files_in_it(tmp_path):
     assert SAYS["hf"].format(folder=hf) in text
 
 
+def test_files_and_saved_models(tmp_path):
+    (tmp_path / "weights.pt").write_text("x")
+    with pytest.raises(mtf.CheckpointError, match="weights.pt is a file, but a") as e:
+        mtf.checkpoints.Manifest.read(str(tmp_path / "weights.pt"))
+    assert not isinstance(e.value, DAMAGED)
+    (tmp_path / "export" / "variables").mkdir(parents=True)
+    (tmp_path / "export" / "saved_model.pb").write_text("x")
+    (tmp_path / "export" / "variables" / "variables.index").write_text("x")
+    with pytest.raises(mtf.CheckpointError, match="variables of a SavedModel") as e:
+        mtf.checkpoints.Manifest.read(str(tmp_path / "export" / "variables"))
+    assert not isinstance(e.value, DAMAGED)
+
+
 def test_our_own_folders(tmp_path, variable):
     path = mtf.checkpoints.save(str(tmp_path), 7, {"w": variable})
     assert mtf.checkpoints.foreign_format(path) == ""

@@ -38,7 +38,7 @@ _CARRIED_BY_REASON = {
 _DROPPED_BY_REASON = {
     "of the files, not of the model": (
         "architectures model_type transformers_version torch_dtype dtype _name_or_path "
-        "_commit_hash"
+        "_commit_hash transformers.js_config is_llama_config unsloth_fixed unsloth_version"
     ),
     "what a call returns or keeps": (
         "output_attentions output_hidden_states output_past return_dict use_return_dict "
@@ -53,7 +53,7 @@ _DROPPED_BY_REASON = {
         "summary_proj_to_labels summary_type summary_use_proj"
     ),
     "the maximum length of GPT-2 and T5 again, or of a model without a maximum": (
-        "n_ctx n_positions"
+        "n_ctx n_positions max_sequence_length"
     ),
     "of Google's multilingual BERT: always so, and no code reads them": (
         "directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers "

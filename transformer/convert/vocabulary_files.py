@@ -47,14 +47,15 @@ def read_vocabulary(folder: str | Path) -> Vocabulary | None:
 
 def _settings(folder: str | Path) -> dict[str, Any] | None:
     """Returns the settings of BERT's tokenizer in a folder, as arguments of
-    `WordPieceVocabulary`; None: they are not known, since tokenizer_config.json cannot be read.
+    `WordPieceVocabulary`; None: they are not known, since tokenizer_config.json cannot be read
+    or describes another tokenizer.
     """
     try:
         text = Path(folder, _TOKENIZER_CONFIG).read_text(encoding="utf-8-sig")
         config = json.loads(text)
     except (OSError, ValueError):
         return None
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not config.get("do_basic_tokenize", True):
         return None
     # The defaults are those of Hugging Face.
     return {

@@ -62,6 +62,8 @@ def test_a_vocabulary_that_is_not_known(tmp_path):
     assert read_vocabulary(tmp_path) is None  # whether it lower-cases is not known
     (tmp_path / "tokenizer_config.json").write_text("[")
     assert read_vocabulary(tmp_path) is None
+    write_config(tmp_path, do_basic_tokenize=False)  # texts are split elsewhere
+    assert read_vocabulary(tmp_path) is None
     write_config(tmp_path)
     write_pieces(tmp_path / "vocab.txt", ["no", "special", "pieces"])
     assert read_vocabulary(tmp_path) is None

@@ -70,7 +70,7 @@ def _read_mistral(settings: Settings, names: Collection[str]) -> dict[str, Any]:
 
 def _read_qwen2(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     """Returns the arguments of `LanguageModel` for the config.json of a Qwen2, by name."""
-    settings.require(use_sliding_window=False)
+    settings.require(use_sliding_window=False, use_mrope=False)
     # Without `use_sliding_window`, the next two have no effect.
     settings.get("sliding_window")
     settings.get("max_window_layers")
