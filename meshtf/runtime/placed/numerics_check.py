@@ -178,7 +178,8 @@ class CheckingExecutor(PlacedExecutor):
                 shards = self._without_padding(
                     value.spec, value.placement, self.values[value]
                 )
-                tensors.append(CheckedTensor(value.spec, shards))
+                is_infinite = _infinity_test(value.placement)
+                tensors.append(CheckedTensor(value.spec, shards, is_infinite))
         return tensors
 
     def _without_padding(
@@ -240,10 +241,12 @@ class CheckedTensor(NamedTuple):
     Attributes:
       spec: the global shape and data type.
       shards: the shard of each mesh position (an element of the mesh's grid).
+      is_infinite: the test of elements for infinity.
     """
 
     spec: Spec
     shards: Shards
+    is_infinite: Callable[[Any], Any] = np.isinf
 
 
 def check(
@@ -270,17 +273,29 @@ def check(
     if any(_count_of_first(shards, np.isnan) for shards in float_inputs):
         return  # the op that output the NaN has been reported
     all_finite = not any(_count_of_first(shards, np.isinf) for shards in float_inputs)
-    for spec, shards in outs:
+    for spec, shards, is_infinite in outs:
         if not has_gradient(spec.dtype):
             continue
         count = _count_of_first(shards, np.isnan)
         if count:
             headline = f"{name} output NaN, {count}"
             raise _error(headline, node, spec, inputs=ins, iterations=iterations)
-        count = _count_of_first(shards, np.isinf)
+        count = _count_of_first(shards, is_infinite)
         if count and float_inputs and all_finite:
             headline = f"{name} output infinity, {count}"
             raise _error(headline, node, spec, inputs=ins, iterations=iterations)
+
+
+def _infinity_test(placement: Placement) -> Callable[[Any], Any]:
+    """Returns the test of a value for infinity. The maximum of a shard without elements is
+    -infinity, which changes no maximum, and the minimum is infinity.
+    """
+    kinds = {state.kind for state in placement if isinstance(state, Partial)}
+    if kinds == {"max"}:
+        return np.isposinf
+    if kinds == {"min"}:
+        return np.isneginf
+    return np.isinf
 
 
 def _error(
