@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Mesh, Partial, Placement
 from meshtf.names import Shape
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.storage.sharding import region, shard_keys, without_padding
@@ -29,11 +29,13 @@ class CheckedTensor(NamedTuple):
       shards: the shard of each mesh position (an element of the mesh's grid), without
         padding.
       regions: the region of each shard.
+      is_infinite: the test of elements for infinity.
     """
 
     spec: Spec
     shards: Shards
     regions: Sequence[tuple[slice, ...]]
+    is_infinite: Callable[[Any], Any] = np.isinf
 
     @staticmethod
     def of(
@@ -48,7 +50,7 @@ class CheckedTensor(NamedTuple):
             without_padding(x, bounds) if tf.is_tensor(x) else None
             for x, bounds in zip(shards, regions)
         ]
-        return CheckedTensor(spec, true_shards, regions)
+        return CheckedTensor(spec, true_shards, regions, _infinity_test(placement))
 
     def contains(self, test: Callable[[Any], Any]) -> bool:
         """Returns whether an element satisfies a test, such as `np.isnan`."""
@@ -94,6 +96,18 @@ class CheckedTensor(NamedTuple):
             if not shard.dtype.is_complex:
                 shard = tf.cast(shard, tf.float64)
             yield np.asarray(shard), self.regions[k]
+
+
+def _infinity_test(placement: Placement) -> Callable[[Any], Any]:
+    """Returns the test of a value for infinity. The maximum of a shard without elements is
+    -infinity, which changes no maximum, and the minimum is infinity.
+    """
+    kinds = {state.kind for state in placement if isinstance(state, Partial)}
+    if kinds == {"max"}:
+        return np.isposinf
+    if kinds == {"min"}:
+        return np.isneginf
+    return np.isinf
 
 
 def _first_index(matches: np.ndarray, shape: Shape) -> str:

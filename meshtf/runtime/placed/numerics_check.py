@@ -255,7 +255,7 @@ def check(
         if location:
             headline = f"{name} output NaN, {location}"
             raise _error(headline, node, out.spec, inputs=ins, iterations=iterations)
-        location = out.locate(np.isinf)
+        location = out.locate(out.is_infinite)
         if location and float_inputs and all_finite:
             headline = f"{name} output infinity, {location}"
             raise _error(headline, node, out.spec, inputs=ins, iterations=iterations)

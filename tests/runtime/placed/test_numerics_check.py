@@ -365,3 +365,23 @@ def test_infinity_in_data(mesh):
     lowest_loss.assign(np.float32(np.inf))
     with mtf.check_numerics():
         mtf.function(lambda: mtf.minimum(lowest_loss, 1.0), mesh=mesh)()
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize(
+    "size", [7, 5]
+)  # shards of 2, 2, 2, 1 and of 2, 2, 1, 0 elements
+def test_padding_and_shards_without_elements_are_no_alarm(size, devices):
+    mesh = mtf.Mesh("data:4", "d:data", devices=devices)
+    x = np.arange(1, 2 * size + 1, dtype="float32").reshape(2, size)
+
+    def statistics(x):
+        y = mtf.log(1.0 / x)
+        total = mtf.reduce_max(y, "d") + mtf.reduce_min(y, "d")
+        total = total + mtf.reduce_logsumexp(y, "d") + mtf.reduce_std(y, "d")
+        total = total + mtf.reduce_max(mtf.softmax(y, "d"), "d")
+        return [total, *mtf.gradients([total], [x])]
+
+    with mtf.check_numerics():
+        for eager in (False, True):
+            called(statistics, mesh, x, eager)
