@@ -59,7 +59,7 @@ import meshtf as mtf
 from examples.bert.datasets import task_files
 from examples.bert.datasets.task_files import Files
 from examples.bert.datasets.tsv import Unlabelled
-from examples.bert.evaluation.task_scores import TaskScores
+from examples.bert.evaluation.task_scores import TaskScores, learned_naive_bayes
 from examples.bert.shared import fine_tuning, model_setup
 from transformer import data
 from transformer.data.batching.seeds import Seed
@@ -184,9 +184,11 @@ def evaluate(
     """
     table = {}
     metrics = {"global_step": float(step)}
+    naive_bayes = learned_naive_bayes(files, examples((), files, vocabulary).task)
     for name, rows in files.dev.items():
         batches = examples(rows, files, vocabulary)
-        scores = TaskScores(files, batches.task, rows, outputs(model, batches))
+        logits = outputs(model, batches)
+        scores = TaskScores(files, batches.task, rows, logits, naive_bayes)
         suffix = name.removeprefix("dev").replace("_", " ")  # of MNLI: " matched"
         table |= {f"{title}{suffix}": row for title, row in scores.table().items()}
         prefix = name.replace("dev", "eval")

@@ -96,11 +96,11 @@ class GoogleTensors:
         return self._names[name].endswith("/kernel")
 
 
-def read_google_bert(path: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
+def read_google_bert(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
     """Returns the model of a checkpoint of Google's BERT, on a mesh.
 
     Args:
-      path: the folder, or the common start of the paths of the files.
+      folder: the folder, or the common start of the paths of the files.
       mesh: the mesh of the variables.
       **changes: settings of `Architecture` to replace: see `hugging_face.read_model`.
 
@@ -108,14 +108,14 @@ def read_google_bert(path: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
       CheckpointError: there is no checkpoint, or names or shapes of its tensors do not match
         bert_config.json.
     """
-    config = read_config(path)
-    tensors = GoogleTensors(path)
+    config = read_config(folder)
+    tensors = GoogleTensors(folder)
     if "classifier.weight" in tensors:
         # bert_config.json does not say how many classes there are.
         labels, _ = tensors.shape("classifier.weight")
         config["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
     model = model_of_tensors(config, tensors, mesh, **changes)
-    files = read_source_files(_folder(Path(path)), config, dtype="float32")
+    files = read_source_files(_folder(Path(folder)), config, dtype="float32")
     model.source_files = files
     return model
 

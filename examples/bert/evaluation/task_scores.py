@@ -29,15 +29,22 @@ class TaskScores:
       task: makes arrays of examples.
       rows: the held-out examples, with their labels.
       logits: the logits of each example, or its predicted score: [texts, classes].
+      naive_bayes: the baseline of classifiers; None: numbers are predicted.
     """
 
     def __init__(
-        self, files: Files, task: Task, rows: Sequence[Example], logits: np.ndarray
+        self,
+        files: Files,
+        task: Task,
+        rows: Sequence[Example],
+        logits: np.ndarray,
+        naive_bayes: BagOfWords | None,
     ) -> None:
         self._files = files
         self._task = task
         self._rows = rows
         self._logits = logits.astype(np.float64)
+        self._naive_bayes = naive_bayes
         labels = [row[files.columns.label] for row in rows]
         if files.columns.is_score:
             self._labels = np.array([float(text) for text in labels])
@@ -59,9 +66,9 @@ class TaskScores:
     def table(self) -> dict[str, Row]:
         """Returns the printed scores of the model and of baselines, by title."""
         metrics = self.metrics()
-        if self._files.columns.is_score:
+        if self._naive_bayes is None:
             return self._table_of_numbers(metrics)
-        frequent, bayes = self._baselines()
+        frequent, bayes = self._baselines(self._naive_bayes)
         name = self._files.classes[int(frequent[0])]
         frequent_scores = self._scores(frequent)
         bayes_scores = self._scores(bayes)
@@ -117,17 +124,33 @@ class TaskScores:
         positive = classes.index("1") if "1" in classes else len(classes) - 1
         return functools.partial(function, positive=positive)
 
-    def _baselines(self) -> tuple[np.ndarray, np.ndarray]:
+    def _baselines(self, naive_bayes: BagOfWords) -> tuple[np.ndarray, np.ndarray]:
         """Returns the classes [texts] that two baselines predict: the most frequent class of
         the training examples, and naive Bayes.
         """
-        # The preprocessors draw nothing at random, so any seed will do.
-        arrays_of = functools.partial(self._task.arrays, seed=(0,))
-        naive_bayes = BagOfWords(
-            map(arrays_of, self._files.train),
-            classes=len(self._files.classes),
-            vocab=self._task.vocabulary.size,
-        )
         most_frequent = int(naive_bayes.class_counts.argmax())
-        bayes = [naive_bayes(arrays_of(row)) for row in self._rows]
+        bayes = [naive_bayes(_arrays(self._task, row)) for row in self._rows]
         return np.full(len(self._rows), most_frequent), np.array(bayes)
+
+
+def learned_naive_bayes(files: Files, task: Task) -> BagOfWords | None:
+    """Returns naive Bayes, learned from the training examples; None if numbers are predicted.
+
+    Args:
+      files: the files of the task.
+      task: makes arrays of examples.
+    """
+    if files.columns.is_score:
+        return None
+    return BagOfWords(
+        (_arrays(task, row) for row in files.train),
+        classes=len(files.classes),
+        vocab=task.vocabulary.size,
+    )
+
+
+def _arrays(task: Task, row: Example) -> dict[str, np.ndarray]:
+    """Returns the arrays of an example. The preprocessors draw nothing at random, so any seed
+    will do.
+    """
+    return task.arrays(row, seed=(0,))
