@@ -269,14 +269,6 @@ class Tensor(Operators["Tensor"]):
             "x.numpy(); or write mtf.slicewise."
         )
 
-    def __float__(self) -> float:
-        check_scalar(self, "float(x)", "Reduce it first, as in float(x.mean())")
-        return float(self.numpy())
-
-    def __int__(self) -> int:
-        check_scalar(self, "int(x)", "Reduce it first, as in int(x.max())")
-        return int(self.numpy())
-
     def __bool__(self) -> bool:
         if self.sharded_value is None:
             raise NoValueError(
