@@ -190,6 +190,17 @@ class Operators(Generic[T_co]):
         """Returns the global value as a NumPy array."""
         raise NotImplementedError
 
+    def __float__(self) -> float:
+        check_scalar(self, "float(x)", "Reduce it first, as in float(x.mean())")
+        return float(np.asarray(self).item())
+
+    def __int__(self) -> int:
+        check_scalar(self, "int(x)", "Reduce it first, as in int(x.max())")
+        return int(np.asarray(self).item())
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(float(self), digits)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(self.numpy(), dtype)
 

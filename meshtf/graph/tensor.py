@@ -270,14 +270,6 @@ class Tensor(Operators["Tensor"]):
             "mtf.slicewise for a TensorFlow function; or pass x.numpy()."
         )
 
-    def __float__(self) -> float:
-        check_scalar(self, "float(x)", "Reduce it first, as in float(x.mean())")
-        return float(self.numpy())
-
-    def __int__(self) -> int:
-        check_scalar(self, "int(x)", "Reduce it first, as in int(x.max())")
-        return int(self.numpy())
-
     def __bool__(self) -> bool:
         if self.sharded_value is None:
             raise NoValueError(

@@ -107,6 +107,9 @@ class Program:
     microbatches: int = 1
     random: bool = False
     optimizer: str = ""  # three steps of training by it
+    copied: bool = (
+        False  # whether the last two are done again, from copies of the state
+    )
     dims: Mapping[str, tuple[str, ...]] = dataclasses.field(
         default_factory=dict, compare=False
     )
@@ -257,8 +260,8 @@ class Program:
             return [
                 *lines,
                 f"run = {run}",
-                "losses = [run(*inputs, mtf.constant(mesh, k, dtype='int32'))[0][0] "
-                "for k in range(3)]",
+                *(_COPIED if self.copied else ["numbers = range(3)", "losses = []"]),
+                f"losses += {_LOSSES}",
                 "results = [*losses, *(v.tensor() for v in variables)], [], []",
             ]
         return [*lines, f"results = {run}(*inputs)"]
@@ -294,6 +297,19 @@ def array(shape: str, below: int, seed: int, dtype: str) -> str:
         return f"{rng}.integers({below}, size={sizes(shape)}).astype('int32')"
     return f"{rng}.normal(size={sizes(shape)}).astype({dtype!r})"
 
+
+_LOSSES = "[run(*inputs, mtf.constant(mesh, k, dtype='int32'))[0][0] for k in numbers]"
+_COPIED = [
+    "import copy",
+    "numbers = [0]",
+    f"losses = {_LOSSES}",
+    "kept, kept_optimizer = copy.deepcopy((variables, optimizer))",
+    "numbers = [1, 2]",
+    f"done_once = {_LOSSES}",
+    "for v, value in zip(variables, kept): v.assign(value)",
+    "slots = zip(optimizer.variables, kept_optimizer.variables)",
+    "for v, value in slots: v.assign(value)",
+]
 
 _VARIABLE = """\
 def variable(shape, whole, seed, name):

@@ -93,6 +93,7 @@ def _settings(program: Program) -> Iterator[Program]:
         meshes += [Mesh("")] if "stage" not in mesh.axes else [Mesh("stage:2")]
     yield from (dataclasses.replace(program, mesh=m) for m in meshes if m != mesh)
     yield from (dataclasses.replace(program, order=n) for n in range(program.order))
+    yield dataclasses.replace(program, copied=False)
     if program.dtype == "float64":
         return
     yield dataclasses.replace(program, dtype="float64")

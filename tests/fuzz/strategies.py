@@ -63,6 +63,7 @@ def trainings(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
     return dataclasses.replace(
         program,
         optimizer=w.pick([*OPTIMIZERS]),
+        copied=w.maybe(),
         mesh=dataclasses.replace(program.mesh, optimizer_layout=slots),
     )
 

@@ -38,6 +38,16 @@ def test_numpy_functions_take_tensors_without_dimensions(x):
     np.testing.assert_allclose(loss, 2.5)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+def test_python_takes_tensors_and_variables_of_one_element(mesh, dtype):
+    variable = mtf.Variable(mesh, "d:1", "ones", name="v", dtype=dtype)
+    for x in (variable, variable.value, variable.value.sum()):
+        assert (float(x), int(x), round(x, 2)) == (1.0, 1, 1.0)
+        assert type(float(x)) is float
+    with refuses(mtf.ArgumentError, "takes a tensor of one element"):
+        float(mtf.Variable(mesh, "d:2", "ones", name="w"))
+
+
 def test_numpy_functions_take_tensors_and_variables(mesh, x):
     variable = mtf.Variable(mesh, "d:2", "ones", name="v")
     assert np.sum(x) == 15
