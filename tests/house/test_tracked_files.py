@@ -44,7 +44,7 @@ def links(root: Path) -> list[str]:
 
 
 def lines_with(pattern: re.Pattern[str], root: Path) -> list[str]:
-    """Returns the places of matches in tracked text files, such as "README.md:12: /tmp/x"."""
+    """Returns the places of matches in tracked text files, such as "README.md:12: MATCH"."""
     matches = []
     for mode, path in entries(root):
         if mode == _LINK or not (root / path).is_file():
