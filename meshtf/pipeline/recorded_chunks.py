@@ -163,8 +163,7 @@ class RecordedChunks:
 
             def run_layers(*xs: Tensor) -> Any:
                 x = nested.pack_sequence_as(example, list(xs[:num_layer_inputs]))
-                flat_labels = list(xs[num_layer_inputs:])
-                labels = nested.pack_sequence_as(loss_inputs, flat_labels)
+                labels = nested.pack_sequence_as(loss_inputs, xs[num_layer_inputs:])
                 return run_chunk(
                     pipe, k, index, x, self.derived_dims, loss_of, loss_inputs=labels
                 )
