@@ -78,7 +78,7 @@ def _gelu_gradient(dy: Any, x: Any) -> Any:
 
 
 def erf_kernel(x: Any) -> Any:
-    """Returns erf(x), also of infinite float64, for which XLA gives NaN."""
+    """Returns erf(x), also of infinite float64, for which kernels give NaN."""
     y = tf.math.erf(x)
     return tf.where(tf.math.is_inf(x), tf.sign(x), y) if x.dtype == tf.float64 else y
 

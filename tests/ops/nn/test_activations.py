@@ -84,3 +84,37 @@ def test_second_derivatives_of_activations(theirs, request):
     np.testing.assert_allclose(
         gradient(dx, x)[0], outer.gradient(dy, exact), rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+def test_slopes_at_corners_are_those_of_tensorflow(devices):
+    points = np.array([0.0, -0.0, 6.0, np.inf], "float64")
+    functions = {
+        mtf.relu: tf.nn.relu,
+        mtf.elu: tf.nn.elu,
+        mtf.selu: tf.nn.selu,
+        mtf.leaky_relu: tf.nn.leaky_relu,
+        abs: tf.abs,
+        mtf.sqrt: tf.sqrt,
+    }
+    mesh = mtf.Mesh("", devices=devices)
+
+    def both(x):
+        results = []
+        for ours in functions:
+            y = ours(x)
+            results.append((y, mtf.gradients([y], [x])[0]))
+        return results
+
+    have = mtf.function(both, mesh=mesh, x="d")(points)
+    for (y, dx), theirs in zip(have, functions.values(), strict=True):
+        x = tf.constant(points)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            want = theirs(x)
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-12)
+        np.testing.assert_allclose(dx.numpy(), tape.gradient(want, x), rtol=1e-12)
+    infinite = mtf.asarray(mesh, [np.inf, -np.inf], "d")
+    assert (mtf.math.erf(infinite).numpy() == [1, -1]).all()
+    erf = mtf.function(mtf.math.erf, mesh=mesh)
+    assert (erf(infinite).numpy() == [1, -1]).all()
