@@ -137,7 +137,7 @@ class Stores:
         result: dict[Store, Store] = {}
         for store in self._stores:
             region = getattr(store, "changes", NO_CHANGES)
-            if store in self._slots:
+            if self._is_slot(store, region):
                 layout = mesh.layout_in(region, "slot")
             elif store.kind in ("parameter", "state"):
                 layout = mesh.layout_in(region, "variable")
@@ -148,6 +148,20 @@ class Stores:
                 store.name, store.spec, placement, store.kind, mesh
             )
         return result
+
+    def _is_slot(self, store: Store, region: Layout) -> bool:
+        """Returns whether a variable has the layout of slots. Where slots are sharded in another
+        way than their variable, an update writes slots only: then their placement tells it.
+        """
+        if store in self._slots:
+            return True
+        if store.kind != "state" or store.mesh is None:
+            return False
+        layouts = (store.mesh.layout_in(region, x) for x in ("slot", "variable"))
+        as_slot, as_variable = (
+            store.mesh.place(store.spec.shape, x)[0] for x in layouts
+        )
+        return store.placement == as_slot != as_variable
 
 
 class Beginning:

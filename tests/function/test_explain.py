@@ -178,3 +178,70 @@ def test_a_forecast_prints_and_saves_itself(tmp_path):
         "plan.html",
         "plan.json",
     ]
+
+
+def test_memory_is_that_of_the_runtime_which_is_named():
+    step = Mlp("data:4;model:2", "batch:data;d_ff:model", devices="abstract").step
+    peaks = {}
+    for name, settings in {
+        "plain": {},
+        "cpu": {"hardware": "cpu"},  # without XLA
+        "h100": {"hardware": "h100"},
+        "spmd": {"runtime": "spmd"},
+        "placed": {"runtime": "placed", "hardware": "h100"},
+    }.items():
+        forecast = mtf.explain(step, X, np.int32(0), **settings)
+        assert f"memory under the {forecast.runtime} runtime" in str(forecast)
+        peaks[name] = forecast.runtime, forecast.memory.peak
+    assert peaks["plain"] == peaks["cpu"] == peaks["placed"]
+    assert peaks["h100"] == peaks["spmd"]
+    assert peaks["plain"][0] == "placed" and peaks["spmd"][0] == "spmd"
+    with pytest.raises(mtf.ArgumentError, match="runtime"):
+        mtf.explain(step, X, np.int32(0), runtime="xla")
+
+
+@pytest.mark.parametrize("layout", ["batch:data;dff:model", "bach:data;d_ff:model"])
+def test_misspelt_rules_are_told_as_a_call_tells_them(layout):
+    mlp = Mlp("data:2;model:1", layout)
+    with pytest.warns(mtf.LayoutWarning, match="which the program never has"):
+        assert mtf.explain(mlp.step, X, np.int32(0)).error is None
+    strict = Mlp("data:2;model:1", layout, strict=True)
+    x = np.zeros([64, 16], "float32")
+    for fails in (
+        lambda: mtf.explain(strict.step, X, np.int32(0)),
+        lambda: strict.step.explain(X, np.int32(0)),
+        lambda: strict.step(x, np.int32(0)),
+    ):
+        with pytest.raises(mtf.LayoutError, match="(?s)never has.*Did you mean"):
+            fails()
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_mfu_compares_layouts_with_and_without_recomputation(recompute):
+    def time_of(axes, layout):
+        mesh = mtf.Mesh(axes, layout, devices="abstract")
+        first = layers.Dense(mesh, "d:64", "e:128", name="first")
+        second = layers.Dense(mesh, "e:128", "f:64", name="second")
+        variables = (*first.trainable_variables, *second.trainable_variables)
+
+        @mtf.function(mesh=mesh, x="batch;d")
+        def step(x):
+            def net(x):
+                return second(mtf.relu(first(x)))
+
+            y = mtf.recompute(net)(x) if recompute else net(x)
+            return mtf.gradients([mtf.reduce_mean(mtf.square(y))], variables)
+
+        x = tf.TensorSpec([64, 64], tf.float32)
+        return mtf.explain(step, x, hardware="h100").time
+
+    # Forward, and the gradients of both kernels and of the hidden layer.
+    flops = 2 * 64 * (2 * 64 * 128) * 2 + 2 * 64 * 64 * 128
+    shares = set()
+    for axes, layout in (("data:4", "batch:data"), ("data:4", "f:data")):
+        time = time_of(axes, layout)
+        shares.add(round(time.mfu * time.seconds / flops, 25))
+        assert time.peak_share >= time.mfu * (1 - 1e-9)
+        if recompute or layout != "batch:data":
+            assert time.peak_share > 1.1 * time.mfu
+    assert len(shares) == 1  # the model needs the same in all layouts

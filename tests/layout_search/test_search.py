@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 
+import numpy as np
 import pytest
 
 import meshtf as mtf
@@ -114,6 +116,100 @@ def test_memory_decides_what_fits():
     assert all(c.forecast.memory.peak <= limit for c in smaller.best)
     with pytest.raises(mtf.LayoutError, match="no layout fits into"):
         search(memory=100)
+
+
+def test_what_does_not_fit_is_told_with_the_ways_out():
+    build, args = mlp({"batch": 64, "d_model": 64, "d_ff": 256})
+    stored = 2 * 64 * 256 * 4  # bytes of parameters; slots are twice that
+
+    def message(**settings):
+        with pytest.raises(mtf.LayoutError, match="no layout fits into") as caught:
+            mtf.search(build, *args, devices=2, hardware=SLOW_NETWORK, **settings)
+        return str(caught.value)
+
+    text = message(memory=stored * 1.5)
+    half = f"{stored / 2 / 2**10:.1f}"
+    assert f"parameters {half} KiB, gradients {half} KiB, slots" in text
+    assert f"{2 * stored / 2**10:.0f} KiB of each device" in text
+    assert re.search(r"(4|8|16) devices would do: \w+:\d+.* KiB of each", text)
+    assert "Adafactor stores a row and a column" in text
+    # What is stored fits, and the activations beside it do not.
+    text = message(memory=stored * 2.1)
+    assert "with activations" in text and "activations do not" in text
+
+
+def test_peaks_of_the_table_are_those_of_explain():
+    build, args = mlp({"batch": 64, "d_model": 64, "d_ff": 256})
+    for hardware in (SLOW_NETWORK, mtf.hardware.as_hardware("cpu")):
+        result = mtf.search(
+            build, *args, devices=4, hardware=hardware, choices={"microbatches": [1, 4]}
+        )
+        runtime = "spmd" if hardware.fuses else "placed"
+        assert f"memory is that under the {runtime} runtime" in str(result)
+        assert result.front
+        for candidate in (*result.best, *result.front):
+            mesh = mtf.Mesh(devices="abstract", **candidate.mesh_settings)
+            step = build(mesh, **candidate.choices)
+            forecast = mtf.explain(step, *args, hardware=hardware)
+            assert forecast.runtime == runtime
+            assert forecast.memory.peak == candidate.peak == candidate.outline.peak
+            assert forecast.time.seconds == pytest.approx(candidate.seconds)
+
+
+def convolutions(mesh):
+    """Returns a training step of convolutions whose windows are 3 and 4 wide."""
+    kernels = [
+        mtf.Variable(mesh, f"k_h:{k};k_w:{k};c:16;e:16", "normal", f"kernel_{k}")
+        for k in (1, 3, 4)
+    ]
+    optimizer = mtf.optimizers.AdamW(kernels, 1e-3)
+
+    @mtf.function(mesh=mesh, x="batch;h;w;c", step="")
+    def train_step(x, step):
+        for kernel in kernels:
+            x = mtf.rename(mtf.conv(x, kernel, "h:k_h;w:k_w"), "e", "c")
+        loss = mtf.reduce_mean(mtf.square(x))
+        grads = mtf.gradients([loss], kernels)
+        optimizer.apply_gradients(grads, kernels, step)
+        return loss
+
+    return train_step
+
+
+def test_windows_of_kernels_have_no_rules_and_the_simplest_of_equals_is_first():
+    x = np.broadcast_to(np.float32(0), [32, 16, 16, 16])
+    result = mtf.search(
+        convolutions, x, np.int32(0), devices=8, hardware="h100", max_axes=2
+    )
+    for candidate in result.best:
+        assert "k_" not in candidate.text
+        mesh = mtf.Mesh(devices="abstract", strict=True, **candidate.mesh_settings)
+        assert mtf.explain(convolutions(mesh), x, np.int32(0)).error is None
+    first, *others = result.best
+    assert first.layout == "batch:data"
+    equal = [c for c in others if c.seconds <= 1.01 * min(first.seconds, c.seconds)]
+    assert all(len(c.axes) >= len(first.axes) for c in equal)
+
+
+def test_sizes_divide_all_that_an_axis_shards():
+    def build(mesh):
+        wide = mtf.Variable(mesh, "d:16;e:64", "normal", "wide")
+        narrow = mtf.Variable(mesh, "f:64;e:4", "normal", "narrow")
+
+        @mtf.function(mesh=mesh, x="batch;d", y="batch;f")
+        def f(x, y):
+            z = mtf.einsum([x, wide], "batch;e")
+            u = mtf.einsum([y, narrow], "batch;e")
+            return mtf.reduce_sum(z) + mtf.reduce_sum(u)
+
+        return f
+
+    x, y = np.zeros([8, 16], "float32"), np.zeros([8, 64], "float32")
+    result = mtf.search(build, x, y, devices=8, hardware=SLOW_NETWORK)
+    assert any("e:" in c.layout for c in result.best)
+    for candidate in result.best:
+        mesh = mtf.Mesh(devices="abstract", strict=True, **candidate.mesh_settings)
+        assert mtf.explain(build(mesh), x, y).error is None
 
 
 def test_why_not_names_the_rule_or_what_takes_longer():

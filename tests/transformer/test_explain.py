@@ -12,6 +12,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+import meshtf as mtf
 from transformer import explain
 from transformer.cli import command_line
 from transformer.training import training_run
@@ -184,3 +185,24 @@ def test_hardware_gives_the_time_and_a_trace(call, tmp_path):
     spans = [event for event in events if event["ph"] == "X"]
     assert {"matmul", "op", "update"} <= {event["cat"] for event in spans}
     assert all(event["dur"] >= 0 for event in spans)
+
+
+def test_the_runtime_is_that_of_the_configured_devices(call):
+    for devices, runtime in (
+        ("spmd:cuda:8", "spmd"),
+        ("spmd", "spmd"),
+        (None, "placed"),
+    ):
+        _, out, _ = call(f"Mesh.devices = {devices!r}", depth=0)
+        assert f"memory under the {runtime} runtime" in out
+    _, out, _ = call(hardware="h100", depth=0)
+    assert "memory under the spmd runtime" in out
+
+
+def test_misspelt_rules_are_warnings_and_errors_of_a_strict_mesh(call):
+    layout = 'Mesh.layout = "batch:data; head:model; dff:model"'
+    with pytest.warns(mtf.LayoutWarning, match="Did you mean heads"):
+        code, out, _ = call(layout)
+    assert code == 0 and "memory" in out
+    code, _, err = call(layout, "Mesh.strict = True")
+    assert code == 1 and "Did you mean heads?" in err
