@@ -65,7 +65,7 @@ from meshtf.ops.control.batch_means import mean_over_microbatches
 from meshtf.ops.control.loops import scan, scan_and_sum
 from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
 from meshtf.ops.control.seeds import seed
-from meshtf.ops.control.slicewise import slicewise
+from meshtf.ops.slicewise.slicewise import slicewise
 from meshtf.ops.control.stop_gradient import recompute, stop_gradient
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.arithmetic import (

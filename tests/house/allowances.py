@@ -20,6 +20,7 @@ MIRRORS_NO_FILE = {
     "tests/transformer/live/": "small models on live meshes",
     "tests/transformer/models/test_uneven_sizes.py": "models under layouts that pad",
     "tests/transformer/training/test_scanned_training.py": "scanned models and optimizers",
+    "tests/transformer/training/test_weighted_steps.py": "weights of targets in all models",
     "tests/checkpoints/test_checkpoint.py": "saving and restoring together",
     "tests/checkpoints/test_damage.py": "damaged files of every kind",
     "tests/checkpoints/test_matrix.py": "every layout to every other",

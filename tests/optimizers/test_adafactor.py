@@ -9,7 +9,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.optimizers.adafactor import factored_dims
-from tests.optimizers.steps import LAYOUTS, SHAPES, train
+from tests.support.optimizer_steps import LAYOUTS, SHAPES, train
 
 CHOICES = {
     "the paper's": {},

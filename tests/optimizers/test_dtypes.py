@@ -15,7 +15,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.runtime.spmd.live.module_runner import Runner
 from meshtf.runtime.tf_internals.switches import private
-from tests.optimizers.steps import LAYOUTS
+from tests.support.optimizer_steps import LAYOUTS
 from tests.optimizers.test_adafactor import Paper as AdafactorPaper
 from tests.optimizers.test_lamb import Paper as LambPaper
 

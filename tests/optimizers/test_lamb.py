@@ -8,7 +8,7 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from tests.optimizers.steps import LAYOUTS, SHAPES, train
+from tests.support.optimizer_steps import LAYOUTS, SHAPES, train
 
 
 class Paper:

@@ -22,7 +22,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
-from meshtf.ops.control.slicewise import Slicewise, name_of
+from meshtf.ops.slicewise.slicewise import Slicewise, name_of
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.filled_padding import (
     POISON,

@@ -36,7 +36,7 @@ from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.control.slicewise_check import (
+from meshtf.ops.slicewise.check import (
     check_names,
     check_result_specs,
     check_slices,

@@ -29,7 +29,7 @@ from meshtf.errors import (
 from meshtf.graph import Source, Spec
 from meshtf.mesh.axes import caller_stacklevel
 from meshtf.names import nested
-from meshtf.ops.control.slicewise_trial import (
+from meshtf.ops.slicewise.trial import (
     Trial,
     as_list,
     candidate_sizes,
