@@ -15,19 +15,8 @@ from meshtf.command_line import answer_usage
 # program it does nothing.
 answer_usage()
 
-from meshtf import (
-    calibration,
-    checkpoints,
-    cluster,
-    decoding,
-    errors,
-    graph,
-    layers,
-    math,
-    optimizers,
-    pipeline,
-    testing,
-)
+from meshtf import calibration, checkpoints, cluster, decoding, errors, graph
+from meshtf import layers, math, optimizers, pipeline, testing
 from meshtf.cluster import connect, connected, lost_workers
 from meshtf.errors import (
     ArgumentError,

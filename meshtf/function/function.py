@@ -25,7 +25,7 @@ from meshtf.forecast.memory_advice import advice
 from meshtf.forecast.reports.units import bytes_text
 from meshtf.function.arguments import CallArguments, KeyEntry
 from meshtf.function.bound_objects import copy_with_objects
-from meshtf.function.layout_warnings import is_training_step, warn_of_unmatched
+from meshtf.function.layout_warnings import warn_of_unmatched
 from meshtf.function.recording import RESULT, PythonFunction, Recording
 from meshtf.function.retracing_warning import (
     MANY_TRACES,
@@ -43,7 +43,6 @@ from meshtf.graph import (
 from meshtf.graph.apply import set_eager_executor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import RESET_IN_TRACES, is_traceable
-from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.names import nested
@@ -54,6 +53,7 @@ from meshtf.runtime.runtimes import (
     Executable,
     RuntimeName,
     as_runtime_name,
+    runs_under_xla,
     runtime_of,
 )
 from meshtf.runtime.spmd import CompiledProgram, Export
@@ -205,13 +205,10 @@ class Function(Generic[P, R]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Function[P, R]:
         """Returns the function of copies of the objects that this one is bound to."""
-        python = self._python
+        mesh, names = self._python.mesh, self._python.names
+        fn = copy_with_objects(self._python.fn, memo)
         return Function(
-            copy_with_objects(python.fn, memo),
-            mesh=python.mesh,
-            jit=self._jit,
-            names=python.names,
-            runtime=self._runtime,
+            fn, mesh=mesh, jit=self._jit, names=names, runtime=self._runtime
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -228,8 +225,7 @@ class Function(Generic[P, R]):
         if caller_is_recorded or caller_runs_eagerly:
             return self._run_in_place(args, kwargs)
         if runs_eagerly or not is_traceable(current()):
-            # Op by op, but with the settings that a trace would have.
-            with context(**RESET_IN_TRACES):
+            with context(**RESET_IN_TRACES):  # the settings that a trace would have
                 return self._run_in_place(args, kwargs)
         refuse_in_tf_function(f"the mtf.function {self.name!r} is called")
         call = self._python.bind(args, kwargs)
@@ -279,13 +275,10 @@ class Function(Generic[P, R]):
         under_xla: bool | None = None,
         hardware: Hardware | None = None,
     ) -> Forecast:
-        """Returns a forecast of a call.
+        """Returns a forecast of a call: see `mtf.explain`.
 
         Args:
-          args: its positional arguments.
-          kwargs: its keyword arguments.
-          under_xla: whether its memory is that under XLA, in the SPMD runtime; None: as the
-            devices of the mesh, or those of `hardware` if the mesh is abstract, run it.
+          under_xla: whether memory is that of the SPMD runtime; None: see `runs_under_xla`.
           hardware: the profile of the devices; None: the forecast has no times.
 
         Raises:
@@ -301,18 +294,16 @@ class Function(Generic[P, R]):
             if graph.mesh is None:
                 raise  # there is nothing to forecast without a mesh
             error = raised
-        mesh = graph.mesh
-        assert mesh is not None
+        assert graph.mesh is not None
         if error is None:
-            _warn_of_layout(graph, mesh)
+            warn_of_unmatched(graph.mesh, graph.nodes)
         if under_xla is None:
-            fuses = mesh.abstract and hardware is not None and hardware.fuses
-            under_xla = mesh.live or fuses
+            under_xla = runs_under_xla(graph.mesh, hardware)
         return forecast(
             self.name,
             graph.nodes,
             results,
-            mesh=mesh,
+            mesh=graph.mesh,
             error=error,
             under_xla=under_xla,
             hardware=hardware,
@@ -405,15 +396,5 @@ class Function(Generic[P, R]):
             stores=recording.arguments,
             compile_recorded=functools.partial(runtime.compile, jit=self._jit),
         )
-        _warn_of_layout(graph, recording.recorded.mesh)
+        warn_of_unmatched(recording.recorded.mesh, graph.nodes)
         return _CompiledCall(trace, recording.structure)
-
-
-def _warn_of_layout(graph: Graph, mesh: Mesh) -> None:
-    """Warns of rules and axes of a mesh that a recorded program does not use.
-
-    Raises:
-      LayoutError: instead of a warning, if the mesh is strict.
-    """
-    trains = is_training_step(graph.nodes)
-    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=trains)

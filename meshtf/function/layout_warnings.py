@@ -1,24 +1,25 @@
 """Warnings of layout rules and mesh axes that no program uses, most likely because of a
 misspelt name.
 
-    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=True)
+    warn_of_unmatched(mesh, graph.nodes)
 
 Called after a program is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Node, ReadOp, WriteOp
+from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import LayoutUse, Mesh
 from meshtf.mesh.layout_use import unused_axis_text
 from meshtf.mesh.once_per_mesh import log_once, warn_once
 from meshtf.ops.elementwise.where_cast_clip import Cast
 
 
-def is_training_step(nodes: Iterable[Node]) -> bool:
+def is_training_step(nodes: Sequence[Node]) -> bool:
     """Returns whether a program may be a training step: it writes variables, and does more
     than to copy values between them.
 
@@ -30,7 +31,7 @@ def is_training_step(nodes: Iterable[Node]) -> bool:
     return computes and any(isinstance(op, WriteOp) for op in ops)
 
 
-def warn_of_unmatched(mesh: Mesh, use: LayoutUse, has_writes: bool) -> None:
+def warn_of_unmatched(mesh: Mesh, nodes: Sequence[Node]) -> None:
     """Warns of rules whose dimension no program had so far, and of axes that no rule
     names; once for each rule and axis of a mesh.
 
@@ -41,22 +42,23 @@ def warn_of_unmatched(mesh: Mesh, use: LayoutUse, has_writes: bool) -> None:
 
     Args:
       mesh: the mesh of the program.
-      use: the dimensions and rules of all programs so far, this one included.
-      has_writes: whether the program is a training step, which writes variables.
+      nodes: the recorded ops of the program.
 
     Raises:
       LayoutError: instead of a warning, under `Mesh(strict=True)`.
     """
+    use = recorded_layout_use(mesh)
+    trains = is_training_step(nodes)
     for name, similar in use.unmatched_rules(mesh).items():
-        if has_writes or similar:
+        if trains or similar:
             text = _unmatched_rule(mesh, use, name=name, similar=similar)
             _warn(mesh, key=f"rule {name}", text=text)
     for axis, similar in use.unused_axes(mesh).items():
         headline = unused_axis_text(mesh, axis)
-        if similar or (has_writes and use.shards_nothing(mesh)):
+        if similar or (trains and use.shards_nothing(mesh)):
             text = _unused_axis(mesh, axis, headline=headline, similar=similar)
             _warn(mesh, key=f"axis {axis}", text=text)
-        elif has_writes:
+        elif trains:
             log_once(mesh, headline)
 
 

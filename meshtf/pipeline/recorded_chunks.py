@@ -150,11 +150,9 @@ class RecordedChunks:
         stage_index = pipe.stage_of(k)
         layer_inputs = nested.flatten(example)
         num_layer_inputs = len(layer_inputs)
-        loss_of = None
-        loss_inputs: Any = ()
-        if k == len(pipe.model_chunks) - 1 and self.loss_of is not None:
-            loss_of = self.loss_of
-            loss_inputs = self.loss_inputs
+        is_last = k == len(pipe.model_chunks) - 1
+        loss_of = self.loss_of if is_last else None
+        loss_inputs = () if loss_of is None else self.loss_inputs
         # Recording `run` appends the output, the deferred calls and the means.
         output_and_deferred: list[Any] = []
 

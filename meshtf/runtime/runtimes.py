@@ -22,6 +22,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.context import current
 from meshtf.graph.recorder import Recorded
+from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_choice
 from meshtf.partition import Program
@@ -184,6 +185,15 @@ def runtime_of(mesh: Mesh, name: RuntimeName | None = None) -> Runtime:
     if name is not None:
         return _RUNTIMES[name]
     return _RUNTIMES["spmd" if mesh.live else "placed"]
+
+
+def runs_under_xla(mesh: Mesh, hardware: Hardware | None) -> bool:
+    """Returns whether functions run in the SPMD runtime, by which a forecast counts memory: on
+    a live mesh, or on the devices of a profile if the mesh is abstract.
+    """
+    if mesh.abstract and hardware is not None:
+        return hardware.fuses
+    return mesh.live
 
 
 def as_runtime_name(name: Any) -> RuntimeName:

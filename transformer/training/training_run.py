@@ -186,8 +186,7 @@ class Run:
         self.batch_size = batch_size
         self.steps = steps
         self.init_checkpoint = init_checkpoint
-        # Saved with checkpoints: see `run_record`.
-        self._recorded_settings = {
+        self._recorded_settings = {  # saved with checkpoints: see `run_record`
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
             "train.seed": seed,
@@ -195,8 +194,7 @@ class Run:
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
             "train.ema_decay": ema_decay,
         }
-        # Arguments of `Loop`.
-        self._loop_settings: dict[str, Any] = {
+        self._loop_settings: dict[str, Any] = {  # arguments of `Loop`
             "report_every": report_every,
             "save_every": save_every,
             "evaluate_every": evaluate_every,
@@ -336,7 +334,10 @@ class Run:
             run_report.compare(self.trainer, self.features(), monitor, log)
             scores_after = trainer.with_averages(evaluation)
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
-        trainer.with_averages(self._print_sample)
+        vocabulary = self.data.vocabulary
+        trainer.with_averages(
+            lambda: print_sample(trainer.model, vocabulary, self.features())
+        )
         if not is_finished:
             # Again: training has used further settings, which gin has recorded by now.
             run_report.write_config(model_dir)
@@ -348,10 +349,6 @@ class Run:
             after=run_report.StepScores(trainer.steps_done, scores_after),
             seconds=time.monotonic() - start_time,
         )
-
-    def _print_sample(self) -> None:
-        """Prints a text that the model generates, if it is a language model of bytes."""
-        print_sample(self.trainer.model, self.data.vocabulary, self.features())
 
 
 def _check_integers(**settings: int) -> None:
