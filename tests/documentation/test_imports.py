@@ -55,6 +55,7 @@ FOLDERS = {
         "elementwise",
         "reductions",
         "control",
+        "slicewise",
         "indexing",
         "linear",
         "windows",

@@ -72,7 +72,7 @@ CONSTRUCTS = (
         "_Planner._output_state",
         "role is Role.MAP or any(factor not in out.shape for out in self.outs)",
         "role is Role.MAP",
-        ("tests/ops/control/test_slicewise.py",),
+        ("tests/ops/slicewise/test_slicewise.py",),
     ),
     Mutant(
         "two carries are exchanged",

@@ -15,9 +15,9 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.runtime.spmd.live.module_runner import Runner
 from meshtf.runtime.tf_internals.switches import private
-from tests.support.optimizer_steps import LAYOUTS
 from tests.optimizers.test_adafactor import Paper as AdafactorPaper
 from tests.optimizers.test_lamb import Paper as LambPaper
+from tests.support.optimizer_steps import LAYOUTS
 
 HALF = ("bfloat16", "float16")
 DTYPES = ("float64", "float32", *HALF)

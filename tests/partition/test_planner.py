@@ -7,9 +7,9 @@ from __future__ import annotations
 from meshtf.graph import Op, Role, Spec
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.names import Shape
-from meshtf.ops.slicewise.slicewise import Slicewise
 from meshtf.ops.linear.einsum import Einsum
 from meshtf.ops.shapes.reshape import Reshape
+from meshtf.ops.slicewise.slicewise import Slicewise
 from meshtf.partition import plan_node
 
 SUM = Partial("sum")

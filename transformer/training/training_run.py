@@ -334,10 +334,8 @@ class Run:
             run_report.compare(self.trainer, self.features(), monitor, log)
             scores_after = trainer.with_averages(evaluation)
             log.write(trainer.steps_done, **run_report.held_out_metrics(scores_after))
-        vocabulary = self.data.vocabulary
-        trainer.with_averages(
-            lambda: print_sample(trainer.model, vocabulary, self.features())
-        )
+        sample_of = (trainer.model, self.data.vocabulary, self.features())
+        trainer.with_averages(lambda: print_sample(*sample_of))
         if not is_finished:
             # Again: training has used further settings, which gin has recorded by now.
             run_report.write_config(model_dir)

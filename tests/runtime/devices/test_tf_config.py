@@ -7,8 +7,8 @@ import json
 import pytest
 
 import meshtf as mtf
-from meshtf.runtime.spmd.live import join_processes
 from meshtf.runtime.devices.tf_config import read_tf_config
+from meshtf.runtime.spmd.live import join_processes
 
 WORKERS = {"worker": ["a:1", "b:2", "c:3"]}
 CHIEF = {"worker": ["b:2", "c:3"], "chief": ["a:1"], "evaluator": ["d:4"]}

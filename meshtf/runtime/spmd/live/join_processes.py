@@ -27,8 +27,8 @@ import numpy as np
 
 from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.devices.processes import Processes, processes, set_processes
-from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.devices.tf_config import read_tf_config
+from meshtf.runtime.spmd.live.jax_module import load_jax
 
 COORDINATOR = "MESHTF_COORDINATOR"
 PROCESS = "MESHTF_PROCESS"
