@@ -213,12 +213,12 @@ class StepTime:
         each other; 0 without a pipeline.
       matmul_flops: the FLOPs of matmuls of one device.
       peak_share: these, divided by what the device could compute in the step at its peak.
-      mfu: the same for the FLOPs that the model needs, as a mean over the devices: without
-        what is recomputed, and what other devices compute as well.
       measured_share: the fraction of these FLOPs in matmuls of which similar ones were
         measured.
       work: pairs (kind, time), the longest first: matmuls, ops by name, updates of
         variables, collectives by kind.
+      mfu: as `peak_share`, for the FLOPs that the model needs, as a mean over the devices:
+        without what is recomputed, and what other devices compute as well.
     """
 
     hardware: str
@@ -231,9 +231,9 @@ class StepTime:
     bubble: float
     matmul_flops: float
     peak_share: float
-    mfu: float
     measured_share: float
     work: tuple[tuple[str, float], ...] = ()
+    mfu: float = 0.0
 
     @property
     def uncertainty(self) -> float:
@@ -270,9 +270,6 @@ class ForecastData:
     results: tuple[Collective, ...]  # the reshards of the function's results
     variables: tuple[StoredTensor, ...]  # those that the program reads or writes
     memory: Memory
-    runtime: str = (
-        "placed"  # that the memory is of: "placed" or "spmd", compiled by XLA
-    )
     notes: tuple[str, ...] = ()  # what is legal, but probably not intended
     error: str | None = None  # the error that ended the recording after the last op
     stages: tuple[Stage, ...] = ()  # the stages of a pipeline; empty without one
@@ -280,6 +277,7 @@ class ForecastData:
     device_memory: float | None = None  # the bytes of one device; None: unknown
     time: StepTime | None = None  # None: no profile of hardware was given
     timeline: tuple[TimelineSpan, ...] = ()  # empty without a profile of hardware
+    runtime: str = "placed"  # whose memory it is: "placed", or "spmd" with XLA
 
     @property
     def fits(self) -> bool | None:

@@ -194,9 +194,9 @@ def test_the_runtime_is_that_of_the_configured_devices(call):
         (None, "placed"),
     ):
         _, out, _ = call(f"Mesh.devices = {devices!r}", depth=0)
-        assert f"memory under the {runtime} runtime" in out
+        assert f"under the {runtime} runtime:" in out
     _, out, _ = call(hardware="h100", depth=0)
-    assert "memory under the spmd runtime" in out
+    assert "under the spmd runtime:" in out
 
 
 def test_misspelt_rules_are_warnings_and_errors_of_a_strict_mesh(call):

@@ -149,7 +149,7 @@ class Timelines:
         steps = scheduled_steps(program)
         sources: Sources = {}
         if self.under_xla:
-            sources = sources_of_copies(steps, program.results, sizes)
+            sources = sources_of_copies(steps, program.results, self.mesh)
         sizes.update(dict.fromkeys(sources, 0.0))
         last_use = _last_uses(steps, program.results, sources)
         created_at: dict[Value, int] = {}

@@ -25,9 +25,10 @@ of a forecast with XLA's peaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from meshtf.forecast.memory.value_sizes import size_of
 from meshtf.graph import OpWithStatistics, Spec, WindowedOp
 from meshtf.mesh import Mesh, Sharded
 from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
@@ -54,14 +55,14 @@ def is_elementwise(step: Compute) -> bool:
 
 
 def sources_of_copies(
-    steps: Sequence[Step], results: Iterable[Value], sizes: Mapping[Value, float]
+    steps: Sequence[Step], results: Iterable[Value], mesh: Mesh
 ) -> dict[Value, tuple[Value, ...]]:
     """Returns for each value that is never written what is read in its place.
 
     Args:
       steps: the steps of a program.
       results: its results.
-      sizes: the bytes of each value.
+      mesh: the mesh of the program.
     """
     written = set(results)
     for step in steps:
@@ -75,9 +76,9 @@ def sources_of_copies(
         if not isinstance(step, Compute) or not is_elementwise(step):
             continue
         read = dict.fromkeys(y for x in step.ins for y in sources.get(x, (x,)))
-        size = sum(sizes[x] for x in read)
+        size = sum(size_of(x, mesh) for x in read)
         for value in step.outs:
-            if step.ins and value not in written and sizes[value] > size:
+            if step.ins and value not in written and size_of(value, mesh) > size:
                 sources[value] = tuple(read)
     return sources
 

@@ -181,9 +181,8 @@ def _memory(forecast: ForecastData) -> str:
     if forecast.fits is False:
         content.append(_html_list(f"{line}." for line in advice(forecast)))
     lead = (
-        f"On one device, under the {forecast.runtime} runtime. Each row is the peak of its "
-        "kind; they are not reached at the same time. The last row is the peak of all live "
-        "bytes."
+        "On one device. Each row is the peak of its kind; they are not reached at the "
+        "same time. The last row is the peak of all live bytes."
     )
     return _section("Memory", lead, *content)
 

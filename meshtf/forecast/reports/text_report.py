@@ -168,7 +168,7 @@ def _time(forecast: ForecastData) -> list[str]:
 
 def _memory(forecast: ForecastData) -> list[str]:
     """Returns the bytes of each kind, and advice if they do not fit on a device."""
-    lines = [f"  memory under the {forecast.runtime} runtime"]
+    lines = ["  memory"]
     for name, size in vars(forecast.memory).items():
         lines.append(f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}")
     if forecast.device_memory is not None:
@@ -186,7 +186,8 @@ def _live_tensors(forecast: ForecastData) -> list[str]:
     paths = short_paths(forecast)
     axes = [axis for axis, _ in forecast.axes]
     peak = bytes_text(forecast.memory.peak)
-    summary = f"  at the peak of {peak}: {_sums_by_kind(forecast)}"
+    runtime = f"under the {forecast.runtime} runtime"
+    summary = f"  at the peak of {peak}, {runtime}: {_sums_by_kind(forecast)}"
     lines = [_wrapped(summary, indent="    ")]
     for live in forecast.live[:MAX_LIVE]:
         lines += [f"    {row}" for row in _live_rows(live, axes, paths)]

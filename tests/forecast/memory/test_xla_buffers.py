@@ -71,6 +71,34 @@ def test_only_elementwise_ops_overwrite_an_input():
     assert product == (2 * size, 2 * size)
 
 
+def test_copies_that_only_kernels_read_stay_in_registers():
+    x = np.zeros([4, 32], "float32")
+    size = 4 * 32 * 4
+
+    def added(x):  # the broadcast copy is read by a multiplication
+        scores = x * 2
+        copy = mtf.broadcast(mtf.reduce_max(scores, "d"), "b:4;d:32")
+        return mtf.reduce_sum(scores * copy, "d")
+
+    plain, xla = peaks(added, x, x="b;d")
+    assert plain - xla == pytest.approx(size, abs=100)
+
+    def product(x):  # a product of matrices reads the copy from memory
+        rows = mtf.broadcast(mtf.reduce_max(x * 2, "d"), "b:4;d:32")
+        return mtf.einsum([rows, mtf.rename(x * 3, "d", "e")], "d;e")
+
+    plain, xla = peaks(product, x, x="b;d")
+    assert xla == plain
+
+    def converted(x):  # what it is computed from stays as long as the copy is read
+        halves = mtf.cast(mtf.einsum([x, x * 2], "b;d"), "bfloat16")
+        wide = mtf.cast(halves, "float32")
+        return mtf.reduce_sum(mtf.exp(wide - mtf.reduce_max(wide, "d")), "d")
+
+    plain, xla = peaks(converted, x, x="b;d")
+    assert xla <= plain
+
+
 def live_of(forecast, title):
     return {
         live.tensor.local: live.count for live in forecast.live if live.title == title
