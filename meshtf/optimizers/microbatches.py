@@ -82,7 +82,7 @@ def accumulate_gradients(
             microbatch(dim, num_microbatches=microbatches, index=index),
             # Random ops use the caller's iterations, not that of the microbatch: they
             # index examples as in the full batch.
-            context(iterations=caller.iterations),
+            context(iterations=caller.iterations, random_paths=set()),
             deferred_calls() as calls,
         ):
             loss = as_scalar("the loss", loss_of(examples))

@@ -381,11 +381,13 @@ class _Planner:
         if factor is None:
             return Replicated
         role = self.op.role(factor)
-        if role is not Role.SAME and factor in y.shape:
+        # Outputs that have the factor, beside others that are sums over it, are sharded.
+        is_mapped = role is Role.MAP or any(
+            factor not in out.shape for out in self.outs
+        )
+        if role is not Role.SAME and is_mapped and factor in y.shape:
             return Sharded(factor)
-        if role in (Role.MAP, Role.SAME):
-            return Replicated
-        return Partial(role.value)
+        return Replicated if role in (Role.MAP, Role.SAME) else Partial(role.value)
 
     def _is_stage_axis(self, axis: str) -> bool:
         """Whether pipeline stages are along an axis."""

@@ -143,13 +143,7 @@ def _initial_value(
       ShapeError: the initializer returned another shape or data type.
     """
     spec = variable.spec
-    with context(
-        region=layout_changes,
-        path=(),
-        iterations=(),
-        microbatches=None,
-        random_indices=None,
-    ):
+    with context(region=layout_changes, path=(), iterations=()):
         value = initializer(mesh, spec.shape, variable.name)
         if value.dtype != spec.dtype:
             value = cast_initial_value(value, spec.dtype, variable.name)

@@ -228,7 +228,9 @@ def check_kind(
 
     check("placement", partial(check_placement, devices), check_recorded=None)
     for op in ops:
-        check_eager = partial(check_op, op, seed, eager_meshes, devices=devices)
+        check_eager = partial(
+            check_op, op, seed, eager_meshes, devices=devices, recorded=False
+        )
         check_recorded = None
         if recorded_meshes:
             check_recorded = partial(

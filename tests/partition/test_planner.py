@@ -7,6 +7,7 @@ from __future__ import annotations
 from meshtf.graph import Op, Role, Spec
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.names import Shape
+from meshtf.ops.control.slicewise import Slicewise
 from meshtf.ops.linear.einsum import Einsum
 from meshtf.ops.shapes.reshape import Reshape
 from meshtf.partition import plan_node
@@ -196,6 +197,21 @@ def test_results_by_role():
             [(Sharded("batch"), Replicated)],
         )
         assert node_plan.results == ((state, Replicated),)
+
+
+def test_outputs_that_have_a_summed_factor_beside_others_that_lack_it_are_sharded():
+    shapes = (Shape("batch:8;d:4"), Shape("d:4"))
+    result_specs = tuple(Spec(shape, "float32") for shape in shapes)
+    node_plan = plan(
+        Slicewise(abs, result_specs, frozenset({"batch"})),
+        MESH,
+        ("batch:8;d:4",),
+        [(Sharded("batch"), Replicated)],
+    )
+    assert node_plan.results == (
+        (Sharded("batch"), Replicated),
+        (Partial("sum"), Replicated),
+    )
 
 
 def test_one_factor_is_not_sharded_by_two_axes_unless_the_layout_says_so():

@@ -151,9 +151,9 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
 def zigzag(x: mtf.Tensor) -> dict[str, Call]:
     """Returns calls of methods of `ZigzagOrder`."""
     order = _L.ZigzagOrder("length:4", 2)
-    return {
-        f"ZigzagOrder.{name}": call(x)._replace(on=order) for name in ("apply", "undo")
-    }
+    calls = {"apply": call(x), "undo": call(x), "random_numbers": call()}
+    calls["positions"] = call(mtf.range(x.mesh, "length:4"))
+    return {f"ZigzagOrder.{name}": c._replace(on=order) for name, c in calls.items()}
 
 
 def functions(t: SimpleNamespace) -> dict[str, Call]:

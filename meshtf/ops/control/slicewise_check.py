@@ -117,6 +117,11 @@ def check_slices(
         if trials[-1].completed:
             break
     _raise_for(trials, facts)
+    _add_passed_key(key)
+
+
+def _add_passed_key(key: Any) -> None:
+    """Adds the key of a function that passed."""
     while len(_passed_keys) >= _MAX_PASSED_KEYS:
         oldest = next(iter(_passed_keys))
         del _passed_keys[oldest]
@@ -209,7 +214,7 @@ def check_result_specs(
                 source=str(Source.of_caller()),
             )
         )
-    _passed_keys[key] = None
+    _add_passed_key(key)
 
 
 def _function_key(fn: Any, depth: int = 3) -> Any:

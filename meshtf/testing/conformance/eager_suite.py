@@ -47,6 +47,7 @@ def check_op(
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
     devices: Sequence[str] = (),
+    recorded: bool = True,
 ) -> Report:
     """Runs all samples of an op eagerly, and once in a mtf.function on one device, and
     returns a report.
@@ -59,6 +60,7 @@ def check_op(
       fail_fast: whether to stop at the first failure.
       devices: names of devices that meshes use round-robin; empty: all devices of the
         local machine.
+      recorded: whether samples run in a mtf.function as well.
     """
     report = report_for(label(op_class), len(op_class.conformance_samples), seed)
     for i in range(len(op_class.conformance_samples)):
@@ -68,7 +70,7 @@ def check_op(
         report.add(sample_report)
         if fail_fast and report.failures:
             return report
-    if report.failures:
+    if report.failures or not recorded:
         return report
     # An op may read what only eager mode has, such as a tf.Variable from outside.
     report.add(

@@ -59,3 +59,24 @@ def test_pairs_cover_each_visible_pair_of_halves_once(chunks):
 def test_sizes_that_have_no_halves_are_refused():
     with pytest.raises(mtf.ShapeError, match=r"length.*halves of 4 chunks"):
         mtf.layers.ZigzagOrder("length:12", 4)
+
+
+def test_positions_and_random_numbers_are_those_of_the_order():
+    mesh = mtf.Mesh("seq:2", "length:seq")
+    order = mtf.layers.ZigzagOrder("length:12", 3)
+    index = mtf.range(mesh, "length:12")
+    positions = order.positions(index)
+    np.testing.assert_array_equal(positions.numpy(), order.apply(index).numpy())
+    np.testing.assert_array_equal(positions.numpy()[:4], [0, 1, 10, 11])
+
+    def draw():
+        return mtf.random_normal(mesh, "batch:2;length:12", seed=1)
+
+    expected = order.apply(draw())
+    with order.random_numbers():
+        np.testing.assert_array_equal(draw().numpy(), expected.numpy())
+        # Another dimension of this name has no order.
+        other = mtf.random_normal(mesh, "length:6", seed=1)
+    np.testing.assert_array_equal(
+        other.numpy(), mtf.random_normal(mesh, "length:6", seed=1).numpy()
+    )
