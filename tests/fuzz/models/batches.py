@@ -63,7 +63,8 @@ def _bert(run: Training, rng: np.random.Generator) -> dict[str, np.ndarray]:
         [rng.choice(LENGTH // 2, MASKED, replace=False) for _ in range(BATCH)]
     )
     batch["masked_ids"] = rng.integers(1, 16, (BATCH, MASKED))
-    batch["next_sentence_labels"] = rng.integers(0, 2, BATCH)
+    if run.model == "bert":
+        batch["next_sentence_labels"] = rng.integers(0, 2, BATCH)
     weights = _weights(run, rng, (BATCH, MASKED))
     if weights is not None:
         batch["masked_weights"] = weights
@@ -73,6 +74,10 @@ def _bert(run: Training, rng: np.random.Generator) -> dict[str, np.ndarray]:
 def _classifier(run: Training, rng: np.random.Generator) -> dict[str, np.ndarray]:
     batch = {**_texts(rng), "labels": rng.integers(0, 2, BATCH)}
     return _with_counts(run, rng, batch)
+
+
+def _regressor(run: Training, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return _with_counts(run, rng, {**_texts(rng), "scores": rng.normal(size=BATCH)})
 
 
 def _span_extractor(run: Training, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -86,7 +91,9 @@ _BATCHES = {
     "language_model": _language_model,
     "encoder_decoder": _encoder_decoder,
     "bert": _bert,
+    "masked_bert": _bert,
     "classifier": _classifier,
+    "regressor": _regressor,
     "span_extractor": _span_extractor,
 }
 

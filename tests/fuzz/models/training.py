@@ -27,6 +27,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
 from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.encoders.bert_variants import MaskedBert, Regressor
 from transformer.models.language_model import LanguageModel
 from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.trainer import Trainer
@@ -38,7 +39,9 @@ MODELS: Mapping[str, Callable[..., Model]] = {
     "language_model": LanguageModel,
     "encoder_decoder": EncoderDecoder,
     "bert": Bert,
+    "masked_bert": MaskedBert,
     "classifier": Classifier,
+    "regressor": Regressor,
     "span_extractor": SpanExtractor,
 }
 # Noise in gradients that are zero but for rounding must not become a step.

@@ -107,9 +107,7 @@ class Regressor(Classifier):
         training plus auxiliary losses, and the reports of mixtures of experts by block name.
         """
         errors, counts, reports = self._squared_errors(batch, training)
-        loss = mtf.reduce_sum(errors * counts) / mtf.maximum(
-            mtf.reduce_sum(counts), 1.0
-        )
+        loss = mtf.layers.weighted_mean(errors, counts)
         return add_auxiliary_losses(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
