@@ -25,7 +25,7 @@ from meshtf.forecast import Forecast, forecast
 from meshtf.forecast.memory_advice import advice
 from meshtf.forecast.reports.units import bytes_text
 from meshtf.function.arguments import CallArguments, KeyEntry
-from meshtf.function.layout_warnings import warn_of_unmatched
+from meshtf.function.layout_warnings import warn_of_graph
 from meshtf.function.recording import RESULT, PythonFunction, Recording
 from meshtf.function.retracing_warning import (
     MANY_TRACES,
@@ -35,7 +35,6 @@ from meshtf.function.retracing_warning import (
 from meshtf.function.traced_gradients import Trace
 from meshtf.graph import (
     Graph,
-    WriteOp,
     context,
     current,
     current_executor,
@@ -44,7 +43,6 @@ from meshtf.graph import (
 from meshtf.graph.apply import set_eager_executor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import RESET_IN_TRACES, is_traceable
-from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.names import nested
@@ -280,17 +278,8 @@ class Function(Generic[P, R]):
         under_xla: bool | None = None,
         hardware: Hardware | None = None,
     ) -> Forecast:
-        """Returns a forecast of a call.
-
-        Args:
-          args: its positional arguments.
-          kwargs: its keyword arguments.
-          under_xla: whether its memory is that under XLA, in the SPMD runtime; None: as the
-            devices of the mesh, or those of `hardware` if the mesh is abstract, run it.
-          hardware: the profile of the devices; None: the forecast has no times.
-
-        Raises:
-          LayoutError: the mesh is strict, and has rules for dimensions that no program has.
+        """Returns a forecast of a call: of its memory under XLA if `under_xla` says so (None: as
+        the devices of the mesh, or of an abstract mesh's `hardware`), and of its time on hardware.
         """
         call = self._python.bind(args, kwargs, runs=False)
         graph = Graph(call.mesh)
@@ -305,7 +294,7 @@ class Function(Generic[P, R]):
         mesh = graph.mesh
         assert mesh is not None
         if error is None:
-            _warn_of_layout(graph, mesh)
+            warn_of_graph(graph.nodes, mesh)
         if under_xla is None:
             fuses = mesh.abstract and hardware is not None and hardware.fuses
             under_xla = mesh.live or fuses
@@ -406,15 +395,5 @@ class Function(Generic[P, R]):
             stores=recording.arguments,
             compile_recorded=functools.partial(runtime.compile, jit=self._jit),
         )
-        _warn_of_layout(graph, recording.recorded.mesh)
+        warn_of_graph(graph.nodes, recording.recorded.mesh)
         return _CompiledCall(trace, recording.structure)
-
-
-def _warn_of_layout(graph: Graph, mesh: Mesh) -> None:
-    """Warns of rules and axes of a mesh that a recorded program does not use.
-
-    Raises:
-      LayoutError: instead of a warning, if the mesh is strict.
-    """
-    has_writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
-    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=has_writes)

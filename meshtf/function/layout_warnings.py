@@ -8,7 +8,11 @@ Called after a program is recorded.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from meshtf.errors import LayoutError, explain_error
+from meshtf.graph import Node, WriteOp
+from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import LayoutUse, Mesh
 from meshtf.mesh.layout_use import unused_axis_text
 from meshtf.mesh.once_per_mesh import log_once, warn_once
@@ -42,6 +46,20 @@ def warn_of_unmatched(mesh: Mesh, use: LayoutUse, has_writes: bool) -> None:
             _warn(mesh, key=f"axis {axis}", text=text)
         elif has_writes:
             log_once(mesh, headline)
+
+
+def warn_of_graph(nodes: Iterable[Node], mesh: Mesh) -> None:
+    """Does what `warn_of_unmatched` does for a program that was recorded.
+
+    Args:
+      nodes: the nodes of the program.
+      mesh: its mesh.
+
+    Raises:
+      LayoutError: instead of a warning, if the mesh is strict.
+    """
+    has_writes = any(isinstance(node.op, WriteOp) for node in nodes)
+    warn_of_unmatched(mesh, recorded_layout_use(mesh), has_writes=has_writes)
 
 
 def _unmatched_rule(mesh: Mesh, use: LayoutUse, name: str, similar: str) -> str:

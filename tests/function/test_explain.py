@@ -191,7 +191,9 @@ def test_memory_is_that_of_the_runtime_which_is_named():
         "placed": {"runtime": "placed", "hardware": "h100"},
     }.items():
         forecast = mtf.explain(step, X, np.int32(0), **settings)
-        assert f"under the {forecast.runtime} runtime:" in str(forecast).replace("\n    ", " ")
+        assert f"under the {forecast.runtime} runtime:" in str(forecast).replace(
+            "\n    ", " "
+        )
         peaks[name] = forecast.runtime, forecast.memory.peak
     assert peaks["plain"] == peaks["cpu"] == peaks["placed"]
     assert peaks["h100"] == peaks["spmd"]
