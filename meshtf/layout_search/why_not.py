@@ -286,12 +286,12 @@ def nothing_fits(
         fits; None: other numbers of devices are not tried.
     """
     devices = problem.devices
-    parts = ", ".join(
+    sizes_text = ", ".join(
         f"{name} {bytes_text(size / devices)}" for name, size in state._asdict().items()
     )
     facts = {
         "devices": f"{devices} x {problem.hardware.name}, {problem.runtime} runtime",
-        "stored": f"{parts}: {bytes_text(state.of_device(devices))} of each device, if all is "
+        "stored": f"{sizes_text}: {bytes_text(state.of_device(devices))} of each device, if all is "
         "sharded over all devices",
     }
     if math.isfinite(least):
