@@ -19,8 +19,7 @@ from meshtf.function.function import Function
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.names.arguments import as_bytes
 from meshtf.runtime.runtimes import RuntimeName, as_runtime_name
-from meshtf.runtime.spmd import Export
-from meshtf.runtime.spmd.compiled.compile_for import check_topology
+from meshtf.runtime.spmd import Export, check_topology
 
 
 def explain(

@@ -81,7 +81,7 @@ def _forward_loop(node: Node, loop: Loop) -> Node:
     return node.copy_with(op=op, outputs=())
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class StoreOnMesh:
     """A variable or an argument on another mesh than that of its recording, without values."""
 
@@ -92,9 +92,11 @@ class StoreOnMesh:
     mesh: Mesh | None
 
     def read(self) -> list[Any]:
-        raise NotImplementedError  # it is planned only
+        """Raises NotImplementedError: it is planned only."""
+        raise NotImplementedError
 
     def slots(self) -> Sequence[Any]:
+        """Raises NotImplementedError: it is planned only."""
         raise NotImplementedError
 
 

@@ -251,7 +251,7 @@ class LowerBounds:
             )
             writes: Any = 0.0
             for node in self._writes:
-                variables = tuple(stores[x] for x in node.op.variables)
+                variables = tuple(stores[x] for x in getattr(node.op, "variables", ()))
                 step = WriteStep(node, (), variables=variables)
                 writes = writes + durations.write(step)
             self._of_stores[key] = size, writes

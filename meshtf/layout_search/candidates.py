@@ -68,10 +68,16 @@ class Candidate:
     @property
     def text(self) -> str:
         """Its settings in one line: "data:8 | batch:data | recompute=True"."""
-        stored = {"variables": self.variable_layout, "slots": self.optimizer_layout}
-        rules = [self.layout, *(f"{k} {rule}" for k, rule in stored.items() if rule)]
-        choices = [f"{name}={value}" for name, value in self.choices.items()]
-        return " | ".join([self.axes or "one device", *filter(None, rules), *choices])
+        settings = [self.axes or "one device"]
+        if self.layout:
+            settings.append(self.layout)
+        if self.variable_layout:
+            settings.append(f"variables {self.variable_layout}")
+        if self.optimizer_layout:
+            settings.append(f"slots {self.optimizer_layout}")
+        for name, value in self.choices.items():
+            settings.append(f"{name}={value}")
+        return " | ".join(settings)
 
     @functools.cached_property
     def forecast(self) -> Forecast:

@@ -229,10 +229,10 @@ def record(
       structure: the structure.
       problem: what is searched for.
       grid: the sizes.
-      recordings: those that structures share; None: it is recorded on its own mesh.
+      recordings: those that are shared; None: it is recorded on its own mesh.
 
     Raises:
-      MeshtfError: the layout does not allow the program.
+      MeshtfError: the layout does not allow it.
     """
     record_on = problem.record if recordings is None else recordings.of
     index = _medium(grid)
@@ -244,10 +244,9 @@ def record(
 
 def recorded_choices(structure: Structure, grid: Grid) -> dict[str, Any]:
     """Returns the further arguments of the program that stands for all sizes of a structure."""
-    choices = dict(structure.choices)
-    if grid.planned.has_microbatches:
-        choices[MICROBATCHES] = PLANNED_MICROBATCHES
-    return choices
+    has_loop = grid.planned.has_microbatches
+    counts = {MICROBATCHES: PLANNED_MICROBATCHES} if has_loop else {}
+    return {**dict(structure.choices), **counts}
 
 
 def price(

@@ -188,7 +188,7 @@ class Names:
       variables: the shapes of the variables that are trained.
       sizes: name -> its largest size.
       divisors: name -> the largest number that divides all of its sizes.
-      unsharded: the names that most of the work with them needs whole, such as windows of
+      unsharded: the names of which most of the work needs all elements, such as windows of
         kernels: no rule shards them.
       searched: the names that decide what an axis shards.
       minor: further names, which axes shard along with those if they can; the name that most
@@ -252,8 +252,8 @@ def names_of_program(recorded: Recorded) -> Names:
             divisors[dim.name] = math.gcd(divisors.get(dim.name, 0), dim.size)
     stored = {name for shape in (*variables, *arguments) for name in shape.names}
     flops = _flops_by_name(recorded.nodes)
-    whole = _flops_by_name(recorded.nodes, unsharded=True)
-    unsharded = {n for n in whole if n in sizes and 2 * whole[n] > flops[n]}
+    needed = _flops_by_name(recorded.nodes, unsharded=True)
+    unsharded = {n for n in needed if n in sizes and 2 * needed[n] > flops[n]}
     shares = _shares(flops, variables)
     shardable = stored - scanned - unsharded
     candidates = [

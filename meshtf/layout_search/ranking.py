@@ -87,8 +87,8 @@ class Ranking:
     @property
     def least_memory(self) -> float:
         """The fewest bytes of a device that a bound found a layout to need."""
-        found = [bounds.least_memory for bounds in self._bounds.values() if bounds]
-        return min(found, default=math.inf)
+        least = [bounds.least_memory for bounds in self._bounds.values() if bounds]
+        return min(least, default=math.inf)
 
     def count(self, limit: float) -> int:
         """Returns how many structures have a bound up to `limit`."""

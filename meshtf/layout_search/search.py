@@ -231,8 +231,7 @@ class Search:
         ranking = self._ranked(self._structures(self.names))
         best = self._price_the_best(ranking)
         if not best:
-            legal = self.prices or len(ranking)
-            if legal and not self.plans.refused:
+            if (self.prices or len(ranking)) and not self.plans.refused:
                 raise self._nothing_fits(state, ranking.least_memory)
             refused = [str(error) for _, error in self.refused]
             refused.append(no_sizes_text(self.problem.devices, self.layout, self.names))
@@ -258,11 +257,7 @@ class Search:
         return nothing_fits(self.problem, state, least, best_of)
 
     def _best_of(self, devices: int) -> Candidate:
-        """Returns the fastest layout of another number of devices.
-
-        Raises:
-          LayoutError: none fits.
-        """
+        """Returns the fastest layout of another number of devices; raises if none fits."""
         other = Search(
             dataclasses.replace(self.problem, devices=devices),
             min(self.max_axes, 2),
@@ -365,7 +360,9 @@ class Search:
         the others in the ranking.
         """
         plans = self.plans = FullPlans(ranking.recordings, self.num_best)
-        while (ranked := ranking.pop(self._limit())) is not None:
+        while (
+            ranked := ranking.pop(nth_seconds(self.problem, self.prices, self.num_best))
+        ) is not None:
             self._price(ranked, ranking)
         ranking.check_bounds()
         # Plans of pipelines are long: they wait until everything else is priced.
@@ -381,10 +378,6 @@ class Search:
         self.refused += plans.refused
         return best
 
-    def _limit(self) -> float:
-        """Returns the estimated seconds of the last of the best so far."""
-        return nth_seconds(self.problem, self.prices, self.num_best)
-
     def _price(self, ranked: Ranked, ranking: Ranking) -> None:
         """Prices the candidates of a structure."""
         structure, grid = ranked.structure, ranked.grid
@@ -398,5 +391,6 @@ class Search:
             self.refused.append((structure, error))
         if self.progress is not None:
             num_priced = len(self.prices) + len(self.refused)
-            remaining = ranking.count(self._limit())
+            limit = nth_seconds(self.problem, self.prices, self.num_best)
+            remaining = ranking.count(limit)
             self.progress(num_priced, num_priced + remaining)

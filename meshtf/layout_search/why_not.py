@@ -248,9 +248,9 @@ def state_bytes(recorded: Recorded) -> StateBytes:
         if isinstance(node.op, ReadOp):
             parameters[node.op.store] = None
         elif isinstance(node.op, WriteOp) and node.op.variables:
-            variable, *others = node.op.variables
+            variable, *slots_of = node.op.variables
             parameters[variable] = None
-            slots.update(dict.fromkeys(others))
+            slots.update(dict.fromkeys(slots_of))
             if variable.kind == "parameter":
                 updated[variable] = None
 
@@ -286,20 +286,20 @@ def nothing_fits(
         fits; None: other numbers of devices are not tried.
     """
     devices = problem.devices
-    whole = ", ".join(
+    sizes_text = ", ".join(
         f"{name} {bytes_text(size / devices)}" for name, size in state._asdict().items()
     )
     facts = {
         "devices": f"{devices} x {problem.hardware.name}, {problem.runtime} runtime",
-        "stored": f"{whole}: {bytes_text(state.of_device(devices))} of each device, if all is "
+        "stored": f"{sizes_text}: {bytes_text(state.of_device(devices))} of each device, if all is "
         "sharded over all devices",
     }
     if math.isfinite(least):
         facts["least_memory"] = f"{bytes_text(least)} with activations"
     ways = []
-    for i in range(1, _MAX_DOUBLED if best_of is not None else 0):
+    for i in range(1, _MAX_DOUBLED):
         count = devices * 2**i
-        if state.of_device(count) <= problem.memory:
+        if best_of is not None and state.of_device(count) <= problem.memory:
             with contextlib.suppress(MeshtfError):
                 best = best_of(count)
                 size = bytes_text(best.peak)

@@ -74,12 +74,11 @@ class Builder:
     """Plans nodes, appends their steps, and records the values of each tensor.
 
     Args:
-      mesh: the mesh on which the program runs.
+      mesh: the mesh of the program.
       planners: {type of op: function (builder, node) that plans a node of this type and
         appends its steps}, for ops with bodies: loops, branches and calls.
       notes: those of the surrounding program, if this is the builder of a body.
-      stores: see `build`; a store of another mesh that it lacks is replicated.
-      regions: see `build`.
+      stores, regions: see `build`; a store that they lack is replicated.
 
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
@@ -241,22 +240,19 @@ class Builder:
     def _read(self, tensor: Tensor, store: Any) -> None:
         """Appends the step that reads a store, such as a variable, as `tensor`."""
         store = self.stores.get(store, store)
-        placement = self.mesh.replicated
-        if store.mesh is self.mesh:
-            placement = store.placement
+        is_here = store.mesh is self.mesh
+        placement = store.placement if is_here else self.mesh.replicated
         value = Value(tensor.spec, placement)
         self.steps.append(ReadStep(store, value))
         self.add_tensor(tensor, {placement: value}, placement)
 
     def _write(self, node: Node, op: WriteOp) -> None:
-        """Appends the step that writes the variables of an op, from inputs in the
-        placement of the variables, which all share one placement.
-        """
+        """Appends the step that writes the variables of an op, which share one placement."""
         stores = tuple(self.stores.get(store, store) for store in op.variables)
         store = stores[0]
         outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
         for y, value in zip(node.outputs, outs):
-            self.add_tensor(y, {value.placement: value}, value.placement)
+            self.add_tensor(y, {store.placement: value}, store.placement)
         values = []
         for x in node.inputs:
             placement = placement_in_store(store.placement, x.shape)
@@ -267,8 +263,8 @@ class Builder:
         """Plans a node that every device computes on its shards, and appends its steps."""
         plan = self._plan(node)
         values = []
-        for i, (x, target) in enumerate(zip(node.inputs, plan.targets)):
-            value = self.reshard_to(x, target, node)
+        for i, x in enumerate(node.inputs):
+            value = self.reshard_to(x, plan.targets[i], node)
             values.append(self._with_window(node, i, plan, value))
         ins = tuple(values)
         outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, plan.results))
@@ -296,7 +292,8 @@ class Builder:
 
     def layout_of(self, node: Node) -> Layout:
         """Returns the rules for the tensors of a node."""
-        return self.mesh.layout_in(self.regions.get(node.region, node.region))
+        region = self.regions.get(node.region, node.region)
+        return self.mesh.layout_in(region)
 
     def _plan(self, node: Node) -> NodePlan:
         return plan_node(

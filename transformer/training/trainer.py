@@ -194,7 +194,7 @@ class Trainer:
         batch: Mapping[str, Any],
         device_memory: float | str | None = None,
         hardware: str | None = None,
-        runtime: str | None = None,
+        runtime: Any = None,
     ) -> mtf.Forecast:
         """Returns the forecast of a step: its FLOPs, communication and memory. Nothing
         runs.

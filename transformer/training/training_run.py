@@ -219,7 +219,7 @@ class Run:
         self,
         device_memory: float | str | None = None,
         hardware: str | None = None,
-        runtime: str | None = None,
+        runtime: Any = None,
     ) -> mtf.Forecast:
         """Returns the forecast of a step: its FLOPs, communication and memory. No step
         runs.

@@ -12,8 +12,12 @@ Contents:
     runtime         what mtf.function calls on meshes with devices="spmd"
 """
 
-from meshtf.runtime.spmd.compiled.compile_for import CompiledProgram, compile_for
+from meshtf.runtime.spmd.compiled.compile_for import (
+    CompiledProgram,
+    check_topology,
+    compile_for,
+)
 from meshtf.runtime.spmd.module.exported_program import Export
 from meshtf.runtime.spmd.module.stablehlo_module import export
 
-__all__ = ["CompiledProgram", "Export", "compile_for", "export"]
+__all__ = ["CompiledProgram", "Export", "check_topology", "compile_for", "export"]

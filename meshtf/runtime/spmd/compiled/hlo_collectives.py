@@ -332,8 +332,8 @@ def _group_size(collective: _Instruction, program: _Program) -> int:
     if by_mesh is not None:
         sizes = dict(_MESH_AXIS.findall(by_mesh[1]))
         axes = _GROUPED_AXIS.findall(by_mesh[2])
-        if all(part or axis in sizes for axis, part in axes):
-            return math.prod(int(part or sizes[axis]) for axis, part in axes)
+        if all(size or axis in sizes for axis, size in axes):
+            return math.prod(int(size or sizes[axis]) for axis, size in axes)
     group = _GROUP.search(operands)
     if group is not None:
         return group[1].count(",") + 1
