@@ -148,7 +148,8 @@ class Timelines:
         sizes = value_sizes(program, self.under_xla)
         steps = scheduled_steps(program)
         sources: Sources = {}
-        if self.under_xla:
+        # Not for pipelines, whose passes are programs of their own: what they pass is written.
+        if self.under_xla and num_stages(self.mesh) == 1:
             sources = sources_of_copies(steps, program.results, self.mesh)
         sizes.update(dict.fromkeys(sources, 0.0))
         last_use = _last_uses(steps, program.results, sources)

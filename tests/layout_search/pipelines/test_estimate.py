@@ -139,7 +139,7 @@ def test_no_bound_exceeds_an_estimate(index):
     hardware = drawn_hardware(random.Random(index))
     build = (pipeline, headed)[index % 2]
     problem = Problem(build, STACK_ARGUMENTS, 8, hardware, memory=2**40)
-    bounds = LowerBounds(problem, {}, MICROBATCHES)
+    bounds = LowerBounds(Recordings(problem), {}, MICROBATCHES)
     number = 0
     for structure, grid, prices in estimated(problem):
         by_gradient, _ = bounds.of_gradient(structure, grid)
@@ -290,7 +290,7 @@ def test_one_recording_serves_all_numbers_of_stages():
         stages: make_grid(structure, problem, names, MICROBATCHES, {})
         for stages, structure in structures_by_stages.items()
     }
-    bounds = LowerBounds(problem, {}, MICROBATCHES)
+    bounds = LowerBounds(Recordings(problem), {}, MICROBATCHES)
     for stages, structure in structures_by_stages.items():
         _, durations = bounds.of_gradient(structure, grids[stages])
         by_recording = [
