@@ -7,6 +7,7 @@ A node is an op with its inputs in the graph; it has the user's line.
 
 from __future__ import annotations
 
+import functools
 import re
 
 import tensorflow as tf
@@ -22,16 +23,19 @@ NO_KERNEL = "Detected unsupported operations"
 _OUT_OF_RANGE = re.compile(r"is not in \[|is out of range|slice index .* out of bounds")
 
 
-class IndexRangeError(errors.IndexRangeError, tf.errors.InvalidArgumentError):
-    """The error of meshtf for an index out of range, which programs that catch TensorFlow's
-    error catch as well.
-
-    Args:
-      message: the text.
+@functools.cache
+def _index_range_error() -> type[tf.errors.InvalidArgumentError]:
+    """Returns the class of the errors for an index out of range. It is TensorFlow's as well,
+    which programs may catch, so it is made where TensorFlow is imported already.
     """
 
-    def __init__(self, message: str) -> None:
-        tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+    class IndexRangeError(errors.IndexRangeError, tf.errors.InvalidArgumentError):
+        """An index is out of range."""
+
+        def __init__(self, message: str) -> None:
+            tf.errors.InvalidArgumentError.__init__(self, None, None, message)
+
+    return IndexRangeError
 
 
 def with_line(
@@ -57,7 +61,7 @@ def with_line(
         **way_out,
     )
     if is_out_of_range(problem):
-        return IndexRangeError(text)
+        return _index_range_error()(text)
     return type(problem)(node_def=None, op=None, message=text)
 
 
@@ -65,10 +69,11 @@ def without_line(problem: tf.errors.OpError) -> tf.errors.OpError:
     """Returns the error of a program whose failed op is unknown: an `IndexRangeError` for an
     index out of range, otherwise `problem` itself.
     """
-    is_explained = isinstance(problem, IndexRangeError)
+    is_explained = isinstance(problem, errors.IndexRangeError)
     if is_explained or not is_out_of_range(problem):
         return problem
-    return IndexRangeError(explain_error(_message(problem), way_out=_way_out()))
+    text = explain_error(_message(problem), way_out=_way_out())
+    return _index_range_error()(text)
 
 
 def is_out_of_range(problem: tf.errors.OpError) -> bool:

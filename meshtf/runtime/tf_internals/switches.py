@@ -85,6 +85,15 @@ PRIVATE = {
         gains="matmuls of attention are up to several times faster",
         public="tf.linalg.matmul and the other public ops",
     ),
+    "captured_tensors": Private(
+        files=("captured_tensors.py",),
+        uses="FuncGraph.capture",
+        why="functions that are called by name have no inputs for what a user's function "
+        "captures",
+        gains="eager tensors that functions of slicewise and ops read become constants, "
+        "and a captured variable is an error with the user's line",
+        public=None,
+    ),
     "tracking": Private(
         files=("tracking.py",),
         uses="the class Trackable",
