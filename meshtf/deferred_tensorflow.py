@@ -51,3 +51,8 @@ def defer() -> None:
 def is_deferred() -> bool:
     """Returns whether the import was deferred in this process."""
     return _deferred
+
+
+def is_imported() -> bool:
+    """Returns whether TensorFlow is imported, and no attribute of it would import it."""
+    return not isinstance(sys.modules.get(_NAME), _DeferredModule)

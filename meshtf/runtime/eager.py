@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.deferred_tensorflow import is_imported
 from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import (
     GradientBarrier,
@@ -95,7 +96,7 @@ def refuse_in_tf_function(event: str) -> None:
     Args:
       event: what happens there, such as "a named op runs".
     """
-    if tf.executing_eagerly():
+    if not is_imported() or tf.executing_eagerly():
         return
     raise PlanError(
         explain_error(
