@@ -19,7 +19,7 @@ from __future__ import annotations
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.names import accumulation_dtype, is_integer
+from meshtf.names import accumulation_dtype, is_floating, is_integer
 from meshtf.ops.control.batch_means import mean_over_microbatches
 from meshtf.ops.elementwise.arithmetic import maximum, squared_difference
 from meshtf.ops.elementwise.unary import softplus
@@ -137,8 +137,12 @@ def label_weights(labels: Tensor, weights: Tensor | None = None) -> Tensor | Non
     labels = as_tensor("labels", labels)
     if not is_integer(labels.dtype) or labels.dtype.startswith("u"):
         return weights
-    is_counted = cast(labels >= 0, "float32")
-    return is_counted if weights is None else is_counted * as_tensor("weights", weights)
+    if weights is None:
+        return cast(labels >= 0, "float32")
+    weights = as_tensor("weights", weights)
+    if not is_floating(weights.dtype):
+        weights = cast(weights, "float32")
+    return cast(labels >= 0, weights.dtype) * weights
 
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:

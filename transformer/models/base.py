@@ -97,7 +97,7 @@ def metric_sums(
     if weights is None:
         weights = mtf.ones(targets.mesh, targets.shape)
     # Negative targets have weight 0.
-    weights = mtf.cast(targets >= 0, weights.dtype) * weights
+    weights = mtf.cast(targets >= 0, "float32") * mtf.cast(weights, "float32")
     predictions = mtf.argmax(logits, dim)
     is_correct = mtf.cast(mtf.equal(predictions, targets), "float32")
     nats = mtf.cross_entropy(logits, targets, dim)
