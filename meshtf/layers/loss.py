@@ -55,7 +55,7 @@ def softmax_cross_entropy(
     losses = cross_entropy(
         logits, labels, dim, z_loss=z_loss, label_smoothing=label_smoothing
     )
-    return weighted_mean(losses, label_weights(labels, weights))
+    return weighted_mean(losses, label_weights(labels, weights, losses.dtype))
 
 
 def sigmoid_cross_entropy(
@@ -72,8 +72,9 @@ def sigmoid_cross_entropy(
       weights: the weight of each position, [...] or a subset of these dimensions;
         default: 1.
     """
-    counted = label_weights(targets, weights)
-    logits, targets = _as_same_type(logits, targets)
+    labels = targets
+    logits, targets = _as_same_type(logits, labels)
+    counted = label_weights(labels, weights, logits.dtype)
     return weighted_mean(softplus(logits) - logits * targets, counted)
 
 
@@ -123,7 +124,9 @@ def weighted_mean(x: Tensor, weights: Tensor | None = None) -> Tensor:
     return cast(reduce_sum(x * weights) * scale, dtype)
 
 
-def label_weights(labels: Tensor, weights: Tensor | None = None) -> Tensor | None:
+def label_weights(
+    labels: Tensor, weights: Tensor | None = None, dtype: str = "float32"
+) -> Tensor | None:
     """Returns the weight of each label in a mean, floats [...]; None: all count equally.
 
     Negative integers are ignored, with weight 0. Labels of other types are target
@@ -133,15 +136,16 @@ def label_weights(labels: Tensor, weights: Tensor | None = None) -> Tensor | Non
       labels: labels [...]; if they are no integers, perhaps with a dimension of classes.
       weights: the weight of each label if it is not ignored, [...] or a subset of these
         dimensions; None: 1.
+      dtype: the data type of the weights, if those that came are no floats.
     """
     labels = as_tensor("labels", labels)
     if not is_integer(labels.dtype) or labels.dtype.startswith("u"):
         return weights
     if weights is None:
-        return cast(labels >= 0, "float32")
+        return cast(labels >= 0, dtype)
     weights = as_tensor("weights", weights)
     if not is_floating(weights.dtype):
-        weights = cast(weights, "float32")
+        weights = cast(weights, dtype)
     return cast(labels >= 0, weights.dtype) * weights
 
 

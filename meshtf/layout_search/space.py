@@ -2,7 +2,6 @@
 variables are stored.
 
 >>> from meshtf.names import Shape
-from meshtf.names.arguments import as_choice, as_sequence
 >>> shapes = [Shape("batch:8;d_model:4"), Shape("d_model:4;d_ff:16"), Shape("batch:8;d_ff:16")]
 >>> sharded_together(shapes, {"batch", "d_model", "d_ff"})
 [('batch',), ('d_ff',), ('d_model',)]

@@ -157,8 +157,7 @@ class _Accumulation:
             def run(m: int) -> None:
                 """Computes the loss of microbatch m, for the means that it asks for."""
                 entries = [x[m] for x in microbatches]
-                with context(random_paths=set()):  # the same ops draw again afterwards
-                    self.loss(*nested.pack_sequence_as(xs, entries))
+                self.loss(*nested.pack_sequence_as(xs, entries))
 
             self.means = EagerMeans(run, self.microbatches)
             _, sums, _ = scan_and_sum(self.body, None, xs, dim=MICROBATCH)
@@ -178,7 +177,7 @@ class _Accumulation:
             microbatch(self.dim, num_microbatches=self.microbatches, index=index),
             # Random ops use the caller's iterations, not that of the microbatch: they
             # index examples as in the full batch.
-            context(iterations=self.caller.iterations),
+            context(iterations=self.caller.iterations, random_paths=set()),
             deferred_calls() as calls,
         ):
             return as_scalar("the loss", self.loss_of(examples)), calls

@@ -12,6 +12,7 @@ that the weights depend on; in eager mode, by a forward pass.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -263,25 +264,34 @@ class EagerMeans:
       microbatches: the number of microbatches.
 
     Attributes:
-      values: the means, in the order in which a microbatch asks for them.
+      caller: the context of the caller, in which microbatches are computed.
     """
 
     def __init__(self, run: Callable[[int], Any], microbatches: int) -> None:
-        self.values: list[Tensor] = []
+        self._run = run
+        self._microbatches = microbatches
+        self.caller = current()
+
+    @functools.cached_property
+    def values(self) -> list[Tensor]:
+        """The means, in the order in which a microbatch asks for them. The first that asks
+        has all microbatches computed.
+        """
         terms = []
-        for index in range(microbatches):
+        for index in range(self._microbatches):
             collected = _Terms()
-            with context(batch_means=collected):
-                run(index)
-            if not collected.terms:
-                return
+            # The same ops draw random numbers again afterwards.
+            changes = {"batch_means": collected, "random_paths": set()}
+            with context(**{**vars(self.caller), **changes}):
+                self._run(index)
             terms.append(collected.terms)
         sums = [add_n(list(terms_of_mean)) for terms_of_mean in zip(*terms)]
-        self.values = means_of_sums(sums, microbatches)
+        with context(**vars(self.caller)):
+            return means_of_sums(sums, self._microbatches)
 
     def again(self) -> BatchMeans:
         """Returns the means for one microbatch."""
-        return _Values(self.values)
+        return _Values(self)
 
 
 class _Terms:
@@ -299,14 +309,17 @@ class _Terms:
 class _Values:
     """Gives means in the order in which a microbatch asks for them."""
 
-    def __init__(self, values: Sequence[Tensor]) -> None:
-        self._remaining = iter(values)
+    def __init__(self, means: EagerMeans) -> None:
+        self._means = means
+        self._num_given = 0
 
     def of(self, x: Tensor) -> Tensor:
         """Returns the next mean."""
-        for mean in self._remaining:
-            return mean
-        raise _unknown_in_advance(x, "is computed again in the backward pass")
+        values = self._means.values
+        if self._num_given == len(values):
+            raise _unknown_in_advance(x, "is computed again in the backward pass")
+        self._num_given += 1
+        return values[self._num_given - 1]
 
 
 def stores_of(x: Tensor) -> list[Any]:
