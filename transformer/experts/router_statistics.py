@@ -9,7 +9,7 @@ A gating function takes the likeliest experts of each token, the *candidates*, g
 from all. The formulae are in `transformer.experts.gating`. Padding does not count in means: with
 more of it, or in other groups, no value changes. What is computed for a group, such as the
 balance loss, is a mean over its tokens: so groups are weighted by their counts of tokens.
-All means are those of the batch (`mtf.layers.weighted_mean`), also in microbatches of different
+All means are those of the batch (`mtf.mean_over_microbatches`), also in microbatches of different
 counts of tokens.
 """
 
@@ -35,7 +35,8 @@ class Candidates(NamedTuple):
       group_tokens: the count of tokens of each group, float32 [*groups]; None: all tokens
         of the shape.
       num_tokens: the count of all tokens, a float32 scalar.
-      token_weight: 1 / num_tokens, a float32 scalar; None: no padding.
+      token_weight: 1 / num_tokens, in a microbatch that of the mean count of all of them: a
+        float32 scalar. None: no padding.
     """
 
     logits: mtf.Tensor
@@ -114,7 +115,9 @@ def top_candidates(
         # Where groups are sharded, the maximum is of the complete sum, which is so reduced
         # once for all means. A product with its inverse stays a partial sum.
         num_tokens = mtf.maximum(mtf.reduce_sum(group_tokens), 0.0)
-        token_weight = 1.0 / mtf.maximum(num_tokens, 1.0)
+        # In a microbatch, the mean count of all of them, of which some may have no tokens.
+        batch_tokens = mtf.mean_over_microbatches(num_tokens)
+        token_weight = 1.0 / mtf.maximum(batch_tokens, 1e-9)
     return Candidates(
         logits=logits,
         probabilities=probabilities,
