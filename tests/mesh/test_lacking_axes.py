@@ -195,7 +195,8 @@ def test_an_axis_that_is_idle_on_purpose_is_noted(mesh, recwarn):
 
 def test_a_forecast_tells_of_them():
     mesh = Mesh("daat:2", "batch:data", optional_axes="data", devices="abstract")
-    plan = mtf.explain(lambda x: x * 2.0, mtf.ones(mesh, "batch:4"))
+    with pytest.warns(mtf.LayoutWarning, match="mesh axis 'daat'"):
+        plan = mtf.explain(lambda x: x * 2.0, mtf.ones(mesh, "batch:4"))
     assert any(
         "mesh axis daat: no rule" in note and "mean data" in note for note in plan.notes
     )

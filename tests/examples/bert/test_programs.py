@@ -196,7 +196,8 @@ def test_numbers_are_predicted(folder, capsys):
     options = {"task_name": "sts-b", "do_eval": True, "do_predict": True}
     classify(folder, mesh="data:2;model:2", **options)
     one = losses(capsys)
-    classify(folder, "live", mesh="data:2", devices="spmd:cpu:2", task_name="sts-b")
+    live = ["Mesh.devices = 'spmd:cpu:2'"]
+    classify(folder, "live", mesh="data:2", gin_param=live, task_name="sts-b")
     np.testing.assert_allclose(losses(capsys), one, rtol=1e-3)
     values = dict(
         line.split(" = ")
