@@ -1,0 +1,1 @@
+"""Any TensorFlow function as a program of named operations."""

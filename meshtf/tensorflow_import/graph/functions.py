@@ -1,0 +1,119 @@
+"""Functions within a graph (called ones, bodies of loops, branches) as graphs of their own.
+
+A graph holds them as `FunctionDef`s, without shapes. Each operation is created again on
+inputs of known shapes, so TensorFlow infers all others; calls are inlined on the way. Only
+public names of TensorFlow are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+class Library:
+    """The functions of a graph."""
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._library = graph.as_graph_def().library
+        self._functions = {f.signature.name: f for f in self._library.function}
+
+    def graph_of(
+        self, name: str, shapes: Sequence[tf.TensorShape]
+    ) -> tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]:
+        """Returns a function's graph, its arguments and its results.
+
+        Args:
+            name: The function's name.
+            shapes: Of its arguments.
+        """
+        function = self._functions[name]
+        graph = tf.Graph()
+        with graph.as_default():
+            if self._library.function:
+                tf.graph_util.import_graph_def(
+                    tf.compat.v1.GraphDef(library=self._library), name=""
+                )
+            inputs = [
+                tf.raw_ops.Placeholder(
+                    dtype=tf.as_dtype(argument.type), shape=shape, name=argument.name
+                )
+                for argument, shape in zip(function.signature.input_arg, shapes)
+            ]
+            outputs = self._emit(graph, function, inputs)
+        return graph, inputs, outputs
+
+    def _emit(
+        self, graph: tf.Graph, function: Any, inputs: Sequence[tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Creates the operations of a function in a graph, and returns its results."""
+        tensors: dict[str, tf.Tensor] = {
+            argument.name: tensor
+            for argument, tensor in zip(function.signature.input_arg, inputs)
+        }
+        for node in _in_order(function.node_def):
+            wanted = [tensors[name] for name in node.input if not name.startswith("^")]
+            if node.op in CALLS and node.attr["f"].func.name in self._functions:
+                callee = self._functions[node.attr["f"].func.name]
+                with tf.name_scope(_scope(node.name)):
+                    results = self._emit(graph, callee, wanted)
+                for k, tensor in enumerate(results):
+                    tensors[f"{node.name}:output:{k}"] = tensor
+                continue
+            operation = graph.create_op(
+                node.op,
+                wanted,
+                attrs=dict(node.attr.items()),
+                name=_scope(node.name),
+            )
+            if node.op in ("While", "StatelessWhile"):
+                for tensor, entry in zip(operation.outputs, wanted):
+                    tensor.set_shape(entry.shape)
+            for name, tensor in _named_outputs(operation):
+                tensors[f"{node.name}:{name}"] = tensor
+        return [
+            tensors[function.ret[argument.name]]
+            for argument in function.signature.output_arg
+        ]
+
+
+def _scope(name: str) -> str:
+    """Returns a node's name as one that an operation may have."""
+    return name.lstrip("_/") or "function"
+
+
+def _in_order(nodes: Sequence[Any]) -> list[Any]:
+    """Returns nodes of a function, each after those that it reads."""
+    by_name = {node.name: node for node in nodes}
+    done: dict[str, Any] = {}
+    for node in nodes:
+        stack = [node]
+        while stack:
+            at = stack[-1]
+            before = (by_name.get(name.lstrip("^").split(":")[0]) for name in at.input)
+            left = [n for n in before if n is not None and n.name not in done]
+            if left:
+                stack.extend(left)
+            else:
+                done.setdefault(stack.pop().name, at)
+    return list(done.values())
+
+
+def _named_outputs(operation: tf.Operation) -> list[tuple[str, tf.Tensor]]:
+    """Returns an operation's outputs as functions name them: "values:0"."""
+    named, first = [], 0
+    for argument in operation.op_def.output_arg:
+        if argument.number_attr:
+            count = operation.get_attr(argument.number_attr)
+        elif argument.type_list_attr:
+            count = len(operation.get_attr(argument.type_list_attr))
+        else:
+            count = 1
+        for k in range(count):
+            named.append((f"{argument.name}:{k}", operation.outputs[first + k]))
+        first += count
+    return named

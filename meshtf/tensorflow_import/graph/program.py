@@ -1,0 +1,106 @@
+"""The graph of a TensorFlow function as data: flat, static, and without assignments.
+
+A `Program` is a list of nodes in their order of creation. Calls are inlined, every shape is
+known, and each variable has a present value: reads return it, assignments replace it. So a
+node only computes values from values, and what a run changes stands in `updates`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Value:
+    """A tensor of the function.
+
+    Attributes:
+        shape: Its sizes; None for resources and variants.
+        dtype: Its TensorFlow type.
+        path: The name of the operation that makes it, with those of the calls around it.
+        constant: Its elements, where they are known before the function runs.
+        kind: "input", "variable" (the value on entry), "gradient", "carried" (by a loop, or
+            passed to a branch), "constant", or "" (made by a node).
+        variable: The variable that it is the value of, or whose resource it is.
+        items: Of a list of tensors: how many, and the shape of each, as far as they are known.
+    """
+
+    shape: tuple[int, ...] | None
+    dtype: tf.DType
+    path: str = ""
+    constant: np.ndarray | None = None
+    kind: str = ""
+    variable: Any = None
+    items: tuple[int | None, tuple[int, ...] | None] | None = None
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it has elements: it is no resource and no list of tensors."""
+        return self.dtype not in (tf.resource, tf.variant)
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Body:
+    """A function that a loop or a branch runs. Variables that it reads or assigns are among
+    its inputs and outputs, as `variables` says: the last ones of both.
+    """
+
+    inputs: list[Value]
+    outputs: list[Value]
+    nodes: list[Node]
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class Node:
+    """An operation: its kind ("MatMul"), values and attributes.
+
+    `definition` is TensorFlow's description of the kind (`tf.Operation.op_def`), None for the
+    few nodes that stand for no operation; `raw_attributes` are the attributes as TensorFlow's
+    protocol messages. `bodies`: of loops ("cond", "body") and branches
+    ("then_branch", "else_branch").
+    """
+
+    kind: str
+    inputs: list[Value]
+    outputs: list[Value]
+    attributes: dict[str, Any]
+    path: str
+    definition: Any = None
+    raw_attributes: Any = None
+    bodies: dict[str, Body] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False)
+class Program:
+    """A function of `inputs` and of the variables in `on_entry`.
+
+    Attributes:
+        inputs: Values of its arguments.
+        outputs: What it returns.
+        nodes: In an order in which they can run.
+        on_entry: By the variable's identity, its value when the function starts.
+        updates: By the variable's identity, its value when the function ends, if that is
+            another one.
+        loss: The value of which `gradients` are the derivatives, or None.
+        gradients: For each gradient that the function uses: its value, and the variable.
+    """
+
+    inputs: list[Value]
+    outputs: list[Value]
+    nodes: list[Node]
+    on_entry: dict[int, Value]
+    updates: dict[int, Value]
+    loss: Value | None
+    gradients: list[tuple[Value, Any]]
+
+    def all_nodes(self, nodes: list[Node] | None = None) -> Iterator[Node]:
+        """Yields all nodes, those of bodies after the loop or branch."""
+        for node in self.nodes if nodes is None else nodes:
+            yield node
+            for body in node.bodies.values():
+                yield from self.all_nodes(body.nodes)

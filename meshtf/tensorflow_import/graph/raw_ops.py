@@ -1,0 +1,95 @@
+"""Runs a node as the TensorFlow operation that it was read from."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.tensorflow_import.graph.program import Node
+
+
+def attributes_of(operation: tf.Operation) -> dict[str, Any]:
+    """Returns an operation's attributes, but for those that start with "_" (hints for
+    TensorFlow's placement and gradients).
+    """
+    return {
+        name: operation.get_attr(name)
+        for name in operation.node_def.attr
+        if not name.startswith("_")
+    }
+
+
+def run_operation(
+    kind: str, definition: Any, attributes: dict[str, Any], tensors: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Runs a kind of operation on its inputs (flat), eagerly or in the present graph.
+
+    Args:
+        kind: For example "MatMul".
+        definition: The kind's `OpDef`.
+        attributes: As `attributes_of` returns them.
+        tensors: Its inputs, those of lists one after the other.
+    """
+    arguments: dict[str, Any] = {}
+    inferred, first = set(), 0
+    for argument in definition.input_arg:
+        inferred |= {argument.type_attr, argument.number_attr, argument.type_list_attr}
+        if argument.number_attr:
+            count = attributes[argument.number_attr]
+        elif argument.type_list_attr:
+            count = len(attributes[argument.type_list_attr])
+        else:
+            arguments[argument.name] = tensors[first]
+            first += 1
+            continue
+        arguments[argument.name] = list(tensors[first : first + count])
+        first += count
+    arguments |= {k: v for k, v in attributes.items() if k not in inferred}
+    names = _python_names(kind, tuple(arguments))
+    result = getattr(tf.raw_ops, kind)(**dict(zip(names, arguments.values())))
+    if result is None or isinstance(result, tf.Operation):
+        return []
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+@functools.cache
+def _python_names(kind: str, names: tuple[str, ...]) -> list[str]:
+    """Returns what `tf.raw_ops` calls the arguments of a kind: a few have other names there
+    ("axis" for "reduction_indices"), in the same order.
+    """
+    theirs = inspect.signature(getattr(tf.raw_ops, kind)).parameters
+    others = iter([n for n in theirs if n not in names and n != "name"])
+    return [name if name in theirs else next(others) for name in names]
+
+
+def can_run_alone(node: Node) -> bool:
+    """Whether a node can run whole, as one TensorFlow operation: it has no state, no bodies
+    and only tensors of numbers.
+    """
+    return (
+        node.definition is not None
+        and not node.definition.is_stateful
+        and not node.bodies
+        and all(
+            v.is_tensor and v.dtype != tf.string for v in [*node.inputs, *node.outputs]
+        )
+    )
+
+
+@functools.cache
+def definition_of(kind: str) -> Any:
+    """Returns TensorFlow's description of one of the kinds that reads and assignments of
+    variables stand for.
+    """
+    with tf.Graph().as_default():
+        x, index = tf.zeros([1]), tf.zeros([], tf.int32)
+        made = {
+            "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
+            "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
+            "GatherV2": lambda: tf.raw_ops.GatherV2(params=x, indices=index, axis=index),
+        }[kind]()
+        return made.op.op_def

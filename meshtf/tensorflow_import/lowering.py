@@ -1,0 +1,214 @@
+"""Runs an analysed program as named operations: reshapes and transposes vanish."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, flat
+from meshtf.tensorflow_import.graph.program import Node, Program, Value
+
+# What a rule of lowering is: it returns the outputs' tensors.
+Rule = Callable[["Lowering", Node], Any]
+
+
+class Lowering:
+    """One run of a program on a mesh.
+
+    Attributes:
+        program: The program.
+        analysis: Its dimensions.
+        mesh: Where it runs.
+        renamed: How many operands are renamed.
+        whole: By kind, how many operations run whole.
+        drawn: How many random draws there were.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        analysis: Analysis,
+        names: Mapping[Atom, str],
+        mesh: mtf.Mesh,
+        rules: Mapping[str, Rule],
+        variables: Mapping[int, mtf.Variable],
+    ) -> None:
+        """Prepares a run.
+
+        Args:
+            program: The program.
+            analysis: Its dimensions.
+            names: Those of atoms.
+            mesh: Where it runs.
+            rules: By kind, the rule of lowering.
+            variables: By identity of the program's variable, the mesh's.
+        """
+        self.program = program
+        self.analysis = analysis
+        self.mesh = mesh
+        self.renamed = 0
+        self.whole: collections.Counter[str] = collections.Counter()
+        self.drawn = 0
+        self._names = names
+        self._rules = rules
+        self._variables = variables
+        self._tensors: dict[int, Any] = {}
+        self._gradients_of = {id(value) for value, _ in program.gradients}
+
+    def run(self, inputs: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
+        """Runs the program, updates its variables, and returns its outputs: their dimensions
+        are the atoms of their axes, in order.
+        """
+        program = self.program
+        self._tensors = {id(v): x for v, x in zip(program.inputs, inputs)}
+        for key, value in program.on_entry.items():
+            variable = self._variables[key]
+            self._tensors[id(value)] = self.named_as(variable, value)
+        self.run_nodes(program.nodes)
+        for key, value in program.updates.items():
+            entry, variable = program.on_entry[key], self._variables[key]
+            x = self.full(value, self.axes(entry), entry)
+            variable.assign(_renamed_to(x, variable.shape.names))
+        return [
+            self.full(value, self.axes(value), value)
+            for value in program.outputs
+            if value.is_tensor
+        ]
+
+    def run_nodes(self, nodes: Sequence[Node]) -> None:
+        """Runs nodes in their order."""
+        for node in nodes:
+            if node.kind == "Assign":
+                continue
+            results = self._run_node(node)
+            if not isinstance(results, (list, tuple)):
+                results = [results]
+            self.set(node.outputs, results)
+
+    def set(self, values: Sequence[Value], tensors: Sequence[Any]) -> None:
+        """Says what values are."""
+        for value, tensor in zip(values, tensors):
+            self._tensors[id(value)] = tensor
+
+    def value(self, value: Value) -> Any:
+        """Returns a value: a named tensor, or a Python number if it is a constant of one
+        element.
+        """
+        if id(value) in self._tensors:
+            return self._tensors[id(value)]
+        if id(value) in self._gradients_of:
+            self._compute_gradients()
+            return self._tensors[id(value)]
+        if value.constant is None:
+            raise AssertionError(f"{value.path} has no value")
+        array = np.asarray(value.constant)
+        if array.size == 1:
+            return array.item()
+        sizes = [atom.size for atom in self.analysis.atoms_of(value)]
+        return mtf.constant(self.mesh, array.reshape(sizes), self.shape(value))
+
+    def tensor(self, value: Value) -> mtf.Tensor:
+        """Returns a value as a tensor, numbers as well."""
+        x = self.value(value)
+        if isinstance(x, (bool, int, float)):
+            return mtf.constant(self.mesh, x, dtype=value.dtype.name)
+        return x
+
+    def axes(self, value: Value) -> Axes:
+        """Returns the axes of a value."""
+        return self.analysis.of(value)
+
+    def names(self, atoms: Sequence[Atom]) -> list[str]:
+        """Returns the names of atoms."""
+        return [self._names[atom] for atom in flat(atoms)]
+
+    def name(self, atoms: Sequence[Atom], what: str) -> str:
+        """Returns the name of an axis that must be one dimension.
+
+        Raises:
+            NoRule: It is merged of several, or has size 1.
+        """
+        names = self.names(atoms)
+        if len(names) != 1:
+            raise NoRule(f"{what} of {' x '.join(names) or 'a dimension of size 1'}")
+        return names[0]
+
+    def names_of(self, value: Value) -> list[str]:
+        """Returns the names of a value's dimensions, in the order of its axes."""
+        return self.names(self.analysis.atoms_of(value))
+
+    def shape(self, value: Value) -> str:
+        """Returns a value's named shape, such as "batch:8; length:16"."""
+        return self.shape_of(self.analysis.atoms_of(value))
+
+    def shape_of(self, atoms: Sequence[Atom]) -> str:
+        """Returns the named shape of atoms."""
+        return "; ".join(f"{self._names[a]}:{a.size}" for a in flat(atoms))
+
+    def aligned(self, value: Value, axes: Sequence[Any]) -> Any:
+        """Returns a value with the names of other axes; None among them asks for nothing.
+
+        Raises:
+            NoRule: The axes have other factors.
+        """
+        x, pairs = self.value(value), {}
+        if isinstance(x, (bool, int, float)):
+            return x
+        for have, want in zip(self.axes(value), axes):
+            if have and want is not None:
+                old, new = self.names(have), self.names(want)
+                if len(old) != len(new):
+                    raise NoRule(f"the factors {old} and {new} of one dimension meet")
+                pairs |= {a: b for a, b in zip(old, new) if a != b}
+        self.renamed += bool(pairs)
+        return mtf.rename(x, pairs) if pairs else x
+
+    def full(self, value: Value, axes: Sequence[Any], like: Value) -> mtf.Tensor:
+        """Returns a value with all dimensions of another one, in their order: what broadcasts
+        is broadcast.
+        """
+        x = self.aligned(value, axes)
+        if isinstance(x, (bool, int, float)):
+            return mtf.full(self.mesh, self.shape(like), x, like.dtype.name)
+        names = self.names_of(like)
+        if set(x.shape.names) != set(names):
+            x = mtf.broadcast(x, self.shape(like))
+        return mtf.transpose(x, names) if list(x.shape.names) != names else x
+
+    def named_as(self, x: mtf.Tensor, value: Value) -> mtf.Tensor:
+        """Returns a tensor, whose dimensions are those of a value in order, with the value's
+        names.
+        """
+        return _renamed_to(x, self.names_of(value))
+
+    def _run_node(self, node: Node) -> Any:
+        rule = self._rules.get(node.kind)
+        if id(node) not in self.analysis.whole and rule is not None:
+            try:
+                return rule(self, node)
+            except NoRule:
+                pass
+        self.whole[node.kind] += 1
+        return self._rules["whole"](self, node)
+
+    def _compute_gradients(self) -> None:
+        """Computes the gradients that the program uses, when the first one is read."""
+        loss = self.tensor(self.program.loss)
+        variables = [self._variables[id(v)] for _, v in self.program.gradients]
+        gradients = mtf.gradients([loss], variables)
+        for (value, _), x in zip(self.program.gradients, gradients):
+            if x is None:
+                x = mtf.zeros(self.mesh, self.shape(value), value.dtype.name)
+            self._tensors[id(value)] = self.named_as(x, value)
+
+
+def _renamed_to(x: mtf.Tensor, names: Sequence[str]) -> mtf.Tensor:
+    pairs = {a: b for a, b in zip(x.shape.names, names) if a != b}
+    return mtf.rename(x, pairs) if pairs else x

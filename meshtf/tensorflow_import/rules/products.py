@@ -1,0 +1,109 @@
+"""Matrix products and einsums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import meshtf as mtf
+from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
+from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.rules.table import rule
+
+_MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
+# How much a name is trusted that an operation gives.
+_BY_ROLE = 1
+
+
+@rule("Einsum", *_MATMULS)
+class Product:
+    """An einsum of one or two operands: a letter stands for one dimension."""
+
+    @staticmethod
+    def dimensions(analysis: Analysis, node: Node) -> None:
+        operands = [analysis.of(v) for v in node.inputs]
+        *letters, result = _equation(node, operands)
+        by_letter: dict[str, Axis] = {}
+        for names, axes in zip(letters, operands):
+            for letter, axis in zip(names, axes):
+                if axis or letter not in by_letter:
+                    by_letter.setdefault(letter, axis)
+                    if not by_letter[letter]:
+                        by_letter[letter] = axis
+        renames = len(analysis.renames)
+        analysis.set(node.outputs[0], [by_letter[letter] for letter in result])
+        if len(analysis.renames) > renames and len(result) > 3:
+            _name_attention(letters, result, by_letter)
+        for names, axes in zip(letters, operands):
+            for letter, axis in zip(names, axes):
+                if axis and by_letter[letter]:
+                    analysis.unify(by_letter[letter], axis)
+
+    @staticmethod
+    def lower(lowering: Lowering, node: Node) -> Any:
+        operands = [lowering.axes(v) for v in node.inputs]
+        *letters, result = _equation(node, operands)
+        by_letter = dict(zip(result, lowering.axes(node.outputs[0])))
+        for names, axes in zip(letters, operands):
+            for letter, axis in zip(names, axes):
+                if not by_letter.get(letter):
+                    by_letter[letter] = axis
+        tensors = [
+            lowering.aligned(v, [by_letter[letter] for letter in names])
+            for v, names in zip(node.inputs, letters)
+        ]
+        if any(not hasattr(x, "shape") for x in tensors):
+            tensors = [lowering.tensor(v) for v in node.inputs]
+        wanted = lowering.names_of(node.outputs[0])
+        return mtf.einsum(tensors, wanted)
+
+
+def _equation(node: Node, operands: Sequence[Axes]) -> list[list[str]]:
+    """Returns the letters of each operand, then those of the result."""
+    rank = len(node.outputs[0].shape)
+    if node.kind in _MATMULS:
+        prefix = "transpose_" if node.kind == "MatMul" else "adj_"
+        first, second = (
+            node.attributes[prefix + end]
+            for end in (("a", "b") if node.kind == "MatMul" else ("x", "y"))
+        )
+        batches = [
+            [f"b{rank - len(axes) + k}" for k in range(len(axes) - 2)]
+            for axes in operands
+        ]
+        return [
+            batches[0] + (["k", "m"] if first else ["m", "k"]),
+            batches[1] + (["n", "k"] if second else ["k", "n"]),
+            [f"b{k}" for k in range(rank - 2)] + ["m", "n"],
+        ]
+    equation = node.attributes["equation"].decode().replace(" ", "")
+    left, result = equation.split("->")
+    letters = [
+        _letters(part, len(axes)) for part, axes in zip(left.split(","), operands)
+    ]
+    if any(len(set(names)) < len(names) for names in letters):
+        raise NoRule("an einsum of a diagonal")
+    return [*letters, _letters(result, rank)]
+
+
+def _letters(part: str, rank: int) -> list[str]:
+    """Returns the letters of an operand; axes of "..." are counted from their last one."""
+    if "..." not in part:
+        return list(part)
+    before, after = part.split("...")
+    count = rank - len(before) - len(after)
+    return [*before, *(f"~{k - count}" for k in range(count)), *after]
+
+
+def _name_attention(
+    letters: Sequence[Sequence[str]], result: Sequence[str], by_letter: dict[str, Axis]
+) -> None:
+    """Names the dimensions of attention scores: queries and keys had the same length."""
+    if len(letters) < 2:
+        return
+    for letter in set(letters[0]) & set(letters[1]):
+        role = "heads" if letter in result else "d_head"
+        for atom in flat(by_letter[letter]):
+            atom.hint(_BY_ROLE, role)

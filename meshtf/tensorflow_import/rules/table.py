@@ -1,0 +1,38 @@
+"""The table of rules, by kind of operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from meshtf.tensorflow_import.dimensions.analysis import Analysis
+from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.lowering import Lowering
+
+
+class Rule(Protocol):
+    """What an operation says of its dimensions, and what it is in named operations.
+
+    Both methods raise `NoRule` for a form that must run whole.
+    """
+
+    @staticmethod
+    def dimensions(analysis: Analysis, node: Node) -> None:
+        """Says which axes of the operands and results are the same."""
+
+    @staticmethod
+    def lower(lowering: Lowering, node: Node) -> Any:
+        """Returns the outputs, as named tensors."""
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*kinds: str) -> Callable[[type], type]:
+    """Enters a class as the rule of some kinds of operations."""
+
+    def enter(cls: type) -> type:
+        RULES.update(dict.fromkeys(kinds, cls))
+        return cls
+
+    return enter
