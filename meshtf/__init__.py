@@ -7,6 +7,7 @@ Example:
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
@@ -383,12 +384,22 @@ for _module in (checkpoints, decoding, layers, math, optimizers):
 explain_calls_of(globals(), __all__)
 
 
+# Imported when they are first used: they import Keras, or TensorFlow's readers of graphs.
+_LATE = {
+    "from_tensorflow": "meshtf.tensorflow_import",
+    "keras": "meshtf.keras",
+}
+
+
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_LATE])
 
 
 # With `__getattr__`, a type checker would accept any name as an attribute of this module.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        raise unknown_name(__name__, name, __all__)
+        if name in _LATE:
+            module = importlib.import_module(_LATE[name])
+            return getattr(module, name, module)
+        raise unknown_name(__name__, name, [*__all__, *_LATE])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
 
 import meshtf as mtf
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
-from meshtf.tensorflow_import.dimensions.atoms import Atom
-from meshtf.tensorflow_import.dimensions.hints import hints_of
+from meshtf.tensorflow_import.dimensions.hints import KNOWN, hints_of
 from meshtf.tensorflow_import.dimensions.names import name_dimensions
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules import all_rules
+from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.whole import run_whole
 
 
@@ -28,18 +24,47 @@ class NamedProgram:
         names: By atom, its name.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self,
+        program: Program,
+        renames: Mapping[str, str] | None = None,
+        known: Mapping[int, Sequence[str]] | None = None,
+    ) -> None:
+        """Analyses a program.
+
+        Args:
+            program: The program.
+            renames: New names of dimensions, by those that they would get.
+            known: By identity of a variable, names that its dimensions have already.
+        """
         self.program = program
-        rules = {kind: rule.dimensions for kind, rule in all_rules.RULES.items()}
+        rules = {kind: rule.dimensions for kind, rule in all_rules().items()}
         self.analysis = fewest_renames(
             lambda flipped: Analysis(program, rules, hints_of, flipped)
         )
-        self.names = name_dimensions(self.analysis)
+        self._hint_known(known or {})
+        renames = renames or {}
+        self.names = {
+            atom: renames.get(name, name)
+            for atom, name in name_dimensions(self.analysis).items()
+        }
 
     def shape_of(self, value: Value) -> str:
         """Returns the named shape of a value, such as "batch:8; length:16"."""
         atoms = self.analysis.atoms_of(value)
         return "; ".join(f"{self.names[a]}:{a.size}" for a in atoms)
+
+    def names_of(self, value: Value) -> list[str]:
+        """Returns the names of a value's atoms."""
+        return [self.names[atom] for atom in self.analysis.atoms_of(value)]
+
+    def _hint_known(self, known: Mapping[int, Sequence[str]]) -> None:
+        for key, value in self.program.on_entry.items():
+            atoms = self.analysis.atoms_of(value)
+            names = known.get(key, ())
+            if len(names) == len(atoms):
+                for atom, name in zip(atoms, names):
+                    atom.hint(KNOWN, name)
 
     def sizes_of(self, value: Value) -> list[int]:
         """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
@@ -52,7 +77,7 @@ class NamedProgram:
         inputs: Sequence[mtf.Tensor],
     ) -> list[mtf.Tensor]:
         """Runs the program in named operations, and returns its outputs."""
-        rules = {kind: rule.lower for kind, rule in all_rules.RULES.items()}
+        rules = {kind: rule.lower for kind, rule in all_rules().items()}
         rules["whole"] = run_whole
         lowering = Lowering(
             self.program, self.analysis, self.names, mesh, rules, variables

@@ -44,6 +44,8 @@ RANKS = {
     "__init__": 10,
     "commands": 10,
     "__main__": 11,
+    "tensorflow_import": 11,
+    "keras": 12,
 }
 # Folders of ops and of the runtime: those after import those before.
 FOLDERS = {

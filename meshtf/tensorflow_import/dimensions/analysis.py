@@ -159,7 +159,9 @@ class Analysis:
                 if not join(a, b):
                     same = False
                     self.renames.append((self._node, a, b))
-                    if a.copy_of is None and (b.copy_of is None or b.copy_of.now is not a):
+                    if a.copy_of is None and (
+                        b.copy_of is None or b.copy_of.now is not a
+                    ):
                         a.copy_of = b
                 del xs[0], ys[0]
             elif a.size % b.size == 0:

@@ -7,14 +7,16 @@ from meshtf.tensorflow_import.graph.state import path_of
 
 # A hint: how far it is trusted (a smaller number is more), and the name.
 Hint = tuple[int, str]
-GIVEN, ROLE, TABLE, LAYER, POSITION = 0, 1, 2, 4, 6
+KNOWN, GIVEN, ROLE, TABLE, LAYER, POSITION = -1, 0, 1, 2, 4, 6
 
 
 def hints_of(value: Value) -> list[list[Hint]]:
     """Returns names for each axis of an argument or a variable."""
     if value.kind == "variable":
         path = path_of(value.variable)
-        return [_of_variable(path, k, len(value.shape)) for k in range(len(value.shape))]
+        return [
+            _of_variable(path, k, len(value.shape)) for k in range(len(value.shape))
+        ]
     return [[(GIVEN, name)] for name in _of_argument(value)]
 
 
@@ -44,9 +46,12 @@ def _of_variable(path: str, axis: int, rank: int) -> list[Hint]:
                 return [(ROLE, role)]
         return [(ROLE, "vocab")]
     if leaf == "kernel" and rank == 4:
-        return [[(5, "k_h")], [(5, "k_w")], [(LAYER, "channels")], [(LAYER, "channels")]][
-            axis
-        ]
+        return [
+            [(5, "k_h")],
+            [(5, "k_w")],
+            [(LAYER, "channels")],
+            [(LAYER, "channels")],
+        ][axis]
     if leaf == "kernel" and rank == 2 and axis == 1:
         return [(LAYER, layer)]
     return [(7, layer)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import Atom, flat
-from meshtf.tensorflow_import.graph.program import Program
 
 
 def name_dimensions(analysis: Analysis) -> dict[Atom, str]:
@@ -78,9 +77,7 @@ def _clashes(atom: Atom, users: list[Atom], foes: Mapping[Atom, set[Atom]]) -> b
     return any(
         other in foes[atom]
         or (
-            other.size != atom.size
-            and atom.relative is None
-            and other.relative is None
+            other.size != atom.size and atom.relative is None and other.relative is None
         )
         for other in users
     )

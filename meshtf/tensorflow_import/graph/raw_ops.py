@@ -90,6 +90,8 @@ def definition_of(kind: str) -> Any:
         made = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
-            "GatherV2": lambda: tf.raw_ops.GatherV2(params=x, indices=index, axis=index),
+            "GatherV2": lambda: tf.raw_ops.GatherV2(
+                params=x, indices=index, axis=index
+            ),
         }[kind]()
         return made.op.op_def

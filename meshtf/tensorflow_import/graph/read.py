@@ -52,9 +52,13 @@ def read_function(
     reader = _Reader(function, variables)
     given = reader.arguments(function)
     marks = {t.ref(): variable for t, variable in gradients}
-    outputs = reader.walk(function.graph, function.inputs, given, function.outputs, marks)
+    outputs = reader.walk(
+        function.graph, function.inputs, given, function.outputs, marks
+    )
     reader.refuse()
-    wanted = [(reader.marked[t.ref()], v) for t, v in gradients if t.ref() in reader.marked]
+    wanted = [
+        (reader.marked[t.ref()], v) for t, v in gradients if t.ref() in reader.marked
+    ]
     program = Program(
         inputs=[v for v in given if v.kind == "input"],
         outputs=outputs,

@@ -112,9 +112,7 @@ class Unary:
 class LeakyRelu(Unary):
     @staticmethod
     def lower(lowering: Lowering, node: Node) -> Any:
-        return mtf.leaky_relu(
-            lowering.tensor(node.inputs[0]), node.attributes["alpha"]
-        )
+        return mtf.leaky_relu(lowering.tensor(node.inputs[0]), node.attributes["alpha"])
 
 
 @rule("Cast")

@@ -80,6 +80,4 @@ class SegmentSum:
         if len(rows) != 1:
             raise NoRule("a sum of one segment")
         index = lowering.aligned(ids, lowering.axes(data))
-        return mtf.segment_sum(
-            lowering.tensor(data), index, lowering.shape_of(rows)
-        )
+        return mtf.segment_sum(lowering.tensor(data), index, lowering.shape_of(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import meshtf as mtf
-from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import rule

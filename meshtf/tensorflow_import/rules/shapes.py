@@ -97,7 +97,9 @@ class Pack:
     def dimensions(analysis: Analysis, node: Node) -> None:
         output, axis = node.outputs[0], Pack.axis(node)
         axes = analysis.of(node.inputs[0])
-        analysis.set(output, [*axes[:axis], analysis.new(len(node.inputs)), *axes[axis:]])
+        analysis.set(
+            output, [*axes[:axis], analysis.new(len(node.inputs)), *axes[axis:]]
+        )
         result = analysis.of(output)
         del result[axis]
         for value in node.inputs[1:]:

@@ -175,7 +175,11 @@ class Split:
         sizes = [v.shape[axis] for v in node.outputs]
         names = lowering.names(axes[axis])
         inner = lowering.names(lowering.axes(node.outputs[0])[axis])
-        if len(set(sizes)) == 1 and names[1:] == inner and x.shape[names[0]] == len(sizes):
+        if (
+            len(set(sizes)) == 1
+            and names[1:] == inner
+            and x.shape[names[0]] == len(sizes)
+        ):
             return list(mtf.unstack(x, names[0]))
         name, begin, results = lowering.name(axes[axis], "split"), 0, []
         for value, size in zip(node.outputs, sizes):
@@ -197,7 +201,9 @@ def _parts(node: Node) -> list[_Part]:
     shape = node.inputs[0].shape
     if node.kind == "Slice":
         begins, sizes = constant(node, 1), node.outputs[0].shape
-        return [_Part(k, int(b), s, False) for k, (b, s) in enumerate(zip(begins, sizes))]
+        return [
+            _Part(k, int(b), s, False) for k, (b, s) in enumerate(zip(begins, sizes))
+        ]
     begins, ends, strides = (constant(node, k) for k in (1, 2, 3))
 
     def is_set(mask: str, k: int) -> bool:

@@ -160,9 +160,7 @@ def _convolve(
     window = dict(zip(names, taps))
     if node.kind == "Conv2DBackpropInput":
         sizes = {a: output.shape[k] for a, k in zip(names, _SPACE)}
-        return mtf.conv_transpose(
-            x, kernel, window, stride, padding, output_size=sizes
-        )
+        return mtf.conv_transpose(x, kernel, window, stride, padding, output_size=sizes)
     dilation = {a: int(node.attributes["dilations"][k]) for a, k in zip(names, _SPACE)}
     return mtf.conv(x, kernel, window, stride, padding, dilation, groups)
 

@@ -1,0 +1,163 @@
+"""A Keras model on a mesh."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf.errors import ArgumentError
+from meshtf.keras.step import TracedStep, signature_of
+from meshtf.keras.variables import OnMesh, put_on_mesh
+from meshtf.tensorflow_import.program_on_mesh import NamedProgram
+
+_KINDS = ("train", "test", "predict")
+
+
+def distribute(
+    model: Any, mesh: mtf.Mesh, names: Mapping[str, str] | None = None
+) -> DistributedModel:
+    """Runs a Keras model's batches on a mesh from now on.
+
+    `model.fit`, `evaluate`, `predict`, `train_on_batch` and the like work as before, with
+    the model's own `train_step`, loss, optimizer, metrics and callbacks. Dimensions have
+    names: "batch", "length", "heads", "vocab" and so on; `dimensions` of what is returned
+    lists them. The mesh's layout says which are sharded.
+
+    Args:
+        model: A Keras model.
+        mesh: Where it runs.
+        names: New names of dimensions, by their names.
+
+    Raises:
+        ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
+    """
+    if not isinstance(
+        getattr(model, "distribute_strategy", None), tf.distribute.Strategy
+    ):
+        raise ArgumentError(
+            f"mtf.keras.distribute takes a keras.Model on the TensorFlow backend, not "
+            f"{type(model).__name__}"
+        )
+    return DistributedModel(model, mesh, names or {})
+
+
+class DistributedModel:
+    """A Keras model whose batches run on a mesh.
+
+    Attributes:
+        model: The model.
+        mesh: The mesh.
+        names: New names of dimensions.
+        known_names: For each variable, by identity, the names of its dimensions: those of the
+            first trace stay.
+        variables: By identity of a Keras variable, the mesh's variable.
+    """
+
+    def __init__(self, model: Any, mesh: mtf.Mesh, names: Mapping[str, str]) -> None:
+        self.model = model
+        self.mesh = mesh
+        self.names = dict(names)
+        self.known_names: dict[int, list[str]] = {}
+        self.variables: dict[int, mtf.Variable] = {}
+        self._states: dict[int, OnMesh] = {}
+        self._steps: dict[Any, TracedStep] = {}
+        self._count = 0
+        # `compile` empties the attributes that the makers fill, so the makers are replaced.
+        for kind in _KINDS:
+            setattr(model, f"make_{kind}_function", self._maker(kind))
+            setattr(model, f"{kind}_function", None)
+
+    def step(self, method: str, batch: Any) -> TracedStep:
+        """Returns the step of a method of the model for a batch."""
+        key = (method, signature_of(batch))
+        if key not in self._steps:
+            self._steps[key] = TracedStep(self, method, batch)
+        return self._steps[key]
+
+    def state_of(self, key: int) -> OnMesh:
+        """Returns where a variable's value is newest, by the variable's identity."""
+        return self._states[key]
+
+    def adopt(self, named: NamedProgram) -> None:
+        """Puts a program's variables on the mesh, those that are not there."""
+        for key, value in named.program.on_entry.items():
+            if key in self.variables:
+                continue
+            keras_variable = value.variable
+            self.known_names[key] = named.names_of(value)
+            array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
+            shape = named.shape_of(value)
+
+            def initial(mesh: Any, shape: Any, name: str, x: np.ndarray = array) -> Any:
+                return mtf.asarray(mesh, x, shape)
+
+            variable = mtf.Variable(
+                self.mesh,
+                shape,
+                initial,
+                name=self._unused_name(keras_variable.path),
+                dtype=str(array.dtype),
+                trainable=bool(keras_variable.trainable),
+            )
+            self.variables[key] = variable
+            self._states[key] = put_on_mesh(keras_variable, variable)
+
+    def next_seed(self) -> mtf.Tensor:
+        """Returns the seed of the next step."""
+        self._count += 1
+        return mtf.asarray(self.mesh, np.int32(self._count), "")
+
+    def _forget(self, method: str) -> None:
+        """Forgets the steps of a method, which is traced again."""
+        self._steps = {k: step for k, step in self._steps.items() if k[0] != method}
+
+    def _unused_name(self, path: str) -> str:
+        taken = {v.name for v in self.variables.values()}
+        name = path.replace("/", ".")
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{path.replace('/', '.')}_{number}"
+        return name
+
+    def _maker(self, kind: str) -> Callable[..., None]:
+        model = self.model
+
+        def make(force: bool = False) -> Any:
+            # `compile` has emptied the attribute, or nothing has run yet.
+            if force or getattr(model, f"{kind}_function") is None:
+                self._forget(f"{kind}_step")
+                setattr(model, f"{kind}_function", self._runner(kind))
+            return getattr(model, f"{kind}_function")
+
+        return make
+
+    def _runner(self, kind: str) -> Callable[[Any], Any]:
+        """Returns what Keras calls with an iterator over batches (`predict`: with a list)."""
+        if self.model.run_eagerly:
+            raise ArgumentError(
+                "a model that is compiled with run_eagerly=True runs on no mesh: compile it "
+                "without"
+            )
+        method = f"{kind}_step"
+
+        def run(batches: Iterator[Any]) -> Any:
+            results, count = None, self.model.steps_per_execution
+            for batch in itertools.islice(batches, count):
+                results = self.step(method, batch)(batch)
+            if results is None:
+                raise StopIteration
+            return results
+
+        def predict(batches: list[Any]) -> Any:
+            results = [self.step(method, batch)(batch) for batch in batches]
+            if len(results) == 1:
+                return results[0]
+            return tf.nest.map_structure(lambda *xs: tf.concat(xs, 0), *results)
+
+        return predict if kind == "predict" else run

@@ -1,0 +1,150 @@
+"""A batch on a mesh: a model's own step, traced once for each signature of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf.errors import ArgumentError
+from meshtf.keras.marks import marked
+from meshtf.keras.variables import tracing
+from meshtf.tensorflow_import.graph.program import Program
+from meshtf.tensorflow_import.graph.reach import unreached
+from meshtf.tensorflow_import.graph.read import read_function
+from meshtf.tensorflow_import.program_on_mesh import NamedProgram
+
+if TYPE_CHECKING:
+    from meshtf.keras.distribute import DistributedModel
+
+
+class TracedStep:
+    """A step for batches of one signature.
+
+    Attributes:
+        program: What it does, with names.
+        function: The `mtf.function` that runs it.
+    """
+
+    def __init__(self, owner: DistributedModel, method: str, batch: Any) -> None:
+        """Traces a step.
+
+        Args:
+            owner: The distributed model.
+            method: The model's method: "train_step", "test_step" or "predict_step".
+            batch: A batch, whose shapes and types matter.
+        """
+        self._owner = owner
+        concrete, program = _trace(owner.model, method, batch)
+        self._structure = concrete.structured_outputs
+        self.program = NamedProgram(program, owner.names, owner.known_names)
+        owner.adopt(self.program)
+        self._outputs = [v for v in program.outputs if v.is_tensor]
+        self._states = [owner.state_of(key) for key in program.on_entry]
+        self._updated = [owner.state_of(key) for key in program.updates]
+        self.function = mtf.function(self._run, mesh=owner.mesh)
+
+    def __call__(self, batch: Any) -> Any:
+        """Runs the step, and returns what the model's method returns."""
+        for state in self._states:
+            state.to_mesh()
+        results = self.function(self._owner.next_seed(), *self.arguments(batch))
+        for state in self._updated:
+            state.changed_by_step()
+        values = [
+            x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
+            for x, v in zip(results, self._outputs)
+        ]
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+    def arguments(self, batch: Any) -> list[mtf.Tensor]:
+        """Returns the tensors of a batch with the step's names."""
+        named, mesh = self.program, self._owner.mesh
+        return [
+            mtf.asarray(
+                mesh,
+                np.asarray(x).reshape(named.sizes_of(value)),
+                named.shape_of(value),
+            )
+            for x, value in zip(tensors_of(batch), named.program.inputs)
+        ]
+
+    def _run(self, seed: mtf.Tensor, *inputs: mtf.Tensor) -> tuple[mtf.Tensor, ...]:
+        with mtf.seed(seed):
+            owner = self._owner
+            return tuple(self.program.run(owner.mesh, owner.variables, inputs))
+
+
+def signature_of(batch: Any) -> tuple[Any, ...]:
+    """Returns what makes two batches run the same traced step."""
+    return tuple((tuple(x.shape), x.dtype) for x in tensors_of(batch))
+
+
+def tensors_of(batch: Any) -> list[Any]:
+    """Returns the tensors of a batch."""
+    return [
+        x
+        for x in tf.nest.flatten(batch)
+        if x is not None and not isinstance(x, tf.experimental.Optional)
+    ]
+
+
+def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
+    """Returns a model's step as TensorFlow traced it, and its program.
+
+    A variable that the loss does not need is found in a first trace, and left out of the
+    second one, as Keras leaves it out.
+    """
+    unneeded: set[int] = set()
+    while True:
+        with tracing():
+            concrete, program = _trace_once(model, method, batch, unneeded)
+        if program.loss is None or not program.gradients:
+            return concrete, program
+        more = unreached(program)
+        if not more:
+            return concrete, program
+        unneeded |= more
+
+
+def _trace_once(
+    model: Any, method: str, batch: Any, unneeded: set[int]
+) -> tuple[Any, Program]:
+    optimizer = model.optimizer if method == "train_step" else None
+    if optimizer is not None and not optimizer.built and model.built:
+        optimizer.build(model.trainable_variables)
+    signature = tf.nest.map_structure(_spec_of, batch)
+    step = tf.function(lambda data: getattr(model, method)(data), autograph=False)
+    with marked(optimizer, unneeded) as marks:
+        concrete = step.get_concrete_function(signature)
+    if optimizer is not None and marks.gradients and marks.loss is None:
+        raise ArgumentError(
+            f"{type(model).__name__}.train_step gives the optimizer gradients of a loss that "
+            "was not passed to `optimizer.scale_loss`"
+        )
+    program = read_function(
+        concrete, variables_of(model), loss=marks.loss, gradients=marks.gradients
+    )
+    return concrete, program
+
+
+def variables_of(model: Any) -> Sequence[Any]:
+    """Returns a model's variables, those of its optimizer and of its metrics."""
+    found = [*model.variables, *model.metrics_variables]
+    if getattr(model, "optimizer", None) is not None:
+        found += model.optimizer.variables
+    return list({id(v): v for v in found}.values())
+
+
+def _spec_of(x: Any) -> Any:
+    if x is None or isinstance(x, tf.experimental.Optional):
+        return None
+    if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
+        raise ArgumentError(
+            f"a batch has a {type(x).__name__}: a mesh runs dense tensors; use "
+            "`to_tensor` or `tf.sparse.to_dense` in the dataset"
+        )
+    return tf.TensorSpec(x.shape, x.dtype)
