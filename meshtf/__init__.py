@@ -384,11 +384,8 @@ for _module in (checkpoints, decoding, layers, math, optimizers):
 explain_calls_of(globals(), __all__)
 
 
-# Imported when they are first used: they import Keras, or TensorFlow's readers of graphs.
-_LATE = {
-    "from_tensorflow": "meshtf.tensorflow_import",
-    "keras": "meshtf.keras",
-}
+# Imported when it is first used: it imports Keras.
+_LATE = {"keras": "meshtf.keras"}
 
 
 def __dir__() -> list[str]:

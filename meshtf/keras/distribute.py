@@ -6,20 +6,18 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-import meshtf as mtf
 from meshtf.errors import ArgumentError
+from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of
-from meshtf.keras.variables import OnMesh, put_on_mesh
-from meshtf.tensorflow_import.program_on_mesh import NamedProgram
+from meshtf.mesh import Mesh
 
 _KINDS = ("train", "test", "predict")
 
 
 def distribute(
-    model: Any, mesh: mtf.Mesh, names: Mapping[str, str] | None = None
+    model: Any, mesh: Mesh, names: Mapping[str, str] | None = None
 ) -> DistributedModel:
     """Runs a Keras model's batches on a mesh from now on.
 
@@ -51,22 +49,13 @@ class DistributedModel:
 
     Attributes:
         model: The model.
-        mesh: The mesh.
-        names: New names of dimensions.
-        known_names: For each variable, by identity, the names of its dimensions: those of the
-            first trace stay.
-        variables: By identity of a Keras variable, the mesh's variable.
+        placed: Its variables on the mesh.
     """
 
-    def __init__(self, model: Any, mesh: mtf.Mesh, names: Mapping[str, str]) -> None:
+    def __init__(self, model: Any, mesh: Mesh, names: Mapping[str, str]) -> None:
         self.model = model
-        self.mesh = mesh
-        self.names = dict(names)
-        self.known_names: dict[int, list[str]] = {}
-        self.variables: dict[int, mtf.Variable] = {}
-        self._states: dict[int, OnMesh] = {}
+        self.placed = PlacedVariables(mesh, names)
         self._steps: dict[Any, TracedStep] = {}
-        self._count = 0
         # `compile` empties the attributes that the makers fill, so the makers are replaced.
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", self._maker(kind))
@@ -76,54 +65,12 @@ class DistributedModel:
         """Returns the step of a method of the model for a batch."""
         key = (method, signature_of(batch))
         if key not in self._steps:
-            self._steps[key] = TracedStep(self, method, batch)
+            self._steps[key] = TracedStep(self.model, self.placed, method, batch)
         return self._steps[key]
-
-    def state_of(self, key: int) -> OnMesh:
-        """Returns where a variable's value is newest, by the variable's identity."""
-        return self._states[key]
-
-    def adopt(self, named: NamedProgram) -> None:
-        """Puts a program's variables on the mesh, those that are not there."""
-        for key, value in named.program.on_entry.items():
-            if key in self.variables:
-                continue
-            keras_variable = value.variable
-            self.known_names[key] = named.names_of(value)
-            array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
-            shape = named.shape_of(value)
-
-            def initial(mesh: Any, shape: Any, name: str, x: np.ndarray = array) -> Any:
-                return mtf.asarray(mesh, x, shape)
-
-            variable = mtf.Variable(
-                self.mesh,
-                shape,
-                initial,
-                name=self._unused_name(keras_variable.path),
-                dtype=str(array.dtype),
-                trainable=bool(keras_variable.trainable),
-            )
-            self.variables[key] = variable
-            self._states[key] = put_on_mesh(keras_variable, variable)
-
-    def next_seed(self) -> mtf.Tensor:
-        """Returns the seed of the next step."""
-        self._count += 1
-        return mtf.asarray(self.mesh, np.int32(self._count), "")
 
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""
         self._steps = {k: step for k, step in self._steps.items() if k[0] != method}
-
-    def _unused_name(self, path: str) -> str:
-        taken = {v.name for v in self.variables.values()}
-        name = path.replace("/", ".")
-        number = 1
-        while name in taken:
-            number += 1
-            name = f"{path.replace('/', '.')}_{number}"
-        return name
 
     def _maker(self, kind: str) -> Callable[..., None]:
         model = self.model

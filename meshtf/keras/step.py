@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-import meshtf as mtf
 from meshtf.errors import ArgumentError
+from meshtf.function.function import function
+from meshtf.graph import Tensor
 from meshtf.keras.marks import marked
+from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.variables import tracing
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.reach import unreached
 from meshtf.tensorflow_import.graph.read import read_function
-from meshtf.tensorflow_import.program_on_mesh import NamedProgram
-
-if TYPE_CHECKING:
-    from meshtf.keras.distribute import DistributedModel
+from meshtf.tensorflow_import.named_program import NamedProgram
 
 
 class TracedStep:
@@ -29,29 +29,32 @@ class TracedStep:
         function: The `mtf.function` that runs it.
     """
 
-    def __init__(self, owner: DistributedModel, method: str, batch: Any) -> None:
+    def __init__(
+        self, model: Any, placed: PlacedVariables, method: str, batch: Any
+    ) -> None:
         """Traces a step.
 
         Args:
-            owner: The distributed model.
+            model: The Keras model.
+            placed: Its variables on the mesh.
             method: The model's method: "train_step", "test_step" or "predict_step".
             batch: A batch, whose shapes and types matter.
         """
-        self._owner = owner
-        concrete, program = _trace(owner.model, method, batch)
+        self._placed = placed
+        concrete, program = _trace(model, method, batch)
         self._structure = concrete.structured_outputs
-        self.program = NamedProgram(program, owner.names, owner.known_names)
-        owner.adopt(self.program)
+        self.program = NamedProgram(program, placed.names, placed.known_names)
+        placed.adopt(self.program)
         self._outputs = [v for v in program.outputs if v.is_tensor]
-        self._states = [owner.state_of(key) for key in program.on_entry]
-        self._updated = [owner.state_of(key) for key in program.updates]
-        self.function = mtf.function(self._run, mesh=owner.mesh)
+        self._states = [placed.state_of(key) for key in program.on_entry]
+        self._updated = [placed.state_of(key) for key in program.updates]
+        self.function = function(self._run, mesh=placed.mesh)
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
         for state in self._states:
             state.to_mesh()
-        results = self.function(self._owner.next_seed(), *self.arguments(batch))
+        results = self.function(self._placed.next_seed(), *self.arguments(batch))
         for state in self._updated:
             state.changed_by_step()
         values = [
@@ -60,11 +63,11 @@ class TracedStep:
         ]
         return tf.nest.pack_sequence_as(self._structure, values)
 
-    def arguments(self, batch: Any) -> list[mtf.Tensor]:
+    def arguments(self, batch: Any) -> list[Tensor]:
         """Returns the tensors of a batch with the step's names."""
-        named, mesh = self.program, self._owner.mesh
+        named, mesh = self.program, self._placed.mesh
         return [
-            mtf.asarray(
+            asarray(
                 mesh,
                 np.asarray(x).reshape(named.sizes_of(value)),
                 named.shape_of(value),
@@ -72,10 +75,10 @@ class TracedStep:
             for x, value in zip(tensors_of(batch), named.program.inputs)
         ]
 
-    def _run(self, seed: mtf.Tensor, *inputs: mtf.Tensor) -> tuple[mtf.Tensor, ...]:
-        with mtf.seed(seed):
-            owner = self._owner
-            return tuple(self.program.run(owner.mesh, owner.variables, inputs))
+    def _run(self, run_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        with seed(run_seed):
+            placed = self._placed
+            return tuple(self.program.run(placed.mesh, placed.variables, inputs))
 
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
@@ -104,10 +107,10 @@ def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
             concrete, program = _trace_once(model, method, batch, unneeded)
         if program.loss is None or not program.gradients:
             return concrete, program
-        more = unreached(program)
-        if not more:
+        extra_variables = unreached(program)
+        if not extra_variables:
             return concrete, program
-        unneeded |= more
+        unneeded |= extra_variables
 
 
 def _trace_once(
@@ -133,10 +136,10 @@ def _trace_once(
 
 def variables_of(model: Any) -> Sequence[Any]:
     """Returns a model's variables, those of its optimizer and of its metrics."""
-    found = [*model.variables, *model.metrics_variables]
+    variables = [*model.variables, *model.metrics_variables]
     if getattr(model, "optimizer", None) is not None:
-        found += model.optimizer.variables
-    return list({id(v): v for v in found}.values())
+        variables += model.optimizer.variables
+    return list({id(v): v for v in variables}.values())
 
 
 def _spec_of(x: Any) -> Any:

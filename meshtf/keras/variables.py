@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-import meshtf as mtf
 from meshtf.errors import TraceWarning
+from meshtf.runtime.variable import Variable
 
 
 class OnMesh:
@@ -34,7 +34,7 @@ class OnMesh:
     read_by_traces = False
     _tracing = False
 
-    def __init__(self, host: tf.Variable, variable: mtf.Variable) -> None:
+    def __init__(self, host: tf.Variable, variable: Variable) -> None:
         self.host = host
         self.variable = variable
         self.mesh_is_newer = False
@@ -62,7 +62,8 @@ class OnMesh:
 
     def changed_by_host(self) -> None:
         """Notes that the host has assigned to it."""
-        self.host_is_newer, self.mesh_is_newer = True, False
+        self.host_is_newer = True
+        self.mesh_is_newer = False
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def tracing() -> Iterator[None]:
         OnMesh._tracing = before
 
 
-def put_on_mesh(keras_variable: Any, variable: mtf.Variable) -> OnMesh:
+def put_on_mesh(keras_variable: Any, variable: Variable) -> OnMesh:
     """Makes a Keras variable one whose value is that of a mesh's variable."""
     with tracing():
         host = keras_variable.value

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import meshtf as mtf
+from meshtf.graph import Tensor, gradients
+from meshtf.mesh import Mesh
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.shapes.reshape import rename, transpose
+from meshtf.ops.variables.fill import full, zeros
+from meshtf.runtime.storage.asarray import constant
+from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, flat
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
@@ -25,7 +31,7 @@ class Lowering:
         analysis: Its dimensions.
         mesh: Where it runs.
         renamed: How many operands are renamed.
-        whole: By kind, how many operations run whole.
+        whole: By kind, how many operations run replicated.
         drawn: How many random draws there were.
     """
 
@@ -34,9 +40,9 @@ class Lowering:
         program: Program,
         analysis: Analysis,
         names: Mapping[Atom, str],
-        mesh: mtf.Mesh,
+        mesh: Mesh,
         rules: Mapping[str, Rule],
-        variables: Mapping[int, mtf.Variable],
+        variables: Mapping[int, Variable],
     ) -> None:
         """Prepares a run.
 
@@ -52,7 +58,7 @@ class Lowering:
         self.analysis = analysis
         self.mesh = mesh
         self.renamed = 0
-        self.whole: collections.Counter[str] = collections.Counter()
+        self.replicated: collections.Counter[str] = collections.Counter()
         self.drawn = 0
         self._names = names
         self._rules = rules
@@ -60,7 +66,7 @@ class Lowering:
         self._tensors: dict[int, Any] = {}
         self._gradients_of = {id(value) for value, _ in program.gradients}
 
-    def run(self, inputs: Sequence[mtf.Tensor]) -> list[mtf.Tensor]:
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the program, updates its variables, and returns its outputs: their dimensions
         are the atoms of their axes, in order.
         """
@@ -110,13 +116,13 @@ class Lowering:
         if array.size == 1:
             return array.item()
         sizes = [atom.size for atom in self.analysis.atoms_of(value)]
-        return mtf.constant(self.mesh, array.reshape(sizes), self.shape(value))
+        return constant(self.mesh, array.reshape(sizes), self.shape(value))
 
-    def tensor(self, value: Value) -> mtf.Tensor:
+    def tensor(self, value: Value) -> Tensor:
         """Returns a value as a tensor, numbers as well."""
         x = self.value(value)
         if isinstance(x, (bool, int, float)):
-            return mtf.constant(self.mesh, x, dtype=value.dtype.name)
+            return constant(self.mesh, x, dtype=value.dtype.name)
         return x
 
     def axes(self, value: Value) -> Axes:
@@ -127,7 +133,7 @@ class Lowering:
         """Returns the names of atoms."""
         return [self._names[atom] for atom in flat(atoms)]
 
-    def name(self, atoms: Sequence[Atom], what: str) -> str:
+    def name(self, atoms: Sequence[Atom], label: str) -> str:
         """Returns the name of an axis that must be one dimension.
 
         Raises:
@@ -135,7 +141,7 @@ class Lowering:
         """
         names = self.names(atoms)
         if len(names) != 1:
-            raise NoRule(f"{what} of {' x '.join(names) or 'a dimension of size 1'}")
+            raise NoRule(f"{label} of {' x '.join(names) or 'a dimension of size 1'}")
         return names[0]
 
     def names_of(self, value: Value) -> list[str]:
@@ -159,28 +165,28 @@ class Lowering:
         x, pairs = self.value(value), {}
         if isinstance(x, (bool, int, float)):
             return x
-        for have, want in zip(self.axes(value), axes):
-            if have and want is not None:
-                old, new = self.names(have), self.names(want)
+        for have, expected in zip(self.axes(value), axes):
+            if have and expected is not None:
+                old, new = self.names(have), self.names(expected)
                 if len(old) != len(new):
                     raise NoRule(f"the factors {old} and {new} of one dimension meet")
                 pairs |= {a: b for a, b in zip(old, new) if a != b}
         self.renamed += bool(pairs)
-        return mtf.rename(x, pairs) if pairs else x
+        return rename(x, pairs) if pairs else x
 
-    def full(self, value: Value, axes: Sequence[Any], like: Value) -> mtf.Tensor:
+    def full(self, value: Value, axes: Sequence[Any], like: Value) -> Tensor:
         """Returns a value with all dimensions of another one, in their order: what broadcasts
         is broadcast.
         """
         x = self.aligned(value, axes)
         if isinstance(x, (bool, int, float)):
-            return mtf.full(self.mesh, self.shape(like), x, like.dtype.name)
+            return full(self.mesh, self.shape(like), x, like.dtype.name)
         names = self.names_of(like)
         if set(x.shape.names) != set(names):
-            x = mtf.broadcast(x, self.shape(like))
-        return mtf.transpose(x, names) if list(x.shape.names) != names else x
+            x = broadcast(x, self.shape(like))
+        return transpose(x, names) if list(x.shape.names) != names else x
 
-    def named_as(self, x: mtf.Tensor, value: Value) -> mtf.Tensor:
+    def named_as(self, x: Tensor, value: Value) -> Tensor:
         """Returns a tensor, whose dimensions are those of a value in order, with the value's
         names.
         """
@@ -188,25 +194,25 @@ class Lowering:
 
     def _run_node(self, node: Node) -> Any:
         rule = self._rules.get(node.kind)
-        if id(node) not in self.analysis.whole and rule is not None:
+        if id(node) not in self.analysis.replicated and rule is not None:
             try:
                 return rule(self, node)
             except NoRule:
                 pass
-        self.whole[node.kind] += 1
-        return self._rules["whole"](self, node)
+        self.replicated[node.kind] += 1
+        return self._rules["replicated"](self, node)
 
     def _compute_gradients(self) -> None:
         """Computes the gradients that the program uses, when the first one is read."""
         loss = self.tensor(self.program.loss)
         variables = [self._variables[id(v)] for _, v in self.program.gradients]
-        gradients = mtf.gradients([loss], variables)
-        for (value, _), x in zip(self.program.gradients, gradients):
+        results = gradients([loss], variables)
+        for (value, _), x in zip(self.program.gradients, results):
             if x is None:
-                x = mtf.zeros(self.mesh, self.shape(value), value.dtype.name)
+                x = zeros(self.mesh, self.shape(value), value.dtype.name)
             self._tensors[id(value)] = self.named_as(x, value)
 
 
-def _renamed_to(x: mtf.Tensor, names: Sequence[str]) -> mtf.Tensor:
+def _renamed_to(x: Tensor, names: Sequence[str]) -> Tensor:
     pairs = {a: b for a, b in zip(x.shape.names, names) if a != b}
-    return mtf.rename(x, pairs) if pairs else x
+    return rename(x, pairs) if pairs else x

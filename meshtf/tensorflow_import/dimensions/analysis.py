@@ -31,7 +31,7 @@ Rule = Callable[["Analysis", Node], None]
 
 
 class NoRule(Exception):
-    """An operation, or this form of it, has no rule: it runs whole."""
+    """An operation, or this form of it, has no rule: it runs replicated."""
 
 
 class Analysis:
@@ -41,7 +41,7 @@ class Analysis:
         program: The program.
         renames: For each operand that an operation sees with another name: the node and the
             two atoms.
-        whole: By the node's identity, why an operation runs whole, on gathered operands.
+        whole: By the node's identity, why an operation runs replicated, on gathered operands.
         sites: Kinds of places where an operation's result would have a name twice.
     """
 
@@ -62,9 +62,9 @@ class Analysis:
         """
         self.program = program
         self.renames: list[tuple[Node, Atom, Atom]] = []
-        self.whole: dict[int, str] = {}
+        self.replicated: dict[int, str] = {}
         self.sites: set[Any] = set()
-        self.halves: dict[Axis, Axis] = {}
+        self.outer_factors: dict[Axis, Axis] = {}
         self.values: list[Value] = []
         self._axes: dict[int, Axes] = {}
         self._rules = rules
@@ -88,7 +88,7 @@ class Analysis:
                     raise NoRule(f"{node.kind} has no rule")
                 rule(self, node)
             except NoRule as error:
-                self.whole[id(node)] = str(error)
+                self.replicated[id(node)] = str(error)
                 for value in node.outputs:
                     self.of(value)
 
@@ -152,12 +152,12 @@ class Analysis:
         Raises:
             NoRule: Their factors do not fit.
         """
-        xs, ys, same = flat(first), flat(second), True
+        xs, ys, equal = flat(first), flat(second), True
         while xs and ys:
             a, b = xs[0].now, ys[0].now
             if a.size == b.size:
                 if not join(a, b):
-                    same = False
+                    equal = False
                     self.renames.append((self._node, a, b))
                     if a.copy_of is None and (
                         b.copy_of is None or b.copy_of.now is not a
@@ -172,7 +172,7 @@ class Analysis:
                 raise NoRule("two factorings of one dimension meet")
         if xs or ys:
             raise NoRule("dimensions of different sizes meet")
-        return same
+        return equal
 
     def unify_all(self, first: Axes, second: Axes) -> None:
         """Unifies axes one by one, but for those of size 1 in either."""
@@ -225,11 +225,11 @@ class Analysis:
 
     def all_atoms(self) -> list[Atom]:
         """Returns each atom of the program's values once."""
-        found = {}
+        atoms = {}
         for value in self.values:
             for axis in self._axes[id(value)]:
-                found |= {id(atom): atom for atom in flat(axis)}
-        return list(found.values())
+                atoms |= {id(atom): atom for atom in flat(axis)}
+        return list(atoms.values())
 
     def _without_doubles(self, axes: Sequence[Axis]) -> Axes:
         axes = [tuple(flat(axis)) for axis in axes]

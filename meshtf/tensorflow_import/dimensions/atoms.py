@@ -28,7 +28,7 @@ class Atom:
         copy_of: The atom that it is a second name of.
     """
 
-    __slots__ = ("size", "hints", "relative", "copy_of", "_up", "_parts", "_foes")
+    __slots__ = ("size", "hints", "relative", "copy_of", "_up", "_factors", "_foes")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -36,7 +36,7 @@ class Atom:
         self.relative: Atom | None = None
         self.copy_of: Atom | None = None
         self._up: Atom | None = None
-        self._parts: list[Atom] | None = None
+        self._factors: list[Atom] | None = None
         self._foes: set[Atom] = set()
 
     @property
@@ -65,14 +65,14 @@ Axes = list[Axis]
 
 def flat(atoms: Iterable[Atom]) -> list[Atom]:
     """Returns what atoms have become: unions and parts are followed."""
-    found = []
+    results = []
     for atom in atoms:
         atom = atom.now
-        if atom._parts is None:
-            found.append(atom)
+        if atom._factors is None:
+            results.append(atom)
         else:
-            found += flat(atom._parts)
-    return found
+            results += flat(atom._factors)
+    return results
 
 
 def make_foes(atoms: Sequence[Atom]) -> None:
@@ -106,15 +106,15 @@ def join(a: Atom, b: Atom) -> bool:
 def split(atom: Atom, sizes: Sequence[int]) -> list[Atom]:
     """Splits an atom into factors, the outer one first."""
     atom = atom.now
-    parts = [Atom(size) for size in sizes]
-    atom._parts = parts
-    for k, part in enumerate(parts):
+    factors = [Atom(size) for size in sizes]
+    atom._factors = factors
+    for k, factor in enumerate(factors):
         for (trust, name), count in atom.hints.items():
-            part.hint(trust, f"{name}_{k}", count)
+            factor.hint(trust, f"{name}_{k}", count)
         for foe in atom._foes:
-            foe._foes.add(part)
-            part._foes.add(foe)
+            foe._foes.add(factor)
+            factor._foes.add(foe)
     for foe in atom._foes:
         foe._foes.discard(atom)
-    make_foes(parts)
-    return parts
+    make_foes(factors)
+    return factors

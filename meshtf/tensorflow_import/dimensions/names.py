@@ -19,10 +19,10 @@ def name_dimensions(analysis: Analysis) -> dict[Atom, str]:
     users: dict[str, list[Atom]] = collections.defaultdict(list)
     for atom in sorted(atoms, key=_trust):
         stem = base.get(atom, f"n{atom.size}")
-        number, name = 1, stem
+        index, name = 1, stem
         while _clashes(atom, users[name], foes):
-            number += 1
-            name = f"{stem}_{number}"
+            index += 1
+            name = f"{stem}_{index}"
         users[name].append(atom)
         names[atom] = name
     return names
@@ -34,14 +34,14 @@ def _foes(analysis: Analysis) -> dict[Atom, set[Atom]]:
     for node in analysis.program.all_nodes():
         if node.bodies:
             continue
-        here = {
+        neighbours = {
             atom
             for value in [*node.inputs, *node.outputs]
             if analysis.is_met(value)
             for atom in analysis.atoms_of(value)
         }
-        for atom in here:
-            foes[atom] |= here
+        for atom in neighbours:
+            foes[atom] |= neighbours
     return foes
 
 
@@ -62,9 +62,9 @@ def _bases(atoms: list[Atom]) -> dict[Atom, str]:
             if atom.copy_of is not None:
                 prefix = "memory_"
             if source is not None:
-                found = flat([source])
-                if len(found) == 1 and found[0] in base:
-                    base[atom] = prefix + base[found[0]]
+                atoms_now = flat([source])
+                if len(atoms_now) == 1 and atoms_now[0] in base:
+                    base[atom] = prefix + base[atoms_now[0]]
     return base
 
 

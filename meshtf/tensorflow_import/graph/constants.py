@@ -46,8 +46,11 @@ def _known(values: list[Value]) -> bool:
 
 
 def _of_shape(kind: str, shape: tuple[int, ...], dtype: tf.DType) -> np.ndarray:
-    numbers = {"Size": math.prod(shape), "Rank": len(shape)}.get(kind, shape)
-    return np.asarray(numbers, dtype.as_numpy_dtype)
+    if kind == "Size":
+        shape = math.prod(shape)
+    elif kind == "Rank":
+        shape = len(shape)
+    return np.asarray(shape, dtype.as_numpy_dtype)
 
 
 def _can_fold(node: Node) -> bool:

@@ -56,22 +56,24 @@ class Library:
             for argument, tensor in zip(function.signature.input_arg, inputs)
         }
         for node in _in_order(function.node_def):
-            wanted = [tensors[name] for name in node.input if not name.startswith("^")]
+            required = [
+                tensors[name] for name in node.input if not name.startswith("^")
+            ]
             if node.op in CALLS and node.attr["f"].func.name in self._functions:
                 callee = self._functions[node.attr["f"].func.name]
                 with tf.name_scope(_scope(node.name)):
-                    results = self._emit(graph, callee, wanted)
+                    results = self._emit(graph, callee, required)
                 for k, tensor in enumerate(results):
                     tensors[f"{node.name}:output:{k}"] = tensor
                 continue
             operation = graph.create_op(
                 node.op,
-                wanted,
+                required,
                 attrs=dict(node.attr.items()),
                 name=_scope(node.name),
             )
             if node.op in ("While", "StatelessWhile"):
-                for tensor, entry in zip(operation.outputs, wanted):
+                for tensor, entry in zip(operation.outputs, required):
                     tensor.set_shape(entry.shape)
             for name, tensor in _named_outputs(operation):
                 tensors[f"{node.name}:{name}"] = tensor

@@ -61,13 +61,15 @@ def _python_names(kind: str, names: tuple[str, ...]) -> list[str]:
     """Returns what `tf.raw_ops` calls the arguments of a kind: a few have other names there
     ("axis" for "reduction_indices"), in the same order.
     """
-    theirs = inspect.signature(getattr(tf.raw_ops, kind)).parameters
-    others = iter([n for n in theirs if n not in names and n != "name"])
-    return [name if name in theirs else next(others) for name in names]
+    signature = inspect.signature(getattr(tf.raw_ops, kind))
+    theirs = list(signature.parameters)
+    theirs.remove("name")
+    renamed = iter([name for name in theirs if name not in names])
+    return [name if name in theirs else next(renamed) for name in names]
 
 
 def can_run_alone(node: Node) -> bool:
-    """Whether a node can run whole, as one TensorFlow operation: it has no state, no bodies
+    """Whether a node can run replicated, as one TensorFlow operation: it has no state, no bodies
     and only tensors of numbers.
     """
     return (
@@ -87,11 +89,11 @@ def definition_of(kind: str) -> Any:
     """
     with tf.Graph().as_default():
         x, index = tf.zeros([1]), tf.zeros([], tf.int32)
-        made = {
+        output = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
             "GatherV2": lambda: tf.raw_ops.GatherV2(
                 params=x, indices=index, axis=index
             ),
         }[kind]()
-        return made.op.op_def
+        return output.op.op_def

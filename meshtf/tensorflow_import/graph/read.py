@@ -50,25 +50,25 @@ def read_function(
             places are listed.
     """
     reader = _Reader(function, variables)
-    given = reader.arguments(function)
+    arguments = reader.arguments(function)
     marks = {t.ref(): variable for t, variable in gradients}
     outputs = reader.walk(
-        function.graph, function.inputs, given, function.outputs, marks
+        function.graph, function.inputs, arguments, function.outputs, marks
     )
     reader.refuse()
-    wanted = [
+    marked_gradients = [
         (reader.marked[t.ref()], v) for t, v in gradients if t.ref() in reader.marked
     ]
     program = Program(
-        inputs=[v for v in given if v.kind == "input"],
+        inputs=[v for v in arguments if v.kind == "input"],
         outputs=outputs,
         nodes=reader.nodes,
         on_entry=reader.state.on_entry,
         updates=reader.state.updates(),
         loss=None if loss is None else reader.values[loss.ref()],
-        gradients=wanted,
+        gradients=marked_gradients,
     )
-    for _, variable in wanted:
+    for _, variable in marked_gradients:
         reader.state.entry_of(variable)
     prune(program)
     return program
@@ -105,7 +105,8 @@ class _Reader:
                 if value.variable is not None:
                     value.shape = tuple(value.variable.shape)
             else:
-                value.kind, value.constant = "constant", outer.numpy()
+                value.kind = "constant"
+                value.constant = outer.numpy()
             values.append(value)
         return values
 
@@ -113,13 +114,13 @@ class _Reader:
         self,
         graph: tf.Graph,
         parameters: Sequence[tf.Tensor],
-        given: Sequence[Value],
+        arguments: Sequence[Value],
         results: Sequence[tf.Tensor],
         marks: Mapping[Any, Any],
         prefix: str = "",
     ) -> list[Value]:
         """Reads a graph's operations, and returns the values of its results."""
-        values = {p.ref(): v for p, v in zip(parameters, given)}
+        values = {p.ref(): v for p, v in zip(parameters, arguments)}
         if not prefix:
             self.values = values
         for operation in graph.get_operations():
@@ -128,7 +129,7 @@ class _Reader:
                 continue
             if any(t in marks for t in outputs):
                 variable = marks[outputs[0]]
-                made = [
+                produced = [
                     Value(
                         tuple(variable.shape),
                         tf.as_dtype(variable.dtype),
@@ -137,11 +138,11 @@ class _Reader:
                         variable=variable,
                     )
                 ]
-                self.marked[outputs[0]] = made[0]
+                self.marked[outputs[0]] = produced[0]
             else:
                 inputs = [values[t.ref()] for t in operation.inputs]
-                made = self._read(operation, inputs, prefix + operation.name)
-            values.update(zip(outputs, made))
+                produced = self._read(operation, inputs, prefix + operation.name)
+            values.update(zip(outputs, produced))
         return [values[t.ref()] for t in results]
 
     def _read(
@@ -199,39 +200,41 @@ class _Reader:
             node.bodies[name] = self._body(
                 function, node.inputs[first:], variables, f"{node.path}/{name}"
             )
-        node.inputs = [*node.inputs, *(self.state.read(v) for v in variables)]
+        node.inputs.extend([self.state.read(v) for v in variables])
         bodies = [b for name, b in node.bodies.items() if name != "cond"]
-        own = len(node.outputs)
+        count = len(node.outputs)
         for value, result in zip(node.outputs, bodies[0].outputs):
             value.shape = value.shape if is_known(value) else result.shape
             value.items = result.items
         for k, variable in enumerate(variables):
             entry = self.state.entry_of(variable)
             node.outputs.append(Value(entry.shape, entry.dtype, node.path))
-            if any(b.outputs[own + k] is not _entry_of(b, variable) for b in bodies):
+            if any(b.outputs[count + k] is not _entry_of(b, variable) for b in bodies):
                 self.state.assign(variable, node.outputs[-1])
         self.nodes.append(node)
-        return node.outputs[:own]
+        return node.outputs[:count]
 
     def _body(
-        self, function: str, given: Sequence[Value], variables: list[Any], path: str
+        self, function: str, arguments: Sequence[Value], variables: list[Any], path: str
     ) -> Body:
         graph, parameters, results = self.library.graph_of(
-            function, [_tensor_shape(v) for v in given]
+            function, [_tensor_shape(v) for v in arguments]
         )
         inputs = [
             Value(v.shape, v.dtype, path, None, "carried", v.variable, v.items)
-            for v in given
+            for v in arguments
         ]
         outer, outer_nodes = self.state, self.nodes
-        self.state, self.nodes = State(), []
+        self.state = State()
+        self.nodes = []
         entries = [self.state.entry_of(v) for v in variables]
         outputs = self.walk(graph, parameters, inputs, results, {}, path + "/")
         outputs += [self.state.read(v) for v in variables]
         body = Body([*inputs, *entries], outputs, self.nodes)
         for value in entries:
             value.kind = "carried"
-        self.state, self.nodes = outer, outer_nodes
+        self.state = outer
+        self.nodes = outer_nodes
         return body
 
     def _read_variable(self, operation, inputs, path) -> list[Value]:

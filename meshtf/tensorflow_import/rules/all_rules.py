@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from meshtf.tensorflow_import.rules import (
+from meshtf.tensorflow_import.rules.compute import (
     elementwise,
-    gathers,
-    lists,
-    loops,
     products,
     random,
     reductions,
-    shapes,
-    slices,
     windows,
 )
+from meshtf.tensorflow_import.rules.control import lists, loops
+from meshtf.tensorflow_import.rules.layout import gathers, reshapes, slices
 from meshtf.tensorflow_import.rules.table import RULES, Rule
 
 _MODULES = (
@@ -24,7 +21,7 @@ _MODULES = (
     products,
     random,
     reductions,
-    shapes,
+    reshapes,
     slices,
     windows,
 )

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
 
 
-class Rule(Protocol):
+class Rule:
     """What an operation says of its dimensions, and what it is in named operations.
 
-    Both methods raise `NoRule` for a form that must run whole.
+    Both methods raise `NoRule` for a form that must run replicated.
     """
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         """Says which axes of the operands and results are the same."""
+        raise NotImplementedError
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         """Returns the outputs, as named tensors."""
+        raise NotImplementedError
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(*kinds: str) -> Callable[[type], type]:
+def rule(*kinds: str) -> Callable[[type[Rule]], type[Rule]]:
     """Enters a class as the rule of some kinds of operations."""
 
-    def enter(cls: type) -> type:
-        RULES.update(dict.fromkeys(kinds, cls))
+    def enter(cls: type[Rule]) -> type[Rule]:
+        RULES.update(dict.fromkeys(kinds, cls()))
         return cls
 
     return enter

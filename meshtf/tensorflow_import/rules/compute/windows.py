@@ -7,23 +7,30 @@ from typing import Any
 
 import tensorflow as tf
 
-import meshtf as mtf
+from meshtf.graph import Tensor
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.ops.shapes.reshape import rename
+from meshtf.ops.windows.convolution import conv, conv_transpose
+from meshtf.ops.windows.pooling import avg_pool, max_pool
+from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import flat
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.table import rule
+from meshtf.tensorflow_import.rules.table import Rule, rule
 
 # Axes of an image's rows and columns.
 _SPACE = (1, 2)
 
 
 @rule("AvgPool", "Conv2D", "Conv2DBackpropInput", "DepthwiseConv2dNative", "MaxPool")
-class Window:
+class Window(Rule):
     """A window that slides over rows and columns."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         if node.attributes.get("data_format", b"NHWC") != b"NHWC":
             raise NoRule("images whose channels come first")
         image, output = _image(node), node.outputs[0]
@@ -42,8 +49,7 @@ class Window:
         else:
             _convolution(analysis, node, space)
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         image, output = _image(node), node.outputs[0]
         x, axes = lowering.tensor(image), lowering.axes(image)
         result = lowering.axes(output)
@@ -61,50 +67,48 @@ class Window:
         if node.kind.endswith("Pool"):
             sizes = [node.attributes["ksize"][k] for k in _SPACE]
             window = "; ".join(f"{a}:{size}" for a, size in zip(names, sizes))
-            pool = mtf.max_pool if node.kind == "MaxPool" else mtf.avg_pool
+            pool = max_pool if node.kind == "MaxPool" else avg_pool
             y = pool(x, window, stride, padding)
         else:
             y = _convolve(lowering, node, x, names, stride, padding)
         gone = [a for a, k in zip(names, _SPACE) if not result[k]]
         if gone:
-            y = mtf.reduce_sum(y, gone)
+            y = reduce_sum(y, gone)
         pairs = {
             a: lowering.name(result[k], "a window")
             for a, k in zip(names, _SPACE)
             if result[k]
         }
         pairs = {a: b for a, b in pairs.items() if a != b}
-        return mtf.rename(y, pairs) if pairs else y
+        return rename(y, pairs) if pairs else y
 
 
 @rule("ResizeBilinear", "ResizeNearestNeighbor")
-class Resize:
+class Resize(Rule):
     """Rows and columns apart: each is a product with a constant matrix."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         x, output = analysis.of(node.inputs[0]), node.outputs[0]
         analysis.set(
             output, [analysis.resized(a, size) for a, size in zip(x, output.shape)]
         )
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         source, output = node.inputs[0], node.outputs[0]
         x, axes = lowering.tensor(source), lowering.axes(source)
         if node.kind == "ResizeBilinear":
-            x = mtf.cast(x, "float32")
+            x = cast(x, "float32")
         for k in _SPACE:
             old = lowering.name(axes[k], "resize")
             new = lowering.name(lowering.axes(output)[k], "resize")
             matrix = _resize_matrix(node, source.shape[k], output.shape[k], source)
-            weights = mtf.constant(
+            weights = constant(
                 lowering.mesh,
                 matrix.numpy(),
                 f"resized:{output.shape[k]}; {old}:{source.shape[k]}",
             )
             names = ["resized" if name == old else name for name in x.shape.names]
-            x = mtf.rename(mtf.einsum([x, weights], names), "resized", new)
+            x = rename(einsum([x, weights], names), "resized", new)
         return x
 
 
@@ -123,22 +127,22 @@ def _convolution(analysis: Analysis, node: Node, space: Sequence[Any]) -> None:
     if groups == 1:
         analysis.unify_all([x[3]], [kernel[2]])
         return
-    parts = (*analysis.new(groups), *analysis.new(inner))
-    analysis.unify(parts, x[3])
+    factors = (*analysis.new(groups), *analysis.new(inner))
+    analysis.unify(factors, x[3])
     if inner > 1:
-        analysis.unify(flat(parts)[1:], kernel[2])
+        analysis.unify(flat(factors)[1:], kernel[2])
     outer = analysis.new(node.outputs[0].shape[3] // groups)
-    analysis.unify((*flat(parts)[:1], *outer), kernel[3])
+    analysis.unify((*flat(factors)[:1], *outer), kernel[3])
 
 
 def _convolve(
     lowering: Lowering,
     node: Node,
-    x: mtf.Tensor,
+    x: Tensor,
     names: Sequence[str],
     stride: dict[str, int],
     padding: str,
-) -> mtf.Tensor:
+) -> Tensor:
     filters, image, output = node.inputs[1], _image(node), node.outputs[0]
     channels = lowering.axes(image)[3]
     result = lowering.axes(output)[3]
@@ -160,17 +164,17 @@ def _convolve(
     window = dict(zip(names, taps))
     if node.kind == "Conv2DBackpropInput":
         sizes = {a: output.shape[k] for a, k in zip(names, _SPACE)}
-        return mtf.conv_transpose(x, kernel, window, stride, padding, output_size=sizes)
+        return conv_transpose(x, kernel, window, stride, padding, output_size=sizes)
     dilation = {a: int(node.attributes["dilations"][k]) for a, k in zip(names, _SPACE)}
-    return mtf.conv(x, kernel, window, stride, padding, dilation, groups)
+    return conv(x, kernel, window, stride, padding, dilation, groups)
 
 
-def _with_ones(x: mtf.Tensor, names: Sequence[str]) -> mtf.Tensor:
+def _with_ones(x: Tensor, names: Sequence[str]) -> Tensor:
     """Returns a tensor with more dimensions, of size 1."""
     if not names:
         return x
     ones = [f"{name}:1" for name in names]
-    return mtf.broadcast(x, "; ".join(ones + [f"{d.name}:{d.size}" for d in x.shape]))
+    return broadcast(x, "; ".join(ones + [f"{d.name}:{d.size}" for d in x.shape]))
 
 
 def _resize_matrix(node: Node, old: int, new: int, source: Value) -> tf.Tensor:

@@ -1,4 +1,6 @@
-"""Operations that run whole: as one TensorFlow operation on each device, on gathered operands."""
+"""Operations that run replicated: each device runs the TensorFlow operation on gathered
+operands.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 
-import meshtf as mtf
 from meshtf.errors import ArgumentError
+from meshtf.ops.shapes.reshape import transpose
+from meshtf.ops.slicewise.slicewise import slicewise
+from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.graph.raw_ops import can_run_alone, run_operation
 from meshtf.tensorflow_import.lowering import Lowering
 
 
-def run_whole(lowering: Lowering, node: Node) -> Any:
+def run_replicated(lowering: Lowering, node: Node) -> Any:
     """Returns the results of a node, run as the TensorFlow operation that it is.
 
     Raises:
@@ -28,12 +32,12 @@ def run_whole(lowering: Lowering, node: Node) -> Any:
     tensors = []
     for value in fed:
         x = lowering.tensor(value)
-        tensors.append(mtf.transpose(x, lowering.names_of(value)))
+        tensors.append(transpose(x, lowering.names_of(value)))
 
     def run(*arguments: tf.Tensor) -> Any:
-        given = iter(arguments)
+        fed_tensors = iter(arguments)
         inputs = [
-            tf.reshape(next(given), v.shape)
+            tf.reshape(next(fed_tensors), v.shape)
             if v.constant is None
             else tf.constant(v.constant, v.dtype)
             for v in node.inputs
@@ -50,8 +54,8 @@ def run_whole(lowering: Lowering, node: Node) -> Any:
     if not tensors:
         return run_of_nothing(lowering, run, shapes)
     if len(shapes) == 1:
-        return mtf.slicewise(run, tensors, shapes=shapes[0], dtypes=dtypes[0])
-    return mtf.slicewise(run, tensors, shapes=shapes, dtypes=dtypes)
+        return slicewise(run, tensors, shapes=shapes[0], dtypes=dtypes[0])
+    return slicewise(run, tensors, shapes=shapes, dtypes=dtypes)
 
 
 def run_of_nothing(lowering: Lowering, run: Any, shapes: list[str]) -> Any:
@@ -59,4 +63,4 @@ def run_of_nothing(lowering: Lowering, run: Any, shapes: list[str]) -> Any:
     with tf.init_scope():
         results = run()
     results = results if isinstance(results, list) else [results]
-    return [mtf.constant(lowering.mesh, x.numpy(), s) for x, s in zip(results, shapes)]
+    return [constant(lowering.mesh, x.numpy(), s) for x, s in zip(results, shapes)]

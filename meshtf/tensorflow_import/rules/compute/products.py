@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import meshtf as mtf
+from meshtf.ops.linear.einsum import einsum
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.table import rule
+from meshtf.tensorflow_import.rules.table import Rule, rule
 
 _MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
 # How much a name is trusted that an operation gives.
@@ -18,11 +18,10 @@ _BY_ROLE = 1
 
 
 @rule("Einsum", *_MATMULS)
-class Product:
+class Product(Rule):
     """An einsum of one or two operands: a letter stands for one dimension."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         operands = [analysis.of(v) for v in node.inputs]
         *letters, result = _equation(node, operands)
         by_letter: dict[str, Axis] = {}
@@ -41,8 +40,7 @@ class Product:
                 if axis and by_letter[letter]:
                     analysis.unify(by_letter[letter], axis)
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         operands = [lowering.axes(v) for v in node.inputs]
         *letters, result = _equation(node, operands)
         by_letter = dict(zip(result, lowering.axes(node.outputs[0])))
@@ -56,8 +54,8 @@ class Product:
         ]
         if any(not hasattr(x, "shape") for x in tensors):
             tensors = [lowering.tensor(v) for v in node.inputs]
-        wanted = lowering.names_of(node.outputs[0])
-        return mtf.einsum(tensors, wanted)
+        expected = lowering.names_of(node.outputs[0])
+        return einsum(tensors, expected)
 
 
 def _equation(node: Node, operands: Sequence[Axes]) -> list[list[str]]:
@@ -81,18 +79,18 @@ def _equation(node: Node, operands: Sequence[Axes]) -> list[list[str]]:
     equation = node.attributes["equation"].decode().replace(" ", "")
     left, result = equation.split("->")
     letters = [
-        _letters(part, len(axes)) for part, axes in zip(left.split(","), operands)
+        _letters(operand, len(axes)) for operand, axes in zip(left.split(","), operands)
     ]
     if any(len(set(names)) < len(names) for names in letters):
         raise NoRule("an einsum of a diagonal")
     return [*letters, _letters(result, rank)]
 
 
-def _letters(part: str, rank: int) -> list[str]:
+def _letters(operand: str, rank: int) -> list[str]:
     """Returns the letters of an operand; axes of "..." are counted from their last one."""
-    if "..." not in part:
-        return list(part)
-    before, after = part.split("...")
+    if "..." not in operand:
+        return list(operand)
+    before, after = operand.split("...")
     count = rank - len(before) - len(after)
     return [*before, *(f"~{k - count}" for k in range(count)), *after]
 

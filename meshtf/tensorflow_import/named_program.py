@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import meshtf as mtf
+from meshtf.graph import Tensor
+from meshtf.mesh import Mesh
+from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.hints import KNOWN, hints_of
 from meshtf.tensorflow_import.dimensions.names import name_dimensions
@@ -12,7 +14,7 @@ from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.all_rules import all_rules
-from meshtf.tensorflow_import.rules.whole import run_whole
+from meshtf.tensorflow_import.rules.replicated import run_replicated
 
 
 class NamedProgram:
@@ -72,13 +74,13 @@ class NamedProgram:
 
     def run(
         self,
-        mesh: mtf.Mesh,
-        variables: Mapping[int, mtf.Variable],
-        inputs: Sequence[mtf.Tensor],
-    ) -> list[mtf.Tensor]:
+        mesh: Mesh,
+        variables: Mapping[int, Variable],
+        inputs: Sequence[Tensor],
+    ) -> list[Tensor]:
         """Runs the program in named operations, and returns its outputs."""
         rules = {kind: rule.lower for kind, rule in all_rules().items()}
-        rules["whole"] = run_whole
+        rules["replicated"] = run_replicated
         lowering = Lowering(
             self.program, self.analysis, self.names, mesh, rules, variables
         )

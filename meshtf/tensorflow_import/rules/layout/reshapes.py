@@ -6,44 +6,47 @@ from typing import Any
 
 import numpy as np
 
-import meshtf as mtf
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.shapes.reshape import rename
+from meshtf.ops.shapes.stack import stack, unstack
+from meshtf.ops.variables.fill import full
+from meshtf.ops.windows.shift import roll
+from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.table import rule
+from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
 @rule("ExpandDims", "Reshape", "Squeeze")
-class Reshape:
+class Reshape(Rule):
     """The same atoms in other groups."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         analysis.regroup(node.inputs[0], node.outputs[0])
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         return lowering.value(node.inputs[0])
 
 
 @rule("Transpose")
-class Transpose:
+class Transpose(Rule):
     """The same axes in another order."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         axes = analysis.of(node.inputs[0])
-        analysis.set(node.outputs[0], [axes[k] for k in constant(node, 1)])
+        analysis.set(node.outputs[0], [axes[k] for k in known(node, 1)])
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         return lowering.value(node.inputs[0])
 
 
 @rule("BroadcastTo")
-class BroadcastTo:
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+class BroadcastTo(Rule):
+    """More dimensions, along which elements repeat."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         output = node.outputs[0]
         axes = analysis.of(node.inputs[0])
         axes = [()] * (len(output.shape) - len(axes)) + axes
@@ -52,9 +55,8 @@ class BroadcastTo:
             [axis or analysis.new(size) for axis, size in zip(axes, output.shape)],
         )
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
-        return mtf.broadcast(
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return broadcast(
             lowering.tensor(node.inputs[0]), lowering.shape(node.outputs[0])
         )
 
@@ -63,38 +65,36 @@ class BroadcastTo:
 class Tile(BroadcastTo):
     """Repeats are a dimension of their own, outside of what is repeated."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         axes = analysis.of(node.inputs[0])
         analysis.set(
             node.outputs[0],
             [
                 (*analysis.new(int(count)), *axis)
-                for axis, count in zip(axes, constant(node, 1))
+                for axis, count in zip(axes, known(node, 1))
             ],
         )
 
 
 @rule("Fill")
-class Fill:
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+class Fill(Rule):
+    """A tensor of one number."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         analysis.of(node.outputs[0])
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         value, output = lowering.value(node.inputs[1]), node.outputs[0]
         if hasattr(value, "shape"):
-            return mtf.broadcast(value, lowering.shape(output))
-        return mtf.full(lowering.mesh, lowering.shape(output), value, output.dtype.name)
+            return broadcast(value, lowering.shape(output))
+        return full(lowering.mesh, lowering.shape(output), value, output.dtype.name)
 
 
 @rule("Pack")
-class Pack:
+class Pack(Rule):
     """`stack`."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         output, axis = node.outputs[0], Pack.axis(node)
         axes = analysis.of(node.inputs[0])
         analysis.set(
@@ -105,8 +105,7 @@ class Pack:
         for value in node.inputs[1:]:
             analysis.unify_all(result, analysis.of(value))
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         axis = Pack.axis(node)
         axes = lowering.axes(node.outputs[0])
         new = axes.pop(axis)
@@ -117,7 +116,7 @@ class Pack:
         ]
         if not new:  # of one tensor
             return tensors[0]
-        return mtf.stack(tensors, lowering.name(new, "stack"))
+        return stack(tensors, lowering.name(new, "stack"))
 
     @staticmethod
     def axis(node: Node) -> int:
@@ -126,55 +125,54 @@ class Pack:
 
 
 @rule("Unpack")
-class Unpack:
+class Unpack(Rule):
     """`unstack`."""
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         axes = analysis.of(node.inputs[0])
         del axes[node.attributes["axis"] % len(axes)]
         for value in node.outputs:
             analysis.set(value, axes)
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         axes = lowering.axes(node.inputs[0])
         axis = axes[node.attributes["axis"] % len(axes)]
         x = lowering.value(node.inputs[0])
-        return mtf.unstack(x, lowering.name(axis, "unstack")) if axis else [x]
+        return unstack(x, lowering.name(axis, "unstack")) if axis else [x]
 
 
 @rule("ReverseV2")
-class Reverse:
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+class Reverse(Rule):
+    """The last element first."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
-        for axis in np.atleast_1d(constant(node, 1)):
+        for axis in np.atleast_1d(known(node, 1)):
             if axes[int(axis)]:
                 name = lowering.name(axes[int(axis)], "reverse")
                 backwards = np.arange(x.shape[name])[::-1].astype("int32")
-                ids = mtf.constant(lowering.mesh, backwards, "reversed")
-                x = mtf.rename(mtf.gather(x, ids, name), "reversed", name)
+                ids = constant(lowering.mesh, backwards, "reversed")
+                x = rename(gather(x, ids, name), "reversed", name)
         return x
 
 
 @rule("Roll")
 class Roll(Reverse):
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    """Elements shifted, those from the end to the front."""
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
-        shifts, where = (np.atleast_1d(constant(node, k)) for k in (1, 2))
+        shifts, where = (np.atleast_1d(known(node, k)) for k in (1, 2))
         for by, axis in zip(shifts, where):
             if axes[int(axis)]:
-                x = mtf.roll(x, lowering.name(axes[int(axis)], "roll"), int(by))
+                x = roll(x, lowering.name(axes[int(axis)], "roll"), int(by))
         return x
 
 
-def constant(node: Node, k: int) -> np.ndarray:
+def known(node: Node, k: int) -> np.ndarray:
     """Returns an operand that must be known before the function runs.
 
     Raises:

@@ -6,24 +6,23 @@ from typing import Any
 
 import tensorflow as tf
 
-import meshtf as mtf
 from meshtf.errors import ArgumentError
+from meshtf.graph import Tensor
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Body, Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.table import rule
+from meshtf.tensorflow_import.rules.table import Rule, rule
 
 _MOST_STEPS = 10_000
 
 
 @rule("StatelessWhile", "While")
-class While:
+class While(Rule):
     """A loop, whose number of steps must be known. Inputs and outputs of the node and of its
     body stand for the same, one by one.
     """
 
-    @staticmethod
-    def dimensions(analysis: Analysis, node: Node) -> None:
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
         for body in node.bodies.values():
             for inner, outer in zip(body.inputs, node.inputs):
                 same_axes(analysis, inner, outer)
@@ -36,13 +35,12 @@ class While:
             else:
                 same_axes(analysis, output, result)
 
-    @staticmethod
-    def lower(lowering: Lowering, node: Node) -> Any:
+    def lower(self, lowering: Lowering, node: Node) -> Any:
         state = [values(lowering, v) for v in node.inputs]
         cond, body = node.bodies["cond"], node.bodies["body"]
         for _ in range(_MOST_STEPS):
             goes_on = run_body(lowering, cond, state)[0]
-            if isinstance(goes_on, mtf.Tensor):
+            if isinstance(goes_on, Tensor):
                 raise ArgumentError(
                     f"The loop at {node.path} runs until a computed condition: a loop on a "
                     "mesh has a number of steps that is known before it runs"
@@ -52,7 +50,7 @@ class While:
             new = run_body(lowering, body, state)
             state = [
                 lowering.aligned(result, lowering.axes(entry))
-                if isinstance(x, mtf.Tensor)
+                if isinstance(x, Tensor)
                 else x
                 for x, result, entry in zip(new, body.outputs, body.inputs)
             ]

@@ -1,0 +1,77 @@
+"""The variables of a Keras model on a mesh, and the names of their dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from meshtf.graph import Tensor
+from meshtf.keras.variables import OnMesh, put_on_mesh
+from meshtf.mesh import Mesh
+from meshtf.runtime.storage.asarray import asarray
+from meshtf.runtime.variable import Variable
+from meshtf.tensorflow_import.named_program import NamedProgram
+
+
+class PlacedVariables:
+    """Variables of a model on a mesh.
+
+    Attributes:
+        mesh: The mesh.
+        names: New names of dimensions.
+        known_names: For each variable, by identity, the names of its dimensions: those of the
+            first trace stay.
+        variables: By identity of a Keras variable, the mesh's variable.
+    """
+
+    def __init__(self, mesh: Mesh, names: Mapping[str, str]) -> None:
+        self.mesh = mesh
+        self.names = dict(names)
+        self.known_names: dict[int, list[str]] = {}
+        self.variables: dict[int, Variable] = {}
+        self._states: dict[int, OnMesh] = {}
+        self._count = 0
+
+    def state_of(self, key: int) -> OnMesh:
+        """Returns where a variable's value is newest, by the variable's identity."""
+        return self._states[key]
+
+    def adopt(self, named: NamedProgram) -> None:
+        """Puts a program's variables on the mesh, those that are not there."""
+        for key, value in named.program.on_entry.items():
+            if key in self.variables:
+                continue
+            keras_variable = value.variable
+            self.known_names[key] = named.names_of(value)
+            array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
+            shape = named.shape_of(value)
+
+            def initial(mesh: Any, shape: Any, name: str, x: np.ndarray = array) -> Any:
+                return asarray(mesh, x, shape)
+
+            variable = Variable(
+                self.mesh,
+                shape,
+                initial,
+                name=self._unused_name(keras_variable.path),
+                dtype=str(array.dtype),
+                trainable=bool(keras_variable.trainable),
+            )
+            self.variables[key] = variable
+            self._states[key] = put_on_mesh(keras_variable, variable)
+
+    def next_seed(self) -> Tensor:
+        """Returns the seed of the next step."""
+        self._count += 1
+        return asarray(self.mesh, np.int32(self._count), "")
+
+    def _unused_name(self, path: str) -> str:
+        used_names = {v.name for v in self.variables.values()}
+        name = path.replace("/", ".")
+        index = 1
+        while name in used_names:
+            index += 1
+            name = f"{path.replace('/', '.')}_{index}"
+        return name

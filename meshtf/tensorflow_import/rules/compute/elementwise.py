@@ -1,0 +1,215 @@
+"""Operations element by element."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from meshtf.graph import Tensor
+from meshtf.ops.control.stop_gradient import stop_gradient
+from meshtf.ops.elementwise import arithmetic, unary
+from meshtf.ops.elementwise.add_n import add_n
+from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
+from meshtf.ops.nn.activations import elu, leaky_relu, relu, selu
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.variables.fill import ones_like, zeros_like
+from meshtf.tensorflow_import.dimensions.analysis import Analysis
+from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.rules.table import Rule, rule
+
+
+def _relu6(x: Tensor) -> Tensor:
+    return clip(x, 0.0, 6.0)
+
+
+def _erfc(x: Tensor) -> Tensor:
+    return 1.0 - unary.erf(x)
+
+
+def _is_inf(x: Tensor) -> Tensor:
+    return unary.logical_not(arithmetic.logical_or(unary.is_finite(x), unary.is_nan(x)))
+
+
+UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "Abs": unary.abs,
+    "Ceil": unary.ceil,
+    "Cos": unary.cos,
+    "Elu": elu,
+    "Erf": unary.erf,
+    "Erfc": _erfc,
+    "Exp": unary.exp,
+    "Expm1": unary.expm1,
+    "Floor": unary.floor,
+    "IsFinite": unary.is_finite,
+    "IsInf": _is_inf,
+    "IsNan": unary.is_nan,
+    "Log": unary.log,
+    "Log1p": unary.log1p,
+    "LogicalNot": unary.logical_not,
+    "Neg": unary.negative,
+    "OnesLike": ones_like,
+    "Reciprocal": unary.reciprocal,
+    "Relu": relu,
+    "Relu6": _relu6,
+    "Rint": unary.round,
+    "Round": unary.round,
+    "Rsqrt": unary.rsqrt,
+    "Selu": selu,
+    "Sigmoid": unary.sigmoid,
+    "Sign": unary.sign,
+    "Sin": unary.sin,
+    "Softplus": unary.softplus,
+    "Sqrt": unary.sqrt,
+    "Square": unary.square,
+    "StopGradient": stop_gradient,
+    "PreventGradient": stop_gradient,
+    "Tanh": unary.tanh,
+    "ZerosLike": zeros_like,
+}
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": arithmetic.add,
+    "AddV2": arithmetic.add,
+    "BiasAdd": arithmetic.add,
+    "DivNoNan": arithmetic.divide_no_nan,
+    "Equal": arithmetic.equal,
+    "FloorDiv": arithmetic.floordiv,
+    "FloorMod": arithmetic.floormod,
+    "Greater": arithmetic.greater,
+    "GreaterEqual": arithmetic.greater_equal,
+    "Less": arithmetic.less,
+    "LessEqual": arithmetic.less_equal,
+    "LogicalAnd": arithmetic.logical_and,
+    "LogicalOr": arithmetic.logical_or,
+    "Maximum": arithmetic.maximum,
+    "Minimum": arithmetic.minimum,
+    "Mul": arithmetic.multiply,
+    "NotEqual": arithmetic.not_equal,
+    "Pow": arithmetic.pow,
+    "RealDiv": arithmetic.divide,
+    "SquaredDifference": arithmetic.squared_difference,
+    "Sub": arithmetic.subtract,
+}
+# Of two Python numbers, in loops' counters and conditions.
+_NUMBERS = {
+    "Add": operator.add,
+    "AddV2": operator.add,
+    "Less": operator.lt,
+    "LogicalAnd": lambda a, b: a and b,
+    "Mul": operator.mul,
+    "Sub": operator.sub,
+}
+
+
+@rule(*UNARY)
+class Unary(Rule):
+    """An operation of one tensor."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return UNARY[node.kind](lowering.tensor(node.inputs[0]))
+
+
+@rule("LeakyRelu")
+class LeakyRelu(Unary):
+    """`leaky_relu`."""
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return leaky_relu(lowering.tensor(node.inputs[0]), node.attributes["alpha"])
+
+
+@rule("Cast")
+class Cast(Unary):
+    """A conversion to another type."""
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return cast(lowering.tensor(node.inputs[0]), node.outputs[0].dtype.name)
+
+
+@rule(*BINARY)
+class Binary(Rule):
+    """An operation of two tensors that broadcast."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        analysis.broadcast(node.inputs, node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        output = node.outputs[0]
+        x, y = operands(lowering, node)
+        function = BINARY[node.kind]
+        if not hasattr(x, "shape") and not hasattr(y, "shape"):
+            if node.kind in _NUMBERS:
+                return _NUMBERS[node.kind](x, y)
+            x = lowering.tensor(node.inputs[0])
+        names = [set(z.shape.names) for z in (x, y) if hasattr(z, "shape")]
+        if len(names) == 2 and not (names[0] <= names[1] or names[1] <= names[0]):
+            result = arithmetic.outer(x, y, function)
+        else:
+            result = function(x, y)
+        return _complete(lowering, result, output)
+
+
+@rule("Select", "SelectV2")
+class Select(Rule):
+    """`where`."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        analysis.broadcast(node.inputs, node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        output = node.outputs[0]
+        condition, x, y = operands(lowering, node)
+        if not hasattr(condition, "shape"):
+            return lowering.full(
+                node.inputs[1 if condition else 2], lowering.axes(output), output
+            )
+        names = [set(z.shape.names) for z in (condition, x, y) if hasattr(z, "shape")]
+        if set().union(*names) not in names:
+            condition = broadcast(condition, lowering.shape(output))
+        return _complete(lowering, where(condition, x, y), output)
+
+
+@rule("AddN")
+class AddN(Rule):
+    """A sum of tensors."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        analysis.broadcast(node.inputs, node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        axes = lowering.axes(node.outputs[0])
+        tensors = [lowering.full(v, axes, node.outputs[0]) for v in node.inputs]
+        return add_n(tensors)
+
+
+@rule("Assign")
+class Assign(Rule):
+    """The new value of a variable has the dimensions of the old one. (Runs nothing.)"""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        old, new = node.inputs
+        analysis.unify_all(analysis.of(old), analysis.of(new))
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return []
+
+
+def operands(lowering: Lowering, node: Node) -> list[Any]:
+    """Returns operands that broadcast, with the names of the result."""
+    axes = lowering.axes(node.outputs[0])
+    return [
+        lowering.aligned(v, axes[len(axes) - len(lowering.axes(v)) :])
+        for v in node.inputs
+    ]
+
+
+def _complete(lowering: Lowering, x: Tensor, output: Any) -> Tensor:
+    """Returns a result with all its dimensions: some may come from no operand, since they
+    broadcast numbers.
+    """
+    if set(x.shape.names) < set(lowering.names_of(output)):
+        return broadcast(x, lowering.shape(output))
+    return x

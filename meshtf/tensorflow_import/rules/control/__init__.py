@@ -1,0 +1,1 @@
+"""Loops, branches and lists."""
