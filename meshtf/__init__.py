@@ -384,8 +384,7 @@ for _module in (checkpoints, decoding, layers, math, optimizers):
 explain_calls_of(globals(), __all__)
 
 
-# Imported when it is first used: it imports Keras.
-_LATE = {"keras": "meshtf.keras"}
+_LATE = {"keras": "meshtf.keras"}  # imported when it is first used
 
 
 def __dir__() -> list[str]:
@@ -397,6 +396,5 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _LATE:
-            module = importlib.import_module(_LATE[name])
-            return getattr(module, name, module)
+            return importlib.import_module(_LATE[name])
         raise unknown_name(__name__, name, [*__all__, *_LATE])

@@ -14,6 +14,7 @@ from meshtf.graph import Tensor
 from meshtf.keras.marks import marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.variables import tracing
+from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.reach import unreached

@@ -91,7 +91,7 @@ class Concat(Rule):
         axes = analysis.of(values[0])
         sections = [analysis.of(v)[axis] for v in values]
         if sections[0] and all(section == sections[0] for section in sections):
-            outer = analysis.halves.get(sections[0]) or analysis.new(len(values))
+            outer = analysis.outer_factors.get(sections[0]) or analysis.new(len(values))
             joined = (*outer, *sections[0])
         else:
             like = next((section for section in sections if section), ())
@@ -162,7 +162,7 @@ class Split(Rule):
             analysis.unify(factors, axes[axis])
             axes = analysis.of(source)
             outer, inner = tuple(flat(factors[:1])), tuple(flat(factors[1:]))
-            analysis.halves[inner] = outer
+            analysis.outer_factors[inner] = outer
             sections = [inner] * len(sizes)
         else:
             sections = [analysis.resized(axes[axis], size) for size in sizes]
