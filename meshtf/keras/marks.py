@@ -14,6 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.keras.repeated_updates import RepeatedUpdates, treats_variables_alike
+from meshtf.tensorflow_import.graph.repeat import Repeat
+
 
 class Marks:
     """What was marked.
@@ -21,10 +24,12 @@ class Marks:
     Attributes:
         loss: The loss; None if the step has passed none to the optimizer.
         gradients: Tensors that stand for gradients, each with its Keras variable.
+        repeats: By reference of a tensor, the update that is repeated with it as gradient.
         unneeded: Variables of which the loss is known not to depend: they get no gradient.
     """
 
     def __init__(self, unneeded: set[int]) -> None:
+        self.repeats: dict[Any, Repeat] = {}
         self.loss: tf.Tensor | None = None
         self.gradients: list[tuple[tf.Tensor, Any]] = []
         self.unneeded = unneeded
@@ -59,11 +64,21 @@ def marked(optimizer: Any, unneeded: set[int]) -> Iterator[Marks]:
         yield marks
         return
     scale, apply = optimizer.scale_loss, optimizer.apply_gradients
+    alike = optimizer.built and treats_variables_alike(optimizer)
+
+    def apply_gradients(pairs: Any, **kwargs: Any) -> Any:
+        pairs = marks.mark_gradients(pairs)
+        if alike and pairs:
+            graph = tf.compat.v1.get_default_graph()
+            updates = RepeatedUpdates(optimizer, [v for _, v in pairs], graph)
+            marks.repeats = updates.repeats
+            optimizer.update_step = updates.update_step
+        return apply(pairs, **kwargs)
+
     optimizer.scale_loss = lambda loss: marks.mark_loss(scale(loss))
-    optimizer.apply_gradients = lambda pairs, **kw: apply(
-        marks.mark_gradients(pairs), **kw
-    )
+    optimizer.apply_gradients = apply_gradients
     try:
         yield marks
     finally:
-        del optimizer.scale_loss, optimizer.apply_gradients
+        for name in ("scale_loss", "apply_gradients", "update_step"):
+            optimizer.__dict__.pop(name, None)

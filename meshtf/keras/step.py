@@ -130,7 +130,11 @@ def _trace_once(
             "was not passed to `optimizer.scale_loss`"
         )
     program = read_function(
-        concrete, variables_of(model), loss=marks.loss, gradients=marks.gradients
+        concrete,
+        variables_of(model),
+        loss=marks.loss,
+        gradients=marks.gradients,
+        repeats=marks.repeats,
     )
     return concrete, program
 

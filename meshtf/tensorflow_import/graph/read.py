@@ -7,6 +7,7 @@ values as more inputs, and returns their new ones.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
 from meshtf.tensorflow_import.graph.program import Body, Node, Program, Value
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
+from meshtf.tensorflow_import.graph.repeat import Repeat
 from meshtf.tensorflow_import.graph.state import State
 
 _LOOPS = ("While", "StatelessWhile")
@@ -35,6 +37,7 @@ def read_function(
     *,
     loss: tf.Tensor | None = None,
     gradients: Sequence[tuple[tf.Tensor, Any]] = (),
+    repeats: Mapping[Any, Repeat] | None = None,
 ) -> Program:
     """Returns the program of a concrete function.
 
@@ -44,12 +47,13 @@ def read_function(
         loss: The tensor of the function's graph that is the loss.
         gradients: Tensors of the graph that stand for the loss' gradients, and the variable
             of each. What computes them in the graph is left out.
+        repeats: By reference of a tensor that is a gradient, what is repeated with it.
 
     Raises:
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function, variables)
+    reader = _Reader(function, variables, repeats or {})
     arguments = reader.arguments(function)
     marks = {t.ref(): variable for t, variable in gradients}
     outputs = reader.walk(
@@ -81,8 +85,11 @@ class _Reader:
     for gradients.
     """
 
-    def __init__(self, function: Any, variables: Sequence[Any]) -> None:
+    def __init__(
+        self, function: Any, variables: Sequence[Any], repeats: Mapping[Any, Repeat]
+    ) -> None:
         self.library = Library(function.graph)
+        self.repeats = repeats
         self.state = State()
         self.nodes: list[Node] = []
         self.values: dict[Any, Value] = {}
@@ -123,7 +130,8 @@ class _Reader:
         values = {p.ref(): v for p, v in zip(parameters, arguments)}
         if not prefix:
             self.values = values
-        for operation in graph.get_operations():
+        operations = graph.get_operations()
+        for operation in operations:
             outputs = [t.ref() for t in operation.outputs]
             if operation.type == "Placeholder" and all(t in values for t in outputs):
                 continue
@@ -143,6 +151,8 @@ class _Reader:
                 inputs = [values[t.ref()] for t in operation.inputs]
                 produced = self._read(operation, inputs, prefix + operation.name)
             values.update(zip(outputs, produced))
+            if not prefix and outputs and outputs[0] in self.repeats:
+                self._repeat(operations, self.repeats[outputs[0]], values, produced[0])
         return [values[t.ref()] for t in results]
 
     def _read(
@@ -179,6 +189,28 @@ class _Reader:
             outputs[0].constant = inputs[0].constant
         self.nodes.append(node)
         return outputs
+
+    def _repeat(
+        self,
+        operations: Sequence[tf.Operation],
+        repeat: Repeat,
+        values: Mapping[Any, Value],
+        gradient: Value,
+    ) -> None:
+        """Reads operations again, with another gradient and other variables."""
+        again = {repeat.gradient: gradient}
+        for operation in operations[repeat.begin : repeat.end]:
+            if operation.type == "Placeholder":
+                continue
+            inputs = []
+            for tensor in operation.inputs:
+                value = again.get(tensor.ref(), values[tensor.ref()])
+                other = repeat.variables.get(id(value.variable))
+                if value.dtype == tf.resource and other is not None:
+                    value = dataclasses.replace(value, variable=other)
+                inputs.append(value)
+            produced = self._read(operation, inputs, operation.name)
+            again.update(zip([t.ref() for t in operation.outputs], produced))
 
     def _call(
         self, operation: tf.Operation, inputs: list[Value], path: str

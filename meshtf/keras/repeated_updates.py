@@ -1,0 +1,110 @@
+"""Updates of variables of one shape are traced once.
+
+Most operations of a training step are the optimizer's, about 20 for each variable, and the same
+for all variables of a shape. For optimizers that treat variables alike, the first of each
+shape is traced; for the others the trace only notes the gradient, and the graph's reader
+repeats the first one's operations with other variables.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from meshtf.tensorflow_import.graph.repeat import Repeat
+
+# Their `update_step` depends on the variable's shape only. (Others, such as Muon and Lamb's
+# relatives of users, may look at its name.)
+_UNIFORM = (
+    keras.optimizers.SGD,
+    keras.optimizers.RMSprop,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adamax,
+    keras.optimizers.Nadam,
+    keras.optimizers.Lion,
+)
+
+
+class RepeatedUpdates:
+    """Replaces an optimizer's `update_step` while a step is traced.
+
+    Attributes:
+        repeats: By the tensor that stands for a repeated update, what it repeats.
+    """
+
+    def __init__(
+        self, optimizer: Any, variables: Sequence[Any], graph: tf.Graph
+    ) -> None:
+        """Prepares the trace of an optimizer's updates.
+
+        Args:
+            optimizer: A Keras optimizer that is built.
+            variables: Those that it updates.
+            graph: The graph of the step; updates in graphs within it are all traced.
+        """
+        self.repeats: dict[Any, Repeat] = {}
+        self._graph = graph
+        self._update = optimizer.update_step
+        self._first: dict[Any, tuple[Repeat, dict[str, Any]]] = {}
+        self._slots = _slots_by_variable(optimizer, variables)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Traces an update, or notes that it repeats another one."""
+        graph = tf.compat.v1.get_default_graph()
+        slots = self._slots.get(id(variable.handle))
+        if graph is not self._graph or slots is None or not tf.is_tensor(gradient):
+            self._update(gradient, variable, learning_rate)
+            return
+        key = (tuple(variable.shape), variable.dtype, gradient.dtype, tuple(slots))
+        marked = tf.identity(gradient)
+        if key in self._first:
+            first, first_slots = self._first[key]
+            variables = {id(first_slots[name]): slots[name] for name in slots}
+            self.repeats[marked.ref()] = dataclasses.replace(first, variables=variables)
+            return
+        begin = len(graph.get_operations())
+        self._update(marked, variable, learning_rate)
+        end = len(graph.get_operations())
+        self._first[key] = (Repeat(begin, end, marked.ref(), {}), slots)
+
+
+def treats_variables_alike(optimizer: Any) -> bool:
+    """Whether an optimizer's update depends on the variable's shape only."""
+    return type(optimizer) in _UNIFORM
+
+
+def _slots_by_variable(
+    optimizer: Any, variables: Sequence[Any]
+) -> Mapping[int, dict[str, Any]]:
+    """Returns for each variable, by its resource, the variable ("") and its slots by the end
+    of their names. Variables whose slots cannot be told by name are left out.
+    """
+    by_prefix: dict[str, list[Any]] = collections.defaultdict(list)
+    for variable in variables:
+        by_prefix[f"{optimizer.name}/{variable.path.replace('/', '_')}_"].append(
+            variable
+        )
+    slots = {id(v.handle): {"": v} for v in variables}
+    for slot in optimizer.variables:
+        matching = [prefix for prefix in by_prefix if slot.path.startswith(prefix)]
+        if matching:
+            prefix = max(matching, key=len)
+            for variable in by_prefix[prefix]:
+                suffix = slot.path.removeprefix(prefix)
+                if suffix in slots[id(variable.handle)]:
+                    slots[id(variable.handle)]["?"] = slot
+                slots[id(variable.handle)][suffix] = slot
+    alone = {
+        id(v.handle) for group in by_prefix.values() if len(group) == 1 for v in group
+    }
+    return {
+        key: names for key, names in slots.items() if key in alone and "?" not in names
+    }
