@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ class TracedStep:
     Attributes:
         program: What it does, with names.
         function: The `mtf.function` that runs it.
+        seconds: Processor time of Keras' own trace ("trace") and of its import ("import").
     """
 
     def __init__(
@@ -42,9 +45,11 @@ class TracedStep:
             batch: A batch, whose shapes and types matter.
         """
         self._placed = placed
-        concrete, program = _trace(model, method, batch)
+        self.seconds = {"trace": 0.0, "import": 0.0}
+        concrete, program = _trace(model, method, batch, self.seconds)
         self._structure = concrete.structured_outputs
-        self.program = NamedProgram(program, placed.names, placed.known_names)
+        with _timed(self.seconds, "import"):
+            self.program = NamedProgram(program, placed.names, placed.known_names)
         placed.adopt(self.program)
         self._outputs = [v for v in program.outputs if v.is_tensor]
         self._states = [placed.state_of(key) for key in program.on_entry]
@@ -96,7 +101,9 @@ def tensors_of(batch: Any) -> list[Any]:
     ]
 
 
-def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
+def _trace(
+    model: Any, method: str, batch: Any, seconds: dict[str, float]
+) -> tuple[Any, Program]:
     """Returns a model's step as TensorFlow traced it, and its program.
 
     A variable that the loss does not need is found in a first trace, and left out of the
@@ -105,7 +112,7 @@ def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
     unneeded: set[int] = set()
     while True:
         with tracing():
-            concrete, program = _trace_once(model, method, batch, unneeded)
+            concrete, program = _trace_once(model, method, batch, unneeded, seconds)
         if program.loss is None or not program.gradients:
             return concrete, program
         extra_variables = unreached(program)
@@ -115,28 +122,41 @@ def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
 
 
 def _trace_once(
-    model: Any, method: str, batch: Any, unneeded: set[int]
+    model: Any,
+    method: str,
+    batch: Any,
+    unneeded: set[int],
+    seconds: dict[str, float],
 ) -> tuple[Any, Program]:
     optimizer = model.optimizer if method == "train_step" else None
     if optimizer is not None and not optimizer.built and model.built:
         optimizer.build(model.trainable_variables)
     signature = tf.nest.map_structure(_spec_of, batch)
     step = tf.function(lambda data: getattr(model, method)(data), autograph=False)
-    with marked(optimizer, unneeded) as marks:
+    with marked(optimizer, unneeded) as marks, _timed(seconds, "trace"):
         concrete = step.get_concrete_function(signature)
     if optimizer is not None and marks.gradients and marks.loss is None:
         raise ArgumentError(
             f"{type(model).__name__}.train_step gives the optimizer gradients of a loss that "
             "was not passed to `optimizer.scale_loss`"
         )
-    program = read_function(
-        concrete,
-        variables_of(model),
-        loss=marks.loss,
-        gradients=marks.gradients,
-        repeats=marks.repeats,
-    )
+    with _timed(seconds, "import"):
+        program = read_function(
+            concrete,
+            variables_of(model),
+            loss=marks.loss,
+            gradients=marks.gradients,
+            repeats=marks.repeats,
+        )
     return concrete, program
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the processor time of a block."""
+    start = time.process_time()
+    yield
+    seconds[name] += time.process_time() - start
 
 
 def variables_of(model: Any) -> Sequence[Any]:

@@ -1,0 +1,1 @@
+"""Steps of Keras' own fit, on one device and on a mesh."""
