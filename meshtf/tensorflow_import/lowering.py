@@ -31,8 +31,7 @@ class Lowering:
         analysis: Its dimensions.
         mesh: Where it runs.
         renamed: How many operands are renamed.
-        whole: By kind, how many operations run replicated.
-        drawn: How many random draws there were.
+        replicated: By kind, how many operations run replicated.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class Lowering:
         self.mesh = mesh
         self.renamed = 0
         self.replicated: collections.Counter[str] = collections.Counter()
-        self.drawn = 0
+        self._extra_names = 0
         self._names = names
         self._rules = rules
         self._variables = variables
@@ -112,11 +111,7 @@ class Lowering:
             return self._tensors[id(value)]
         if value.constant is None:
             raise AssertionError(f"{value.path} has no value")
-        array = np.asarray(value.constant)
-        if array.size == 1:
-            return array.item()
-        sizes = [atom.size for atom in self.analysis.atoms_of(value)]
-        return constant(self.mesh, array.reshape(sizes), self.shape(value))
+        return self._constant(value, value.constant)
 
     def tensor(self, value: Value) -> Tensor:
         """Returns a value as a tensor, numbers as well."""
@@ -124,6 +119,18 @@ class Lowering:
         if isinstance(x, (bool, int, float)):
             return constant(self.mesh, x, dtype=value.dtype.name)
         return x
+
+    def set_constant(self, value: Value, array: Any) -> None:
+        """Says what a value is: numbers that are known."""
+        self._tensors[id(value)] = self._constant(value, array)
+
+    def unused_name(self, stem: str) -> str:
+        """Returns a name that no dimension has."""
+        name = ""
+        while not name or name in self._names.values():
+            self._extra_names += 1
+            name = f"{stem}_{self._extra_names}"
+        return name
 
     def axes(self, value: Value) -> Axes:
         """Returns the axes of a value."""
@@ -191,6 +198,13 @@ class Lowering:
         names.
         """
         return _renamed_to(x, self.names_of(value))
+
+    def _constant(self, value: Value, array: Any) -> Any:
+        array = np.asarray(array)
+        if array.size == 1:
+            return array.item()
+        sizes = [atom.size for atom in self.analysis.atoms_of(value)]
+        return constant(self.mesh, array.reshape(sizes), self.shape(value))
 
     def _run_node(self, node: Node) -> Any:
         rule = self._rules.get(node.kind)

@@ -9,11 +9,12 @@ from meshtf.tensorflow_import.rules.compute import (
     reductions,
     windows,
 )
-from meshtf.tensorflow_import.rules.control import lists, loops
+from meshtf.tensorflow_import.rules.control import branches, lists, loops
 from meshtf.tensorflow_import.rules.layout import gathers, reshapes, slices
 from meshtf.tensorflow_import.rules.table import RULES, Rule
 
 _MODULES = (
+    branches,
     elementwise,
     gathers,
     lists,
