@@ -373,7 +373,9 @@ def _unchanged(body: _Graph) -> list[bool]:
             tensor = tensor.op.inputs[0]
         return tensor
 
-    return [source(result) is parameter for parameter, result in zip(parameters, results)]
+    return [
+        source(result) is parameter for parameter, result in zip(parameters, results)
+    ]
 
 
 def _entry_of(body: Body, variable: Any) -> Value:

@@ -26,7 +26,7 @@ from meshtf.ops.shapes.stack import unstack
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.reshapes import known
+from meshtf.tensorflow_import.rules.layout.places import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 # By kind: the function, and which operand is the seed or the key (None: the run's seed).
@@ -118,7 +118,9 @@ class Categorical(_Draw):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         logits, output = node.inputs[0], node.outputs[0]
         classes = lowering.name(lowering.axes(logits)[1], "a sample of classes")
-        shape = f"{lowering.shape(output)}; {lowering.shape_of(lowering.axes(logits)[1])}"
+        shape = (
+            f"{lowering.shape(output)}; {lowering.shape_of(lowering.axes(logits)[1])}"
+        )
         x = broadcast(lowering.tensor(logits), shape)
         key = node.inputs[2] if node.kind == "StatelessMultinomial" else None
         index = self.draw(lowering, key, lambda: categorical(x, classes))

@@ -104,8 +104,6 @@ def _evaluate(
     with tf.init_scope(), tf.device("CPU:0"):
         for node in nodes:
             inputs = [tf.constant(value_of(v), v.dtype) for v in node.inputs]
-            outputs = run_operation(
-                node.kind, node.definition, node.attributes, inputs
-            )
+            outputs = run_operation(node.kind, node.definition, node.attributes, inputs)
             values |= {id(v): x.numpy() for v, x in zip(node.outputs, outputs)}
     return [value_of(v) for v in results], values

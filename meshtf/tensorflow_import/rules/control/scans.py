@@ -44,9 +44,7 @@ class _Scan:
         self.counters = counters
         self.dim = lowering.unused_name("step")
         places = range(len(self.body.inputs))
-        self.fixed = {
-            k for k in places if self.body.outputs[k] is self.body.inputs[k]
-        }
+        self.fixed = {k for k in places if self.body.outputs[k] is self.body.inputs[k]}
         left = [k for k in places if k not in self.fixed and k not in counters.last]
         self.carried = [k for k in left if self.body.inputs[k].is_tensor]
         remaining = [n for n in self.body.nodes if id(n) not in counters.nodes]
