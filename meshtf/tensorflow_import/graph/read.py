@@ -343,7 +343,9 @@ def _entry_of(body: Body, variable: Any) -> Value:
 
 def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
-    return getattr(getattr(variable, "value", variable), "handle", None)
+    if not isinstance(variable, tf.Variable):
+        variable = variable.value
+    return getattr(variable, "handle", None)
 
 
 def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:
