@@ -129,7 +129,6 @@ def _check_keys(keys: Sequence[str], known: Sequence[str], label: str) -> None:
                 explain_error(
                     f"`inputs` names {key!r}, but the function has no such argument.",
                     arguments=", ".join(map(str, known)) or "none",
-                    within=label or "the function",
                     way_out=f"Did you mean {similar}?" if similar else "",
                 )
             )

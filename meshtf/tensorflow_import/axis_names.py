@@ -49,23 +49,26 @@ def from_program(named: NamedProgram, value: Value, x: Tensor) -> Tensor:
 def check_names(
     named: NamedProgram, value: Value, label: str, names: Sequence[str]
 ) -> None:
-    """Checks that the names which the user gave an argument's axes are those that they have.
+    """Checks that the names which the user gave an argument's axes exist in the program.
+
+    An axis may become another dimension of the program when the function starts (the mask of
+    keys has the length of keys, not of queries), but then its name must be one of the
+    program's, or rules of a layout for it would do nothing.
 
     Raises:
-        ShapeError: An axis is one dimension with another argument's, of another name; or two
-            axes of one name meet in one tensor.
+        ShapeError: A name is none of the program's.
     """
+    known = set(named.names.values())
     for position, (axis, name) in enumerate(zip(named.analysis.of(value), names)):
         atoms = flat(axis)
-        final = named.names[atoms[0]] if len(atoms) == 1 else name
-        if final != name:
+        if len(atoms) == 1 and name not in known:
+            final = named.names[atoms[0]]
             raise ShapeError(
                 explain_error(
                     f'`inputs` calls axis {position} of "{label}" {name!r}, but it is '
-                    f"dimension {final!r} of the program.",
+                    f"one dimension with an axis that is called {final!r}.",
                     shape=str(list(value.shape)),
                     way_out="Axes that the function adds or multiplies element by element "
-                    "are one dimension, and have one name; axes of one tensor have "
-                    f'different ones. Write "{final}" here, or leave this argument out.',
+                    f'have one name: write "{final}" here as well.',
                 )
             )

@@ -131,6 +131,7 @@ class ImportedFunction(Module):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = nested.map_structure(self._call.as_floats, (args, kwargs))
         return self.bound_function(*args, **kwargs)
 
     @property
@@ -198,6 +199,7 @@ class _Call:
                 axis_names = [renames.get(name, name) for name in argument.names]
                 check_names(named, value, argument.label, axis_names)
             self._shapes.append(shape_text(value, axis_names))
+        self._takes_double = any(v.dtype.name == "float64" for v in program.inputs)
         self.dims = self._dims()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Call:
@@ -215,6 +217,13 @@ class _Call:
             for name, nesting in dims.items()
             if all(leaf is not None for leaf in nested.flatten(nesting))
         }
+
+    def as_floats(self, x: Any) -> Any:
+        """Returns an array of float64 as float32, unless the function takes float64: so does
+        TensorFlow.
+        """
+        is_double = isinstance(x, np.ndarray) and x.dtype == np.float64
+        return x.astype(np.float32) if is_double and not self._takes_double else x
 
     def tensors_of(self, arguments: Mapping[str, Any]) -> list[Tensor]:
         """Returns the program's inputs: the tensors of a call's arguments.

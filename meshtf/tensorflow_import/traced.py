@@ -126,7 +126,7 @@ def _as_specs(x: Any) -> Any:
     """Returns an argument with a spec in place of each array."""
 
     def leaf(x: Any) -> Any:
-        if isinstance(x, tf.TensorSpec) or not hasattr(x, "shape"):
+        if isinstance(x, tf.TypeSpec) or not hasattr(x, "shape"):
             return x
         return tf.TensorSpec(x.shape, x.dtype)
 
