@@ -383,8 +383,11 @@ for _module in (checkpoints, decoding, layers, math, optimizers):
     explain_calls_of(vars(_module), _module.__all__)
 explain_calls_of(globals(), __all__)
 
-
-_LATE = {"keras": "meshtf.keras"}  # imported when it is first used
+# Imported when first used: a module, or a module and an attribute of it.
+_LATE = {
+    "keras": "meshtf.keras",
+    "from_tensorflow": "meshtf.tensorflow_import.from_tensorflow:from_tensorflow",
+}
 
 
 def __dir__() -> list[str]:
@@ -395,6 +398,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name in _LATE:
-            return importlib.import_module(_LATE[name])
-        raise unknown_name(__name__, name, [*__all__, *_LATE])
+        if name not in _LATE:
+            raise unknown_name(__name__, name, [*__all__, *_LATE])
+        module, _, attribute = _LATE[name].partition(":")
+        value = importlib.import_module(module)
+        return getattr(value, attribute) if attribute else value

@@ -96,32 +96,50 @@ class CallArguments:
         # of the argument for recording, such as a symbolic tensor.
         self._getters: dict[str, Callable[[], Any]] = {}
 
-    def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
-        """Adds an array with dimensions `dims`, or a dict of arrays.
+    def add_array(self, name: str, value: Any, dims: Any) -> None:
+        """Adds an array with dimensions `dims`, or a nesting of arrays.
 
         Args:
           name: the name of the argument.
-          value: the array, or the dict of arrays.
+          value: the array, or the nesting of arrays.
           dims: the names of dimensions, such as "batch;d_model"; for a dict, the names
-            for each key. The dict may lack keys.
+            for each key, and for a list the names for each element. Dicts may lack keys.
 
         Raises:
           ShapeError: an array has more or fewer dimensions than names.
           LayoutError: the layout cannot shard an array.
-          PlanError: a dict has a key without names of dimensions.
+          PlanError: a dict has a key without names of dimensions, or a list another length.
         """
+        self._getters[name] = self._arrays(name, value, dims)
+
+    def _arrays(self, name: str, value: Any, dims: Any) -> Callable[[], Any]:
+        """Adds a nesting of arrays, and returns the getter of its symbolic tensors."""
         if isinstance(dims, str):
-            self._getters[name] = self._array(name, value, dims)
-            return
-        if not isinstance(value, Mapping):
-            raise _wrong_keys(name, dims, got=type(value).__name__)
-        if not set(value) <= set(dims):
-            raise _wrong_keys(name, dims, got=sorted(value))
-        getters = {
-            key: self._array(f"{name}_{key}", value[key], dims[key])
-            for key in sorted(value)
-        }
-        self._getters[name] = lambda: {key: get() for key, get in getters.items()}
+            return self._array(name, value, dims)
+        if isinstance(dims, Mapping):
+            if not isinstance(value, Mapping):
+                raise _wrong_keys(name, dims, got=type(value).__name__)
+            if not set(value) <= set(dims):
+                raise _wrong_keys(name, dims, got=sorted(value))
+            getters = {
+                key: self._arrays(f"{name}_{key}", value[key], dims[key])
+                for key in sorted(value)
+            }
+            return lambda: {key: get() for key, get in getters.items()}
+        if not isinstance(value, (list, tuple)) or len(value) != len(dims):
+            raise PlanError(
+                explain_error(
+                    f"argument {name!r} is a list of {len(dims)} arrays.",
+                    got=f"{len(value)} elements"
+                    if isinstance(value, (list, tuple))
+                    else type(value).__name__,
+                )
+            )
+        elements = [
+            self._arrays(f"{name}_{k}", x, text)
+            for k, (x, text) in enumerate(zip(value, dims))
+        ]
+        return lambda: [get() for get in elements]
 
     def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
         """Adds an array, and returns the getter of its symbolic tensor.
@@ -354,12 +372,11 @@ def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Si
         support the function.
     """
     for name, dims in names.items():
-        values = dims.values() if isinstance(dims, Mapping) else [dims]
-        if not all(isinstance(value, str) for value in values):
+        if not all(isinstance(value, str) for value in nested.flatten(dims)):
             refuse(
                 name,
                 dims,
-                'names of dimensions, such as "batch;d_model", or a dict of them',
+                'names of dimensions, such as "batch;d_model", or a dict or list of them',
             )
     try:
         return inspect.signature(fn)

@@ -116,9 +116,12 @@ def as_function(
     """Returns `fn` as a `mtf.function`, and the positional arguments of a call.
 
     Args:
-      fn: a `mtf.function`, a bound method that is one, or a function of tensors.
+      fn: a `mtf.function`, a bound method that is one, an imported function, or a function
+        of tensors.
       args: the positional arguments of a call, without the object of a bound method.
     """
+    # An imported function has one, which knows the dimensions of its arguments.
+    fn = getattr(fn, "bound_function", fn)
     if isinstance(fn, Function):
         return fn, args
     # For a bound method `Function.__get__` returns a `functools.partial` with the object. A

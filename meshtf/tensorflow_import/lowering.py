@@ -70,21 +70,35 @@ class Lowering:
         """Runs the program, updates its variables, and returns its outputs: their dimensions
         are the atoms of their axes, in order.
         """
+        outputs, updates = self.evaluate(inputs)
+        for key, x in updates.items():
+            variable = self._variables[key]
+            variable.assign(_renamed_to(x, variable.shape.names))
+        return outputs
+
+    def evaluate(
+        self, inputs: Sequence[Tensor]
+    ) -> tuple[list[Tensor], dict[int, Tensor]]:
+        """Returns the program's outputs, and the new values of the variables that it updates,
+        by identity; nothing is assigned.
+        """
         program = self.program
         self._tensors = {id(v): x for v, x in zip(program.inputs, inputs)}
         for key, value in program.on_entry.items():
             variable = self._variables[key]
             self._tensors[id(value)] = self.named_as(variable, value)
         self.run_nodes(program.nodes)
+        updates = {}
         for key, value in program.updates.items():
-            entry, variable = program.on_entry[key], self._variables[key]
-            x = self.full(value, self.axes(entry), entry)
-            variable.assign(_renamed_to(x, variable.shape.names))
-        return [
+            entry = program.on_entry[key]
+            updates[key] = self.full(value, self.axes(entry), entry)
+        outputs = [
             self.full(value, self.axes(value), value)
             for value in program.outputs
             if value.is_tensor
         ]
+        # An output may be a variable, which is read before it is assigned to.
+        return [x.tensor() if isinstance(x, Variable) else x for x in outputs], updates
 
     def run_nodes(self, nodes: Sequence[Node]) -> None:
         """Runs nodes in their order."""

@@ -8,7 +8,7 @@ from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
-from meshtf.tensorflow_import.dimensions.hints import KNOWN, hints_of
+from meshtf.tensorflow_import.dimensions.hints import KNOWN, Hint, hints_of
 from meshtf.tensorflow_import.dimensions.names import name_dimensions
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Program, Value
@@ -31,6 +31,7 @@ class NamedProgram:
         program: Program,
         renames: Mapping[str, str] | None = None,
         known: Mapping[int, Sequence[str]] | None = None,
+        arguments: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         """Analyses a program.
 
@@ -38,11 +39,19 @@ class NamedProgram:
             program: The program.
             renames: New names of dimensions, by those that they would get.
             known: By identity of a variable, names that its dimensions have already.
+            arguments: By identity of an input, names of its axes.
         """
         self.program = program
+        arguments = arguments or {}
+
+        def hints(value: Value) -> list[list[Hint]]:
+            if id(value) in arguments:
+                return [[(KNOWN, name)] for name in arguments[id(value)]]
+            return hints_of(value)
+
         rules = {kind: rule.dimensions for kind, rule in all_rules().items()}
         self.analysis = fewest_renames(
-            lambda flipped: Analysis(program, rules, hints_of, flipped)
+            lambda flipped: Analysis(program, rules, hints, flipped)
         )
         self._hint_known(known or {})
         renames = renames or {}
@@ -79,10 +88,18 @@ class NamedProgram:
         inputs: Sequence[Tensor],
     ) -> list[Tensor]:
         """Runs the program in named operations, and returns its outputs."""
+        return self.lower(mesh, variables).run(inputs)
+
+    def lower(self, mesh: Mesh, variables: Mapping[int, Variable]) -> Lowering:
+        """Returns a run of the program in named operations.
+
+        Args:
+            mesh: Where it runs.
+            variables: By identity of the program's variable, the mesh's.
+        """
         rules = {kind: rule.lower for kind, rule in all_rules().items()}
         rules["replicated"] = run_replicated
-        lowering = Lowering(
+        self.lowering = Lowering(
             self.program, self.analysis, self.names, mesh, rules, variables
         )
-        self.lowering = lowering
-        return lowering.run(inputs)
+        return self.lowering

@@ -76,6 +76,9 @@ class Analysis:
         for value, variable in program.gradients:
             self.set(value, self.of(program.on_entry[id(variable)]))
         self.run(program.nodes)
+        for value in (*program.outputs, *program.updates.values()):
+            if value.is_tensor:
+                self.of(value)
         self._join_copies()
 
     def run(self, nodes: Sequence[Node]) -> None:

@@ -37,7 +37,7 @@ def _of_variable(path: str, axis: int, rank: int) -> list[Hint]:
     """Returns the hints for an axis of a variable, by its path ("dense_2/kernel")."""
     *layers, leaf = path.split("/")
     layer = "".join(c for c in (layers[-1] if layers else "") if not c.isdigit())
-    layer = layer.strip("_")
+    layer = layer.strip("_") or leaf
     if "embedding" in leaf:
         if axis == 1:
             return [(TABLE, "d_model")]

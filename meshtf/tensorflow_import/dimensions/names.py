@@ -68,8 +68,11 @@ def _bases(atoms: list[Atom]) -> dict[Atom, str]:
     return base
 
 
-def _trust(atom: Atom) -> int:
-    return min((trust for trust, _ in atom.hints), default=9)
+def _trust(atom: Atom) -> tuple[int, int]:
+    """Returns a key for sorting: dimensions whose names are trusted most come first."""
+    return min(
+        ((trust, -count) for (trust, _), count in atom.hints.items()), default=(9, 0)
+    )
 
 
 def _clashes(atom: Atom, users: list[Atom], foes: Mapping[Atom, set[Atom]]) -> bool:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import ArgumentError
 from meshtf.tensorflow_import.graph.constants import fold
 from meshtf.tensorflow_import.graph.functions import CALLS, Library
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
 from meshtf.tensorflow_import.graph.program import Body, Node, Program, Value
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
+from meshtf.tensorflow_import.graph.refusals import Refusals
 from meshtf.tensorflow_import.graph.repeat import Repeat
 from meshtf.tensorflow_import.graph.state import State
 
@@ -61,7 +61,6 @@ def read_function(
     outputs = reader.walk(
         function.graph, function.inputs, arguments, function.outputs, marks
     )
-    reader.refuse()
     marked_gradients = [
         (reader.marked[t.ref()], v) for t, v in gradients if t.ref() in reader.marked
     ]
@@ -77,6 +76,7 @@ def read_function(
     for _, variable in marked_gradients:
         reader.state.entry_of(variable)
     prune(program)
+    reader.refusals.check(program)
     return program
 
 
@@ -96,7 +96,7 @@ class _Reader:
         self.nodes: list[Node] = []
         self.values: dict[Any, Value] = {}
         self.marked: dict[Any, Value] = {}
-        self.refused: list[str] = []
+        self.refusals = Refusals()
         self._variables = {id(_handle(v)): v for v in variables}
 
     def arguments(self, function: Any) -> list[Value]:
@@ -182,7 +182,8 @@ class _Reader:
         )
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
-        if self._is_refused(node):
+        if self.refusals.concerns(node):
+            self.nodes.append(node)
             return outputs
         infer_shapes(node)
         if fold(node):
@@ -338,32 +339,8 @@ class _Reader:
         return []
 
     def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
-        self.refused.append(
-            f"{operation.type} at {path}: reads or writes a resource that is none of the "
-            "function's variables (pass them as `variables`)"
-        )
+        self.refusals.concerns_resource(operation.type, path)
         return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
-
-    def _is_refused(self, node: Node) -> bool:
-        """Notes what no program of tensors can do."""
-        why = None
-        if any(v.dtype == tf.string for v in [*node.inputs, *node.outputs]):
-            why = "strings have no place on a mesh; compute them in the dataset"
-        elif any(v.dtype == tf.resource for v in [*node.inputs, *node.outputs]):
-            why = "tables and other resources have no place on a mesh; use them in the dataset"
-        elif node.definition.is_stateful and not node.kind.startswith("Random"):
-            why = "it has a state that is no variable; compute it in the dataset"
-        if why is not None:
-            self.refused.append(f"{node.kind} at {node.path}: {why}")
-        return why is not None
-
-    def refuse(self) -> None:
-        """Raises an error that lists all that cannot be read."""
-        if self.refused:
-            raise ArgumentError(
-                "This TensorFlow function cannot run on a mesh as a whole:\n  "
-                + "\n  ".join(self.refused)
-            )
 
 
 _STATEFUL: dict[str, Callable] = {
@@ -421,7 +398,9 @@ def _entry_of(body: Body, variable: Any) -> Value:
 
 def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
-    return getattr(getattr(variable, "value", variable), "handle", None)
+    if not isinstance(variable, tf.Variable):
+        variable = variable.value
+    return getattr(variable, "handle", None)
 
 
 def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:

@@ -1,0 +1,179 @@
+"""Compares an imported function with TensorFlow's, on random numbers and one device.
+
+The program is recorded for a mesh of one position and run operation by operation, as an
+exported function is: no device of the user's mesh is needed, and nothing is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.errors import NumericsError, explain_error
+from meshtf.function.function import Function
+from meshtf.graph import Store, Tensor
+from meshtf.mesh import Mesh
+from meshtf.partition import Program, ReadStep, build, walk
+from meshtf.runtime.variable import Variable
+from meshtf.saved_model.single_device import SingleDevice, unsharded_value
+from meshtf.tensorflow_import.graph.program import Value
+from meshtf.tensorflow_import.graph.state import path_of
+from meshtf.tensorflow_import.named_program import NamedProgram
+from meshtf.tensorflow_import.traced import TracedFunction
+
+# Largest differences, as a share of the largest number of a result.
+# A result's label and value, and TensorFlow's array of it.
+_Result = tuple[str, Value, np.ndarray]
+TOLERANCES = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 0.1}
+
+
+def check_outputs(
+    named: NamedProgram, traced: TracedFunction, stored: Sequence[Variable]
+) -> None:
+    """Compares a program's results, and what it assigns to variables, with TensorFlow's.
+
+    Programs that draw random numbers, which are others than TensorFlow's, are not compared.
+
+    Args:
+        named: The program.
+        traced: TensorFlow's function.
+        stored: The mesh's variables, in the order of the program's.
+
+    Raises:
+        NumericsError: A result differs; the first one is named.
+    """
+    program = named.program
+    if any("Random" in node.kind for node in program.all_nodes()):
+        return
+    arrays = _random_arrays(program.inputs)
+    results = iter(_run_imported(named, stored, arrays))
+    expected, assigned = _run_tensorflow(named, traced, arrays)
+    for label, value, reference in expected:
+        _compare(f"result {label}", value, next(results), reference)
+    for label, value, reference in assigned:
+        _compare(f"the new value of {label}", value, next(results), reference)
+
+
+def _random_arrays(inputs: Iterable[Value]) -> list[np.ndarray]:
+    """Returns small arguments. Integers are 0 or 1, which are ids of every table."""
+    rng = np.random.default_rng(0)
+    arrays = []
+    for value in inputs:
+        if value.dtype.is_floating or value.dtype.is_complex:
+            array = rng.normal(size=value.shape)
+        else:
+            array = rng.integers(0, 2, size=value.shape)
+        arrays.append(np.asarray(array).astype(value.dtype.as_numpy_dtype))
+    return arrays
+
+
+def _run_imported(
+    named: NamedProgram, stored: Sequence[Variable], arrays: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Returns what the program computes: outputs, then new values of variables."""
+    program, mesh = named.program, Mesh("")
+    variables = dict(zip(program.on_entry, stored))
+
+    def body(inputs: list[Tensor]) -> list[Tensor]:
+        outputs, updates = named.lower(mesh, variables).evaluate(inputs)
+        return [*outputs, *updates.values()]
+
+    shapes = [named.shape_of(value) for value in program.inputs]
+    sizes = [named.sizes_of(value) for value in program.inputs]
+    inputs = [x.reshape(size) for x, size in zip(arrays, sizes)]
+    function = Function(body, mesh=mesh, names={"inputs": shapes})
+    recording = function.record_on(mesh, (inputs,), {})
+    recorded = recording.recorded
+    planned = build(recorded.nodes, recorded.results, mesh)
+    values: dict[Any, Any] = dict(zip(recording.arguments, inputs))
+    source_of = {
+        id(variable): value.variable
+        for variable, value in zip(stored, program.on_entry.values())
+    }
+    for store in _read_stores(planned):
+        if id(store) in source_of:
+            array = np.asarray(source_of[id(store)].numpy())
+            values[store] = array.reshape(store.spec.shape.sizes)
+        elif store not in values:
+            values[store] = unsharded_value(store)
+    return [np.asarray(x) for x in SingleDevice(planned, values).run()]
+
+
+def _read_stores(planned: Program) -> Iterator[Store]:
+    for step, _ in walk(planned):
+        if isinstance(step, ReadStep) and step.store.kind != "number":
+            yield step.store
+
+
+def _run_tensorflow(
+    named: NamedProgram, traced: TracedFunction, arrays: Sequence[np.ndarray]
+) -> tuple[list[_Result], list[_Result]]:
+    """Returns TensorFlow's results and new values of variables, which get their old values
+    back.
+    """
+    program = named.program
+    variables = [program.on_entry[key].variable for key in program.updates]
+    before = [np.asarray(v.numpy()) for v in variables]
+    tensors = [tf.constant(x, v.dtype) for x, v in zip(arrays, program.inputs)]
+    results = traced.concrete(tensors)
+    values = [v for v in program.outputs if v.is_tensor]
+    labels, arrays_out = [], []
+    for path, leaf in _labelled(results, ""):
+        if leaf is not None:
+            labels.append(path)
+            arrays_out.append(leaf.numpy())
+    new = [np.asarray(v.numpy()) for v in variables]
+    for variable, array in zip(variables, before):
+        variable.assign(array)
+    return (
+        list(zip(labels, values, arrays_out)),
+        list(zip(map(path_of, variables), program.updates.values(), new)),
+    )
+
+
+def _labelled(nesting: Any, label: str) -> Iterator[tuple[str, Any]]:
+    """Yields each leaf of a result with what errors call it, in TensorFlow's order."""
+    if isinstance(nesting, Mapping):
+        for key in sorted(nesting):
+            yield from _labelled(nesting[key], f"{label}[{key!r}]")
+    elif isinstance(nesting, (list, tuple)):
+        for k, item in enumerate(nesting):
+            yield from _labelled(item, f"{label}[{k}]")
+    else:
+        yield label, nesting
+
+
+def _compare(
+    label: str, value: Value, result: np.ndarray, reference: np.ndarray
+) -> None:
+    """Raises NumericsError if a result differs by more than rounding."""
+    name = value.dtype.name
+    x = result.reshape(reference.shape)
+    if name not in TOLERANCES:
+        different = np.sum(x != reference)
+        if different:
+            raise _differs(label, value, f"{different} of {x.size} elements")
+        return
+    x, y = x.astype("float64"), reference.astype("float64")
+    equal = (x == y) | (np.isnan(x) & np.isnan(y))
+    off = float(np.max(np.where(equal, 0, np.abs(x - y)), initial=0))
+    scale = float(np.max(np.abs(y[np.isfinite(y)]), initial=0))
+    if not off <= TOLERANCES[name] * max(scale, 1e-6):
+        raise _differs(label, value, f"by {off:.2g}; its largest number is {scale:.2g}")
+
+
+def _differs(label: str, value: Value, difference: str) -> NumericsError:
+    return NumericsError(
+        explain_error(
+            f"{label} of the imported function differs from TensorFlow's.".replace(
+                "result  of", "the result of"
+            ),
+            difference=difference,
+            node=value.path or "a constant",
+            way_out="Rounding may do this to functions that are not continuous; then write "
+            "check=False. Otherwise please report it: the import of an operation is wrong.",
+        )
+    )

@@ -1,0 +1,93 @@
+"""What no program of tensors on a mesh can do: strings, tables, files, sizes that depend on
+values. All such operations of a function are listed in one error.
+"""
+
+from __future__ import annotations
+
+import re
+
+import tensorflow as tf
+
+from meshtf.errors import ArgumentError, explain_error
+from meshtf.tensorflow_import.graph.infer import is_known
+from meshtf.tensorflow_import.graph.program import Node, Program
+
+_STRINGS = "strings have no place on a mesh"
+_RESOURCE = "it uses a table or another resource that is no variable"
+_STATE = "it has a state, or runs Python, which a mesh does not"
+_SIZE = "the size of its result depends on values, and sizes on a mesh are fixed"
+_WAY_OUT = (
+    "Do this before the function, in the dataset or on the host, and pass it the result: "
+    "docs/learn/keras.md#what-is-refused. For sizes, mask or pad instead of selecting."
+)
+
+
+class Refusals:
+    """The operations of a function that cannot run on a mesh."""
+
+    def __init__(self) -> None:
+        self._effects: list[str] = []
+        self._reasons: dict[int, str] = {}
+
+    def concerns(self, node: Node) -> bool:
+        """Whether a node cannot run on a mesh. It matters only if a result needs the node, or
+        if it has no results.
+        """
+        reason = _reason(node)
+        if reason is None:
+            return False
+        self._reasons[id(node)] = reason
+        if not node.outputs:
+            self._effects.append(_line(node.kind, node.path, reason))
+        return True
+
+    def concerns_resource(self, kind: str, path: str) -> None:
+        """Notes a read of or write to a resource that is none of the function's variables."""
+        self._effects.append(_line(kind, path, _RESOURCE))
+
+    def check(self, program: Program) -> None:
+        """Raises ArgumentError if a pruned program has such operations; it lists them."""
+        lines = list(self._effects)
+        for node in program.all_nodes():
+            reason = self._reasons.get(id(node))
+            if reason is None and _has_unknown_size(node):
+                reason = _SIZE
+            if reason is not None:
+                lines.append(_line(node.kind, node.path, reason))
+        if lines:
+            raise ArgumentError(
+                explain_error(
+                    "operations of this TensorFlow function cannot run on a mesh.",
+                    operations="\n".join(dict.fromkeys(lines)),
+                    way_out=_WAY_OUT,
+                )
+            )
+
+
+def _reason(node: Node) -> str | None:
+    values = [*node.inputs, *node.outputs]
+    if any(v.dtype == tf.resource for v in values):
+        return _RESOURCE
+    if any(v.dtype == tf.string for v in values):
+        return _STRINGS
+    if node.definition.is_stateful and not node.kind.startswith("Random"):
+        return _STATE
+    return None
+
+
+def _has_unknown_size(node: Node) -> bool:
+    """Whether a node makes a size unknown that is known in its operands."""
+    return (
+        not node.bodies
+        and all(map(is_known, node.inputs))
+        and not all(map(is_known, node.outputs))
+    )
+
+
+def _line(kind: str, path: str, reason: str) -> str:
+    return f"{kind} at {readable(path)}: {reason}"
+
+
+def readable(path: str) -> str:
+    """Returns an operation's path without the calls that have no name of their own."""
+    return re.sub(r"(^|/)(Stateful)?PartitionedCall(_\d+)?(?=/)", "", path).lstrip("/")

@@ -1,0 +1,206 @@
+"""TensorFlow functions and SavedModels as named functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+
+MESH = "data:4; model:2"
+X = np.random.default_rng(0).normal(size=(6, 5, 12)).astype("float32")
+SCALE = np.linspace(0.5, 1.5, 6).astype("float32")
+
+
+class Heads(tf.Module):
+    """A function that splits an axis, broadcasts, and returns a nesting."""
+
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(1)
+        self.kernel = tf.Variable(rng.normal(size=(12, 8)).astype("float32"), name="k")
+        self.offset = tf.Variable(tf.ones([8]), trainable=False, name="offset")
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, 12]), tf.TensorSpec(None)])
+    def __call__(self, x, scale):
+        heads = tf.reshape(x, [tf.shape(x)[0], -1, 3, 4])
+        kernel = tf.reshape(self.kernel, [3, 4, 8])
+        y = tf.nn.gelu(tf.einsum("blhd,hdo->blo", heads, kernel)) + self.offset
+        mean = tf.reduce_mean(x, [1, 2], keepdims=True)
+        return {"y": y * scale[:, None, None], "rest": [mean, None, x]}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Heads()
+
+
+@pytest.fixture(scope="module")
+def program(model):
+    mesh = mtf.Mesh(MESH, "batch:data; features_1:model")
+    inputs = {"x": "batch:6; length:5; features", "scale": "batch"}
+    return mtf.from_tensorflow(model.__call__, mesh, inputs=inputs)
+
+
+def test_results_have_the_structure_and_axes_of_the_function(model, program):
+    ours = program(X, scale=SCALE)
+    theirs = model(X, SCALE)
+    assert ours["rest"][1] is None
+    assert ours["y"].shape.names[:2] == ("batch", "length")
+    for a, b in [(ours["y"], theirs["y"])] + [
+        (ours["rest"][k], theirs["rest"][k]) for k in (0, 2)
+    ]:
+        assert a.shape.sizes == tuple(b.shape)
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_are_those_of_the_tape(model, program):
+    @mtf.function(x="length; features; batch", scale="batch")
+    def loss_and_gradients(x, scale):
+        loss = mtf.reduce_mean(mtf.square(program(x, scale)["y"]))
+        return loss, mtf.gradients([loss], program.trainable_variables)
+
+    loss, (gradient,) = loss_and_gradients(X.transpose(1, 2, 0), SCALE)
+    with tf.GradientTape() as tape:
+        expected = tf.reduce_mean(tf.square(model(X, SCALE)["y"]))
+    reference = tape.gradient(expected, model.kernel).numpy()
+    assert float(loss.numpy()) == pytest.approx(float(expected), rel=1e-5)
+    np.testing.assert_allclose(
+        gradient.numpy().reshape(12, 8), reference, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_variables_are_copies_with_names_and_shards(model, program):
+    by_name = {v.name: v for v in program.variables}
+    assert sorted(by_name) == ["imported/k", "imported/offset"]
+    assert [v.trainable for v in program.variables] == [True, False]
+    assert by_name["imported/k"].shape.sizes == (3, 4, 8)
+    assert "Sharded('features_1')" in str(by_name["imported/k"].placement)
+    duplicate = program.clone("copy")
+    duplicate.variables[1].assign(np.zeros(8, "float32"))
+    assert program.variables[1].numpy().all() and model.offset.numpy().all()
+    assert not np.allclose(
+        duplicate(X, SCALE)["y"].numpy(), program(X, SCALE)["y"].numpy()
+    )
+
+
+def test_plans_and_search_take_the_function(program):
+    specs = tf.TensorSpec([6, 5, 12]), tf.TensorSpec([6])
+    forecast = mtf.explain(program, *specs)
+    assert forecast.error is None
+    assert "features_1:4/model" in str(forecast)
+    result = mtf.search(program.on_mesh, *specs, devices=4, hardware="h100")
+    assert "batch:" in str(result)
+
+
+def test_another_mesh_has_the_values_of_the_first(program):
+    other = program.on_mesh(mtf.Mesh("data:2", "batch:data"))
+    np.testing.assert_allclose(
+        other(X, SCALE)["y"].numpy(), program(X, SCALE)["y"].numpy(), rtol=1e-5
+    )
+
+
+def test_checkpoints_restore_it(program, tmp_path):
+    mtf.checkpoints.save(tmp_path, 1, {v.name: v for v in program.variables})
+    other = program.on_mesh(mtf.Mesh("data:2", "batch:data"))
+    expected = other.variables[0].numpy()
+    other.variables[0].assign(np.zeros_like(expected))
+    mtf.checkpoints.restore_latest(tmp_path, {v.name: v for v in other.variables})
+    np.testing.assert_array_equal(other.variables[0].numpy(), expected)
+
+
+def test_a_module_has_its_variables(program):
+    class Outer(mtf.Module):
+        def __init__(self, mesh):
+            super().__init__()
+            self.encoder = program.on_mesh(mesh)
+            self.head = mtf.layers.Dense(mesh, "features:12", "classes:2")
+
+    outer = Outer(mtf.Mesh("data:2", "batch:data"))
+    assert len(outer.variables) == 4
+
+
+def test_assignments_change_the_copy_only():
+    counter = tf.Variable(tf.zeros([3]))
+
+    def count(x):
+        counter.assign_add(tf.reduce_sum(x, 0))
+        return counter * 2.0
+
+    mesh = mtf.Mesh(MESH, "batch:data")
+    program = mtf.from_tensorflow(count, mesh, tf.TensorSpec([8, 3]))
+    ones = np.ones([8, 3], "float32")
+    assert [program(ones).numpy()[0] for _ in range(2)] == [16, 32]
+    assert program.variables[0].numpy()[0] == 16 and not counter.numpy().any()
+
+
+def test_nested_arguments_and_python_values():
+    def join(batch, training=False, *, power=2.0):
+        return batch["a"] ** power if not training else batch["a"], batch["b"][0]
+
+    mesh = mtf.Mesh(MESH, "batch:data; d:model")
+    spec = {"a": tf.TensorSpec([4, 3]), "b": [tf.TensorSpec([4]), tf.TensorSpec([])]}
+    names = {"batch": {"a": "batch; d", "b": ["batch", ""]}}
+    program = mtf.from_tensorflow(join, mesh, spec, inputs=names)
+    batch = {"a": np.full([4, 3], 3.0), "b": [np.ones(4, "float32"), 1.0]}
+    first, second = program(batch, power=2.0)
+    assert first.numpy()[0, 0] == 9 and second.shape.names == ("batch",)
+    with pytest.raises(mtf.ArgumentError, match="traced with False"):
+        program(batch, training=True)
+    with pytest.raises(mtf.ShapeError, match="batch_a"):
+        program({**batch, "a": np.ones([5, 3], "float32")})
+    with pytest.raises(mtf.ShapeError, match=r"batch\['a'\]"):
+        program({**batch, "a": mtf.ones(mesh, "batch:4; e:3")})
+    with pytest.raises(mtf.DTypeError, match="mtf.cast"):
+        program({**batch, "a": np.ones([4, 3], "int32")})
+
+
+def test_constants_and_arguments_may_be_results():
+    def several(x):
+        return x, x, 3.0, None, tf.constant([1, 2])
+
+    program = mtf.from_tensorflow(several, mtf.Mesh("data:2"), tf.TensorSpec([4, 3]))
+    first, _, number, nothing, array = program(np.ones([4, 3]))
+    assert first.numpy().all() and number.numpy() == 3 and nothing is None
+    assert array.numpy().tolist() == [1, 2]
+
+
+def test_random_numbers_come_from_a_seed():
+    def noisy(x):
+        return x + tf.random.normal(tf.shape(x))
+
+    mesh = mtf.Mesh(MESH, "batch:data")
+    program = mtf.from_tensorflow(noisy, mesh, tf.TensorSpec([8, 3]))
+    with pytest.raises(mtf.PlanError, match="needs a seed"):
+        program(np.zeros([8, 3]))
+
+    @mtf.function(x="batch; d", step="")
+    def draw(x, step):
+        with mtf.seed(step):
+            return program(mtf.rename(x, "d", "features"))
+
+    a, b, c = (draw(np.zeros([8, 3], "float32"), k).numpy() for k in (1, 1, 2))
+    assert np.array_equal(a, b) and not np.allclose(a, c)
+
+
+def test_refusals_are_listed_with_their_nodes():
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["a"], [1]), default_value=-1
+    )
+
+    @tf.function(input_signature=[tf.TensorSpec([4], tf.string), tf.TensorSpec([4])])
+    def serve(text, x):
+        tf.debugging.assert_all_finite(x, "strings in checks do not matter")
+        with tf.name_scope("ids"):
+            ids = table.lookup(text)
+        lengths = tf.strings.length(text)
+        return ids, lengths, tf.unique(x)[0]
+
+    with pytest.raises(mtf.ArgumentError) as caught:
+        mtf.from_tensorflow(serve, mtf.Mesh("data:2"))
+    message = str(caught.value)
+    assert "LookupTableFindV2 at ids/" in message and "a table" in message
+    assert "StringLength at StringLength: strings" in message
+    assert "Unique at Unique: the size of its result" in message
+    assert "assert" not in message and "PartitionedCall" not in message
