@@ -9,8 +9,9 @@ repeats the first one's operations with other variables.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -76,9 +77,19 @@ class RepeatedUpdates:
         self._first[key] = (Repeat(begin, end, marked.ref(), {}), slots)
 
 
-def treats_variables_alike(optimizer: Any) -> bool:
-    """Whether an optimizer's update depends on the variable's shape only."""
-    return type(optimizer) in _UNIFORM
+@contextlib.contextmanager
+def repeated(model: Any, method: str) -> Iterator[RepeatedUpdates]:
+    """Repeats updates of a model's optimizer in the trace of a training step."""
+    optimizer = getattr(model, "optimizer", None)
+    if method != "train_step" or type(optimizer) not in _UNIFORM or not optimizer.built:
+        yield RepeatedUpdates(None, ())
+        return
+    updates = RepeatedUpdates(optimizer, model.trainable_variables)
+    optimizer.update_step = updates.update_step
+    try:
+        yield updates
+    finally:
+        del optimizer.update_step
 
 
 def _slots_by_variable(

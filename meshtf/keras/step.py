@@ -13,13 +13,13 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.function.function import function
 from meshtf.graph import Tensor
-from meshtf.keras.marks import marked
+from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
+from meshtf.keras.repeated_updates import repeated
 from meshtf.keras.variables import tracing
 from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
-from meshtf.tensorflow_import.graph.reach import unreached
 from meshtf.tensorflow_import.graph.read import read_function
 from meshtf.tensorflow_import.named_program import NamedProgram
 
@@ -104,50 +104,27 @@ def tensors_of(batch: Any) -> list[Any]:
 def _trace(
     model: Any, method: str, batch: Any, seconds: dict[str, float]
 ) -> tuple[Any, Program]:
-    """Returns a model's step as TensorFlow traced it, and its program.
-
-    A variable that the loss does not need is found in a first trace, and left out of the
-    second one, as Keras leaves it out.
-    """
-    unneeded: set[int] = set()
-    while True:
-        with tracing():
-            concrete, program = _trace_once(model, method, batch, unneeded, seconds)
-        if program.loss is None or not program.gradients:
-            return concrete, program
-        extra_variables = unreached(program)
-        if not extra_variables:
-            return concrete, program
-        unneeded |= extra_variables
-
-
-def _trace_once(
-    model: Any,
-    method: str,
-    batch: Any,
-    unneeded: set[int],
-    seconds: dict[str, float],
-) -> tuple[Any, Program]:
-    optimizer = model.optimizer if method == "train_step" else None
-    if optimizer is not None and not optimizer.built and model.built:
-        optimizer.build(model.trainable_variables)
+    """Returns a model's step as TensorFlow traced it, and its program."""
+    optimizer = getattr(model, "optimizer", None)
+    if method == "train_step" and optimizer is not None and model.built:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
     signature = tf.nest.map_structure(_spec_of, batch)
-    step = tf.function(lambda data: getattr(model, method)(data), autograph=False)
-    with marked(optimizer, unneeded) as marks, _timed(seconds, "trace"):
-        concrete = step.get_concrete_function(signature)
-    if optimizer is not None and marks.gradients and marks.loss is None:
-        raise ArgumentError(
-            f"{type(model).__name__}.train_step gives the optimizer gradients of a loss that "
-            "was not passed to `optimizer.scale_loss`"
-        )
-    with _timed(seconds, "import"):
-        program = read_function(
-            concrete,
-            variables_of(model),
-            loss=marks.loss,
-            gradients=marks.gradients,
-            repeats=marks.repeats,
-        )
+    with tracing(), gradients_marked() as marks, repeated(model, method) as updates:
+
+        def step(data: Any) -> Any:
+            graph = tf.compat.v1.get_default_graph()
+            marks.start(graph)
+            updates.start(graph)
+            return getattr(model, method)(data)
+
+        with _timed(seconds, "trace"):
+            function = tf.function(step, autograph=False)
+            concrete = function.get_concrete_function(signature)
+        with _timed(seconds, "import"):
+            program = read_function(
+                concrete, variables_of(model), marks.marks, updates.repeats
+            )
     return concrete, program
 
 

@@ -6,6 +6,7 @@ from meshtf.tensorflow_import.rules import replicated
 from meshtf.tensorflow_import.rules.compute import (
     elementwise,
     fourier,
+    gradients,
     products,
     random,
     reductions,
@@ -23,6 +24,7 @@ _MODULES = (
     elementwise,
     fourier,
     gathers,
+    gradients,
     lists,
     loops,
     products,
