@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
+from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of
 from meshtf.mesh import Mesh
@@ -17,7 +18,10 @@ _KINDS = ("train", "test", "predict")
 
 
 def distribute(
-    model: Any, mesh: Mesh, names: Mapping[str, str] | None = None
+    model: Any,
+    mesh: Any,
+    names: Mapping[str, str] | None = None,
+    layout: Any = None,
 ) -> DistributedModel:
     """Runs a Keras model's batches on a mesh from now on.
 
@@ -28,11 +32,15 @@ def distribute(
 
     Args:
         model: A Keras model.
-        mesh: Where it runs.
-        names: New names of dimensions, by their names.
+        mesh: Where it runs: a `mtf.Mesh`, or a `keras.distribution.DeviceMesh`, which shards
+            batches along its first axis.
+        names: New names of dimensions, by their names: {"channels_2": "filters"}.
+        layout: A `keras.distribution.LayoutMap`: its rules are the layouts of the variables
+            that they match; other variables, and all that is computed, follow the mesh's.
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
+        LayoutError: A rule of the map matches no variable, or does not fit one.
     """
     if not isinstance(
         getattr(model, "distribute_strategy", None), tf.distribute.Strategy
@@ -41,7 +49,7 @@ def distribute(
             f"mtf.keras.distribute takes a keras.Model on the TensorFlow backend, not "
             f"{type(model).__name__}"
         )
-    return DistributedModel(model, mesh, names or {})
+    return DistributedModel(model, as_mesh(mesh), names or {}, layout)
 
 
 class DistributedModel:
@@ -52,9 +60,12 @@ class DistributedModel:
         placed: Its variables on the mesh.
     """
 
-    def __init__(self, model: Any, mesh: Mesh, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, model: Any, mesh: Mesh, names: Mapping[str, str], layout: Any = None
+    ) -> None:
         self.model = model
-        self.placed = PlacedVariables(mesh, names)
+        layouts = VariableLayouts(layout, model, mesh)
+        self.placed = PlacedVariables(mesh, names, layouts)
         self._steps: dict[Any, TracedStep] = {}
         # `compile` empties the attributes that the makers fill, so the makers are replaced.
         for kind in _KINDS:
