@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -122,9 +123,12 @@ def _check_rule(axes: Sequence[Any], variable: Any, mesh: Mesh) -> None:
 
 def _unmatched(pattern: str, model: Any) -> LayoutError:
     paths = [variable.path for variable in model.variables]
-    plain = pattern.replace(".*", "").replace("\\", "")
-    leaves: Mapping[str, str] = {path.rpartition("/")[2]: path for path in paths}
-    similar = near_misses(plain, paths) or near_misses(plain.rpartition("/")[2], leaves)
+    plain = re.sub(r"\W*[.][*+]|\\d[*+]?", "", pattern)
+    ends = {
+        "/".join(path.split("/")[-k:]): path for path in paths[::-1] for k in (1, 2, 3)
+    }
+    near = near_misses(plain, ends)
+    similar = ", ".join(dict.fromkeys(ends[end] for end in near.split(", ") if end))
     return LayoutError(
         explain_error(
             f'the LayoutMap has a rule "{pattern}" that matches no variable.',

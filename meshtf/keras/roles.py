@@ -42,7 +42,7 @@ def hints_of_step(model: Any, batch: Any) -> Hints:
 def _paths(x: Any, path: str) -> list[str]:
     """Returns the keys that lead to each tensor of a structure, in TensorFlow's order."""
     if isinstance(x, dict):
-        return [p for key in sorted(x) for p in _paths(x[key], f"{path}/{key}")]
+        return [p for key in sorted(x) for p in _paths(x[key], f"{path}{key}")]
     if isinstance(x, (list, tuple)):
         return [p for item in x for p in _paths(item, path)]
     return [] if x is None else [path]

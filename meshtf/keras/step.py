@@ -27,6 +27,7 @@ class TracedStep:
 
     Attributes:
         program: What it does, with names.
+        input_names: What the model's inputs are called.
         function: The `mtf.function` that runs it.
     """
 
@@ -46,7 +47,9 @@ class TracedStep:
         self._structure = concrete.structured_outputs
         if getattr(model, "optimizer", None) is not None:
             placed.slots.update(id(v) for v in model.optimizer.variables)
-        self.program = placed.name(program, hints_of_step(model, batch))
+        hints = hints_of_step(model, batch)
+        self.input_names = tuple(hints.arguments)
+        self.program = placed.name(program, hints)
         self._outputs = [v for v in program.outputs if v.is_tensor]
         self._states: list[OnMesh] = []
         self._updated: list[OnMesh] = []

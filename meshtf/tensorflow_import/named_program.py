@@ -49,6 +49,7 @@ class NamedProgram:
                 operation would have one name.
         """
         self.program = program
+        self.lowering: Lowering | None = None
         proposed, arguments = hints or Hints(), arguments or {}
         order = {id(v): k for k, v in enumerate(program.inputs)}
 
@@ -86,6 +87,13 @@ class NamedProgram:
             if len(names) == len(atoms):
                 for atom, name in zip(atoms, names):
                     atom.hint(KNOWN, name)
+
+    def replicated(self) -> dict[int, str]:
+        """Returns, by the node's identity, why operations run replicated: all of them only
+        after a run was recorded.
+        """
+        reasons = self.lowering.reasons if self.lowering is not None else {}
+        return self.analysis.replicated | reasons
 
     def sizes_of(self, value: Value) -> list[int]:
         """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
