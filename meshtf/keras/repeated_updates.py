@@ -41,27 +41,31 @@ class RepeatedUpdates:
         repeats: By the tensor that stands for a repeated update, what it repeats.
     """
 
-    def __init__(
-        self, optimizer: Any, variables: Sequence[Any], graph: tf.Graph
-    ) -> None:
+    def __init__(self, optimizer: Any, variables: Sequence[Any]) -> None:
         """Prepares the trace of an optimizer's updates.
 
         Args:
-            optimizer: A Keras optimizer that is built.
+            optimizer: A Keras optimizer that is built; None if nothing is to be repeated.
             variables: Those that it updates.
-            graph: The graph of the step; updates in graphs within it are all traced.
         """
         self.repeats: dict[Any, Repeat] = {}
-        self._graph = graph
-        self._update = optimizer.update_step
+        self._graph: tf.Graph | None = None
         self._first: dict[Any, tuple[Repeat, dict[str, Any]]] = {}
-        self._slots = _slots_by_variable(optimizer, variables)
+        if optimizer is not None:
+            self._update = optimizer.update_step
+            self._slots = _slots_by_variable(optimizer, variables)
+
+    def start(self, graph: tf.Graph) -> None:
+        """Starts with a graph; updates in graphs within it are all traced."""
+        self._graph = graph
+        self.repeats.clear()
+        self._first.clear()
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Traces an update, or notes that it repeats another one."""
         graph = tf.compat.v1.get_default_graph()
         slots = self._slots.get(id(variable.handle))
-        if graph is not self._graph or slots is None or not tf.is_tensor(gradient):
+        if graph is not self._graph or slots is None or not isinstance(gradient, tf.Tensor):
             self._update(gradient, variable, learning_rate)
             return
         key = (tuple(variable.shape), variable.dtype, gradient.dtype, tuple(slots))

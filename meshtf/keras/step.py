@@ -16,12 +16,12 @@ from meshtf.graph import Tensor
 from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.repeated_updates import repeated
-from meshtf.keras.variables import tracing
+from meshtf.keras.roles import hints_of_step
+from meshtf.keras.variables import OnMesh, tracing
 from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
-from meshtf.tensorflow_import.named_program import NamedProgram
 
 
 class TracedStep:
@@ -29,6 +29,7 @@ class TracedStep:
 
     Attributes:
         program: What it does, with names.
+        input_names: What the model's inputs are called.
         function: The `mtf.function` that runs it.
         seconds: Processor time of Keras' own trace ("trace") and of its import ("import").
     """
@@ -48,16 +49,21 @@ class TracedStep:
         self.seconds = {"trace": 0.0, "import": 0.0}
         concrete, program = _trace(model, method, batch, self.seconds)
         self._structure = concrete.structured_outputs
+        if getattr(model, "optimizer", None) is not None:
+            placed.slots.update(id(v) for v in model.optimizer.variables)
+        hints = hints_of_step(model, batch)
+        self.input_names = tuple(hints.arguments)
         with _timed(self.seconds, "import"):
-            self.program = NamedProgram(program, placed.names, placed.known_names)
-        placed.adopt(self.program)
+            self.program = placed.name(program, hints)
         self._outputs = [v for v in program.outputs if v.is_tensor]
-        self._states = [placed.state_of(key) for key in program.on_entry]
-        self._updated = [placed.state_of(key) for key in program.updates]
+        self._states: list[OnMesh] = []
+        self._updated: list[OnMesh] = []
         self.function = function(self._run, mesh=placed.mesh)
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
+        if not self._states:
+            self._place()
         for state in self._states:
             state.to_mesh()
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
@@ -68,6 +74,13 @@ class TracedStep:
             for x, v in zip(results, self._outputs)
         ]
         return tf.nest.pack_sequence_as(self._structure, values)
+
+    def _place(self) -> None:
+        """Puts the step's variables on the mesh."""
+        placed, program = self._placed, self.program.program
+        placed.adopt(self.program)
+        self._states = [placed.state_of(key) for key in program.on_entry]
+        self._updated = [placed.state_of(key) for key in program.updates]
 
     def arguments(self, batch: Any) -> list[Tensor]:
         """Returns the tensors of a batch with the step's names."""

@@ -33,6 +33,8 @@ class Lowering:
         mesh: Where it runs.
         renamed: How many operands are renamed.
         replicated: By kind, how many operations run replicated.
+        reasons: By the node's identity, why an operation runs replicated, although the
+            analysis has a rule for it.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Lowering:
         self.renamed = 0
         self.replicated: collections.Counter[str] = collections.Counter()
         self._extra_names = 0
+        self.reasons: dict[int, str] = {}
         self._names = names
         self._rules = rules
         self._variables = variables
@@ -268,8 +271,8 @@ class Lowering:
         if id(node) not in self.analysis.replicated and rule is not None:
             try:
                 return rule(self, node)
-            except NoRule:
-                pass
+            except NoRule as error:
+                self.reasons[id(node)] = str(error)
         self.replicated[node.kind] += 1
         return self._rules["replicated"](self, node)
 

@@ -15,6 +15,10 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 
+from meshtf.tensorflow_import.dimensions.hints import factor_names
+
+_MOST_RELATIVES = 100  # of a network's stages, each resized from the one before
+
 
 class Atom:
     """A factor of a dimension.
@@ -98,8 +102,21 @@ def join(a: Atom, b: Atom) -> bool:
     a._foes |= b._foes
     b._foes = set()
     a.hints += b.hints
-    a.relative = a.relative or b.relative
+    a.relative = next(
+        (x for x in (a.relative, b.relative) if not _leads_to(x, a)), None
+    )
     a.copy_of = a.copy_of or b.copy_of
+    return True
+
+
+def _leads_to(relative: Atom | None, atom: Atom) -> bool:
+    """Whether an atom is `relative`, or one that this is like; None is like all."""
+    for _ in range(_MOST_RELATIVES):
+        if relative is None or relative.now is atom:
+            return True
+        relative = relative.now.relative
+        if relative is None:
+            return False
     return True
 
 
@@ -108,9 +125,10 @@ def split(atom: Atom, sizes: Sequence[int]) -> list[Atom]:
     atom = atom.now
     factors = [Atom(size) for size in sizes]
     atom._factors = factors
-    for k, factor in enumerate(factors):
-        for (trust, name), count in atom.hints.items():
-            factor.hint(trust, f"{name}_{k}", count)
+    for (trust, name), count in atom.hints.items():
+        for factor, factor_name in zip(factors, factor_names(name, len(sizes))):
+            factor.hint(trust, factor_name, count)
+    for factor in factors:
         for foe in atom._foes:
             foe._foes.add(factor)
             factor._foes.add(foe)
