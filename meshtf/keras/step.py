@@ -41,6 +41,7 @@ class TracedStep:
             batch: A batch, whose shapes and types matter.
         """
         self._placed = placed
+        placed.drop_unused()
         concrete, program = _trace(model, method, batch)
         self._structure = concrete.structured_outputs
         self.program = NamedProgram(program, placed.names, placed.known_names)
@@ -57,11 +58,15 @@ class TracedStep:
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
         for state in self._updated:
             state.changed_by_step()
-        values = [
-            x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
-            for x, v in zip(results, self._outputs)
-        ]
-        return tf.nest.pack_sequence_as(self._structure, values)
+        values = iter(
+            [
+                x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
+                for x, v in zip(results, self._outputs)
+            ]
+        )
+        return tf.nest.map_structure(
+            lambda spec: spec if spec is None else next(values), self._structure
+        )
 
     def arguments(self, batch: Any) -> list[Tensor]:
         """Returns the tensors of a batch with the step's names."""
@@ -83,16 +88,14 @@ class TracedStep:
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
     """Returns what makes two batches run the same traced step."""
-    return tuple((tuple(x.shape), x.dtype) for x in tensors_of(batch))
+    structure = repr(tf.nest.map_structure(_is_tensor, batch))
+    tensors = tensors_of(batch)
+    return (structure, *((tuple(x.shape), tf.as_dtype(x.dtype)) for x in tensors))
 
 
 def tensors_of(batch: Any) -> list[Any]:
     """Returns the tensors of a batch."""
-    return [
-        x
-        for x in tf.nest.flatten(batch)
-        if x is not None and not isinstance(x, tf.experimental.Optional)
-    ]
+    return [x for x in tf.nest.flatten(batch) if _is_tensor(x)]
 
 
 def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
@@ -120,8 +123,13 @@ def variables_of(model: Any) -> Sequence[Any]:
     return list({id(v): v for v in variables}.values())
 
 
+def _is_tensor(x: Any) -> bool:
+    """Whether a leaf of a batch is a tensor: None, or an absent value, is none."""
+    return x is not None and not isinstance(x, tf.experimental.Optional)
+
+
 def _spec_of(x: Any) -> Any:
-    if x is None or isinstance(x, tf.experimental.Optional):
+    if not _is_tensor(x):
         return None
     if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
         raise ArgumentError(
