@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshtf.graph import Tensor
-from meshtf.keras.variables import OnMesh, put_on_mesh
+from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
 from meshtf.mesh import Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
+from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 
 
@@ -48,6 +49,11 @@ class PlacedVariables:
             keras_variable = value.variable
             self._references[key] = weakref.ref(keras_variable)
             self.known_names[key] = named.names_of(value)
+            present = state_of(keras_variable)
+            if present is not None and self._fits(present, named.sizes_of(value)):
+                self.variables[key] = present.variable
+                self._states[key] = present
+                continue
             array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
             shape = named.shape_of(value)
 
@@ -58,12 +64,17 @@ class PlacedVariables:
                 self.mesh,
                 shape,
                 initial,
-                name=self._unused_name(keras_variable.path),
+                name=self._unused_name(path_of(keras_variable)),
                 dtype=str(array.dtype),
                 trainable=bool(keras_variable.trainable),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+
+    def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
+        """Whether a variable that another model has put on this mesh can be shared."""
+        variable = state.variable
+        return variable.mesh is self.mesh and list(variable.shape.sizes) == list(sizes)
 
     def drop_unused(self) -> None:
         """Drops variables that nobody has any more, as those of a replaced optimizer: others
