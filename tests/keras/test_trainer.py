@@ -177,10 +177,14 @@ def test_gradients_of_several_batches() -> None:
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy) -> None:
-    keras.config.set_dtype_policy(policy)
+
+    def build():
+        keras.config.set_dtype_policy(policy)
+        return dense()
+
     losses = []
     for m in (None, mesh()):
-        model = compiled(dense, lambda: keras.optimizers.Adam(0.01), m)
+        model = compiled(build, lambda: keras.optimizers.Adam(0.01), m)
         history = model.fit(X, Y, batch_size=7, epochs=2, verbose=0, shuffle=False)
         losses.append(history.history["loss"])
         scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
