@@ -13,7 +13,8 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
-from meshtf.keras.step import TracedStep, signature_of
+from meshtf.keras.step import TracedStep, signature_of, variables_of
+from meshtf.keras.variables import state_of, tracing
 from meshtf.keras.without_running import (
     compile_step_for,
     explain_step,
@@ -55,12 +56,16 @@ def distribute(
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
         LayoutError: A rule of the map matches no variable, or does not fit one.
     """
-    if not isinstance(
-        getattr(model, "distribute_strategy", None), tf.distribute.Strategy
-    ):
+    strategy = getattr(model, "distribute_strategy", None)
+    if not isinstance(strategy, tf.distribute.Strategy):
         raise ArgumentError(
             f"mtf.keras.distribute takes a keras.Model on the TensorFlow backend, not "
             f"{type(model).__name__}"
+        )
+    if tf.distribute.has_strategy() or strategy is not tf.distribute.get_strategy():
+        raise ArgumentError(
+            f"the model was made in the scope of a {type(strategy).__name__}: make it outside "
+            "of the scope, since the mesh takes the strategy's place"
         )
     return DistributedModel(model, as_mesh(mesh), names or {}, layout)
 
@@ -84,6 +89,7 @@ class DistributedModel:
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", self._maker(kind))
             setattr(model, f"{kind}_function", None)
+        model.export = self._export
 
     def step(self, method: str, batch: Any) -> TracedStep:
         """Returns the step of a method of the model for a batch."""
@@ -161,6 +167,15 @@ class DistributedModel:
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""
         self._steps = {k: step for k, step in self._steps.items() if k[0] != method}
+
+    def _export(self, *args: Any, **kwargs: Any) -> Any:
+        """Exports the model. What it traces for that is a copy, which reads no mesh."""
+        for variable in variables_of(self.model):
+            state = state_of(variable)
+            if state is not None:
+                state.to_host()
+        with tracing():
+            return type(self.model).export(self.model, *args, **kwargs)
 
     def _maker(self, kind: str) -> Callable[..., None]:
         model = self.model

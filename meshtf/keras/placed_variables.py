@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshtf.graph import Tensor
 from meshtf.keras.layout_map import VariableLayouts
-from meshtf.keras.variables import OnMesh, put_on_mesh
+from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
 from meshtf.mesh import Layout, Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.check_names import check_layout
 from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.graph.program import Program, Value
+from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 
 
@@ -49,6 +51,7 @@ class PlacedVariables:
         self.variables: dict[int, Variable] = {}
         self.slots: set[int] = set()
         self._states: dict[int, OnMesh] = {}
+        self._references: dict[int, weakref.ref] = {}
         self._count = 0
 
     def state_of(self, key: int) -> OnMesh:
@@ -79,9 +82,15 @@ class PlacedVariables:
     def adopt(self, named: NamedProgram) -> None:
         """Puts a program's variables on the mesh, those that are not there."""
         for key, value in named.program.on_entry.items():
-            if key in self.variables:
+            if key in self.variables and not self._states[key].is_elsewhere:
                 continue
             keras_variable = value.variable
+            self._references[key] = weakref.ref(keras_variable)
+            present = state_of(keras_variable)
+            if present is not None and self._fits(present, named.sizes_of(value)):
+                self.variables[key] = present.variable
+                self._states[key] = present
+                continue
             array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
             shape = named.shape_of(value)
 
@@ -92,13 +101,28 @@ class PlacedVariables:
                 self.mesh,
                 shape,
                 initial,
-                name=self._unused_name(keras_variable.path),
+                name=self._unused_name(path_of(keras_variable)),
                 dtype=str(array.dtype),
                 trainable=bool(keras_variable.trainable),
                 layout=self.layout_of(self.mesh, named, value),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+
+    def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
+        """Whether a variable that another model has put on this mesh can be shared."""
+        variable = state.variable
+        return variable.mesh is self.mesh and list(variable.shape.sizes) == list(sizes)
+
+    def drop_unused(self) -> None:
+        """Drops variables that nobody has any more, as those of a replaced optimizer: others
+        may get their identities.
+        """
+        for key, reference in list(self._references.items()):
+            if reference() is None:
+                for table in (self.variables, self._states, self.known_names):
+                    table.pop(key, None)
+                del self._references[key]
 
     def next_seed(self) -> Tensor:
         """Returns the seed of the next step."""

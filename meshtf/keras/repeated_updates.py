@@ -65,7 +65,11 @@ class RepeatedUpdates:
         """Traces an update, or notes that it repeats another one."""
         graph = tf.compat.v1.get_default_graph()
         slots = self._slots.get(id(variable.handle))
-        if graph is not self._graph or slots is None or not isinstance(gradient, tf.Tensor):
+        if (
+            graph is not self._graph
+            or slots is None
+            or not isinstance(gradient, tf.Tensor)
+        ):
             self._update(gradient, variable, learning_rate)
             return
         key = (tuple(variable.shape), variable.dtype, gradient.dtype, tuple(slots))

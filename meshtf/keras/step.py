@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -47,6 +48,7 @@ class TracedStep:
         """
         self._placed = placed
         self.seconds = {"trace": 0.0, "import": 0.0}
+        placed.drop_unused()
         concrete, program = _trace(model, method, batch, self.seconds)
         self._structure = concrete.structured_outputs
         if getattr(model, "optimizer", None) is not None:
@@ -69,11 +71,15 @@ class TracedStep:
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
         for state in self._updated:
             state.changed_by_step()
-        values = [
-            x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
-            for x, v in zip(results, self._outputs)
-        ]
-        return tf.nest.pack_sequence_as(self._structure, values)
+        values = iter(
+            [
+                x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
+                for x, v in zip(results, self._outputs)
+            ]
+        )
+        return tf.nest.map_structure(
+            lambda spec: spec if spec is None else next(values), self._structure
+        )
 
     def _place(self) -> None:
         """Puts the step's variables on the mesh."""
@@ -102,16 +108,14 @@ class TracedStep:
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
     """Returns what makes two batches run the same traced step."""
-    return tuple((tuple(x.shape), x.dtype) for x in tensors_of(batch))
+    structure = repr(tf.nest.map_structure(_is_tensor, batch))
+    tensors = tensors_of(batch)
+    return (structure, *((tuple(x.shape), tf.as_dtype(x.dtype)) for x in tensors))
 
 
 def tensors_of(batch: Any) -> list[Any]:
     """Returns the tensors of a batch."""
-    return [
-        x
-        for x in tf.nest.flatten(batch)
-        if x is not None and not isinstance(x, tf.experimental.Optional)
-    ]
+    return [x for x in tf.nest.flatten(batch) if _is_tensor(x)]
 
 
 def _trace(
@@ -134,10 +138,11 @@ def _trace(
         with _timed(seconds, "trace"):
             function = tf.function(step, autograph=False)
             concrete = function.get_concrete_function(signature)
-        with _timed(seconds, "import"):
-            program = read_function(
-                concrete, variables_of(model), marks.marks, updates.repeats
-            )
+    with tracing(), _timed(seconds, "import"):
+        variables = variables_of(model)
+        handles = {id(v.value.handle) for v in variables}
+        variables += [v for v in concrete.variables if id(v.handle) not in handles]
+        program = read_function(concrete, variables, marks.marks, updates.repeats)
     return concrete, program
 
 
@@ -149,16 +154,22 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     seconds[name] += time.process_time() - start
 
 
-def variables_of(model: Any) -> Sequence[Any]:
-    """Returns a model's variables, those of its optimizer and of its metrics."""
+def variables_of(model: Any) -> list[Any]:
+    """Returns a model's variables, those of its optimizers and of its metrics."""
     variables = [*model.variables, *model.metrics_variables]
-    if getattr(model, "optimizer", None) is not None:
-        variables += model.optimizer.variables
+    for attribute in [getattr(model, "optimizer", None), *vars(model).values()]:
+        if isinstance(attribute, keras.optimizers.Optimizer):
+            variables += attribute.variables
     return list({id(v): v for v in variables}.values())
 
 
+def _is_tensor(x: Any) -> bool:
+    """Whether a leaf of a batch is a tensor: None, or an absent value, is none."""
+    return x is not None and not isinstance(x, tf.experimental.Optional)
+
+
 def _spec_of(x: Any) -> Any:
-    if x is None or isinstance(x, tf.experimental.Optional):
+    if not _is_tensor(x):
         return None
     if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
         raise ArgumentError(
