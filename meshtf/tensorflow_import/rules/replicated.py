@@ -5,15 +5,18 @@ on its shards along axes whose entries do not depend on each other.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.slicewise.slicewise import slicewise
 from meshtf.runtime.storage.asarray import constant
-from meshtf.tensorflow_import.dimensions.analysis import Analysis
+from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.atoms import Axes
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.graph.raw_ops import can_run_alone, run_operation
 from meshtf.tensorflow_import.lowering import Lowering
@@ -54,6 +57,65 @@ _INDEPENDENT = {
     "Svd": -2,
 }
 
+# Each element of the result depends on one element of each operand. (Those that a mesh has as
+# operations of its own are in `compute/elementwise.py`.)
+_ELEMENTWISE = (
+    "Acos",
+    "Acosh",
+    "Angle",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atan2",
+    "Atanh",
+    "Betainc",
+    "Bitcast",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "ClipByValue",
+    "Cosh",
+    "Digamma",
+    "Erfinv",
+    "FakeQuantWithMinMaxArgs",
+    "Igamma",
+    "Igammac",
+    "Invert",
+    "LeftShift",
+    "Lgamma",
+    "Mod",
+    "MulNoNan",
+    "Ndtri",
+    "NextAfter",
+    "Polygamma",
+    "RightShift",
+    "Sinh",
+    "Softsign",
+    "Tan",
+    "TruncateDiv",
+    "TruncateMod",
+    "Xdivy",
+    "Xlog1py",
+    "Xlogy",
+    "Zeta",
+)
+
+
+@rule(*_ELEMENTWISE)
+class Elementwise(Rule):
+    """An operation element by element, of operands that broadcast."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        if any(len(v.shape) > len(node.outputs[0].shape) for v in node.inputs):
+            raise NoRule(f"{node.kind} to elements of another size")
+        analysis.broadcast(node.inputs, node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        output = node.outputs[0]
+        axes = lowering.axes(output)
+        seen = [axes[len(axes) - len(v.shape) :] for v in node.inputs]
+        return _run(lowering, node, seen, lowering.names_of(output))
+
 
 @rule(*_INDEPENDENT)
 class Independent(Rule):
@@ -85,12 +147,41 @@ def run_replicated(lowering: Lowering, node: Node) -> Any:
             f"{node.kind} at {node.path} has no rule, and cannot run on gathered operands, "
             "since it has a state"
         )
-    fed = [v for v in node.inputs if v.constant is None]
-    tensors = []
-    for value in fed:
-        x = lowering.tensor(value)
-        tensors.append(transpose(x, lowering.names_of(value)))
-    axes = [[lowering.names(axis) for axis in lowering.axes(v)] for v in fed]
+    axes = [lowering.axes(v) for v in node.inputs]
+    return _run(lowering, node, axes, _shardable(lowering, node))
+
+
+def _run(
+    lowering: Lowering, node: Node, seen: Sequence[Axes], shardable: Sequence[str]
+) -> Any:
+    """Runs a node as the TensorFlow operation that it is.
+
+    Args:
+        lowering: The run.
+        node: The node.
+        seen: For each operand, axes whose names it gets, where it has several elements.
+        shardable: Names along which a device may have a shard.
+    """
+    fed = {k for k, v in enumerate(node.inputs) if v.constant is None}
+    if shardable:
+        # Constants of many elements may have to be sharded as well; others are settings.
+        fed |= {
+            k
+            for k, v in enumerate(node.inputs)
+            if np.size(v.constant) > 1
+            and (v.dtype.is_floating or node.kind in _ELEMENTWISE)
+        }
+    tensors, axes = [], []
+    for k in sorted(fed):
+        value = node.inputs[k]
+        x = lowering.aligned(value, seen[k])
+        x = x if hasattr(x, "shape") else lowering.tensor(value)
+        names = [
+            lowering.names(expected if have else ())
+            for have, expected in zip(lowering.axes(value), seen[k])
+        ]
+        tensors.append(transpose(x, [a for axis in names for a in axis]))
+        axes.append(names)
     results = [lowering.names_of(v) for v in node.outputs]
 
     def run(*arguments: tf.Tensor) -> Any:
@@ -103,13 +194,13 @@ def run_replicated(lowering: Lowering, node: Node) -> Any:
             sizes |= dict(zip([a for axis in operand_axes for a in axis], x.shape))
         fed_tensors = iter(zip(arguments, axes))
 
-        def operand(value: Value) -> tf.Tensor:
-            if value.constant is not None:
+        def operand(k: int, value: Value) -> tf.Tensor:
+            if k not in fed:
                 return tf.constant(value.constant, value.dtype)
             x, names = next(fed_tensors)
             return tf.reshape(x, [math.prod(sizes[a] for a in axis) for axis in names])
 
-        inputs = [operand(v) for v in node.inputs]
+        inputs = [operand(k, v) for k, v in enumerate(node.inputs)]
         outputs = run_operation(node.kind, node.definition, node.attributes, inputs)
         named = [
             tf.reshape(x, [sizes[a] for a in names])
@@ -121,7 +212,6 @@ def run_replicated(lowering: Lowering, node: Node) -> Any:
     dtypes = [v.dtype.name for v in node.outputs]
     if not tensors:
         return run_of_nothing(lowering, run, shapes)
-    shardable = _shardable(lowering, node)
     if len(shapes) == 1:
         return slicewise(run, tensors, shapes[0], dtypes[0], shardable, check=False)
     return slicewise(run, tensors, shapes, dtypes, shardable, check=False)
