@@ -7,7 +7,6 @@ Example:
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
@@ -43,6 +42,7 @@ from meshtf.function.debugging import run_functions_eagerly
 from meshtf.function.function import function
 from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
+from meshtf.late_names import LATE, late_value
 from meshtf.layout_search import search, SearchResult
 from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.module import Module, scope
@@ -228,6 +228,9 @@ __all__ = [
     "check_numerics",
     "print",
     "scalar_summary",
+    # TensorFlow's functions and Keras' models
+    "from_tensorflow",
+    "keras",
     # Modules, and packages of their own
     "Module",
     "scope",
@@ -381,25 +384,17 @@ __all__ = [
 
 for _module in (checkpoints, decoding, layers, math, optimizers):
     explain_calls_of(vars(_module), _module.__all__)
-explain_calls_of(globals(), __all__)
-
-# Imported when first used: a module, or a module and an attribute of it.
-_LATE = {
-    "keras": "meshtf.keras",
-    "from_tensorflow": "meshtf.tensorflow_import.from_tensorflow:from_tensorflow",
-}
+explain_calls_of(globals(), [name for name in __all__ if name not in LATE])
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_LATE])
+    return sorted(__all__)
 
 
 # With `__getattr__`, a type checker would accept any name as an attribute of this module.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in _LATE:
-            raise unknown_name(__name__, name, [*__all__, *_LATE])
-        module, _, attribute = _LATE[name].partition(":")
-        value = importlib.import_module(module)
-        return getattr(value, attribute) if attribute else value
+        if name in LATE:
+            return late_value(name)
+        raise unknown_name(__name__, name, __all__)

@@ -97,13 +97,12 @@ class CallArguments:
         self._getters: dict[str, Callable[[], Any]] = {}
 
     def add_array(self, name: str, value: Any, dims: Any) -> None:
-        """Adds an array with dimensions `dims`, or a nesting of arrays.
+        """Adds an array, or a dict or list of arrays.
 
         Args:
           name: the name of the argument.
-          value: the array, or the nesting of arrays.
-          dims: the names of dimensions, such as "batch;d_model"; for a dict, the names
-            for each key, and for a list the names for each element. Dicts may lack keys.
+          value: the array, or the nesting of arrays. Dicts may lack keys.
+          dims: the names of dimensions, such as "batch;d_model", or a nesting of them.
 
         Raises:
           ShapeError: an array has more or fewer dimensions than names.
@@ -121,20 +120,11 @@ class CallArguments:
                 raise _wrong_keys(name, dims, got=type(value).__name__)
             if not set(value) <= set(dims):
                 raise _wrong_keys(name, dims, got=sorted(value))
-            getters = {
-                key: self._arrays(f"{name}_{key}", value[key], dims[key])
-                for key in sorted(value)
-            }
+            keys = sorted(value)
+            getters = {k: self._arrays(f"{name}_{k}", value[k], dims[k]) for k in keys}
             return lambda: {key: get() for key, get in getters.items()}
         if not isinstance(value, (list, tuple)) or len(value) != len(dims):
-            raise PlanError(
-                explain_error(
-                    f"argument {name!r} is a list of {len(dims)} arrays.",
-                    got=f"{len(value)} elements"
-                    if isinstance(value, (list, tuple))
-                    else type(value).__name__,
-                )
-            )
+            raise PlanError(f"argument {name!r} is a list of {len(dims)} arrays.")
         elements = [
             self._arrays(f"{name}_{k}", x, text)
             for k, (x, text) in enumerate(zip(value, dims))

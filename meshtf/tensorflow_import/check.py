@@ -153,9 +153,9 @@ def _compare(
     name = value.dtype.name
     x = result.reshape(reference.shape)
     if name not in TOLERANCES:
-        different = np.sum(x != reference)
-        if different:
-            raise _differs(label, value, f"{different} of {x.size} elements")
+        num_wrong = np.sum(x != reference)
+        if num_wrong:
+            raise _differs(label, value, f"{num_wrong} of {x.size} elements")
         return
     x, y = x.astype("float64"), reference.astype("float64")
     equal = (x == y) | (np.isnan(x) & np.isnan(y))

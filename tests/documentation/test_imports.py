@@ -20,6 +20,7 @@ RANKS = {
     "deferred_tensorflow": 0,
     "command_line": 1,
     "unknown_name": 1,
+    "late_names": 1,
     "names": 1,
     "mesh": 2,
     "hardware": 2,
