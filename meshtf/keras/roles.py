@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ _CELLS = (keras.layers.LSTMCell, keras.layers.GRUCell, keras.layers.SimpleRNNCel
 # Words in the names of layers of attention, and the axes of a kernel of rank 2.
 _HEADS = "heads*d_head"
 _OUTPUTS = ("out", "proj")
+_AROUND_ATTENTION = ("Block", "Decoder", "Encoder", "Layer", "Transformer")
 _INPUTS = ("query", "key", "value", "qkv", "q_", "k_", "v_")
 
 
@@ -91,7 +91,7 @@ def _of_variable(
 ) -> list[list[Hint]]:
     """Returns the hints of each axis of a layer's variable."""
     name, rank = stem_of(layer.name), len(shape)
-    attention = any("Attention" in type(x).__name__ for x in (*above, layer))
+    attention = any(_is_attention(x) for x in (*above, layer))
     if rank == 2 and "embedding" in leaf + _kinds(layer):
         return _of_table(layer, above, leaf, attention)
     if isinstance(layer, _CELLS):
@@ -99,12 +99,15 @@ def _of_variable(
     if "conv" in _kinds(layer) and ("kernel" in leaf or leaf == "bias") and rank <= 5:
         return _of_convolution(layer, leaf, rank)
     if attention and (leaf == "kernel" or leaf == "bias"):
-        axes = _of_attention(layer, name, leaf, rank)
+        axes = _of_attention(layer, name, leaf, shape)
         if axes:
             return _named(axes, ROLE)
-    words = " ".join([*_kinds(layer).split(), name, leaf, *(x.name for x in above)])
-    if rank >= 3 and ("expert" in words or "moe" in words.split()):
+    around = above[-1].weights if above and "moe" in _kinds(above[-1]) else ()
+    words = " ".join([_kinds(layer), name, leaf, *(_kinds(x) for x in above[-1:])])
+    if rank >= 3 and ("expert" in words or "moe" in words):
         return [[(ROLE, "experts")], *([] for _ in shape[1:])]
+    if leaf == "kernel" and any(_is_of_experts(v, shape[-1]) for v in around):
+        return [*([] for _ in shape[1:]), [(ROLE, "experts")]]
     if leaf == "kernel":
         made = _made_axes(layer, rank)
         return [
@@ -131,9 +134,11 @@ def _of_table(
     """Returns the hints of a table of embeddings."""
     words = " ".join([leaf, layer.name, *(x.name for x in above[-1:])]).lower()
     role, trust = "vocab", ROLE
-    if attention or "relative" in words:
+    if attention:
         return _named(["buckets", "heads"], ROLE)
-    if "segment" in words:
+    if words.startswith("rel") or "relative" in words:
+        role = "buckets"
+    elif "segment" in words:
         role = "segment"
     elif "position" in f"{leaf} {layer.name} {_kinds(layer)}".replace(
         "tokenandposition", ""
@@ -163,10 +168,22 @@ def _of_convolution(layer: Any, leaf: str, rank: int) -> list[list[Hint]]:
     return [*_named(windows, ROLE), *_named(channels[-rank:], LAYER)]
 
 
-def _of_attention(layer: Any, name: str, leaf: str, rank: int) -> _Names:
+def _is_attention(layer: Any) -> bool:
+    name = type(layer).__name__
+    return "Attention" in name and not any(word in name for word in _AROUND_ATTENTION)
+
+
+def _is_of_experts(variable: Any, count: int) -> bool:
+    return len(variable.shape) == 3 and variable.shape[0] == count
+
+
+def _of_attention(
+    layer: Any, name: str, leaf: str, shape: tuple[int, ...]
+) -> _Names:
     """Returns the axes of a projection of attention; none, if it is something else."""
-    name = name.lower()
-    inwards = any(word in name for word in _INPUTS)
+    name, rank = name.lower(), len(shape)
+    merged = rank == 2 and shape[1] == 3 * shape[0]
+    inwards = merged or any(word in name for word in _INPUTS)
     outwards = not inwards and any(word in name for word in _OUTPUTS)
     if not inwards and not outwards:
         return []
@@ -175,16 +192,12 @@ def _of_attention(layer: Any, name: str, leaf: str, rank: int) -> _Names:
             return ["d_model"] if rank == 1 else []
         return {1: [_HEADS], 2: ["heads", "d_head"]}.get(rank, [])
     if rank == 2:
-        return ["d_model", _merged(name)] if inwards else [_HEADS, "d_model"]
+        return ["d_model", f"qkv*{_HEADS}" if merged else _HEADS] if inwards else [_HEADS, "d_model"]
     made = _made_axes(layer, rank)
     if rank == 3 and len(made) == (2 if inwards else 1):
         axes = iter(["heads", "d_head"])
         return ["d_model" if (k in made) != inwards else next(axes) for k in range(3)]
     return []
-
-
-def _merged(name: str) -> str:
-    return f"qkv*{_HEADS}" if "qkv" in name else _HEADS
 
 
 def _made_axes(layer: Any, rank: int) -> set[int]:
@@ -201,13 +214,15 @@ def _made_axes(layer: Any, rank: int) -> set[int]:
 
 def _last_layer(model: Any) -> Any:
     """Returns the layer whose variables make a model's classes; None if there are none."""
-    layers = getattr(model, "layers", None) or [None]
-    tail = itertools.takewhile(lambda layer: not layer.weights, layers[::-1])
-    last = layers[::-1][min(len(list(tail)), len(layers) - 1)]
-    activation = getattr(getattr(last, "activation", None), "__name__", "")
     loss = getattr(model, "loss", None)
     text = f"{loss if isinstance(loss, str) else type(loss).__name__}".lower()
-    return last if activation == "softmax" or "crossentropy" in text else None
+    classifies = "crossentropy" in text
+    for layer in reversed(getattr(model, "layers", None) or []):
+        activation = getattr(getattr(layer, "activation", None), "__name__", "")
+        classifies |= "softmax" in f"{activation} {_kinds(layer)}"
+        if layer.weights:
+            return layer if classifies else None
+    return None
 
 
 def _classes_of(model: Any, size: int) -> str:

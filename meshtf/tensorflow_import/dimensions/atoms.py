@@ -17,8 +17,6 @@ from collections.abc import Iterable, Sequence
 
 from meshtf.tensorflow_import.dimensions.hints import factor_names
 
-_MOST_RELATIVES = 100  # of a network's stages, each resized from the one before
-
 
 class Atom:
     """A factor of a dimension.
@@ -102,22 +100,31 @@ def join(a: Atom, b: Atom) -> bool:
     a._foes |= b._foes
     b._foes = set()
     a.hints += b.hints
-    a.relative = next(
-        (x for x in (a.relative, b.relative) if not _leads_to(x, a)), None
-    )
+    _join_relatives(a, b)
     a.copy_of = a.copy_of or b.copy_of
     return True
 
 
-def _leads_to(relative: Atom | None, atom: Atom) -> bool:
-    """Whether an atom is `relative`, or one that this is like; None is like all."""
-    for _ in range(_MOST_RELATIVES):
-        if relative is None or relative.now is atom:
-            return True
-        relative = relative.now.relative
-        if relative is None:
-            return False
-    return True
+def root(atom: Atom) -> Atom:
+    """Returns the dimension that an atom was sliced, padded or resized from; itself, if it is
+    like no other.
+    """
+    atom, seen = atom.now, set()
+    while atom.relative is not None and atom not in seen:
+        seen.add(atom)
+        atom = flat([atom.relative])[0]
+    return atom
+
+
+def _join_relatives(a: Atom, b: Atom) -> None:
+    """What `a` and `b`, which has become `a`, are like, is alike."""
+    sources = [x for x in (a.relative, b.relative) if x is not None]
+    a.relative = None
+    sources = [x for x in sources if root(x) is not a]
+    if len(sources) == 2 and root(sources[0]) is not root(sources[1]):
+        root(sources[1]).relative = root(sources[0])
+    if sources:
+        a.relative = sources[0]
 
 
 def split(atom: Atom, sizes: Sequence[int]) -> list[Atom]:

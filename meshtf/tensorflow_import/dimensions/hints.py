@@ -7,6 +7,7 @@ has the names of `_FACTORS`, or is called after its outer factor.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from meshtf.tensorflow_import.graph.program import Value
@@ -65,17 +66,13 @@ class Hints:
 
 
 def factor_names(name: str, count: int) -> list[str]:
-    """Returns names for the factors that a dimension is split into."""
+    """Returns names for the factors that a dimension is split into, the outer one first."""
     names = name.split("*")
-    if len(names) == count:
-        return names
-    if len(names) > 1:  # some of them are split, or stay together
-        inner = factor_names(names[-1], count - len(names) + 1) if count > 1 else []
-        return [*names[: len(names) - 1], *inner] if inner else [names[-1]]
-    names = list(_FACTORS.get(name, ()))
-    if len(names) == count:
-        return names
-    return [name, *(f"{name}_inner" for _ in range(count - 1))]
+    if len(names) == 1:
+        names = list(_FACTORS.get(name, (name, f"{name}_inner")))
+    if len(names) > count:  # the last factor is merged of several
+        return [*names[: count - 1], "*".join(names[count - 1 :])]
+    return [*names, *(f"{names[-1]}_inner" for _ in range(count - len(names)))]
 
 
 def _of_argument(value: Value, name: str) -> list[list[Hint]]:
@@ -113,6 +110,7 @@ def _of_variable(path: str, axis: int, rank: int) -> list[Hint]:
 
 
 def stem_of(name: str) -> str:
-    """Returns a layer's name without the number at its end."""
-    head, _, tail = name.rpartition("_")
-    return head if head and tail.isdigit() else name
+    """Returns a layer's name without the numbers of layers: "stage_0_block_1_conv" is
+    "stage_block_conv".
+    """
+    return re.sub(r"(?<=[^_])_\d+(?=_|$)", "", name)

@@ -15,9 +15,10 @@ import re
 from collections.abc import Mapping
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
-from meshtf.tensorflow_import.dimensions.atoms import Atom, flat
+from meshtf.tensorflow_import.dimensions.atoms import Atom, flat, root
 from meshtf.tensorflow_import.dimensions.hints import GIVEN, KNOWN, LAST, ROLE, TABLE
 from meshtf.tensorflow_import.dimensions.structure import hint_structure
+from meshtf.tensorflow_import.graph.program import Node
 
 # Roles that have one name for all sizes; others only if all sizes are multiples of _MULTIPLE,
 # so that a mesh axis can divide all of them.
@@ -81,7 +82,7 @@ class _Naming:
         for other in users:
             if atom.is_foe_of(other):
                 return True
-            if other in self._foes[atom] and _root(other) is not _root(atom):
+            if other in self._foes[atom] and root(other) is not root(atom):
                 return True
         return not _sizes_fit(name, atom, users)
 
@@ -94,29 +95,17 @@ def clashing_names(analysis: Analysis, names: Mapping[Atom, str]) -> set[str]:
         for other in others
         if other is not atom
         and names[other] == names[atom]
-        and (atom.is_foe_of(other) or _root(other) is not _root(atom))
+        and (atom.is_foe_of(other) or root(other) is not root(atom))
     }
 
 
 def _sizes_fit(name: str, atom: Atom, users: list[Atom]) -> bool:
     """Whether atoms of these sizes may have one name."""
-    if all(a.size == atom.size or _root(a) is _root(atom) for a in users):
+    if all(a.size == atom.size or root(a) is root(atom) for a in users):
         return True
     if name.startswith(_ALL_SIZES):
         return True
     return math.gcd(atom.size, *(a.size for a in users)) % _MULTIPLE == 0
-
-
-def _root(atom: Atom) -> Atom:
-    """Returns the dimension that an atom was sliced, padded or resized from."""
-    seen = {atom.now}
-    while atom.now.relative is not None:
-        source = flat([atom.now.relative])[0]
-        if source in seen:
-            break
-        seen.add(source)
-        atom = source
-    return atom.now
 
 
 def _foes(analysis: Analysis) -> dict[Atom, set[Atom]]:
@@ -131,9 +120,20 @@ def _foes(analysis: Analysis) -> dict[Atom, set[Atom]]:
             if analysis.is_met(value)
             for atom in analysis.atoms_of(value)
         }
+        joined = _joined(analysis, node)
         for atom in neighbours:
-            foes[atom] |= neighbours
+            foes[atom] |= neighbours - joined if atom in joined else neighbours
     return foes
+
+
+def _joined(analysis: Analysis, node: Node) -> set[Atom]:
+    """Returns the dimensions along which operands are concatenated: they may have one name."""
+    if node.kind != "ConcatV2" or id(node) in analysis.replicated:
+        return set()
+    *values, place = node.inputs
+    axis = int(place.constant)
+    axes = [analysis.of(v)[axis] for v in (*values, *node.outputs)]
+    return {atom for atoms in axes if len(atoms) == 1 for atom in atoms}
 
 
 def _weights(analysis: Analysis) -> dict[Atom, float]:

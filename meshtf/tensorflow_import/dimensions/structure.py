@@ -29,6 +29,7 @@ class _Product:
     """
 
     is_layer: bool  # one operand is a variable
+    made: frozenset[Atom]  # of the result and the variable
     summed: frozenset[Atom]
     shared: frozenset[Atom]
     first: frozenset[Atom]
@@ -41,15 +42,22 @@ def hint_structure(analysis: Analysis) -> tuple[set[Atom], set[Atom]]:
     Returns the atoms that are positions of queries, and those of keys and values.
     """
     products = list(_products(analysis))
-    positions = _hint_attention([p for p in products if not p.is_layer])
+    made = {atom for p in products for atom in p.made}
+    positions = _hint_attention([p for p in products if not p.is_layer], made)
     _hint_feed_forward([p for p in products if p.is_layer], analysis)
     _hint_images(analysis)
     return positions
 
 
-def _hint_attention(products: list[_Product]) -> tuple[set[Atom], set[Atom]]:
+def _hint_attention(
+    products: list[_Product], made: set[Atom]
+) -> tuple[set[Atom], set[Atom]]:
     """Scores are a product whose result's axis is summed over in a later one, beside the
     same heads: that axis is the keys' positions.
+
+    Args:
+        products: Those of no variable.
+        made: What layers make: heads are among them.
     """
     keys: set[Atom] = set()
     positions: set[Atom] = set()
@@ -71,8 +79,7 @@ def _hint_attention(products: list[_Product]) -> tuple[set[Atom], set[Atom]]:
             _hint(values.summed, "length")
             _hint(scores.summed, "d_head")
             _hint(head - queries, "d_head")
-            if len(scores.shared) > 1:
-                _hint({a for a in scores.shared if not _is_batch(a)}, "heads")
+            _hint(scores.shared & made, "heads")
             break
     return positions, keys
 
@@ -81,8 +88,8 @@ def _hint_feed_forward(products: list[_Product], analysis: Analysis) -> None:
     """What layers make of d_model, and make d_model of, is d_ff."""
     hinted = {a: _names(a, ROLE) | _names(a, TABLE) for a in analysis.all_atoms()}
     models = {a for a, names in hinted.items() if "d_model" in names}
-    made = {a for p in products if p.summed & models for a in p.first | p.second}
-    used = {a for p in products if (p.first | p.second) & models for a in p.summed}
+    made = {a for p in products if p.summed & models for a in p.made}
+    used = {a for p in products if p.made & models for a in p.summed}
     for atom in (made & used) - models:
         if not _names(atom, ROLE) and "d_head" not in _names(atom, STRUCTURE):
             if "heads" not in _names(atom, STRUCTURE):
@@ -111,10 +118,6 @@ def _names(atom: Atom, trust: int) -> set[str]:
     return {name for (t, name) in atom.hints if t == trust}
 
 
-def _is_batch(atom: Atom) -> bool:
-    return any(name == "batch" for _, name in atom.hints)
-
-
 def _products(analysis: Analysis) -> Iterator[_Product]:
     weights = _weights(analysis)
     for node, (first, second, result) in analysis.products:
@@ -122,8 +125,11 @@ def _products(analysis: Analysis) -> Iterator[_Product]:
         both = [letter for letter in first if letter in second]
         summed = _atoms({k: first[k] for k in both if k not in result})
         shared = _atoms({k: result[k] for k in both if k in result})
+        is_weight = [id(v) in weights for v in node.inputs]
+        activations = b if is_weight[0] else a
         yield _Product(
-            is_layer=any(id(v) in weights for v in node.inputs),
+            is_layer=any(is_weight),
+            made=c - activations if any(is_weight) else frozenset(),
             summed=summed or (a & b) - c,
             shared=shared,
             first=_atoms({k: result[k] for k in result if k not in second}),
