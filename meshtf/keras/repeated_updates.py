@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from meshtf.tensorflow_import.graph.repeat import Repeat
+from meshtf.tensorflow_import.graph.program import Repeat
 
 # Their `update_step` depends on the variable's shape only. (Others, such as Muon and Lamb's
 # relatives of users, may look at its name.)

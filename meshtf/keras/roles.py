@@ -177,9 +177,7 @@ def _is_of_experts(variable: Any, count: int) -> bool:
     return len(variable.shape) == 3 and variable.shape[0] == count
 
 
-def _of_attention(
-    layer: Any, name: str, leaf: str, shape: tuple[int, ...]
-) -> _Names:
+def _of_attention(layer: Any, name: str, leaf: str, shape: tuple[int, ...]) -> _Names:
     """Returns the axes of a projection of attention; none, if it is something else."""
     name, rank = name.lower(), len(shape)
     merged = rank == 2 and shape[1] == 3 * shape[0]
@@ -192,7 +190,11 @@ def _of_attention(
             return ["d_model"] if rank == 1 else []
         return {1: [_HEADS], 2: ["heads", "d_head"]}.get(rank, [])
     if rank == 2:
-        return ["d_model", f"qkv*{_HEADS}" if merged else _HEADS] if inwards else [_HEADS, "d_model"]
+        return (
+            ["d_model", f"qkv*{_HEADS}" if merged else _HEADS]
+            if inwards
+            else [_HEADS, "d_model"]
+        )
     made = _made_axes(layer, rank)
     if rank == 3 and len(made) == (2 if inwards else 1):
         axes = iter(["heads", "d_head"])

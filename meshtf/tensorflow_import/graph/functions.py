@@ -7,11 +7,15 @@ public names of TensorFlow are used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from meshtf.tensorflow_import.graph.program import Node
+
+# A graph, its arguments and its results.
+FunctionGraph = tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
@@ -126,3 +130,36 @@ def _named_outputs(operation: tf.Operation) -> list[tuple[str, tf.Tensor]]:
             named.append((f"{argument.name}:{k}", operation.outputs[first + k]))
         first += count
     return named
+
+
+def body_functions(attributes: Mapping[str, Any], loops: bool) -> list[tuple[str, str]]:
+    """Returns names of a node's bodies, and of their functions."""
+    if "branches" in attributes:
+        return [(f"branch_{k}", f.name) for k, f in enumerate(attributes["branches"])]
+    names = ("cond", "body") if loops else ("then_branch", "else_branch")
+    return [(name, attributes[name].name) for name in names]
+
+
+def taken_branch(node: Node, count: int) -> int | None:
+    """Returns which of a node's branches runs, if that is known."""
+    predicate = node.inputs[0].constant
+    if predicate is None:
+        return None
+    if node.kind.endswith("If"):
+        return 0 if predicate else 1
+    index = int(predicate)
+    return index if 0 <= index < count else count - 1
+
+
+def unchanged_arguments(body: FunctionGraph) -> list[bool]:
+    """Returns for each argument of a loop's body whether it is returned as it is."""
+    _, parameters, results = body
+
+    def source(tensor: tf.Tensor) -> tf.Tensor:
+        while tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+        return tensor
+
+    return [
+        source(result) is parameter for parameter, result in zip(parameters, results)
+    ]

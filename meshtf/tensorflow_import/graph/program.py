@@ -8,7 +8,7 @@ node only computes values from values, and what a run changes stands in `updates
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -123,3 +123,20 @@ class Program:
             yield node
             for body in node.bodies.values():
                 yield from self.all_nodes(body.nodes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Repeat:
+    """Operations that run again with another gradient and other variables.
+
+    Attributes:
+        begin: The index of the first one in the graph.
+        end: One more than the index of the last one.
+        gradient: The reference of the gradient's tensor, which is another one.
+        variables: By identity of a variable, the one in its place.
+    """
+
+    begin: int
+    end: int
+    gradient: Any
+    variables: Mapping[int, Any]

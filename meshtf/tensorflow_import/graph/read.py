@@ -8,29 +8,39 @@ values as more inputs, and returns their new ones.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold
 from meshtf.tensorflow_import.graph.custom_gradients import has_rule, rule_of
-from meshtf.tensorflow_import.graph.functions import CALLS, Library
+from meshtf.tensorflow_import.graph.functions import (
+    CALLS,
+    FunctionGraph,
+    Library,
+    body_functions,
+    taken_branch,
+    unchanged_arguments,
+)
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
-from meshtf.tensorflow_import.graph.program import Body, Mark, Node, Program, Value
+from meshtf.tensorflow_import.graph.program import (
+    Body,
+    Mark,
+    Node,
+    Program,
+    Repeat,
+    Value,
+)
 from meshtf.tensorflow_import.graph.prune import prune
-from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
+from meshtf.tensorflow_import.graph.raw_ops import attributes_of
 from meshtf.tensorflow_import.graph.refusals import Refusals
-from meshtf.tensorflow_import.graph.repeat import Repeat
-from meshtf.tensorflow_import.graph.state import State
+from meshtf.tensorflow_import.graph.state import VARIABLE_OPS, State, entry_of, shape_of
 
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 # Pass a value on. (Checks of numbers are done by `mtf.debugging.check_numerics`.)
 _SAME = ("Identity", "IdentityN", "CheckNumerics", "EnsureShape", "Snapshot")
-# A graph, its arguments and its results.
-_Graph = tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]
 _NOTHING = ("NoOp", "Assert", "Print", "PrintV2", "VarIsInitializedOp")
 
 
@@ -84,18 +94,18 @@ class _Reader:
         self.state = State()
         self.nodes: list[Node] = []
         self.refusals = Refusals()
-        self._variables = {id(_handle(v)): v for v in variables}
+        self._variables = {id(handle_of(v)): v for v in variables}
 
     def arguments(self, function: Any) -> list[Value]:
         """Returns values of a function's arguments, then of what it captures."""
         captured = list(function.captured_inputs)
         first = len(function.inputs) - len(captured)
         values = [
-            Value(_shape(t), t.dtype, t.op.name, kind="input")
+            Value(shape_of(t), t.dtype, t.op.name, kind="input")
             for t in function.inputs[:first]
         ]
         for tensor, outer in zip(function.inputs[first:], captured):
-            value = Value(_shape(tensor), tensor.dtype, tensor.op.name)
+            value = Value(shape_of(tensor), tensor.dtype, tensor.op.name)
             if tensor.dtype == tf.resource:
                 value.variable = self._variables.get(id(outer))
                 if value.variable is not None:
@@ -143,7 +153,7 @@ class _Reader:
             if isinstance(source, tf.Tensor):
                 inputs.append(values[source.ref()])
             else:
-                inputs.append(self.state.read(self._variables[id(_handle(source))]))
+                inputs.append(self.state.read(self._variables[id(handle_of(source))]))
         path = mark.gradients[0].op.name
         outputs = [Value(v.shape, v.dtype, path) for v in inputs[1:]]
         self.nodes.append(Node("Gradients", inputs, outputs, {}, path))
@@ -158,11 +168,12 @@ class _Reader:
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
         if kind in _NOTHING:
-            return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
-        special = _STATEFUL.get(kind)
-        if special is not None:
-            return special(self, operation, inputs, path)
-        outputs = [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+            return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
+        if kind in VARIABLE_OPS:
+            if inputs[0].variable is None:
+                return self._unknown_resource(operation, path)
+            return VARIABLE_OPS[kind](self.state, self.nodes, operation, inputs, path)
+        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         node = Node(
             kind,
             inputs,
@@ -244,7 +255,7 @@ class _Reader:
             self.refusals.concerns_rule(path)
             return inputs
         cotangents = [
-            Value(_shape(t), t.dtype, path, kind="carried")
+            Value(shape_of(t), t.dtype, path, kind="carried")
             for t in rule.cotangents.values()
         ]
         inner = dict(values)
@@ -260,7 +271,7 @@ class _Reader:
         within |= {id(v) for v in cotangents}
         used = [*results, *(v for n in nodes for v in n.inputs)]
         captured = {id(v): v for v in used if id(v) not in within}
-        outputs = [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         node = Node(
             "CustomGradient",
             [*inputs, *captured.values()],
@@ -276,7 +287,7 @@ class _Reader:
         graph, parameters, results = self._graph_of(function, inputs)
         return self.walk(graph, parameters, inputs, results, {}, path + "/")
 
-    def _graph_of(self, function: str, arguments: Sequence[Value]) -> _Graph:
+    def _graph_of(self, function: str, arguments: Sequence[Value]) -> FunctionGraph:
         return self.library.graph_of(function, [_tensor_shape(v) for v in arguments])
 
     def _with_bodies(self, node: Node) -> list[Value]:
@@ -284,16 +295,16 @@ class _Reader:
         inputs, with their present values, and its last outputs.
         """
         loops = node.kind in _LOOPS
-        functions = _body_functions(node.attributes, loops)
+        functions = body_functions(node.attributes, loops)
         arguments = node.inputs if loops else node.inputs[1:]
-        taken = None if loops else _taken(node, len(functions))
-        if taken is not None:
-            return self._call(functions[taken][1], arguments, node.path)
+        branch = None if loops else taken_branch(node, len(functions))
+        if branch is not None:
+            return self._call(functions[branch][1], arguments, node.path)
         resources = [v.variable for v in node.inputs if v.dtype == tf.resource]
         variables = list({id(v): v for v in resources if v is not None}.values())
         graphs = {name: self._graph_of(f, arguments) for name, f in functions}
         if loops:
-            fixed = _unchanged(graphs["body"])
+            fixed = unchanged_arguments(graphs["body"])
         else:
             fixed = [True] * len(arguments)
         for name, graph in graphs.items():
@@ -309,14 +320,14 @@ class _Reader:
         for k, variable in enumerate(variables):
             entry = self.state.entry_of(variable)
             node.outputs.append(Value(entry.shape, entry.dtype, node.path))
-            if any(b.outputs[count + k] is not _entry_of(b, variable) for b in bodies):
+            if any(b.outputs[count + k] is not entry_of(b, variable) for b in bodies):
                 self.state.assign(variable, node.outputs[-1])
         self.nodes.append(node)
         return node.outputs[:count]
 
     def _body(
         self,
-        graph: _Graph,
+        graph: FunctionGraph,
         arguments: Sequence[Value],
         fixed: Sequence[bool],
         variables: list[Any],
@@ -348,141 +359,16 @@ class _Reader:
         self.nodes = outer_nodes
         return body
 
-    def _read_variable(self, operation, inputs, path) -> list[Value]:
-        variable = inputs[0].variable
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        return [self.state.read(variable)]
-
-    def _gather_variable(self, operation, inputs, path) -> list[Value]:
-        """A read of some rows."""
-        variable = inputs[0].variable
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        dims = operation.get_attr("batch_dims")
-        axis = Value((), tf.int32, path, constant=np.int32(dims))
-        output = Value(_shape(operation.outputs[0]), operation.outputs[0].dtype, path)
-        table = self.state.read(variable)
-        output.shape = (*inputs[1].shape, *table.shape[dims + 1 :])
-        self.nodes.append(
-            Node(
-                "GatherV2",
-                [table, inputs[1], axis],
-                [output],
-                {"batch_dims": dims},
-                path,
-                definition_of("GatherV2"),
-            )
-        )
-        return [output]
-
-    def _assign(self, operation, inputs, path) -> list[Value]:
-        variable, value = inputs[0].variable, inputs[1]
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        present = self.state.read(variable)
-        kind = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}.get(
-            operation.type
-        )
-        if kind is not None:
-            value = self._add(kind, [present, value], present, path)
-        self._set(variable, value, path)
-        return []
-
-    def _scatter(self, operation, inputs, path) -> list[Value]:
-        """An addition to some rows: entries with the same id are added up."""
-        variable, ids, entries = inputs[0].variable, *inputs[1:]
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        present = self.state.read(variable)
-        count = Value((), tf.int32, path, constant=np.int32(present.shape[0]))
-        sums = self._add("UnsortedSegmentSum", [entries, ids, count], present, path)
-        kind = "AddV2" if operation.type == "ResourceScatterAdd" else "Sub"
-        self._set(variable, self._add(kind, [present, sums], present, path), path)
-        return []
-
-    def _add(self, kind: str, inputs: list[Value], like: Value, path: str) -> Value:
-        """Adds a node whose output has the shape and type of another value."""
-        output = Value(like.shape, like.dtype, path)
-        self.nodes.append(Node(kind, inputs, [output], {}, path, definition_of(kind)))
-        return output
-
-    def _set(self, variable: Any, value: Value, path: str) -> None:
-        """Assigns to a variable."""
-        present = self.state.read(variable)
-        # The new value has the dimensions of the old one.
-        self.nodes.append(Node("Assign", [present, value], [], {}, path))
-        self.state.assign(variable, value)
-
     def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
         self.refusals.concerns_resource(operation.type, path)
-        return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+        return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
 
 
-_STATEFUL: dict[str, Callable] = {
-    "ReadVariableOp": _Reader._read_variable,
-    "ResourceGather": _Reader._gather_variable,
-    "AssignVariableOp": _Reader._assign,
-    "AssignAddVariableOp": _Reader._assign,
-    "AssignSubVariableOp": _Reader._assign,
-    "ResourceScatterAdd": _Reader._scatter,
-    "ResourceScatterSub": _Reader._scatter,
-}
-
-
-def _body_functions(
-    attributes: Mapping[str, Any], loops: bool
-) -> list[tuple[str, str]]:
-    """Returns names of a node's bodies, and of their functions."""
-    if "branches" in attributes:
-        return [(f"branch_{k}", f.name) for k, f in enumerate(attributes["branches"])]
-    names = ("cond", "body") if loops else ("then_branch", "else_branch")
-    return [(name, attributes[name].name) for name in names]
-
-
-def _taken(node: Node, count: int) -> int | None:
-    """Returns which of a node's branches runs, if that is known."""
-    predicate = node.inputs[0].constant
-    if predicate is None:
-        return None
-    if node.kind.endswith("If"):
-        return 0 if predicate else 1
-    index = int(predicate)
-    return index if 0 <= index < count else count - 1
-
-
-def _unchanged(body: _Graph) -> list[bool]:
-    """Returns for each argument of a loop's body whether it is returned as it is."""
-    _, parameters, results = body
-
-    def source(tensor: tf.Tensor) -> tf.Tensor:
-        while tensor.op.type == "Identity":
-            tensor = tensor.op.inputs[0]
-        return tensor
-
-    return [
-        source(result) is parameter for parameter, result in zip(parameters, results)
-    ]
-
-
-def _entry_of(body: Body, variable: Any) -> Value:
-    """Returns the input of a body that is a variable's value."""
-    return next(
-        v
-        for v in reversed(body.inputs)
-        if v.variable is variable and v.dtype != tf.resource
-    )
-
-
-def _handle(variable: Any) -> Any:
+def handle_of(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
     if not isinstance(variable, tf.Variable):
         variable = variable.value
     return getattr(variable, "handle", None)
-
-
-def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _tensor_shape(value: Value) -> tf.TensorShape:
