@@ -363,7 +363,11 @@ def _seconds_of_forward(
     # What follows may run while the last collectives of a microbatch do.
     last_body = without_collectives_of_weights(last.body) if gathers_once else last.body
     body = Schedule(last_body, durations, counts=False)
-    return body.computed * durations.sizes.num_iterations(last)
+    seconds = body.computed * durations.sizes.num_iterations(last)
+    if gathers_once:
+        return seconds
+    before = dataclasses.replace(program, steps=program.steps[:-1])
+    return Schedule(before, durations, counts=False).start_of(last) + seconds
 
 
 def _seconds_of_gradient(program: Program, durations: Durations, grid: Grid) -> Any:
