@@ -33,7 +33,7 @@ from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.graph import Node, WriteOp
 from meshtf.graph.recorder import Recorded
-from meshtf.hardware import Hardware
+from meshtf.hardware import proportional
 from meshtf.layout_search.beginning import (
     Beginning,
     Recordings,
@@ -106,6 +106,7 @@ class LowerBounds:
         self._gradient_seconds: dict[_Key, np.ndarray] = {}
         self._fits: dict[_Key, np.ndarray] = {}
         self._durations: dict[_Key, Durations] = {}
+        self._of_sizes: dict[object, Durations] = {}
         # The bytes of all variables, and the seconds of all updates.
         self._of_stores: dict[Structure, tuple[Any, Any]] = {}
         # The numbers of microbatches, and for each of them the least bytes that what follows
@@ -142,7 +143,7 @@ class LowerBounds:
         key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._forward_seconds:
             program = self._planned_forward(structure, grid)
-            durations = durations_of_grid(program, self._problem, grid)
+            durations = self._shared_durations(program, grid)
             self._forward_seconds[key] = _seconds_of_forward(
                 program, durations, gathers_once=grid.is_estimated
             )
@@ -188,8 +189,21 @@ class LowerBounds:
         key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._durations:
             program = self._timelines(structure, grid).program
-            self._durations[key] = durations_of_grid(program, self._problem, grid)
+            self._durations[key] = self._shared_durations(program, grid)
         return self._durations[key]
+
+    def _shared_durations(self, program: Program, grid: Grid) -> Durations:
+        """Returns the durations of a program. Programs on meshes of equal axes share them, unless
+        measured steps make them depend on all local sizes of a program.
+        """
+        if self._problem.hardware.local_steps:
+            return durations_of_grid(program, self._problem, grid)
+        sizes = [x.tobytes() for x in (*grid.axes.values(), grid.microbatches)]
+        axes = tuple(program.mesh.axes.items())
+        key = axes, grid.orders, grid.has_microbatches, *sizes
+        if key not in self._of_sizes:
+            self._of_sizes[key] = durations_of_grid(program, self._problem, grid)
+        return self._of_sizes[key]
 
     def _timelines(self, structure: Structure, grid: Grid) -> Timelines:
         """Returns the timelines of the plan of the forward and backward pass, with any number
@@ -226,6 +240,7 @@ class LowerBounds:
                 self._forward_seconds = bounds._forward_seconds
                 if self._dims == bounds._dims:
                     self._durations = bounds._durations
+                    self._of_sizes = bounds._of_sizes
 
     def hold_for(self, recorded: Recorded) -> bool:
         """Returns whether a recording on another mesh begins with the same ops, and has the
@@ -303,7 +318,7 @@ class LowerBounds:
         """Returns the least seconds in which each device computes the ops of a program other than
         `nodes`, without the seconds to start them, and those.
         """
-        hardware = _proportional(self._problem.hardware)
+        hardware = proportional(self._problem.hardware)
         without_starts = dataclasses.replace(hardware, op_seconds=0.0)
         seconds, least = (
             _seconds_after(nodes, program, durations_of(program, x, sizes))
@@ -325,30 +340,6 @@ def _with_least_factor(problem: Problem) -> Problem:
     least = min(steps, key=lambda step: step.factor)
     hardware = dataclasses.replace(problem.hardware, local_steps=(least,))
     return dataclasses.replace(problem, hardware=hardware)
-
-
-def _proportional(hardware: Hardware) -> Hardware:
-    """Returns hardware whose times are proportional to sizes, and never longer: measured ones
-    are replaced by those of the best measured rates.
-    """
-    if not hardware.matmuls and not hardware.element_seconds:
-        return hardware
-    efficiency = hardware.matmul_efficiency
-    for matmul in hardware.matmuls:
-        share = matmul.flops_per_second / hardware.peak_flops(matmul.dtype)
-        efficiency = max(efficiency, share)
-    return dataclasses.replace(
-        hardware,
-        matmuls=(),
-        matmul_efficiency=efficiency,
-        matmul_tile=1,
-        memory_bandwidth=float("inf"),
-        vector_flops=float("inf"),
-        element_seconds={
-            name: [min(seconds)] * len(seconds)
-            for name, seconds in hardware.element_seconds.items()
-        },
-    )
 
 
 def _seconds_of_forward(
