@@ -182,10 +182,14 @@ class Stores:
 
 def _is_slot(name: str, variables: Collection[str]) -> bool:
     """Returns whether a name is that of a slot of one of the variables: after the name of an
-    optimizer that of the variable, and then its own, as in "adam/kernel/m".
+    optimizer that of the variable, and perhaps its own, as "adam/kernel/m" and "ema/kernel".
     """
-    _, *names = name.split("/")[:-1]
-    return any("/".join(names[i:]) in variables for i in range(len(names)))
+    _, *names = name.split("/")
+    return any(
+        "/".join(names[start:end]) in variables
+        for end in (len(names), len(names) - 1)
+        for start in range(end)
+    )
 
 
 class Beginning:
