@@ -9,7 +9,9 @@
 `generate` fills the negative elements of `tokens`. An example starts with the ids of its
 prompt; for an encoder-decoder, with the id 0. Both signatures of an encoder-decoder also
 take `inputs` [batch, inputs_length]. Decoding is greedy, or by beam search with
---num_beams.
+--num_beams. Batches may have any size, and --batch_size examples are computed at once; where
+examples of a batch depend on each other, as they do through the capacity of experts, batches
+have this size.
 
 The configuration is config.gin of the run's folder, unless --gin_file is given. Exit
 code: 0, or 1 if there is an error.
@@ -21,7 +23,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from absl import flags
+from absl import flags, logging
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
@@ -43,7 +45,9 @@ def define_flags() -> None:
     """
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string("saved_model", None, "The folder to write.", required=True)
-    flags.DEFINE_integer("batch_size", 1, "Examples per batch.", lower_bound=1)
+    flags.DEFINE_integer(
+        "batch_size", 1, "Examples that are computed at once.", lower_bound=1
+    )
     flags.DEFINE_integer(
         "length", None, "The length of examples; default: that of training."
     )
@@ -89,7 +93,8 @@ def export(
 
     Args:
       trained: a trained language model or encoder-decoder.
-      batch_size: the count of examples of a batch.
+      batch_size: the count of examples that are computed at once. Batches may have any
+        size, or this one if examples of a batch depend on each other.
       length: the length of examples; None: that of training.
       num_beams: the count of beams of a beam search; 0: greedy decoding.
 
@@ -131,7 +136,13 @@ def export(
     # The name of a function becomes the name of its signature.
     for signature in (logits, generate):
         function = mtf.function(signature, mesh=model.mesh, **dims)
-        saved_model.add(signature.__name__, function, **specs)
+        name = signature.__name__
+        try:
+            saved_model.add(name, function, any_size="batch", **specs)
+        except mtf.PlanError as error:
+            saved_model.add(name, function, **specs)
+            headline = str(error).splitlines()[0]
+            logging.warning("%s takes batches of %d: %s", name, batch_size, headline)
     return saved_model
 
 

@@ -10,8 +10,9 @@ Reads train.tsv, dev.tsv and test.tsv. `task_columns.TASKS` has the files and co
 --task_name; --label_column, --text_a_column and --text_b_column override them. --do_predict
 writes two files with a line for each line of test.tsv: test_results.tsv has a probability for
 each class, test_predictions.tsv the id of the line and the likeliest class, as GLUE takes them.
-MNLI has such files for matched and for mismatched texts. Baselines: the most frequent class, and
-naive Bayes.
+MNLI has such files for matched and for mismatched texts, and for GLUE's diagnostic sentences if
+AX.tsv or ../diagnostic/diagnostic.tsv is there. Baselines: the most frequent class, and naive
+Bayes.
 """
 
 from __future__ import annotations

@@ -23,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshtf.decoding.sequences import Sequences, Step, check_name_is_free, check_setting
+from meshtf.decoding.checks import check_name_is_free, check_setting
+from meshtf.decoding.sequences import Sequences, Step
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.checks import single_dim
-from meshtf.ops.control.cond_and_while_loop import while_loop
+from meshtf.ops.control.cond_and_while_loop import while_unfinished
 from meshtf.ops.elementwise.arithmetic import (
     add,
     divide,
@@ -97,8 +98,8 @@ def beam_search(
       vocab_size: the count of ids that may be generated; larger ids are padding of the
         dimension. None: all ids.
       max_length: the count of positions to fill: an integer, or int32 [], so that one
-        program serves several lengths; None: all positions. The remaining positions are
-        filled as after `eos_id`.
+        program serves several lengths, or int32 [*batch], a count for each sequence; None:
+        all positions. The remaining positions are filled as after `eos_id`.
 
     Raises:
       ShapeError, DTypeError: prompt, state or logits have other dimensions or types, or
@@ -118,7 +119,9 @@ def beam_search(
         max_length=max_length,
     )
     search = _BeamSearch(sequences, single_dim(beam), alpha)
-    carry = while_loop(search.is_unfinished, search.iterate, search.initial_carry())
+    carry = while_unfinished(
+        search.is_unfinished, search.iterate, search.initial_carry()
+    )
     return search.result(carry)
 
 
@@ -224,7 +227,7 @@ class _BeamSearch:
         worst_finished_score = reduce_min(carry.finished_scores, self.beam.name)
         can_improve = less(worst_finished_score, bound)
         has_positions = less(carry.position, self.sequences.last_position)
-        return logical_and(has_positions, reduce_any(can_improve))
+        return reduce_any(logical_and(can_improve, has_positions))
 
     def iterate(self, *elements: Any) -> _Carry:
         """Returns the carry after one more id of each sequence."""

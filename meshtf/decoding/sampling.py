@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshtf.decoding.sequences import Sequences, Step, check_setting
+from meshtf.decoding.checks import check_setting
+from meshtf.decoding.sequences import Sequences, Step
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.names.arguments import as_float, check_floats, check_ints
-from meshtf.ops.control.cond_and_while_loop import while_loop
+from meshtf.ops.control.cond_and_while_loop import while_unfinished
 from meshtf.ops.elementwise.arithmetic import (
     add,
     divide,
@@ -39,7 +40,7 @@ from meshtf.ops.indexing.top_k import top_k as select_top_k
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.random.random import categorical
 from meshtf.ops.reductions.logsumexp import reduce_logsumexp
-from meshtf.ops.reductions.reduce import reduce_all, reduce_max
+from meshtf.ops.reductions.reduce import reduce_any, reduce_max
 from meshtf.ops.scans.cumulative import cumsum
 from meshtf.ops.variables.fill import full, zeros
 
@@ -108,8 +109,8 @@ def sample(
       vocab_size: the count of ids that may be drawn; larger ids are padding of the
         dimension. None: all ids.
       max_length: the count of positions to fill: an integer, or int32 [], so that one
-        program serves several lengths; None: all positions. The remaining positions are
-        filled as after `eos_id`.
+        program serves several lengths, or int32 [*batch], a count for each sequence; None:
+        all positions. The remaining positions are filled as after `eos_id`.
 
     Raises:
       ShapeError, DTypeError: prompt or logits have other dimensions or types, or `eos_id`
@@ -133,8 +134,9 @@ def sample(
         carry = _Carry(*elements)
         has_positions = less(carry.position, sequences.last_position)
         if not sequences.eos_ids:
-            return has_positions
-        return logical_and(has_positions, logical_not(reduce_all(carry.has_ended)))
+            return reduce_any(has_positions)
+        is_alive = logical_not(carry.has_ended)
+        return reduce_any(logical_and(is_alive, has_positions))
 
     def iterate(*elements: Any) -> _Carry:
         """Returns the carry after one more id of each sequence."""
@@ -148,8 +150,7 @@ def sample(
         drawn_ids = where(carry.has_ended, sequences.fill_id, drawn_ids)
         new_ids = where(is_generated, drawn_ids, prompt_ids)
         log_prob = _log_probs(logits, new_ids, vocab)
-        is_fill = logical_and(carry.has_ended, is_generated)
-        log_prob = where(is_fill, 0.0, log_prob)
+        log_prob = where(carry.has_ended, 0.0, log_prob)
         ends = logical_and(is_generated, sequences.is_eos(new_ids))
         return _Carry(
             position=position,
@@ -159,8 +160,10 @@ def sample(
             state=state,
         )
 
-    carry = while_loop(is_unfinished, iterate, _initial_carry(sequences))
-    return carry.ids, carry.log_probs
+    carry = while_unfinished(is_unfinished, iterate, _initial_carry(sequences))
+    if sequences.is_beyond is None:
+        return carry.ids, carry.log_probs
+    return carry.ids, where(sequences.is_beyond, 0.0, carry.log_probs)
 
 
 def _initial_carry(sequences: Sequences) -> _Carry:

@@ -15,11 +15,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near_misses
-from meshtf.graph import Source, Tensor
+from meshtf.decoding.checks import check_name_is_free, check_setting, error
+from meshtf.errors import DTypeError, PlanError, ShapeError, near_misses
+from meshtf.graph import Tensor
 from meshtf.names import Shape, is_floating, is_integer, nested
 from meshtf.names.arguments import as_callable, as_dim, as_int, check_ints
-from meshtf.ops.elementwise.arithmetic import equal, less, logical_or, minimum
+from meshtf.ops.elementwise.arithmetic import (
+    equal,
+    greater,
+    less,
+    logical_or,
+    minimum,
+    outer,
+)
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather
@@ -46,7 +54,10 @@ class Sequences:
       batch: the dimensions of the prompt without `length`.
       initial_ids: the prompt with `fill_id` where ids are to be generated.
       fill_id: the id of positions without a generated id: the first of `eos_ids`, or 0.
-      last_position: the last position to generate: an integer, or int32 [].
+      last_position: the last position to generate: an integer, int32 [], or int32
+        [*batch].
+      is_beyond: whether a position comes after the last one of its sequence, bool
+        [*batch, length]; None: all sequences have the same last position.
       eos_ids: the ids that end a sequence.
       state_structure: the initial state; each step returns a state nested like it.
       state: the tensors of the initial state, as a flat list.
@@ -72,7 +83,7 @@ class Sequences:
         _check_prompt(prompt, self.vocab, self.length)
         self.prompt = cast(prompt, "int32")
         self.batch = prompt.shape.without(self.length)
-        self.last_position = _last_position(prompt.shape[self.length], max_length)
+        self.last_position = self._last_position(max_length)
         self.eos_ids = _eos_ids(eos_id)
         self.fill_id = 0
         if self.eos_ids:
@@ -81,8 +92,49 @@ class Sequences:
             self.fill_id = max(self.eos_ids[0], 0)
         is_generated = less(self.prompt, 0)
         self.initial_ids = where(is_generated, self.fill_id, self.prompt)
+        self.is_beyond = self._is_beyond()
+        if self.is_beyond is not None:
+            # The loop may go on for other sequences.
+            self.prompt = where(self.is_beyond, self.initial_ids, self.prompt)
         self.state_structure = state
         self.state = _state_tensors(state)
+
+    def _last_position(self, max_length: Any) -> Any:
+        """Returns the last position to generate, by the argument `max_length` of `sample`.
+
+        Raises:
+          ShapeError, PlanError: `max_length` is no count of positions.
+        """
+        length = self.prompt.shape[self.length]
+        if max_length is None:
+            return length - 1
+        if isinstance(max_length, Tensor):
+            is_count = max_length.dtype == "int32"
+            if not is_count or max_length.shape not in (Shape(""), self.batch):
+                raise error(
+                    ShapeError,
+                    "max_length is an integer, a scalar of int32, or int32 "
+                    f"[{' '.join(self.batch.names)}].",
+                    max_length=max_length,
+                )
+            return minimum(max_length, length) - 1
+        check_ints(max_length=max_length)
+        check_setting(
+            1 <= max_length <= length,
+            requirement=f"max_length is 1 to {length}, the positions of the prompt",
+            value=max_length,
+        )
+        return max_length - 1
+
+    def _is_beyond(self) -> Tensor | None:
+        """Returns whether a position comes after the last one of its sequence, bool [*batch,
+        length]; None: all sequences have the same last position.
+        """
+        last = self.last_position
+        if not isinstance(last, Tensor) or not last.shape.names:
+            return None
+        positions = index_range(last.mesh, self.prompt.shape.dim(self.length))
+        return transpose(outer(positions, last, greater), self.prompt.shape)
 
     def read(self, x: Tensor, position: Tensor) -> Tensor:
         """Returns the entries of x [*dims, length] at a position: [*dims], which are the
@@ -121,7 +173,7 @@ class Sequences:
         """
         outputs = self.step(position, ids, _pack_state(self.state_structure, state))
         if not isinstance(outputs, tuple) or len(outputs) != 2:
-            raise _error(
+            raise error(
                 PlanError,
                 "a step returns two values: logits, and the next state.",
                 way_out="Return (logits, None) if it has no state.",
@@ -150,7 +202,7 @@ class Sequences:
         """
         names = (*ids.shape.names, self.vocab)
         if not isinstance(logits, Tensor) or set(logits.shape.names) != set(names):
-            raise _error(
+            raise error(
                 ShapeError,
                 f"a step returns logits [{' '.join(names)}].",
                 logits=logits,
@@ -158,7 +210,7 @@ class Sequences:
                 "the dimensions of the ids.",
             )
         if not is_floating(logits.dtype):
-            raise _error(
+            raise error(
                 DTypeError, f"logits are floats, not {logits.dtype}.", logits=logits
             )
         self._check_ids(logits)
@@ -171,7 +223,7 @@ class Sequences:
         """
         size = logits.shape[self.vocab]
         if self.vocab_size is not None and not 0 < self.vocab_size <= size:
-            raise _error(
+            raise error(
                 ShapeError,
                 f'vocab_size={self.vocab_size}, but "{self.vocab}" has {size} ids.',
                 logits=logits,
@@ -180,52 +232,13 @@ class Sequences:
         num_ids = self.vocab_size or size
         for eos_id in self.eos_ids:
             if not 0 <= eos_id < num_ids:
-                raise _error(
+                raise error(
                     ShapeError,
                     f'eos_id={eos_id} is none of the {num_ids} ids of "{self.vocab}".',
                     logits=logits,
                     way_out=f"Give eos_id= from 0 to {num_ids - 1}, or eos_id=None if no "
                     "id ends a sequence.",
                 )
-
-
-def check_setting(
-    is_legal: bool, requirement: str, value: object, way_out: str = ""
-) -> None:
-    """Checks a setting of sampling or beam search.
-
-    Args:
-      is_legal: whether the setting is legal.
-      requirement: the requirement in words, such as "top_k is at least 1".
-      value: the value of the setting.
-      way_out: a correction, for the error.
-
-    Raises:
-      PlanError: "<requirement>, not <value>.", if the setting is not legal.
-    """
-    if not is_legal:
-        raise _error(PlanError, f"{requirement}, not {value}.", way_out=way_out)
-
-
-def check_name_is_free(shape: Shape, name: str, purpose: str) -> None:
-    """Checks that a shape has no dimension of a name.
-
-    Args:
-      shape: the shape.
-      name: the name of a dimension that is to be added.
-      purpose: the purpose of the dimension, for the error, such as "the dimension of
-        beams".
-
-    Raises:
-      ShapeError: the shape already has a dimension of this name.
-    """
-    if name in shape:
-        raise _error(
-            ShapeError,
-            f'"{name}" cannot be {purpose}: the tensor already has this dimension.',
-            tensor=repr(shape),
-            way_out="Use another name.",
-        )
 
 
 def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
@@ -237,27 +250,27 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
       ShapeError: it lacks dimension `length`, has no position, or has dimension `vocab`.
     """
     if not isinstance(prompt, Tensor):
-        raise _error(
+        raise error(
             PlanError,
             f"a prompt is a tensor, not {type(prompt).__name__}.",
             way_out='Convert it: mtf.asarray(mesh, array, "batch;length").',
         )
     if not is_integer(prompt.dtype):
-        raise _error(
+        raise error(
             DTypeError,
             f"a prompt has integer ids, not {prompt.dtype}.",
             prompt=prompt,
         )
     if length not in prompt.shape:
         similar_name = near_misses(length, prompt.shape.names)
-        raise _error(
+        raise error(
             ShapeError,
             f'the prompt has no dimension "{length}".',
             prompt=prompt,
             way_out=f'Name it: length="{similar_name or "length"}".',
         )
     if prompt.shape[length] < 1:
-        raise _error(
+        raise error(
             ShapeError,
             f'a prompt has at least one position, but "{length}" has size 0.',
             prompt=prompt,
@@ -280,29 +293,6 @@ def _eos_ids(eos_id: Any) -> tuple[int, ...]:
     return (as_int("eos_id", eos_id),)
 
 
-def _last_position(length: int, max_length: Any) -> Any:
-    """Returns the last position to generate: an integer, or int32 [] if `max_length` is a
-    tensor.
-    """
-    if max_length is None:
-        return length - 1
-    if isinstance(max_length, Tensor):
-        if max_length.shape.names or max_length.dtype != "int32":
-            raise _error(
-                ShapeError,
-                "max_length is an integer or a scalar of int32.",
-                max_length=max_length,
-            )
-        return minimum(max_length, length) - 1
-    check_ints(max_length=max_length)
-    check_setting(
-        1 <= max_length <= length,
-        requirement=f"max_length is 1 to {length}, the positions of the prompt",
-        value=max_length,
-    )
-    return max_length - 1
-
-
 def _check_structure(old: Any, new: Any) -> None:
     """Checks the nesting of the state that a step returned.
 
@@ -321,34 +311,12 @@ def _check_structure(old: Any, new: Any) -> None:
     except (TypeError, ValueError):  # from assert_same_structure
         is_same = False
     if not is_same:
-        raise _error(
+        raise error(
             PlanError,
             "a step returns a state with the same nested structure as its argument.",
             input=_outline(old),
             output=_outline(new),
         )
-
-
-def _error(
-    error_class: type[Exception], headline: str, way_out: str = "", **facts: Any
-) -> Exception:
-    """Returns an error that shows facts about the call, and the user's line.
-
-    Args:
-      error_class: the class of the error.
-      headline: the first line of the message.
-      way_out: a correction.
-      **facts: the lines of the message: a text or a tensor by the title of its line. Of a
-        tensor, the data type and shape are shown.
-    """
-    texts: dict[str, Any] = {}
-    for name, fact in facts.items():
-        if isinstance(fact, Tensor):
-            texts[name] = f"{fact.dtype} {fact.shape!r}"
-        else:
-            texts[name] = fact
-    texts["from"] = Source.of_caller()
-    return error_class(explain_error(headline, way_out, **texts))
 
 
 def _state_tensors(state: Any) -> list[Tensor]:
@@ -364,7 +332,7 @@ def _state_tensors(state: Any) -> list[Tensor]:
             continue
         x = leaf.tensor() if hasattr(leaf, "tensor") else leaf
         if not isinstance(x, Tensor):
-            raise _error(
+            raise error(
                 PlanError,
                 f"a state has tensors, not values of type {type(x).__name__}.",
                 way_out='Convert it: mtf.full(mesh, "", value, dtype).',

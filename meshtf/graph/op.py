@@ -71,8 +71,9 @@ class Sample(NamedTuple):
       inputs: the shape of each input, after a word for its values: "b:4" has normally
         distributed floats, "half b:4" the same in bfloat16, "int b:4" integers from 0 to
         `below` - 1, "natural b:4" the same from 1 on, "bool b:4" booleans, "ties b:4" floats
-        that repeat, "whole b:4" floats without fractions, "positive b:4" floats above zero,
-        "unit b:4" floats between -1 and 1, "complex b:4" complex numbers.
+        that repeat, "nan b:4" such floats with NaN and infinities, "whole b:4" floats
+        without fractions, "positive b:4" floats above zero, "unit b:4" floats between -1
+        and 1, "complex b:4" complex numbers.
       below: the exclusive bound of integers.
       gradient: whether to compare gradients; False if the op has none.
     """

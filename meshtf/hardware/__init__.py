@@ -20,6 +20,7 @@ from meshtf.hardware.profile import (
     MeasuredLocalStep,
     MeasuredMatmul,
     as_hardware,
+    proportional,
 )
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "MeasuredLocalStep",
     "MeasuredMatmul",
     "as_hardware",
+    "proportional",
 ]

@@ -279,3 +279,27 @@ def _read(path: Path) -> Hardware:
             f"{path} is no profile of hardware: it lacks links or matmul_flops."
         )
     return hardware
+
+
+def proportional(hardware: Hardware) -> Hardware:
+    """Returns hardware whose times are proportional to sizes, but for `op_seconds`, and never
+    longer: measured ones are replaced by those of the best measured rates.
+    """
+    if not hardware.matmuls and not hardware.element_seconds:
+        return hardware
+    efficiency = hardware.matmul_efficiency
+    for matmul in hardware.matmuls:
+        share = matmul.flops_per_second / hardware.peak_flops(matmul.dtype)
+        efficiency = max(efficiency, share)
+    return dataclasses.replace(
+        hardware,
+        matmuls=(),
+        matmul_efficiency=efficiency,
+        matmul_tile=1,
+        memory_bandwidth=float("inf"),
+        vector_flops=float("inf"),
+        element_seconds={
+            name: [min(seconds)] * len(seconds)
+            for name, seconds in hardware.element_seconds.items()
+        },
+    )

@@ -11,7 +11,16 @@ its ops run at the same times.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+import functools
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -108,16 +117,21 @@ class Stores:
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        # Dicts as ordered sets.
-        self._stores: dict[Store, None] = {}
-        self._slots: dict[Store, None] = {}
+        self._stores: dict[Store, None] = {}  # as an ordered set
+        # Those that one update writes: a variable and its slots.
+        self._written: list[Sequence[Store]] = []
         for node in nodes:
             if isinstance(node.op, ReadOp):
                 self._stores[node.op.store] = None
             elif isinstance(node.op, WriteOp):
                 self._stores.update(dict.fromkeys(node.op.variables))
-                # An update writes a variable and its slots.
-                self._slots.update(dict.fromkeys(node.op.variables[1:]))
+                self._written.append(node.op.variables)
+        names = {x.name for x in self._stores if x.kind == "parameter"}
+        self._slots = {
+            store
+            for store in self._stores
+            if store.kind == "state" and _is_slot(store.name, names)
+        }
 
     def are_like(self, other: Stores) -> bool:
         """Returns whether another recording of the program has equal stores."""
@@ -139,7 +153,7 @@ class Stores:
         result: dict[Store, Store] = {}
         for store in self._stores:
             region = getattr(store, "changes", NO_CHANGES)
-            if self._is_slot(store, region):
+            if store in self._slots:
                 layout = mesh.layout_in(region, "slot")
             elif store.kind in ("parameter", "state"):
                 layout = mesh.layout_in(region, "variable")
@@ -151,19 +165,31 @@ class Stores:
             )
         return result
 
-    def _is_slot(self, store: Store, region: Layout) -> bool:
-        """Returns whether a variable has the layout of slots. Where slots are sharded in another
-        way than their variable, an update writes slots only: then their placement tells it.
-        """
-        if store in self._slots:
-            return True
-        if store.kind != "state" or store.mesh is None:
-            return False
-        layouts = (store.mesh.layout_in(region, x) for x in ("slot", "variable"))
-        as_slot, as_variable = (
-            store.mesh.place(store.spec.shape, x)[0] for x in layouts
+    @property
+    def placements(self) -> list[Placement]:
+        """The placements on the mesh of the recording."""
+        return [store.placement for store in self._stores]
+
+    def slots_apart(self, mesh: Mesh) -> tuple[bool, ...]:
+        """Returns for each slot whether a mesh places it in another way than its variable."""
+        stores = self.on(mesh)
+        return tuple(
+            stores[slot].placement != stores[variable].placement
+            for variable, *slots in self._written
+            for slot in slots
         )
-        return store.placement == as_slot != as_variable
+
+
+def _is_slot(name: str, variables: Collection[str]) -> bool:
+    """Returns whether a name is that of a slot of one of the variables: after the name of an
+    optimizer that of the variable, and perhaps its own, as "adam/kernel/m" and "ema/kernel".
+    """
+    _, *names = name.split("/")
+    return any(
+        "/".join(names[start:end]) in variables
+        for end in (len(names), len(names) - 1)
+        for start in range(end)
+    )
 
 
 class Beginning:
@@ -211,8 +237,8 @@ def _signature(
 
 
 class Recordings:
-    """Recordings that many meshes share: a program has the same ops on each mesh, but for slots
-    that are sharded in another way than their variables.
+    """Recordings that many meshes share: a program has the same ops on each mesh on which the
+    same slots are sharded in another way than their variables.
 
     Args:
       problem: what is searched for.
@@ -226,6 +252,7 @@ class Recordings:
     def __init__(self, problem: Problem, are_shared: bool = True) -> None:
         self.are_shared = are_shared
         self.problem = problem
+        # Choices, and `Stores.slots_apart` -> the recording, its variables and arguments.
         self._recorded: dict[object, tuple[Recorded, Stores]] = {}
 
     def of(
@@ -236,50 +263,74 @@ class Recordings:
         Raises:
           MeshtfError: the layout does not allow the program.
         """
+        record = functools.partial(self.problem.record, axes, settings, choices)
         if not self.are_shared:
-            return self.problem.record(axes, settings, choices)
-        recorded, stores = self._shared(axes, settings, choices)
+            return record()
         mesh = Mesh(axes, devices="abstract", **settings)
-        if _has_conflicts(recorded, mesh):  # the recording has the error
-            return self.problem.record(axes, settings, choices)
-        return recorded._replace(
-            mesh=mesh, stores=stores.on(mesh), regions=_regions_on(mesh)
-        )
+        recorded, stores = self._shared(mesh, choices, record)
+        regions = _regions(recorded.mesh, mesh)
+        if _has_conflicts(recorded, mesh, regions):  # the recording has the error
+            return record()
+        return recorded._replace(mesh=mesh, stores=stores.on(mesh), regions=regions)
 
     def compare(self, recorded: Recorded, choices: Mapping[str, Any]) -> None:
-        """Stops sharing if a recording on a mesh of its own has other ops."""
+        """Stops sharing if a recording on a mesh of its own has other ops, or places variables in
+        another way.
+        """
         if self.are_shared:
-            shared, _ = self._shared("", {}, choices)
-            regions = _regions_on(recorded.mesh)
+            shared, stores = self._shared(recorded.mesh, choices, lambda: recorded)
+            regions = _regions(shared.mesh, recorded.mesh)
             ops = _signature(shared.nodes, regions)
-            self.are_shared = ops == _signature(recorded.nodes)
+            placements = [x.placement for x in stores.on(recorded.mesh).values()]
+            self.are_shared = (
+                ops == _signature(recorded.nodes)
+                and placements == _stores_of(recorded).placements
+            )
 
     def _shared(
-        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
+        self,
+        mesh: Mesh,
+        choices: Mapping[str, Any],
+        record: Callable[[], Recorded],
     ) -> tuple[Recorded, Stores]:
-        """Returns a recording with these choices, and its variables and arguments."""
-        has_slots = bool(settings.get("optimizer_layout"))
-        key = (tuple(settings.items()) if has_slots else (), tuple(choices.items()))
+        """Returns the recording that a mesh shares, and its variables and arguments. `record`
+        returns one on this mesh, for the first mesh with such slots.
+        """
+        key: tuple[object, ...] = (*choices.items(),)
         if key not in self._recorded:
-            on = (axes, settings) if has_slots else ("", {})
-            recorded = self.problem.record(*on, choices)
-            stores = Stores(live_nodes(recorded.nodes, recorded.results))
-            self._recorded[key] = recorded, stores
+            without_layout = self.problem.record("", {}, choices)
+            self._recorded[key] = without_layout, _stores_of(without_layout)
+        slots_apart = self._recorded[key][1].slots_apart(mesh)
+        if any(slots_apart):
+            key = (*key, slots_apart)
+            if key not in self._recorded:
+                recorded = record()
+                self._recorded[key] = recorded, _stores_of(recorded)
         return self._recorded[key]
 
 
-def _regions_on(mesh: Mesh) -> dict[Layout, Layout]:
-    """Returns the layout changes in which an optimizer updates variables: without a layout ->
-    on a mesh.
+def _stores_of(recorded: Recorded) -> Stores:
+    """Returns the variables and arguments of a recording."""
+    return Stores(live_nodes(recorded.nodes, recorded.results))
+
+
+def _regions(old: Mesh, new: Mesh) -> dict[Layout, Layout]:
+    """Returns the layout changes in which an optimizer updates variables: those on the mesh of a
+    recording -> those on another mesh.
     """
-    changes = Layout.changes("*:")
-    return {changes: changes.then(mesh.layout_in(NO_CHANGES, "slot"))}
+    before, after = (
+        Layout.changes("*:").then(mesh.layout_in(NO_CHANGES, "slot"))
+        for mesh in (old, new)
+    )
+    return {before: after}
 
 
-def _has_conflicts(recorded: Recorded, mesh: Mesh) -> bool:
+def _has_conflicts(
+    recorded: Recorded, mesh: Mesh, regions: Mapping[Layout, Layout]
+) -> bool:
     """Returns whether a mesh shards two dimensions of one tensor along one axis."""
     shapes = {
-        (y.shape, node.region)
+        (y.shape, regions.get(node.region, node.region))
         for node, _ in all_nodes(recorded.nodes)
         if not node.primals
         for y in node.outputs

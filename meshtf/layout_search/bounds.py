@@ -8,9 +8,9 @@
 No bound exceeds the seconds that `price` computes. The ops of a program run one after the
 other, in the order in which they were recorded, so the forward pass takes as long as if
 nothing followed; and N devices need at least an N-th of the time in which one device computes
-what follows:
+what follows, but each of them starts all ops:
 
-    seconds >= (forward pass, planned) + (what follows, on one device) / N
+    seconds >= (forward pass, planned) + (what follows, on one device) / N + (its starts)
 
 The program is recorded once, on a mesh of one position. This assumes that `build` makes the
 same ops on each mesh; `hold_for` checks that for each structure that is recorded on its own.
@@ -18,6 +18,7 @@ same ops on each mesh; `hold_for` checks that for each structure that is recorde
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -30,9 +31,9 @@ from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.schedule import Schedule
-from meshtf.graph import Node
+from meshtf.graph import Node, WriteOp
 from meshtf.graph.recorder import Recorded
-from meshtf.hardware import Hardware
+from meshtf.hardware import proportional
 from meshtf.layout_search.beginning import (
     Beginning,
     Recordings,
@@ -58,8 +59,7 @@ from meshtf.layout_search.pricing import (
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
-from meshtf.mesh import Mesh
-from meshtf.partition import Compute, LoopStep, Program, WriteStep
+from meshtf.partition import Compute, LoopStep, Program, WriteStep, build
 from meshtf.partition.build import live_nodes
 
 # What a beginning of the program depends on: a structure as far as there are no updates yet,
@@ -106,30 +106,36 @@ class LowerBounds:
         self._gradient_seconds: dict[_Key, np.ndarray] = {}
         self._fits: dict[_Key, np.ndarray] = {}
         self._durations: dict[_Key, Durations] = {}
+        self._of_sizes: dict[object, Durations] = {}
         # The bytes of all variables, and the seconds of all updates.
         self._of_stores: dict[Structure, tuple[Any, Any]] = {}
-        # The numbers of microbatches, and for each of them the least seconds of what follows
-        # the forward pass, and the least bytes that it needs of that pass: [counts, 2].
+        # The numbers of microbatches, and for each of them the least bytes that what follows
+        # the forward pass needs of it, the least seconds of the ops of the backward pass
+        # without their starts, those of the starts, and those of all ops between the
+        # gradients and the updates, as of a norm: [counts, 4].
         self._counts = np.unique(microbatches)
         self._following: np.ndarray
+        self._before_updates: collections.Counter[object] = collections.Counter()
         # The dimensions whose sizes depend on the number of microbatches.
         self._dims: set[tuple[str, int]] = set()
-        self._set_following(recorded.mesh)
+        self._set_following(nodes, recorded)
 
     def of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
         stages, counts = grid.stages, grid.microbatches
-        seconds, residuals = self._following[np.searchsorted(self._counts, counts)].T
+        residuals, seconds, starts, _ = self._following_of(grid)
         memory = self._stored(structure, grid)[0] / stages + residuals
         fits = memory <= self._memory_limit
         if not fits.any():
             return np.full(len(grid), np.inf)
         # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
         seconds = self._seconds_of_forward(structure, grid) / stages + seconds
+        if not grid.is_estimated:
+            seconds = seconds + starts
         seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
-        seconds = seconds + self._seconds_of_writes(structure, grid)
+        seconds = seconds + self._seconds_of_updates(structure, grid)
         return np.where(fits, seconds, np.inf)
 
     def _seconds_of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
@@ -137,7 +143,7 @@ class LowerBounds:
         key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._forward_seconds:
             program = self._planned_forward(structure, grid)
-            durations = durations_of_grid(program, self._problem, grid)
+            durations = self._shared_durations(program, grid)
             self._forward_seconds[key] = _seconds_of_forward(
                 program, durations, gathers_once=grid.is_estimated
             )
@@ -175,16 +181,29 @@ class LowerBounds:
             program = self._timelines(structure, grid).program
             seconds = _seconds_of_gradient(program, durations, grid)
             self._gradient_seconds[key] = np.broadcast_to(seconds, [len(grid)])
-        writes = self._seconds_of_writes(structure, grid)
-        return self._gradient_seconds[key] + writes, durations
+        updates = self._seconds_of_updates(structure, grid)
+        return self._gradient_seconds[key] + updates, durations
 
     def _durations_of(self, structure: Structure, grid: Grid) -> Durations:
         """Returns the durations of the forward and backward pass of a structure."""
         key = structure.before_updates.with_choices(()), len(grid)
         if key not in self._durations:
             program = self._timelines(structure, grid).program
-            self._durations[key] = durations_of_grid(program, self._problem, grid)
+            self._durations[key] = self._shared_durations(program, grid)
         return self._durations[key]
+
+    def _shared_durations(self, program: Program, grid: Grid) -> Durations:
+        """Returns the durations of a program. Programs on meshes of equal axes share them, unless
+        measured steps make them depend on all local sizes of a program.
+        """
+        if self._problem.hardware.local_steps:
+            return durations_of_grid(program, self._problem, grid)
+        sizes = [x.tobytes() for x in (*grid.axes.values(), grid.microbatches)]
+        axes = tuple(program.mesh.axes.items())
+        key = axes, grid.orders, grid.has_microbatches, *sizes
+        if key not in self._of_sizes:
+            self._of_sizes[key] = durations_of_grid(program, self._problem, grid)
+        return self._of_sizes[key]
 
     def _timelines(self, structure: Structure, grid: Grid) -> Timelines:
         """Returns the timelines of the plan of the forward and backward pass, with any number
@@ -221,18 +240,27 @@ class LowerBounds:
                 self._forward_seconds = bounds._forward_seconds
                 if self._dims == bounds._dims:
                     self._durations = bounds._durations
+                    self._of_sizes = bounds._of_sizes
 
     def hold_for(self, recorded: Recorded) -> bool:
-        """Returns whether a recording on another mesh begins with the same ops."""
+        """Returns whether a recording on another mesh begins with the same ops, and has the
+        same ones before updates.
+        """
         nodes = live_nodes(recorded.nodes, recorded.results)
         other = Beginning(nodes_before_updates(nodes), self._stores)
-        return self._gradient.is_like(other)
+        missing = self._before_updates - _ops(nodes)
+        return self._gradient.is_like(other) and not missing
 
-    def _seconds_of_writes(self, structure: Structure, grid: Grid) -> Any:
-        """Returns the seconds of the updates, without what they read but variables, which run
-        after the backward pass: `[candidates]`.
+    def _seconds_of_updates(self, structure: Structure, grid: Grid) -> Any:
+        """Returns the seconds of the updates, without what they read but variables, and of ops
+        before them, which all run after the backward pass: `[candidates]`.
         """
-        return self._stored(structure, grid)[1] / grid.stages
+        seconds = self._stored(structure, grid)[1] / grid.stages
+        return seconds if grid.is_estimated else seconds + self._following_of(grid)[-1]
+
+    def _following_of(self, grid: Grid) -> np.ndarray:
+        """Returns `_following` for each candidate: `[4, candidates]`."""
+        return self._following[np.searchsorted(self._counts, grid.microbatches)].T
 
     def _stored(self, structure: Structure, grid: Grid) -> tuple[Any, Any]:
         """Returns the bytes of a device's shards of all variables, and the seconds of their
@@ -257,25 +285,49 @@ class LowerBounds:
             self._of_stores[key] = size, writes
         return self._of_stores[key]
 
-    def _set_following(self, mesh: Mesh) -> None:
-        """Computes what follows the forward pass on one device, for numbers of microbatches."""
-        hardware = _proportional(self._problem.hardware)
-        program = self._gradient.plan(mesh)
+    def _set_following(self, nodes: Sequence[Node], recorded: Recorded) -> None:
+        """Computes what follows the forward pass on one device, for numbers of microbatches.
+
+        Args:
+          nodes: the nodes that the program needs.
+          recorded: the program, recorded on a mesh of one position.
+        """
+        program = self._gradient.plan(recorded.mesh)
         counts = self._counts
         dims = microbatch_dims(program, counts)
         self._dims = set(dims)
         sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
-        durations = durations_of(program, hardware, sizes)
-        nodes = self._forward.nodes
+        with_updates = build(nodes, [], recorded.mesh, prune=False)
+        updates = sum(self._seconds_after(self._gradient.nodes, with_updates, sizes))
+        self._before_updates = _ops(nodes) - _ops(self._gradient.nodes)
+        forward = self._forward.nodes
         loop = loop_over_microbatches(program)
         iterations: Any = 1
         if loop is not None:
-            program, nodes = loop.body, forward_nodes(loop.op.body.nodes)
+            program, forward = loop.body, forward_nodes(loop.op.body.nodes)
             iterations = counts
-        seconds = _seconds_after(nodes, program, durations) * iterations
-        residuals = residual_bytes(program, durations)
-        columns = np.broadcast_arrays(seconds, residuals, counts)[:2]
-        self._following = np.stack(columns, axis=1) / self._problem.devices
+        seconds, starts = self._seconds_after(forward, program, sizes)
+        durations = durations_of(program, self._problem.hardware, sizes)
+        residuals = residual_bytes(program, durations) / self._problem.devices
+        columns = residuals, seconds * iterations, starts * iterations, updates, counts
+        self._following = np.stack(np.broadcast_arrays(*columns)[:-1], axis=1)
+
+    def _seconds_after(
+        self, nodes: Sequence[Node], program: Program, sizes: Sizes
+    ) -> tuple[Any, Any]:
+        """Returns the least seconds in which each device computes the ops of a program other than
+        `nodes`, without the seconds to start them, and those.
+        """
+        hardware = proportional(self._problem.hardware)
+        without_starts = dataclasses.replace(hardware, op_seconds=0.0)
+        seconds, least = (
+            _seconds_after(nodes, program, durations_of(program, x, sizes))
+            for x in (hardware, without_starts)
+        )
+        starts = seconds - least
+        if hardware.shares_equal_work:  # one device starts the ops of all
+            starts = starts / self._problem.devices
+        return least / self._problem.devices, starts
 
 
 def _with_least_factor(problem: Problem) -> Problem:
@@ -290,31 +342,6 @@ def _with_least_factor(problem: Problem) -> Problem:
     return dataclasses.replace(problem, hardware=hardware)
 
 
-def _proportional(hardware: Hardware) -> Hardware:
-    """Returns hardware whose times are proportional to sizes, and never longer: measured ones
-    are replaced by those of the best measured rates.
-    """
-    if not hardware.matmuls and not hardware.element_seconds:
-        return hardware
-    efficiency = hardware.matmul_efficiency
-    for matmul in hardware.matmuls:
-        share = matmul.flops_per_second / hardware.peak_flops(matmul.dtype)
-        efficiency = max(efficiency, share)
-    return dataclasses.replace(
-        hardware,
-        matmuls=(),
-        matmul_efficiency=efficiency,
-        matmul_tile=1,
-        memory_bandwidth=float("inf"),
-        vector_flops=float("inf"),
-        op_seconds=0.0,
-        element_seconds={
-            name: [min(seconds)] * len(seconds)
-            for name, seconds in hardware.element_seconds.items()
-        },
-    )
-
-
 def _seconds_of_forward(
     program: Program, durations: Durations, gathers_once: bool
 ) -> Any:
@@ -327,7 +354,11 @@ def _seconds_of_forward(
     # What follows may run while the last collectives of a microbatch do.
     last_body = without_collectives_of_weights(last.body) if gathers_once else last.body
     body = Schedule(last_body, durations, counts=False)
-    return body.computed * durations.sizes.num_iterations(last)
+    seconds = body.computed * durations.sizes.num_iterations(last)
+    if gathers_once:
+        return seconds
+    before = dataclasses.replace(program, steps=program.steps[:-1])
+    return Schedule(before, durations, counts=False).start_of(last) + seconds
 
 
 def _seconds_of_gradient(program: Program, durations: Durations, grid: Grid) -> Any:
@@ -356,3 +387,12 @@ def _seconds_after(
             body = Schedule(step.body, durations, counts=False).computed
             total = total + body * durations.sizes.num_iterations(step)
     return total
+
+
+def _ops(nodes: Iterable[Node]) -> collections.Counter[object]:
+    """Returns how many ops of each type compute outputs of the same specs; no updates."""
+    return collections.Counter(
+        (type(node.op), tuple(y.spec for y in node.outputs))
+        for node in nodes
+        if not isinstance(node.op, WriteOp)
+    )

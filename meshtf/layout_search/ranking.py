@@ -168,8 +168,7 @@ class Ranking:
                 self._drop_bounds()
             elif bounds is not None:
                 self._covered |= self._features(structure)
-                if structure.storage != "slots":
-                    self.recordings.compare(recorded, recorded_choices(structure, grid))
+                self.recordings.compare(recorded, recorded_choices(structure, grid))
         self._recorded[key] = recorded
         return recorded
 

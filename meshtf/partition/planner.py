@@ -123,9 +123,22 @@ def plan_node(
     if plan is None:
         if len(plans) >= _MAX_PLANS:
             plans.clear()
-        plan = _Planner(mesh, *arguments).plan()
+        # Layouts with the same rules for this op share its plan.
+        rules = (op, _rules_for(op, layout, ins, outs), *tensors, stage)
+        plan = plans.get(rules)
+        if plan is None:
+            plan = plans[rules] = _Planner(mesh, *arguments).plan()
         plans[arguments] = plan
     return plan
+
+
+def _rules_for(
+    op: Op, layout: Layout, ins: Sequence[Spec], outs: Sequence[Spec]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the rules of a layout for the factors of an op."""
+    factors = {name for y in outs for name in y.shape.names}
+    factors |= {factor_of(op, name) for x in ins for name in x.shape.names}
+    return tuple((factor, layout.axes(factor)) for factor in sorted(factors))
 
 
 def _plans_of(mesh: Mesh) -> _Plans:

@@ -155,7 +155,7 @@ class MappedDimension:
         for argument, result in zip(arguments[: op.num_carries], results):
             if self._name(argument) != self._name(result):
                 self._refuse(node)
-        if op.condition is not None:
+        if op.condition is not None and not op.may_run_on:
             _index, *carried = op.condition.arguments
             values = (*carries, *captures[num_captures:])
             for result in self._follow_body(op.condition, carried, values):

@@ -218,6 +218,48 @@ def test_one_program_serves_several_maximum_lengths(seed):
     assert len(traced) == 1
 
 
+@pytest.mark.parametrize("max_lengths", [(3, 5), (6, 1), (2, 9)])
+@pytest.mark.parametrize("layout", ["", "batch:x;vocab:y"])
+def test_each_sequence_may_have_a_maximum_length(layout, max_lengths, seed):
+    prompt, table, *_ = models.tensors(layout, seed)
+    step = models.table_step(table)
+    settings = {"eos_id": EOS_ID}
+
+    @mtf.function(max_length="batch")
+    def of_each(prompt, max_length):
+        settings["max_length"] = max_length
+        return (
+            *mtf.decoding.sample(step, prompt, temperature=0, **settings),
+            *mtf.decoding.beam_search(step, prompt, "beam:2", **settings),
+        )
+
+    results = of_each(prompt, np.array(max_lengths, "int32"))
+    for i, max_length in enumerate(max_lengths):
+        settings["max_length"] = min(max_length, LENGTH)
+        alone = mtf.asarray(prompt.mesh, np.stack([PROMPT[i]] * 2), "batch;length")
+        expected = (
+            *mtf.decoding.sample(step, alone, temperature=0, **settings),
+            *mtf.decoding.beam_search(step, alone, "beam:2", **settings),
+        )
+        for x, y in zip(results, expected):
+            np.testing.assert_allclose(x.numpy()[i], y.numpy()[i], 1e-5, 1e-6)
+
+
+def test_an_ended_sequence_does_not_depend_on_others():
+    mesh = mtf.Mesh("")
+    # After 0 comes 1, then 2, then 3. The first sequence ends before its last known id.
+    table = mtf.asarray(mesh, np.eye(4, k=1, dtype="float32"), "last;vocab")
+    step = models.table_step(table)
+    prompts = np.array([[1, -1, -1, -1, 2, -1], [0, 0, 0, 0, 0, -1]], "int32")
+    results = []
+    for array in (prompts, prompts[:1]):
+        prompt = mtf.asarray(mesh, array, "batch;length")
+        ids, log_probs = mtf.decoding.sample(step, prompt, eos_id=2, temperature=0)
+        results.append((ids.numpy()[0].tolist(), log_probs.numpy()[0].tolist()))
+    assert results[0] == results[1]
+    assert results[0][0] == [1, 2, 2, 2, 2, 2]
+
+
 def test_a_sequence_needs_no_batch(seed):
     args = models.tensors("", seed)
     prompt = mtf.asarray(args[1].mesh, PROMPT[1], "length")
@@ -293,6 +335,11 @@ def test_errors_of_sampling():
     assert_error(mtf.ShapeError, "eos_id=4", eos_id=(1, 4))
     assert_error(
         mtf.PlanError, "1 to 6, the positions of the prompt, not 7", max_length=7
+    )
+    assert_error(
+        mtf.ShapeError,
+        "max_length is an integer, a scalar of int32, or int32 [batch]",
+        max_length=mtf.ones(mtf.Mesh(""), "beam:4", "int32"),
     )
     assert_error(
         mtf.PlanError, "two values", "(logits, None)", step=lambda p, ids, state: ids

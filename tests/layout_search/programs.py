@@ -60,7 +60,14 @@ def head_of(mesh):
     return mtf.layers.Dense(mesh, "d_model:16", "vocab:192", use_bias=False)
 
 
-def stack(mesh, microbatches=1, recompute=False, is_longer=False, with_head=False):
+def stack(
+    mesh,
+    microbatches=1,
+    recompute=False,
+    is_longer=False,
+    with_head=False,
+    make_optimizer=mtf.optimizers.AdamW,
+):
     """Returns a training step of four scanned layers, with clipped gradients; with one more
     op if `is_longer`.
     """
@@ -69,7 +76,7 @@ def stack(mesh, microbatches=1, recompute=False, is_longer=False, with_head=Fals
     if with_head:
         head = head_of(mesh)
         variables += head.trainable_variables
-    optimizer = mtf.optimizers.AdamW(variables, 1e-3)
+    optimizer = make_optimizer(variables, 1e-3)
 
     def loss_of(examples):
         y = layers(examples["x"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
+
 import meshtf as mtf
 from meshtf.graph import Loop, WriteOp
 from meshtf.hardware import as_hardware
 from meshtf.layout_search.beginning import (
     Beginning,
+    Recordings,
     Stores,
     forward_nodes,
     nodes_before_updates,
@@ -62,3 +67,56 @@ def test_recordings_are_compared_by_their_ops():
 
     assert forward(recompute=True).is_like(forward())
     assert not forward(microbatches=2).is_like(forward())
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "Adafactor", "SGD"])
+def test_meshes_share_recordings_with_slots_that_are_sharded_apart(
+    optimizer, monkeypatch
+):
+    make_optimizer = getattr(mtf.optimizers, optimizer)
+    build = functools.partial(stack, make_optimizer=make_optimizer)
+    problem = Problem(build, STACK_ARGUMENTS, 4, as_hardware("h100"), memory=2**40)
+    meshes = [
+        ("data:4", {"layout": "batch:data", "optimizer_layout": "d_model:data"}),
+        ("a:2;b:2", {"layout": "batch:a", "optimizer_layout": "d_model:a"}),
+        ("a:2;b:2", {"layout": "batch:a;d_ff:b", "optimizer_layout": "d_model:a"}),
+        ("data:4", {"layout": "batch:data", "optimizer_layout": "d_ff:data"}),
+        ("data:4", {"layout": "batch:data"}),
+    ]
+    own = [problem.record(*mesh, {}) for mesh in meshes]
+    made = []
+    record = Problem.record
+
+    def counted(*args):
+        made.append(args)
+        return record(*args)
+
+    monkeypatch.setattr(Problem, "record", counted)
+    recordings = Recordings(problem)
+    for mesh, recorded in zip(meshes, own):
+        assert problem.outline(recordings.of(*mesh, {})) == problem.outline(recorded)
+        recordings.compare(recorded, {})
+        assert recordings.are_shared
+    assert len(made) < len(meshes)
+
+
+def test_a_state_that_is_placed_in_another_way_is_not_shared():
+    def build(mesh):
+        kernel = mtf.Variable(mesh, "d_model:16;d_ff:64", "normal", "kernel")
+        # It has the name of a slot, and the layout of a variable.
+        mean = mtf.Variable(
+            mesh, "d_model:16;d_ff:64", "zeros", "own/kernel/mean", trainable=False
+        )
+
+        @mtf.function(mesh=mesh, x="batch;d_model", step="")
+        def train_step(x, step):
+            mean.assign(0.9 * mean + 0.1 * kernel)
+            return mtf.reduce_sum(mtf.einsum([x, kernel], "batch;d_ff"))
+
+        return train_step
+
+    problem = Problem(build, STACK_ARGUMENTS, 4, as_hardware("h100"), memory=2**40)
+    recordings = Recordings(problem)
+    settings = {"layout": "batch:data", "optimizer_layout": "d_model:data"}
+    recordings.compare(problem.record("data:4", settings, {}), {})
+    assert not recordings.are_shared

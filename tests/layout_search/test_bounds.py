@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.hardware import Hardware, Link
 from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.bounds import LowerBounds
 from meshtf.layout_search.candidates import plan_in_full
@@ -99,3 +100,21 @@ def test_sharded_slots_have_the_bounds_of_their_own_plans():
             own.fits(structure, grid), shared.fits(structure, grid)
         )
     assert num_shared
+
+
+def test_each_device_starts_all_ops():
+    """Where starts take all the time, the bound by the forward pass is the price, but for what
+    only the whole plan has.
+    """
+    hardware = Hardware(
+        "starts",
+        {"float32": 1e15},
+        memory_bandwidth=1e15,
+        op_seconds=1.0,
+        links=(Link("network", None, 1e15, 1e-9),),
+    )
+    problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=2**40)
+    for structure, grid, bounds, prices in priced(problem, max_axes=1):
+        bound = bounds.of_forward(structure, grid)
+        assert (bound <= prices.seconds * (1 + 1e-9)).all()
+        assert (bound > 0.8 * prices.seconds).all(), structure

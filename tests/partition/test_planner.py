@@ -267,3 +267,14 @@ def test_a_factor_of_several_sizes_is_not_padded():
     merge = Reshape(old=Shape("a:3;b:2"), new=Shape("a:6"))
     node_plan = plan(merge, mesh, ("a:3;b:2",), [(Sharded("a"),)])
     assert not node_plan.sharded_factors
+
+
+def test_layouts_with_equal_rules_for_an_op_share_its_plan():
+    layouts = ["batch:data;d_ff:model", "batch:data;heads:model", "batch:data;d:model"]
+    meshes = [Mesh("data:2;model:2", layout) for layout in layouts]
+    states = [(Replicated, Replicated)]
+    first, equal, other = (
+        plan(Map(), mesh, ["batch:4;d:4"], states) for mesh in meshes
+    )
+    assert equal is first
+    assert other is not first

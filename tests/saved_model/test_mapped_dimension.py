@@ -64,6 +64,31 @@ def test_a_batch_of_any_size_is_computed_in_chunks(mesh, number, tmp_path):
     assert shapes["outputs"]["steps"]["shape"] == [["d", 6], ["batch", None]]
 
 
+@pytest.mark.parametrize("search", [False, True])
+def test_decoding_stops_early_for_each_chunk(search, tmp_path):
+    mesh = mtf.Mesh("")
+    # After 0 comes 1, then 2, and so on; 5 ends a sequence.
+    table = mtf.asarray(mesh, 9 * np.eye(6, k=1, dtype="float32"), "last;vocab")
+
+    @mtf.function(mesh=mesh, prompt="batch;length")
+    def decode(prompt):
+        def step(position, ids, state):
+            return mtf.gather(table, ids, "last"), state
+
+        if search:
+            ids, scores = mtf.decoding.beam_search(step, prompt, "beam:2", eos_id=5)
+        else:
+            ids, scores = mtf.decoding.sample(step, prompt, eos_id=5, temperature=0)
+        return {"ids": ids, "scores": scores}
+
+    prompt = np.full([5, 8], -1, "int32")
+    prompt[:, 0] = [4, 3, 0, 4, 1]
+    model = mtf.export_saved_model(decode, prompt[:2], any_size="batch")
+    outputs = served(model, tmp_path)(prompt=tf.constant(prompt))
+    for name, expected in decode(prompt).items():
+        np.testing.assert_allclose(outputs[name].numpy(), expected.numpy(), 1e-6)
+
+
 REFUSED = {
     "mean": lambda x: x - mtf.reduce_mean(x, "batch"),
     "softmax": lambda x: mtf.softmax(x, "batch"),
@@ -79,6 +104,9 @@ REFUSED = {
         lambda c, y: (c + y, c), mtf.zeros(x.mesh, "d:6"), x, "batch"
     )[1],
     "one decision": lambda x: mtf.cond(x.sum() > 0.0, lambda: x, lambda: -x),
+    "one end": lambda x: mtf.while_loop(
+        lambda x: mtf.reduce_any(x > 1.0), lambda x: x / 2, x
+    ),
     "other entries": lambda x: mtf.flatten(x, "batch;d", "entries"),
     "no entries": lambda x: {"x": x, "one": mtf.ones(x.mesh, "")},
 }

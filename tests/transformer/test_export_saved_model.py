@@ -61,11 +61,15 @@ def test_a_language_model_generates_without_meshtf(run, tmp_path):
     prompts = np.full([1, 16], -1, "int32")
     prompts[0, :4] = list(b"def ")
     tokens = np.arange(16, dtype="int32")[None]
-    outputs = run_saved_model(export(trained), tmp_path, tokens=tokens, prompts=prompts)
+    # One example is computed at once, and a batch may have any size.
+    outputs = run_saved_model(
+        export(trained), tmp_path, tokens=tokens, prompts=np.repeat(prompts, 3, 0)
+    )
     (completion,) = Decoder(trained.model, 12, 4, batch_size=1)([prompts[0, :4]])
-    ids = outputs["ids"][0].tolist()
-    end = ids.index(0) if 0 in ids else 16
-    assert ids[:4] == list(b"def ") and ids[4:end] == completion.ids[: end - 4]
+    assert len(outputs["ids"]) == 3
+    for row in outputs["ids"].tolist():
+        end = row.index(0) if 0 in row else 16
+        assert row[:4] == list(b"def ") and row[4:end] == completion.ids[: end - 4]
     batch = mtf.asarray(trained.model.mesh, np.repeat(tokens, 4, 0), "batch;length")
     np.testing.assert_allclose(
         outputs["logits"], trained.model(batch).numpy()[:1], rtol=1e-4, atol=1e-5

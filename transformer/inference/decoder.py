@@ -176,7 +176,7 @@ class Decoder:
             shifted,
             prompts,
             prompt_lengths=prompt_lengths,
-            max_length=mtf.reduce_max(num_new) + 1,
+            max_length=num_new + 1,
             cache_length=length,
         )
         # Shifted back: position p of a sequence is position p - prompt_length + 1 in `ids`.
@@ -204,8 +204,8 @@ class Decoder:
             inputs_length].
           prompt_lengths: the count of ids of each prompt, int32 [batch]; None: the model
             is an encoder-decoder.
-          max_length: the count of positions of `tokens` that are filled, an int32 scalar;
-            None: all.
+          max_length: the count of positions of `tokens` that are filled, int32: a scalar or
+            [batch]; None: all.
           seed: the seed of random draws, an int32 scalar.
           batch_index: the index of the batch, an int32 scalar: batches draw different ids.
           cache_length: the count of positions of a prompt and its new ids; None: the

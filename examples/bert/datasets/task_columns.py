@@ -19,13 +19,15 @@ class Columns:
       header: whether the first line names the columns.
       dev: the names of the files for evaluation, without .tsv.
       test: the names of the files for prediction, without .tsv.
+      optional_test: the names of further files for prediction, which may be absent.
       test_text: the column of the text in the first line of a file for prediction that names its
         columns, where those for training do not; "": all files are equal.
       id: the column of the ids in files for prediction; where it is absent, the id of a line is
         its index from 0.
       is_score: whether `label` is a number to predict, and not a class.
       metrics: metrics of GLUE beside accuracy, as `glue_metrics` names them.
-      other_names: the path of a file that is read if "train", "dev" or "test" is absent.
+      other_names: the path of a file that is read if the file of a name, such as "train", is
+        absent.
     """
 
     label: str
@@ -34,6 +36,7 @@ class Columns:
     header: bool = True
     dev: tuple[str, ...] = ("dev",)
     test: tuple[str, ...] = ("test",)
+    optional_test: tuple[str, ...] = ()
     test_text: str = ""
     id: str = "index"
     is_score: bool = False
@@ -84,6 +87,9 @@ TASKS = {
         text_b="sentence2",
         dev=("dev_matched", "dev_mismatched"),
         test=("test_matched", "test_mismatched"),
+        # GLUE's diagnostic sentences, which a model of MNLI classifies.
+        optional_test=("AX",),
+        other_names=(("AX", "../diagnostic/diagnostic.tsv"),),
     ),
     "qnli": Columns(label="label", text_a="question", text_b="sentence"),
     "rte": Columns(label="label", text_a="sentence1", text_b="sentence2"),

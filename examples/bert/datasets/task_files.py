@@ -65,8 +65,10 @@ def read(
     for name in columns.dev if needs_dev else ():
         dev[name] = tsv.read(_path(folder, name, columns), columns, on_bad, classes)
     test = {}
-    for name in columns.test if needs_test else ():
-        test[name] = tsv.read_unlabelled(_path(folder, name, columns), columns)
+    for name in (*columns.test, *columns.optional_test) if needs_test else ():
+        path = _path(folder, name, columns)
+        if name in columns.test or path.exists():
+            test[name] = tsv.read_unlabelled(path, columns)
     return Files(columns, classes, train=train, dev=dev, test=test)
 
 

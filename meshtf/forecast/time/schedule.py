@@ -297,12 +297,12 @@ class Schedule:
         """Adds a loop, branch or call."""
         if isinstance(step, LoopStep):
             iterations = self.durations.sizes.num_iterations(step)
-            body = self._simulate(step.body, self._start_of(step))
+            body = self._simulate(step.body, self.start_of(step))
             seconds = body.period * (iterations - 1) + body.end
             self.totals.add(body.totals, iterations)
         elif isinstance(step, BranchStep):
             schedules = [
-                self._simulate(body, self._start_of(step)) for body in step.bodies
+                self._simulate(body, self.start_of(step)) for body in step.bodies
             ]
             body = max(schedules, key=lambda schedule: float(np.max(schedule.end)))
             seconds = body.end
@@ -311,7 +311,7 @@ class Schedule:
         else:
             assert isinstance(step, CallStep)
             if step.body not in self._calls:
-                body = self._simulate(step.body, self._start_of(step))
+                body = self._simulate(step.body, self.start_of(step))
                 self._calls[step.body] = body.end, body.totals
             seconds, totals = self._calls[step.body]
             self.totals.add(totals, 1)
@@ -334,8 +334,8 @@ class Schedule:
             self._append(moved)
         return schedule
 
-    def _start_of(self, step: Step) -> Any:
-        """Returns when a loop, branch or call starts."""
+    def start_of(self, step: Step) -> Any:
+        """Returns when a loop, branch or call starts, after all steps that were added."""
         return np.maximum(self._latest(dependencies_of(step)), max_of(self._computes))
 
     def _latest(self, values: Iterable[Value]) -> Any:

@@ -65,6 +65,7 @@ class Loop(ControlFlowOp):
         iteration; None: a while loop.
       reverse: whether to scan from the last entry to the first.
       condition: the test of a while loop, which returns a boolean; None: no while loop.
+      may_run_on: whether more iterations of a while loop would change no result that is read.
     """
 
     body: Body
@@ -74,6 +75,7 @@ class Loop(ControlFlowOp):
     dim: Dimension | None = None
     reverse: bool = False
     condition: Body | None = None
+    may_run_on: bool = False
 
     def output_specs(self, *xs: Spec) -> Specs:
         self._check_inputs(xs)
@@ -119,9 +121,7 @@ class Loop(ControlFlowOp):
     @property
     def num_iterations(self) -> int | None:
         """The number of runs of the body; None for a while loop."""
-        if self.dim is None:
-            return None
-        return self.dim.size
+        return None if self.dim is None else self.dim.size
 
     @property
     def bodies(self) -> tuple[Body, ...]:

@@ -70,6 +70,34 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any)
         does not return bool [].
       PlanError: `test` or `body` write to a variable, or the mesh is not known yet.
     """
+    return _while_loop(test, body, init)
+
+
+def while_unfinished(
+    is_unfinished: Callable[..., Tensor], body: Callable[..., Any], init: Any
+) -> Any:
+    """Returns the result of `while_loop`, whose test, bool [], is whether any entry of a batch
+    is unfinished, and whose body changes nothing that the caller reads of a finished entry.
+
+    So the results of an entry do not depend on other entries, although the number of
+    iterations does, and a SavedModel may compute the batch in chunks (`any_size`). Arguments
+    and errors are those of `while_loop`.
+    """
+    return _while_loop(is_unfinished, body, init, may_run_on=True)
+
+
+def _while_loop(
+    test: Callable[..., Tensor],
+    body: Callable[..., Any],
+    init: Any,
+    may_run_on: bool = False,
+) -> Any:
+    """Returns the result of `while_loop`.
+
+    Args:
+      test, body, init: the arguments of `while_loop`.
+      may_run_on: whether more iterations would change no result that is read.
+    """
     test = as_callable("test", test)
     body = as_callable("body", body)
     specs = [x.spec for x in tensors_of(init, label="carry")]
@@ -87,7 +115,12 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], init: Any)
 
     recorded_test = record_body(record_test, [ITERATION, *specs])
     recorded_body = record_body(record_iteration, [ITERATION, *specs])
-    loop = Loop(recorded_body, num_carries=len(specs), condition=recorded_test)
+    loop = Loop(
+        recorded_body,
+        num_carries=len(specs),
+        condition=recorded_test,
+        may_run_on=may_run_on,
+    )
     captures = [*recorded_body.captures, *recorded_test.captures]
     last_carry = apply_all(loop, *tensors_of(init, label="carry"), *captures)
     return pack(init, last_carry)

@@ -1,5 +1,6 @@
 """The largest and smallest elements along a dimension: top_k, argmax, argmin, top_1,
 nth_largest, nth_smallest. Among equal elements, the one with the lowest index comes first.
+NaN is larger than all numbers, but for argmin, where it is smaller; all NaN are equal.
 
     values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> both [batch k]
     label = mtf.argmax(logits, "vocab")                      # [batch]
@@ -38,7 +39,7 @@ from meshtf.graph import (
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
-from meshtf.ops.common.top_k_kernel import largest
+from meshtf.ops.common.top_k_kernel import largest, largest_and_index
 from meshtf.ops.elementwise.arithmetic import subtract
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.indexing.gather import SegmentSum
@@ -57,11 +58,14 @@ class TopK(OpWithStatistics):
     Attributes:
       dim: the dimension that is searched.
       k: the new dimension.
+      nan_is_smallest: whether NaN is smaller than all numbers, and not larger.
     """
 
     dim: str
     k: Dimension
-    # Test inputs: the attributes (dim, k), then the input's kind of values and shape.
+    nan_is_smallest: bool = False
+    # Test inputs: the attributes (dim, k, nan_is_smallest), then the input's kind of values and
+    # shape.
     conformance_samples = (
         Sample(("v", Dimension("k", 3)), ("b:4;v:8",)),
         Sample(("v", Dimension("k", 2)), ("v:8;b:3",)),
@@ -70,6 +74,9 @@ class TopK(OpWithStatistics):
         Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)),
         Sample(("v", Dimension("k", 6)), ("ties v:7;b:3",)),
         Sample(("v", Dimension("k", 2)), ("int b:3;v:3",)),
+        Sample(("v", Dimension("k", 3)), ("nan b:4;v:8",), gradient=False),
+        Sample(("v", Dimension("k", 6)), ("nan v:7;b:3",), gradient=False),
+        Sample(("v", Dimension("k", 6), True), ("nan b:3;v:7",), gradient=False),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -94,7 +101,9 @@ class TopK(OpWithStatistics):
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         # It comes after equal elements of its shard, since these have lower indices.
-        return -math.inf if factor == self.dim else None
+        if factor != self.dim:
+            return None
+        return math.nan if self.nan_is_smallest else -math.inf
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
@@ -112,7 +121,7 @@ class TopK(OpWithStatistics):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         values, local_indices = self._local_top_k(context, x)
-        indices = _global_indices(context, self.dim, local_indices)
+        indices = local_indices + context.shard_offset(self.dim)
         return Statistics(exchanged=(values, indices))
 
     def local_sharded(
@@ -123,9 +132,9 @@ class TopK(OpWithStatistics):
         shard_values, shard_indices = gathered
         all_values = self._concat_shards(context, shard_values)
         all_indices = self._concat_shards(context, shard_indices)
-        values, selected_indices = largest(context, all_values, self.k.size)
-        batch_dims = len(selected_indices.shape) - 1
-        return values, tf.gather(all_indices, selected_indices, batch_dims=batch_dims)
+        values, selected = self._largest(context, all_values, self.k.size)
+        batch_dims = len(selected.shape) - 1
+        return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
 
     def _concat_shards(self, context: LocalContext, gathered: Any) -> Any:
         """Returns gathered statistics [shards, *rest, k] as [*rest, shards * k]. If a shard
@@ -146,7 +155,11 @@ class TopK(OpWithStatistics):
         rest_names = [name for name in names if name != self.dim]
         x = arrange(x, names, [*rest_names, self.dim])
         local_k = min(self.k.size, context.local_size(self.dim))
-        return largest(context, x, local_k)
+        return self._largest(context, x, local_k)
+
+    def _largest(self, context: LocalContext, x: Any, k: int) -> tuple[Any, Any]:
+        """Returns the k largest elements along the last axis of x, and their indices."""
+        return largest(context, x, k, self.nan_is_smallest)
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys
@@ -159,7 +172,9 @@ class TopK(OpWithStatistics):
 
 
 class ArgMax(OpWithStatistics):
-    """The index of the largest element along `dim`: x[*rest, dim] -> [*rest]."""
+    """The index of the largest element along `dim`, or of the first NaN: x[*rest, dim] ->
+    [*rest].
+    """
 
     dim: str
     conformance_samples = (
@@ -169,6 +184,8 @@ class ArgMax(OpWithStatistics):
         Sample(("v",), ("int a:2;v:8;b:5",), below=3, gradient=False),
         Sample(("v",), ("ties v:4",), gradient=False),
         Sample(("v",), ("ties b:3;v:5",), gradient=False),
+        Sample(("v",), ("nan b:4;v:8",), gradient=False),
+        Sample(("v",), ("nan v:7;b:3",), gradient=False),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -194,21 +211,20 @@ class ArgMax(OpWithStatistics):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of input 0
-        return (tf.argmax(x, axis, output_type=tf.int32),)
+        _, index = largest_and_index(context, x, axis)
+        return (index,)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
-        local_index = tf.argmax(x, axis, output_type=tf.int32)
-        index = _global_indices(context, self.dim, local_index)
-        return Statistics(exchanged=(tf.reduce_max(x, axis), index))
+        value, index = largest_and_index(context, x, context.axis(0, self.dim))
+        return Statistics(exchanged=(value, index + context.shard_offset(self.dim)))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> LocalTensors:
         # The largest element of each shard and its index, both [shards, *rest].
-        largest, indices = gathered
+        values, indices = gathered
         indices = tf.stack(tf.unstack(indices), axis=-1)  # [*rest, shards]
-        best_shard = tf.argmax(largest, axis=0, output_type=tf.int32)  # [*rest]
+        _, best_shard = largest_and_index(context, values, axis=0)  # [*rest]
         rank = len(best_shard.shape)
         return (tf.gather(indices, best_shard, batch_dims=rank, axis=rank),)
 
@@ -217,15 +233,6 @@ class ArgMax(OpWithStatistics):
 
     def flops(self, x: Spec) -> int:
         return x.shape.size
-
-
-def _global_indices(context: LocalContext, dim: str, local_indices: Any) -> Any:
-    """Returns the indices in all of `dim` of elements of the local shard."""
-    indices = local_indices + context.shard_offset(dim)
-    if not context.is_padded(dim):
-        return indices
-    # Kernels may select padding before NaN. Its index must be valid all the same.
-    return tf.minimum(indices, context.global_size(dim) - 1)
 
 
 def _check_ordered(x: Spec, dim: str) -> None:
@@ -246,8 +253,7 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
     """Returns the k largest values along `dim` and their indices, the largest first: both
     [..., k], without `dim`.
 
-    NaN has no order: where x has some, the result is not defined, and may depend on the
-    layout; the indices are valid. `mtf.check_numerics` finds NaN before.
+    NaN is larger than all numbers, as in JAX; all NaN are equal, as 0.0 and -0.0 are.
 
     Args:
       x: a tensor [..., dim, ...] of real numbers.
@@ -265,7 +271,8 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
 
 def argmax(x: Tensor, dim: str) -> Tensor:
     """Returns the index of the largest element along `dim`, the lowest among equals:
-    x [..., dim, ...] -> int32 [...]. NaN has no order: as in `top_k`.
+    x [..., dim, ...] -> int32 [...]. Where x has NaN, it is the index of the first NaN, as in
+    NumPy and JAX.
 
     Raises:
       ShapeError: x lacks `dim`, or `dim` has no elements.
@@ -277,7 +284,8 @@ def argmax(x: Tensor, dim: str) -> Tensor:
 
 def argmin(x: Tensor, dim: str) -> Tensor:
     """Returns the index of the smallest element along `dim`, the lowest among equals:
-    x [..., dim, ...] -> int32 [...]. Errors are those of `argmax`.
+    x [..., dim, ...] -> int32 [...]. Where x has NaN, it is the index of the first NaN. Errors
+    are those of `argmax`.
     """
     x, dim = tensor_along(x, dim)
     _check_ordered(x.spec, dim)
@@ -297,6 +305,7 @@ def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
     """Returns element n of x in descending order along `dim`: x [..., dim, ...] -> [...].
+    NaN is larger than all numbers, as in `sort`.
 
     Args:
       x: a tensor of real numbers.
@@ -308,6 +317,11 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
       DTypeError: x is boolean or complex.
     """
     x, dim = tensor_along(x, dim)
+    return _nth_largest(x, dim, n, nan_is_smallest=False)
+
+
+def _nth_largest(x: Tensor, dim: str, n: int, nan_is_smallest: bool) -> Tensor:
+    """Returns `nth_largest`; NaN may be smaller than all numbers instead."""
     n = as_int("n", n)
     _check_ordered(x.spec, dim)
     if not 0 <= n < x.shape[dim]:
@@ -318,7 +332,7 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
                 way_out=f"Count from 0, the largest, to {x.shape[dim] - 1}.",
             )
         )
-    values, _ = top_k(x, dim, Dimension(_K_NAME, n + 1))
+    values, _ = apply_all(TopK(dim, Dimension(_K_NAME, n + 1), nan_is_smallest), x)
     return _select(values, n)
 
 
@@ -329,7 +343,8 @@ def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     _check_ordered(x.spec, dim)
-    return _reverse_order(nth_largest(_reverse_order(x), dim, n))
+    negative_element = _nth_largest(_reverse_order(x), dim, n, nan_is_smallest=True)
+    return _reverse_order(negative_element)
 
 
 def _select(x: Tensor, n: int) -> Tensor:

@@ -73,6 +73,7 @@ class MergeSplit(WindowedOp):
         Sample(("b", "r", True), ("ties a:2;b:4;r:3", "b:4;r:3;a:2"), gradient=False),
         Sample(("b", "r", True, True), ("int r:2;b:6", "int r:2;b:6"), gradient=False),
         Sample(("b", "r", False), ("int b:6;r:1",), gradient=False),
+        Sample(("b", "r", True), ("nan b:6;r:2", "int b:6;r:2"), gradient=False),
     )
 
     def output_specs(self, *xs: Spec) -> Specs:

@@ -32,8 +32,8 @@ from meshtf.ops.sorting.sort_op import Sort
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
     """Returns x [..., dim, ...] sorted along `dim`, the smallest first.
 
-    NaN has no order: where x has some, the result is not defined, and may depend on the
-    layout. `mtf.check_numerics` finds NaN before.
+    NaN is larger than all numbers, as in NumPy and JAX. All NaN are equal, as 0.0 and -0.0
+    are.
 
     Args:
       x: a tensor of floats or integers.

@@ -46,12 +46,14 @@ class Sort(Op):
     dim: str
     descending: bool = False
     # Each sample: the attributes (dim, descending), and the shape of x. "ties" are floats of
-    # which many are equal, "int" are integers.
+    # which many are equal, "nan" are these with NaN, "int" are integers.
     conformance_samples = (
         Sample(("d",), ("b:4;d:8",)),
         Sample(("d", True), ("ties d:6;b:4",)),
         Sample(("d",), ("ties b:2;d:4;a:2",)),
         Sample(("d",), ("int d:8;b:2",)),
+        Sample(("d",), ("nan b:4;d:8",), gradient=False),
+        Sample(("d", True), ("nan d:8;b:4",), gradient=False),
     )
 
     def output_specs(self, x: Spec) -> Specs:
@@ -152,17 +154,19 @@ def _scatter_last_axis(x: Any, order: Any) -> Any:
 def sort_last_axis(context: LocalContext, x: Any, descending: bool) -> tuple[Any, Any]:
     """Returns x sorted along its last axis, and the index in x of each sorted element.
 
-    Equal elements keep their order.
+    Equal elements keep their order. NaN is the largest.
     """
     size = x.shape[-1]
     if descending:
         return largest(context, x, size)
-    values, order = largest(context, _reverse_order(x), size)
+    values, order = largest(context, _reverse_order(x), size, nan_is_smallest=True)
     return _reverse_order(values), order
 
 
 def _reverse_order(x: Any) -> Any:
-    """Returns numbers whose order is the reverse of that of x. It is its own inverse."""
+    """Returns numbers whose order is the reverse of that of x, and NaN for NaN. It is its own
+    inverse.
+    """
     if x.dtype.is_floating:
         return -x
     # ~x is -x - 1, which does not overflow, while -x does for the smallest integer.

@@ -1,11 +1,13 @@
-"""Constant tensors: full, zeros, ones.
+"""Constant tensors: full, zeros, ones, and tables of numbers.
 
 x = mtf.zeros(mesh, "batch:8;d_model:4")
 y = mtf.ones_like(x)
+z = table(mesh, Dimension("d_model", 3), [1.0, 0.5, 2.0], "float32")
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ import tensorflow as tf
 from meshtf.graph import (
     ConstantOp,
     Cotangents,
+    LocalContext,
     LocalTensors,
+    Op,
     Sample,
     Spec,
     Specs,
@@ -23,11 +27,12 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
-from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_number
 from meshtf.ops.common.broadcasting import check_scalar
 
 Number = bool | int | float | complex
+_PYTHON_TYPES = [bool, int, float, complex]  # each one holds those before it
 
 
 class Fill(ConstantOp):
@@ -59,6 +64,74 @@ class Fill(ConstantOp):
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return []
+
+
+class Table(Op):
+    """The numbers of a list along one dimension: [dim].
+
+    The op has the numbers, so a program with a short table is planned without TensorFlow.
+
+    Attributes:
+      dim: the dimension.
+      values: as many numbers.
+      dtype: the data type of the output.
+    """
+
+    dim: Dimension
+    values: tuple[Number, ...]
+    dtype: str
+    # Test inputs: the attributes (dim, values, dtype); there are no input tensors.
+    conformance_samples = (
+        Sample((Dimension("a", 4), (1.5, -0.0, 2, 0.25), "float32"), gradient=False),
+        Sample((Dimension("a", 5), (3, 1, -7, 2, 4), "int32"), gradient=False),
+        Sample((Dimension("a", 3), (True, False, True), "bool"), gradient=False),
+    )
+
+    def output_specs(self) -> Specs:
+        return (Spec(Shape(self.dim), self.dtype),)
+
+    def local(self, context: LocalContext) -> LocalTensors:
+        name = self.dim.name
+        local_size = context.local_size(name)
+        num_shards = context.num_shards(name)
+        values = np.asarray(self.values, tf.as_dtype(self.dtype).as_numpy_dtype)
+        if num_shards == 1:
+            return (tf.constant(values),)
+        # The last shards may end with padding.
+        num_missing = local_size * num_shards - self.dim.size
+        all_shards = tf.constant(np.pad(values, [0, num_missing]))
+        return (tf.slice(all_shards, [context.shard_offset(name)], [local_size]),)
+
+    def gradient(self, dy: Tensor, y: Tensor) -> Cotangents:
+        return []
+
+
+def is_table(value: Any) -> bool:
+    """Returns whether a value is a list of Python numbers, and nothing else, that has some."""
+    is_list = isinstance(value, (list, tuple))
+    return is_list and bool(value) and all(type(x) in _PYTHON_TYPES for x in value)
+
+
+def table(
+    mesh: Mesh, dim: Dimension, values: Sequence[Number], dtype: object = None
+) -> Tensor:
+    """Returns the numbers of a list as a tensor [dim].
+
+    Args:
+      mesh: the mesh of the tensor.
+      dim: the dimension.
+      values: as many Python numbers, at least one.
+      dtype: the data type of the tensor; None: that of the numbers, such as float32.
+
+    Raises:
+      DTypeError: the data type cannot hold one of the numbers.
+    """
+    if dtype is None:
+        dtype = max(map(type, values), key=_PYTHON_TYPES.index)
+    name = dtype_name(dtype)
+    for value in values:
+        check_scalar(value, name)
+    return apply(Table(dim, tuple(values), name), mesh=mesh)
 
 
 def full(

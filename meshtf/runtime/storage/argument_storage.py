@@ -14,10 +14,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
 
-from meshtf.deferred_tensorflow import is_imported
 from meshtf.graph import Spec, Store, current
 from meshtf.graph.layout_check import check_layout
 from meshtf.mesh import Mesh, Placement
@@ -181,10 +179,6 @@ def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor
     Raises:
       ArgumentError: the value is no array, or cannot be converted.
     """
-    if isinstance(array, (list, tuple)) and dtype in ("float32", "int32"):
-        # Plans do not import TensorFlow for a short table of a model.
-        if not is_imported():
-            return np.asarray(array, dtype)
     tf_dtype = None
     if dtype is not None:
         tf_dtype = tf.as_dtype(dtype_name(dtype))

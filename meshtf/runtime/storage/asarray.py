@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
+import numpy as np
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Spec, Tensor, apply
@@ -15,7 +15,7 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.parse import parse_pairs
-from meshtf.ops.variables.fill import full
+from meshtf.ops.variables.fill import full, is_table, table
 from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.storage.argument_storage import ArrayStore, as_array
 
@@ -61,7 +61,15 @@ def constant(
       value: a number, or an array as for `asarray`.
       shape: the shape of the tensor: with sizes for a number, see `asarray` for an array.
       dtype: the data type; None: that of the value.
+
+    Raises:
+      ShapeError: the names do not fit the array.
+      LayoutError: the layout cannot shard the tensor.
+      DTypeError: the data type cannot hold the number.
     """
+    if is_table(value):
+        (dim,) = named_shape(np.empty(len(value)), shape, Source.of_caller())
+        return table(mesh, dim, value, dtype)
     if not isinstance(value, (bool, int, float, complex)):
         return asarray(mesh, value, shape, dtype=dtype)
     if dtype is None:
@@ -69,7 +77,7 @@ def constant(
     return full(mesh, shape, value, dtype=dtype_name(dtype))
 
 
-def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
+def named_shape(array: Any, shape: ShapeLike, source: object) -> Shape:
     """Returns the named shape of an array.
 
     Args:

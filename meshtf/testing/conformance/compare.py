@@ -74,15 +74,17 @@ def difference(
 
 
 def is_close(value: Any, expected: Any, tolerance: float) -> bool:
-    """Returns whether two arrays agree: floats up to `tolerance`, other types exactly. A
-    NaN is never equal.
+    """Returns whether two arrays agree: floats up to `tolerance`, other types exactly. NaN is
+    equal to NaN alone.
     """
-    if not tolerance or expected.dtype.name not in TOLERANCE:
+    if expected.dtype.name not in TOLERANCE:
         return np.array_equal(value, expected)
+    if not tolerance:
+        return np.array_equal(value, expected, equal_nan=True)
     if expected.dtype.itemsize < 4:  # np.allclose would compute in 16 bits
         value = value.astype("float32")
         expected = expected.astype("float32")
-    return np.allclose(value, expected, rtol=tolerance, atol=tolerance)
+    return np.allclose(value, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
 def _local_sizes(

@@ -144,7 +144,7 @@ def reference_case(
     for y, value in zip(ys, y_values, strict=True):
         case.outputs.append(NamedArray(value.numpy(), y.shape))
     case.cotangents = [_random_like(array, rng) for array, _ in case.outputs]
-    case.problems += _output_problems(ys, case.outputs)
+    case.problems += _output_problems(case, ys)
     floating_values = [value for value in x_values if value is not None]
     if not sample.gradient or not floating_values:
         return case
@@ -205,16 +205,27 @@ def _random_like(array: Any, rng: np.random.Generator) -> Any:
     return np.asarray(values).astype(array.dtype)
 
 
-def _output_problems(ys: Sequence[Tensor], outputs: Sequence[NamedArray]) -> list[str]:
+def _output_problems(case: ReferenceCase, ys: Sequence[Tensor]) -> list[str]:
     """Returns a message for each output whose value has another data type than the tensor,
-    or contains a NaN, which differs from itself.
+    or NaN that no input has.
     """
     problems = []
-    for k, (y, (array, shape)) in enumerate(zip(ys, outputs, strict=True)):
-        problem = difference(y, shape, array)
+    for k, (y, (array, shape)) in enumerate(zip(ys, case.outputs, strict=True)):
+        problem = difference(y, shape, array) or _unexpected_nan(case, array)
         if problem:
             problems.append(f"output {k}: {problem}")
     return problems
+
+
+def _unexpected_nan(case: ReferenceCase, array: Any) -> str:
+    """Returns a message if an output or a gradient has NaN although no input has, or ""."""
+    inputs_have_nan = any(_has_nan(input_.array) for input_ in case.inputs)
+    return "NaN" if _has_nan(array) and not inputs_have_nan else ""
+
+
+def _has_nan(array: Any) -> bool:
+    """Returns whether an array has NaN."""
+    return has_gradient(array.dtype.name) and bool(np.isnan(array).any())
 
 
 def _compare_with_tape(
@@ -266,6 +277,8 @@ def _compare_gradient(
     if tape_gradient is not None:
         # The tape's gradient of a gather is a tf.IndexedSlices.
         expected = tf.convert_to_tensor(tape_gradient).numpy()
+    if problem := _unexpected_nan(case, expected):
+        return problem
     if dx is not None:
         return difference(dx, shape, expected, case.rounding_tolerance)
     if is_close(np.zeros_like(expected), expected, case.rounding_tolerance):

@@ -13,6 +13,7 @@ values are normal float32:
     natural     int32 from 1 to below - 1
     bool        False or True
     ties        multiples of 0.75 from -0.75 to 1.5: values repeat
+    nan         NaN of both signs, infinities, 0.0, -0.0, -0.75 and 1.5: values repeat
     whole       0 or 3
     positive    0.25 to 2
     unit        -0.9 to 0.9
@@ -25,6 +26,7 @@ Partial sums of "ties" and "whole" are exact, so equal values stay equal under e
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 import zlib
 from collections.abc import Iterator
@@ -44,12 +46,15 @@ _KINDS = (
     "natural",
     "bool",
     "ties",
+    "nan",
     "positive",
     "unit",
     "whole",
     "complex",
     "half",
 )
+
+_WITH_NAN = (math.nan, -math.nan, math.inf, -math.inf, 0.0, -0.0, -0.75, 1.5)
 
 
 class NamedArray(NamedTuple):
@@ -127,6 +132,8 @@ def draw(description: str, below: int, rng: np.random.Generator) -> NamedArray:
         array = rng.integers(0, 2, sizes).astype("bool")
     elif kind == "ties":
         array = (rng.integers(-1, 3, sizes) * 0.75).astype("float32")
+    elif kind == "nan":
+        array = rng.choice(_WITH_NAN, sizes).astype("float32")
     elif kind == "positive":
         array = rng.uniform(0.25, 2.0, sizes).astype("float32")
     elif kind == "unit":

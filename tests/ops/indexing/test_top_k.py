@@ -9,6 +9,21 @@ import meshtf as mtf
 
 TIES = np.array([[2, 5, 5, 1, 5, 0, 2, 5], [0, 0, 0, 0, 0, 0, 0, 0]], "float32")
 
+_NAN, _INF = np.nan, np.inf
+WITH_NAN = np.array(
+    [
+        [_INF, 1, _NAN, 5, -_NAN, 0, _INF, 5],
+        [_NAN, -_NAN, _NAN, _NAN, _NAN, _NAN, _NAN, -_NAN],
+        [0, -0.0, 0, 0, -0.0, -_INF, -_INF, -_NAN],
+        [_INF, -_INF, _INF, -_INF, 3, 3, 3, 3],
+        [-_INF, -_INF, -_INF, -_INF, -_INF, -_INF, -_INF, _NAN],
+        [-_NAN, 1, 2, 3, 4, 5, 6, 7],
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [-0.0, 0, -1, -1, 0, -0.0, -1, -1],
+    ],
+    "float32",
+)
+
 
 @pytest.fixture(params=["", "v:x"])
 def mesh(request):
@@ -42,6 +57,43 @@ def test_the_gradient_goes_to_the_chosen(mesh):
     np.testing.assert_array_equal(
         dx.numpy(), [[0, 3, 3, 0, 0, 0, 0, 0], [3, 3, 0, 0, 0, 0, 0, 0]]
     )
+
+
+@pytest.mark.parametrize("size", [8, 2**14])  # on small and large tensors
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("devices", ["", "spmd"])
+@pytest.mark.parametrize("layout", ["", "v:x"])
+def test_nan_is_the_largest(layout, devices, dtype, size):
+    array = np.zeros([8, size], "float32")
+    array[:, :8] = WITH_NAN
+    mesh = mtf.Mesh("x:4", layout, devices=devices or None)
+    x = mtf.cast(mtf.asarray(mesh, array, "b;v"), dtype)
+
+    @mtf.function
+    def f(x):
+        smallest = [mtf.math.nth_smallest(x, "v", n) for n in (0, size - 2)]
+        largest = mtf.math.nth_largest(x, "v", 1)
+        return (
+            mtf.argmax(x, "v"),
+            mtf.argmin(x, "v"),
+            *mtf.top_k(x, "v", "k:5"),
+            *smallest,
+            largest,
+        )
+
+    argmax, argmin, values, indices, least, last, second = (y.numpy() for y in f(x))
+    np.testing.assert_array_equal(argmax, np.argmax(array, 1))
+    np.testing.assert_array_equal(argmin, np.argmin(array, 1))
+    # NumPy sorts NaN last, too.
+    descending = np.argsort(
+        -np.nan_to_num(array, nan=1e9, posinf=1e6), 1, kind="stable"
+    )
+    np.testing.assert_array_equal(indices, descending[:, :5])
+    rows = np.sort(array, 1)
+    np.testing.assert_array_equal(values.astype("float32"), rows[:, :-6:-1])
+    np.testing.assert_array_equal(least.astype("float32"), rows[:, 0])
+    np.testing.assert_array_equal(last.astype("float32"), rows[:, -2])
+    np.testing.assert_array_equal(second.astype("float32"), rows[:, -2])
 
 
 @pytest.mark.parametrize(

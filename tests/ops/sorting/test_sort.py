@@ -18,6 +18,8 @@ LAYOUTS = [
     ("x:8", "n:x"),
 ]
 
+NUMBERS_AND_NAN = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0, 3.0, 4.0]
+
 
 def named(array, axes, layout):
     """A tensor whose last dimension is n."""
@@ -178,3 +180,24 @@ def test_a_size_that_axes_do_not_divide(axes, layout, size, rng):
     np.testing.assert_array_equal(order.numpy(), np.argsort(numbers))
     (dx,) = mtf.gradients([mtf.square(values) * 0.5], [x])
     np.testing.assert_array_equal(dx.numpy(), numbers)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("devices", ["", "spmd"])
+@pytest.mark.parametrize("axes, layout", LAYOUTS[:2])
+@pytest.mark.parametrize("sizes", [(2, 16), (16,), (8, 2**14)])
+def test_nan_is_the_largest(axes, layout, sizes, devices, descending, rng):
+    array = rng.choice(NUMBERS_AND_NAN, sizes).astype("float32")
+    names = "b;n" if len(sizes) == 2 else "n"
+    x = mtf.asarray(mtf.Mesh(axes, layout, devices=devices or None), array, names)
+
+    @mtf.function
+    def f(x):
+        return mtf.sort(x, "n", descending), mtf.argsort(x, "n", descending)
+
+    values, order = (y.numpy() for y in f(x))
+    # NumPy sorts NaN last, too, and 0.0 and -0.0 as equal.
+    key = np.nan_to_num(array, nan=1e9, posinf=1e6, neginf=-1e6)
+    expected = np.argsort(-key if descending else key, -1, kind="stable")
+    np.testing.assert_array_equal(order, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(array, expected, -1))

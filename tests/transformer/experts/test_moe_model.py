@@ -17,9 +17,11 @@ from transformer.cli.command_line import configure
 from transformer.experts import gating
 from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity
+from transformer.export_saved_model import export
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.models.pipelined_language_model import PipelinedLanguageModel
+from transformer.training.load_trained import Trained
 from transformer.training.reporting import metrics
 from transformer.training.trainer import Trainer
 from transformer.training.training_run import Run
@@ -305,6 +307,18 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
     np.testing.assert_allclose(
         [float(x) for x in have], [float(x) for x in expected], rtol=2e-4
     )
+
+
+@pytest.mark.sampled(1, together="experts")
+@pytest.mark.slow
+def test_a_signature_of_experts_has_one_size_of_batches(caplog):
+    # Tokens of a batch compete for the capacity of experts.
+    mixture = functools.partial(MixtureOfExperts, experts=4, gating=gating.top_2)
+    sizes = SIZES | {"dropout": 0.0, "vocab": 256}
+    model = LanguageModel(mtf.Mesh(""), Architecture(**sizes, mixture=mixture))
+    export(Trained(model, data.ByteText(length=LENGTH), step=0), batch_size=2)
+    assert caplog.text.count("takes batches of 2") == 2
+    assert "does not map along 'batch'" in caplog.text
 
 
 @pytest.mark.slow

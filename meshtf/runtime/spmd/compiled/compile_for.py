@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Spec, Store
@@ -89,7 +91,8 @@ def compile_for(
         if value.spec is not None
     ]
     outputs += [layout(store.spec, store.placement) for store in lowered.written]
-    with _explained_errors(recorded.name, topology), nothing_cached():
+    platform = _platform(device_mesh)
+    with _explained_errors(recorded.name, topology), _dump(platform) as dump:
         call = ModuleCall(
             name=recorded.name,
             module=lowered.module,
@@ -97,17 +100,63 @@ def compile_for(
             outputs=outputs,
             mesh=device_mesh,
             donated=[lowered.variables.index(store) for store in lowered.written],
+            options=dump.options,
         )
+        hlo = dump.hlo() or call.hlo
     memory = call.compiled.memory_analysis()
     return CompiledProgram(
         topology=topology,
         mesh=mesh,
         peak=call.peak_memory,
         arguments=memory.argument_size_in_bytes,
-        collectives=tuple(collectives_of_hlo(call.hlo)),
+        collectives=tuple(collectives_of_hlo(hlo)),
         seconds=time.perf_counter() - start,
-        hlo=call.hlo,
+        hlo=hlo,
     )
+
+
+class _Dump(NamedTuple):
+    """The files that XLA writes about a program while it compiles it.
+
+    Attributes:
+      folder: the folder of the files; None: XLA writes none.
+    """
+
+    folder: Path | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of XLA."""
+        if self.folder is None:
+            return {}
+        return {"xla_dump_to": str(self.folder), "xla_dump_hlo_as_text": True}
+
+    def hlo(self) -> str:
+        """Returns the optimized HLO of one partition as text; "" if there is no file."""
+        if self.folder is None:
+            return ""
+        for path in self.folder.glob("*.after_optimizations.txt"):
+            return path.read_text(encoding="utf-8")
+        return ""
+
+
+@contextlib.contextmanager
+def _dump(platform: str) -> Iterator[_Dump]:
+    """A context in which nothing is cached, and XLA for TPUs writes what it compiles to files.
+
+    jax reads a program of TPUs before it prints it, and jaxlib refuses instructions that
+    libtpu, another version of XLA, makes of gathers on sparse cores: an async-update with
+    several operands.
+
+    Args:
+      platform: jax's name of the kind of the devices, such as "tpu".
+    """
+    with nothing_cached():
+        if platform != "tpu":
+            yield _Dump()
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            yield _Dump(Path(folder))
 
 
 @contextlib.contextmanager
@@ -128,6 +177,11 @@ def _explained_errors(name: str, topology: str) -> Iterator[None]:
                 way_out="If it names a size, try another one, such as a multiple of 128.",
             )
         ) from None
+
+
+def _platform(device_mesh: Any) -> str:
+    """Returns jax's name of the kind of the devices of its mesh, such as "tpu"."""
+    return str(device_mesh.devices.flat[0].platform)
 
 
 def _device_mesh(mesh: Mesh, topology: str) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.ops.common.ordered_integers import from_ordered_integers, ordered_integers
 from meshtf.runtime.tf_internals.xla_ops import call_stablehlo, optimization_barrier
 
 Groups = Sequence[Sequence[int]]
@@ -66,7 +67,7 @@ def without_communication() -> Iterator[None]:
 
 def all_reduce(x: Any, groups: Groups, kind: str) -> Any:
     """Returns the reduction ("sum", "max" or "min") of x over the replicas of a group."""
-    terms = x if kind == "sum" else _ordered_integers(x, kind)
+    terms = x if kind == "sum" else _ordered(x, kind)
     y = _call(
         terms,
         "all_reduce",
@@ -74,7 +75,7 @@ def all_reduce(x: Any, groups: Groups, kind: str) -> Any:
         attributes=f"replica_groups = {_table(groups)}",
         region=_region(terms, kind),
     )
-    return y if kind == "sum" else _from_ordered_integers(y, x.dtype)
+    return y if kind == "sum" else _from_ordered(y, x.dtype)
 
 
 def reduce_scatter(
@@ -86,7 +87,7 @@ def reduce_scatter(
     """Returns the j-th shard along `axis` of the reduced tensor, on replica j of each
     group.
     """
-    terms = x if kind == "sum" else _ordered_integers(x, kind)
+    terms = x if kind == "sum" else _ordered(x, kind)
     y = _call(
         terms,
         "reduce_scatter",
@@ -96,7 +97,7 @@ def reduce_scatter(
         ),
         region=_region(terms, kind),
     )
-    return y if kind == "sum" else _from_ordered_integers(y, x.dtype)
+    return y if kind == "sum" else _from_ordered(y, x.dtype)
 
 
 def all_gather(x: Any, groups: Groups, axis: int) -> Any:
@@ -188,7 +189,7 @@ def _call(
     return call_stablehlo(x, module, sizes)
 
 
-def _ordered_integers(x: Any, kind: str) -> Any:
+def _ordered(x: Any, kind: str) -> Any:
     """Returns integers in the order of the floats x, where NaN is the largest for the kind
     "max" and the smallest for "min"; other tensors as they are.
 
@@ -197,24 +198,12 @@ def _ordered_integers(x: Any, kind: str) -> Any:
     """
     if not x.dtype.is_floating:
         return x
-    if x.dtype.size < 4:
-        x = tf.cast(x, tf.float32)
-    integer = tf.int64 if x.dtype == tf.float64 else tf.int32
-    bits = tf.bitcast(x, integer)
-    # The bits of a float are its sign, and then its size.
-    ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
-    of_nan = integer.max if kind == "max" else integer.min
-    return tf.where(tf.math.is_nan(x), tf.constant(of_nan, integer), ordered)
+    return ordered_integers(x, nan_is_smallest=kind == "min")
 
 
-def _from_ordered_integers(y: Any, dtype: tf.DType) -> Any:
-    """Returns the floats of a data type that `_ordered_integers` gave the integers of."""
-    if not dtype.is_floating:
-        return y
-    integer = y.dtype
-    bits = tf.where(y < 0, tf.bitwise.bitwise_xor(y, integer.max), y)
-    as_float = tf.float64 if integer == tf.int64 else tf.float32
-    return tf.cast(tf.bitcast(bits, as_float), dtype)
+def _from_ordered(y: Any, dtype: tf.DType) -> Any:
+    """Returns the tensor of a data type that `_ordered` gave the integers of."""
+    return from_ordered_integers(y, dtype) if dtype.is_floating else y
 
 
 def _local_result(x: Any, sizes: Sequence[int]) -> Any:

@@ -92,3 +92,23 @@ def test_a_file_that_is_not_there(tmp_path):
     (tmp_path / "dev_matched.tsv").write_text(rows(HEADERS["mnli"][0]))
     with pytest.raises(DataError, match="dev_mismatched.tsv cannot be read"):
         task_files.read(tmp_path, TASKS["mnli"], needs_dev=True)
+
+
+@pytest.mark.parametrize("path", ["AX.tsv", "../diagnostic/diagnostic.tsv"])
+def test_diagnostic_sentences_are_predicted_by_a_model_of_mnli(path, tmp_path):
+    folder = tmp_path / "MNLI"
+    for directory in (folder, tmp_path / "diagnostic"):
+        directory.mkdir()
+    labelled, unlabelled = HEADERS["mnli"]
+    (folder / "train.tsv").write_text(rows(labelled))
+    for file in TASKS["mnli"].test:
+        (folder / f"{file}.tsv").write_text(rows(unlabelled))
+    without = task_files.read(folder, TASKS["mnli"], needs_test=True)
+    assert tuple(without.test) == TASKS["mnli"].test
+    (folder / path).write_text(rows("index sentence1 sentence2", ids=(0, 7)))
+    lines = task_files.read(folder, TASKS["mnli"], needs_test=True).test["AX"]
+    assert lines.ids == ["0", "7"] and lines.num_bad == 0
+    assert lines.examples[1] == {
+        "sentence1": '"sentence1 7',
+        "sentence2": '"sentence2 7',
+    }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import meshtf as mtf
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.module_call import ModuleCall
 
 MODULE = "meshtf.runtime.spmd.compiled.compile_for"
 X = np.ones([8, 8], "float32")
@@ -77,6 +80,30 @@ def test_no_program_for_other_devices_is_cached(cpus, tmp_path):
     finally:
         config.update("jax_persistent_cache_min_compile_time_secs", before)
     assert seconds == [float("inf")]
+
+
+def test_the_program_of_a_tpu_is_read_from_the_file_of_its_compiler(cpus, monkeypatch):
+    folders = []
+
+    class TpuCall(ModuleCall):
+        """A call whose program jax cannot print, and the compiler has written."""
+
+        def __init__(self, *, options, **settings):
+            super().__init__(**settings)
+            folders.append(Path(options["xla_dump_to"]))
+            file = folders[0] / "module_0003.jit_f.cl_1.after_optimizations.txt"
+            file.write_text(str(self.compiled.as_text()) + "// as written")
+
+        @property
+        def hlo(self):
+            raise load_jax().errors.JaxRuntimeError("INTERNAL: async-update has 3")
+
+    monkeypatch.setattr(f"{MODULE}._platform", lambda _mesh: "tpu")
+    monkeypatch.setattr(f"{MODULE}.ModuleCall", TpuCall)
+    comparison = mtf.compile_for(function(), X, topology="four TPUs")
+    assert comparison.compiled.hlo.endswith("// as written")
+    assert comparison.compiled_bytes["all_gather"] > 0
+    assert not folders[0].exists()
 
 
 def test_a_missing_compiler_is_told_before_anything_is_recorded():
