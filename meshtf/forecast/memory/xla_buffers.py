@@ -16,8 +16,9 @@ of a forecast with XLA's peaks.
    copy until the last loop that reads it. See `transposed_stacks`.
 4. *Copies in registers.* An elementwise output that is larger than what it is computed from, such
    as a converted or broadcast copy, is not written either if only elementwise ops and
-   reductions read it: these read what it is computed from, which lives as long. See
-   `sources_of_copies`.
+   reductions read it: these read what it is computed from, which lives as long. If a single
+   step reads it, both are one kernel, and then it need only be larger than each tensor that it
+   is computed from. See `sources_of_copies`.
 5. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_bytes`.
@@ -25,6 +26,7 @@ of a forecast with XLA's peaks.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -65,7 +67,9 @@ def sources_of_copies(
       mesh: the mesh of the program.
     """
     written = set(results)
+    readers: collections.Counter[Value] = collections.Counter()
     for step in steps:
+        readers.update(set(inputs_of(step)))
         reads_copies = isinstance(step, Compute) and (
             is_elementwise(step) or len(step.ins) == 1
         )
@@ -76,9 +80,13 @@ def sources_of_copies(
         if not isinstance(step, Compute) or not is_elementwise(step):
             continue
         read = dict.fromkeys(y for x in step.ins for y in sources.get(x, (x,)))
-        size = sum(size_of(x, mesh) for x in read)
+        sizes = [size_of(x, mesh) for x in read]
         for value in step.outs:
-            if step.ins and value not in written and size_of(value, mesh) > size:
+            if not sizes or value in written:
+                continue
+            # One reader computes it once; several would read its sources several times.
+            smaller = max(sizes) if readers[value] == 1 else sum(sizes)
+            if size_of(value, mesh) > smaller:
                 sources[value] = tuple(read)
     return sources
 
