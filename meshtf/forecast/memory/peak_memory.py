@@ -11,7 +11,7 @@ for elementwise ops. Gradients stay live until their bucket is full (a bucket: t
 gradients that one all-reduce adds up), as on devices with separate memories.
 
 A program that XLA compiles (`under_xla`) needs other memory here and there:
-`meshtf.forecast.memory.xla_buffers` has the rules.
+`meshtf.forecast.memory.xla_buffers` and `xla_order` have the rules.
 
 The stages of a pipeline hold different values, so each stage has its own peak. Without a
 pipeline there is one stage, 0. A spec is a shape and a data type.
@@ -37,6 +37,7 @@ from meshtf.forecast.memory.xla_buffers import (
     transposed_stacks,
     waiting_values,
 )
+from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh, OnStage, Placement
 from meshtf.partition import (
@@ -150,6 +151,7 @@ class Timelines:
         sources: Sources = {}
         # Not for pipelines, whose passes are programs of their own: what they pass is written.
         if self.under_xla and num_stages(self.mesh) == 1:
+            steps = in_xla_order(steps, program.results)
             sources = sources_of_copies(steps, program.results, self.mesh)
         sizes.update(dict.fromkeys(sources, 0.0))
         last_use = _last_uses(steps, program.results, sources)
