@@ -18,7 +18,8 @@ of a forecast with XLA's peaks.
    as a converted or broadcast copy, is not written either if only elementwise ops and
    reductions read it: these read what it is computed from, which lives as long. If a single
    step reads it, both are one kernel, and then it need only be larger than each tensor that it
-   is computed from. See `sources_of_copies`.
+   is computed from. Kernels of whole rows, such as that of a softmax and the elementwise steps
+   before it, read masks and other smaller copies from memory. See `sources_of_copies`.
 5. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_bytes`.
@@ -27,7 +28,7 @@ of a forecast with XLA's peaks.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
@@ -75,6 +76,7 @@ def sources_of_copies(
         )
         if not reads_copies:
             written.update(inputs_of(step))
+    written.update(_beside_rows(steps, readers, mesh))
     sources: dict[Value, tuple[Value, ...]] = {}
     for step in steps:
         if not isinstance(step, Compute) or not is_elementwise(step):
@@ -89,6 +91,37 @@ def sources_of_copies(
             if size_of(value, mesh) > smaller:
                 sources[value] = tuple(read)
     return sources
+
+
+def _beside_rows(
+    steps: Sequence[Step], readers: Mapping[Value, int], mesh: Mesh
+) -> Iterator[Value]:
+    """Yields what a kernel of whole rows, such as the gradient of a softmax, reads beside them:
+    smaller operands of the elementwise steps that it runs first, masks for instance.
+
+    Args:
+      steps: the steps of a program.
+      readers: how many steps read a value.
+      mesh: the mesh of the program.
+    """
+    elementwise: dict[Value, Compute] = {}
+    for step in steps:
+        if not isinstance(step, Compute):
+            continue
+        if is_elementwise(step):
+            elementwise.update(dict.fromkeys(step.outs, step))
+            continue
+        if not isinstance(step.node.op, OpWithStatistics):
+            continue
+        # Elementwise steps whose output nothing else reads run in the kernel.
+        rows = [x for x in step.ins if x in elementwise and readers[x] == 1]
+        while rows:
+            value = rows.pop()
+            for x in elementwise[value].ins:
+                if size_of(x, mesh) < size_of(value, mesh):
+                    yield x
+                elif x in elementwise and readers[x] == 1:
+                    rows.append(x)
 
 
 class TransposedStack(NamedTuple):
