@@ -11,7 +11,7 @@ import meshtf as mtf
 from meshtf.forecast.memory.peak_memory import scheduled_steps
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.partition import Compute, LoopStep, build
-from meshtf.partition.steps import dependencies_of, outputs_of
+from meshtf.partition.steps import dependencies_of, inputs_of, outputs_of
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
@@ -80,6 +80,32 @@ def test_gradients_of_variables_are_computed_behind_the_loop(
     planned, ordered = orders(training_step(*layout, dtype=dtype, tied=tied))
     assert not is_behind_the_loop(planned)
     assert is_behind_the_loop(ordered) == waits
+
+
+def test_products_run_right_before_their_readers():
+    planned, _ = orders(training_step(*FSDP, dropout=0.1))
+    *_, loop = [step for step in planned if isinstance(step, LoopStep)]
+    steps = list(scheduled_steps(loop.body))
+
+    def last_of_softmax(steps):
+        """Returns the last of the gradient of the softmax and the product with its result."""
+        names = [getattr(getattr(x, "node", None), "op", None) for x in steps]
+        gradient = [op is not None and op.display_name for op in names].index(
+            "softmaxgrad"
+        )
+        (dropped,) = {
+            value
+            for step in steps[:gradient]
+            if isinstance(step, Compute) and step.node.op.display_name == "dropout"
+            for value in step.outs
+            if value.spec == steps[gradient].outs[0].spec
+        }.difference(steps[gradient].ins)
+        product = max(i for i, x in enumerate(steps) if dropped in inputs_of(x))
+        return "gradient" if gradient > product else "product"
+
+    assert last_of_softmax(steps) == "gradient"
+    ordered = list(in_xla_order(steps, loop.body.results))
+    assert last_of_softmax(ordered) == "product"
 
 
 def test_what_a_product_behind_the_loop_reads_lives_through_the_loop():
