@@ -42,6 +42,7 @@ from meshtf.graph.op_kinds import (
     Window,
     WindowedOp,
     WriteOp,
+    contracted_factors,
     factor_of,
     window_of,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "apply",
     "apply_all",
     "context",
+    "contracted_factors",
     "current",
     "current_executor",
     "executing",

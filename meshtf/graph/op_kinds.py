@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import LocalContext, LocalTensors, Op, Spec, Specs
+from meshtf.graph.op import LocalContext, LocalTensors, Op, Role, Spec, Specs
 from meshtf.mesh import Mesh, Placement
 
 
@@ -177,6 +177,25 @@ def factor_of(op: Op, dim: str) -> str:
     if isinstance(op, RenamingOp):
         return op.factor(dim)
     return dim
+
+
+def contracted_factors(op: Op, inputs: Sequence[Spec]) -> list[str]:
+    """Returns the factors that an op sums over and both of its inputs have. An op that has some
+    multiplies matrices.
+
+    Args:
+      op: the op.
+      inputs: the specs of its inputs. Integers are no matrix, but indices: those of a gather.
+    """
+    if len(inputs) != 2:
+        return []
+    if any("int" in x.dtype for x in inputs):
+        return []
+    left, right = inputs
+    factors = [factor_of(op, name) for name in left.shape.names]
+    of_right = {factor_of(op, name) for name in right.shape.names}
+    shared = [factor for factor in factors if factor in of_right]
+    return [factor for factor in shared if op.role(factor) is Role.SUM]
 
 
 class Window(NamedTuple):

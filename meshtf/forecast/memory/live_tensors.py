@@ -24,9 +24,9 @@ from meshtf.forecast.memory.peak_memory import (
     Timelines,
     bodies_of,
     is_on_stage,
-    packed_sizes,
     values_freed_by,
 )
+from meshtf.forecast.memory.value_sizes import packed_sizes
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     LiveKind,

@@ -11,7 +11,7 @@ for elementwise ops. Gradients stay live until their bucket is full (a bucket: t
 gradients that one all-reduce adds up), as on devices with separate memories.
 
 A program that XLA compiles (`under_xla`) needs other memory here and there:
-`meshtf.forecast.memory.xla_buffers` has the rules.
+`meshtf.forecast.memory.xla_buffers` and `xla_order` have the rules.
 
 The stages of a pipeline hold different values, so each stage has its own peak. Without a
 pipeline there is one stage, 0. A spec is a shape and a data type.
@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from meshtf.forecast.memory.value_sizes import size_of, value_sizes
+from meshtf.forecast.memory.value_sizes import packed_sizes, size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
     TransposedStack,
     is_elementwise,
@@ -37,6 +37,7 @@ from meshtf.forecast.memory.xla_buffers import (
     transposed_stacks,
     waiting_values,
 )
+from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh, OnStage, Placement
 from meshtf.partition import (
@@ -119,14 +120,20 @@ class Timelines:
       program: the planned program.
       gradients: the gradients of parameters, which do not count as activations.
       under_xla: whether XLA compiles the program.
+      planned_order: whether steps keep the order of the plan under XLA, too.
     """
 
     def __init__(
-        self, program: Program, gradients: Set[Value], under_xla: bool = False
+        self,
+        program: Program,
+        gradients: Set[Value],
+        under_xla: bool = False,
+        planned_order: bool = False,
     ) -> None:
         self.program = program
         self.gradients = gradients
         self.under_xla = under_xla
+        self.planned_order = planned_order
         self.mesh = program.mesh
         self._cache: dict[Program, Timeline] = {}
 
@@ -150,6 +157,8 @@ class Timelines:
         sources: Sources = {}
         # Not for pipelines, whose passes are programs of their own: what they pass is written.
         if self.under_xla and num_stages(self.mesh) == 1:
+            if not self.planned_order:
+                steps = in_xla_order(steps, program.results)
             sources = sources_of_copies(steps, program.results, self.mesh)
         sizes.update(dict.fromkeys(sources, 0.0))
         last_use = _last_uses(steps, program.results, sources)
@@ -184,7 +193,6 @@ class Timelines:
             transposed=transposed,
             sources=sources,
             peak=live.max(axis=0),
-            # At each stage, the first step with the highest sum.
             peak_steps=live[:, ALL_VALUES].argmax(axis=0),
         )
 
@@ -291,12 +299,6 @@ def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
     The test of a while loop is left out.
     """
     return step.bodies if isinstance(step, BranchStep) else [step.body]
-
-
-def packed_sizes(step: Bucket, mesh: Mesh) -> dict[Value, float]:
-    """Returns the bytes of each value in the packed buffer of a bucket."""
-    values = [reduction.src for reduction in step.reductions]
-    return {value: size_of(value, mesh) for value in values}
 
 
 def values_freed_by(

@@ -9,6 +9,7 @@ import collections
 
 from meshtf.mesh import Mesh
 from meshtf.partition import (
+    Bucket,
     CallStep,
     Compute,
     GatherStatisticsStep,
@@ -55,3 +56,9 @@ def value_sizes(program: Program, under_xla: bool) -> dict[Value, float]:
 def size_of(value: Value, mesh: Mesh) -> float:
     """Returns the bytes of one shard; 0 for statistics and residuals."""
     return 0.0 if value.spec is None else local_bytes(value.spec, value.placement, mesh)
+
+
+def packed_sizes(step: Bucket, mesh: Mesh) -> dict[Value, float]:
+    """Returns the bytes of each value in the packed buffer of a bucket."""
+    values = [reduction.src for reduction in step.reductions]
+    return {value: size_of(value, mesh) for value in values}

@@ -16,8 +16,10 @@ of a forecast with XLA's peaks.
    copy until the last loop that reads it. See `transposed_stacks`.
 4. *Copies in registers.* An elementwise output that is larger than what it is computed from, such
    as a converted or broadcast copy, is not written either if only elementwise ops and
-   reductions read it: these read what it is computed from, which lives as long. See
-   `sources_of_copies`.
+   reductions read it: these read what it is computed from, which lives as long. If a single
+   step reads it, both are one kernel, and then it need only be larger than each tensor that it
+   is computed from. Kernels of whole rows, such as that of a softmax and the elementwise steps
+   before it, read masks and other smaller copies from memory. See `sources_of_copies`.
 5. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_bytes`.
@@ -25,7 +27,8 @@ of a forecast with XLA's peaks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
@@ -65,22 +68,60 @@ def sources_of_copies(
       mesh: the mesh of the program.
     """
     written = set(results)
+    readers: collections.Counter[Value] = collections.Counter()
     for step in steps:
+        readers.update(set(inputs_of(step)))
         reads_copies = isinstance(step, Compute) and (
             is_elementwise(step) or len(step.ins) == 1
         )
         if not reads_copies:
             written.update(inputs_of(step))
+    written.update(_beside_rows(steps, readers, mesh))
     sources: dict[Value, tuple[Value, ...]] = {}
     for step in steps:
         if not isinstance(step, Compute) or not is_elementwise(step):
             continue
         read = dict.fromkeys(y for x in step.ins for y in sources.get(x, (x,)))
-        size = sum(size_of(x, mesh) for x in read)
+        sizes = [size_of(x, mesh) for x in read]
         for value in step.outs:
-            if step.ins and value not in written and size_of(value, mesh) > size:
+            if not sizes or value in written:
+                continue
+            # One reader computes it once; several would read its sources several times.
+            smaller = max(sizes) if readers[value] == 1 else sum(sizes)
+            if size_of(value, mesh) > smaller:
                 sources[value] = tuple(read)
     return sources
+
+
+def _beside_rows(
+    steps: Sequence[Step], readers: Mapping[Value, int], mesh: Mesh
+) -> Iterator[Value]:
+    """Yields what a kernel of whole rows, such as the gradient of a softmax, reads beside them:
+    smaller operands of the elementwise steps that it runs first, masks for instance.
+
+    Args:
+      steps: the steps of a program.
+      readers: how many steps read a value.
+      mesh: the mesh of the program.
+    """
+    elementwise: dict[Value, Compute] = {}
+    for step in steps:
+        if not isinstance(step, Compute):
+            continue
+        if is_elementwise(step):
+            elementwise.update(dict.fromkeys(step.outs, step))
+            continue
+        if not isinstance(step.node.op, OpWithStatistics):
+            continue
+        # Elementwise steps whose output nothing else reads run in the kernel.
+        rows = [x for x in step.ins if x in elementwise and readers[x] == 1]
+        while rows:
+            value = rows.pop()
+            for x in elementwise[value].ins:
+                if size_of(x, mesh) < size_of(value, mesh):
+                    yield x
+                elif x in elementwise and readers[x] == 1:
+                    rows.append(x)
 
 
 class TransposedStack(NamedTuple):

@@ -24,7 +24,7 @@ from meshtf.forecast.time.exchanges import (
     halo_fraction,
     statistics_bytes,
 )
-from meshtf.graph import Op, Role, Spec, factor_of
+from meshtf.graph import Op, Spec, contracted_factors, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.axis_order import axes_by_dim
@@ -283,9 +283,7 @@ class Durations:
         }
 
     def matmul_shape(self, step: Compute) -> MatmulShape | None:
-        """Returns the local shape of a matmul; None: the op is none. An op multiplies matrices
-        if it sums over a factor that two of its inputs have.
-        """
+        """Returns the local shape of a matmul; None: the op is none."""
         key = self._id_of_plan(step)
         if key not in self._shapes:
             self._shapes[key] = self._matmul_shape(step)
@@ -294,16 +292,10 @@ class Durations:
     def _matmul_shape(self, step: Compute) -> MatmulShape | None:
         op = step.node.op
         inputs = step.node.inputs
-        # Indices are no matrix: those of a segment_sum, or of a gather.
-        if len(inputs) < 2 or any("int" in x.dtype for x in inputs):
+        sums = contracted_factors(op, [x.spec for x in inputs])
+        if not sums:
             return None
-        factors_by_input = [
-            {factor_of(op, name) for name in x.shape.names} for x in step.node.inputs
-        ]
-        left, right, *_ = factors_by_input
-        sums = [factor for factor in left & right if op.role(factor) is Role.SUM]
-        if not sums or len(factors_by_input) > 2:
-            return None
+        left, right = ({factor_of(op, name) for name in x.shape.names} for x in inputs)
         sizes: dict[str, Any] = {"batch": 1, "m": 1, "n": 1, "k": 1}
         for factor, local_size in self.local_factor_sizes(step).items():
             if factor in sums:

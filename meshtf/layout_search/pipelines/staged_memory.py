@@ -39,6 +39,10 @@ def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any
       grid: the sizes.
     """
     program = timelines.program
+    # Stages run passes of their own: none lives through another stage's backward loop.
+    timelines = Timelines(
+        program, timelines.gradients, timelines.under_xla, planned_order=True
+    )
     loop = loop_over_microbatches(program)
     assert loop is not None
     stages = grid.stages

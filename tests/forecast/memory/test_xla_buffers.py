@@ -99,6 +99,52 @@ def test_copies_that_only_kernels_read_stay_in_registers():
     assert xla <= plain
 
 
+def test_what_one_kernel_reads_is_computed_in_it():
+    x = tf.TensorSpec([64, 2], tf.bfloat16)
+    w = tf.TensorSpec([2, 64], tf.bfloat16)
+    size = 64 * 64 * 2
+
+    def products(x, w):
+        for factor in (1, 2):
+            yield mtf.cast(mtf.einsum([x * factor, w], "b;e"), "float32")
+
+    def gradient(x, w):  # as large as both factors, which it is computed from
+        scores, cotangent = products(x, w)
+        return mtf.cast(mtf.exp(scores) * cotangent, "bfloat16")
+
+    def read_twice(x, w):
+        scores, cotangent = products(x, w)
+        gradient = mtf.exp(scores) * cotangent
+        rows = mtf.reduce_sum(gradient, "e")
+        return mtf.cast(gradient, "bfloat16"), rows
+
+    shapes = {"x": "b;d", "w": "d;e"}
+    _plain, xla = peaks(gradient, x, w, **shapes)
+    assert xla == pytest.approx(2 * size, abs=1024)
+    _plain, xla = peaks(read_twice, x, w, **shapes)
+    assert xla == pytest.approx(4 * size, abs=1024)
+
+
+@pytest.mark.parametrize(
+    ("function", "written"), [(mtf.exp, 0), (lambda x: mtf.softmax(x, "e"), 1)]
+)
+def test_kernels_of_rows_read_masks_from_memory(function, written):
+    x = tf.TensorSpec([64, 2], tf.bfloat16)
+    w = tf.TensorSpec([2, 64], tf.bfloat16)
+    size = 64 * 64 * 2
+
+    def masked(x, w):
+        scores = mtf.einsum([x, w], "b;e")
+        rows, columns = mtf.range(scores.mesh, "b:64"), mtf.range(scores.mesh, "e:64")
+        mask = mtf.outer(rows, columns, mtf.greater_equal)
+        y = function(mtf.where(mask, scores, 0.0))
+        return mtf.where(mask, y, 0.0)
+
+    _plain, xla = peaks(masked, x, w, x="b;d", w="d;e")
+    blocks = 2 if written else 1  # only elementwise ops overwrite an input
+    assert xla == pytest.approx(blocks * size + written * size / 2, abs=1024)
+
+
 def live_of(forecast, title):
     return {
         live.tensor.local: live.count for live in forecast.live if live.title == title
