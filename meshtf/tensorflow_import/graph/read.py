@@ -45,7 +45,7 @@ def read_function(
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function, variables)
+    reader = _Reader(function, variables, len(marks))
     arguments = reader.arguments(function)
     outputs = reader.walk(
         function.graph,
@@ -69,11 +69,13 @@ def read_function(
 class _Reader:
     """The walk through the operations."""
 
-    def __init__(self, function: Any, variables: Sequence[Any]) -> None:
+    def __init__(self, function: Any, variables: Sequence[Any], marks: int) -> None:
         self.library = Library(function.graph)
         self.state = State()
         self.nodes: list[Node] = []
         self.refused: list[str] = []
+        self._coming_gradients = marks
+        self._barriers: set[int] = set()
         self._variables = {id(_handle(v)): v for v in variables}
 
     def arguments(self, function: Any) -> list[Value]:
@@ -122,6 +124,7 @@ class _Reader:
 
     def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
         """Adds the node that computes the gradients of a mark."""
+        self._coming_gradients -= 1
         inputs = [values[mark.loss.ref()]]
         for source in mark.sources:
             if isinstance(source, tf.Tensor):
@@ -213,7 +216,7 @@ class _Reader:
             node.bodies[name] = self._body(
                 function, node.inputs[first:], variables, f"{node.path}/{name}"
             )
-        node.inputs.extend([self.state.read(v) for v in variables])
+        node.inputs.extend([self._present(v) for v in variables])
         bodies = [b for name, b in node.bodies.items() if name != "cond"]
         count = len(node.outputs)
         for value, result in zip(node.outputs, bodies[0].outputs):
@@ -254,7 +257,19 @@ class _Reader:
         variable = inputs[0].variable
         if variable is None:
             return self._unknown_resource(operation, path)
-        return [self.state.read(variable)]
+        return [self._present(variable)]
+
+    def _present(self, variable: Any) -> Value:
+        """Returns the present value of a variable. In TensorFlow no gradient flows through an
+        assignment.
+        """
+        value = self.state.read(variable)
+        is_assigned = value is not self.state.entry_of(variable)
+        if self._coming_gradients and is_assigned and id(value) not in self._barriers:
+            value = self._add("StopGradient", [value], value, value.path)
+            self._barriers.add(id(value))
+            self.state.assign(variable, value)
+        return value
 
     def _gather_variable(self, operation, inputs, path) -> list[Value]:
         """A read of some rows."""
@@ -264,7 +279,7 @@ class _Reader:
         dims = operation.get_attr("batch_dims")
         axis = Value((), tf.int32, path, constant=np.int32(dims))
         output = Value(_shape(operation.outputs[0]), operation.outputs[0].dtype, path)
-        table = self.state.read(variable)
+        table = self._present(variable)
         output.shape = (*inputs[1].shape, *table.shape[dims + 1 :])
         self.nodes.append(
             Node(
