@@ -35,7 +35,13 @@ from meshtf.tensorflow_import.graph.program import (
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of
 from meshtf.tensorflow_import.graph.refusals import Refusals
-from meshtf.tensorflow_import.graph.state import VARIABLE_OPS, State, entry_of, shape_of
+from meshtf.tensorflow_import.graph.state import (
+    VARIABLE_OPS,
+    State,
+    assign,
+    entry_of,
+    shape_of,
+)
 
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -63,6 +69,7 @@ def read_function(
             places are listed.
     """
     reader = _Reader(function, variables, repeats or {})
+    reader.state.coming_gradients = len(marks)
     arguments = reader.arguments(function)
     outputs = reader.walk(
         function.graph,
@@ -148,6 +155,7 @@ class _Reader:
 
     def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
         """Adds the node that computes the gradients of a mark."""
+        self.state.coming_gradients -= 1
         inputs = [values[mark.loss.ref()]]
         for source in mark.sources:
             if isinstance(source, tf.Tensor):
@@ -317,12 +325,13 @@ class _Reader:
         for value, result in zip(node.outputs, bodies[0].outputs):
             value.shape = value.shape if is_known(value) else result.shape
             value.items = result.items
+        self.nodes.append(node)
         for k, variable in enumerate(variables):
             entry = self.state.entry_of(variable)
-            node.outputs.append(Value(entry.shape, entry.dtype, node.path))
+            output = Value(entry.shape, entry.dtype, node.path)
+            node.outputs.append(output)
             if any(b.outputs[count + k] is not entry_of(b, variable) for b in bodies):
-                self.state.assign(variable, node.outputs[-1])
-        self.nodes.append(node)
+                assign(self.state, self.nodes, variable, output, node.path)
         return node.outputs[:count]
 
     def _body(
@@ -348,6 +357,7 @@ class _Reader:
         ]
         outer, outer_nodes = self.state, self.nodes
         self.state = State()
+        self.state.coming_gradients = outer.coming_gradients
         self.nodes = []
         entries = [self.state.entry_of(v) for v in variables]
         outputs = self.walk(graph[0], graph[1], inputs, graph[2], {}, path + "/")

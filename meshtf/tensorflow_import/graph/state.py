@@ -15,9 +15,15 @@ from meshtf.tensorflow_import.graph.raw_ops import definition_of
 
 
 class State:
-    """Present values of variables, of a function or of the body of a loop or branch."""
+    """Present values of variables, of a function or of the body of a loop or branch.
+
+    Attributes:
+        coming_gradients: How many gradients are still to be computed.
+        on_entry: By the variable's identity, its value on entry.
+    """
 
     def __init__(self) -> None:
+        self.coming_gradients = 0
         self.on_entry: dict[int, Value] = {}
         self._present: dict[int, Value] = {}
 
@@ -99,7 +105,7 @@ def _gather(
     return [output]
 
 
-def _assign(
+def _assign_operation(
     state: State, nodes: list[Node], operation: Any, inputs: list[Value], path: str
 ) -> list[Value]:
     variable, value = inputs[0].variable, inputs[1]
@@ -109,7 +115,7 @@ def _assign(
     )
     if kind is not None:
         value = _add(nodes, kind, [present, value], present, path)
-    _set(state, nodes, variable, value, path)
+    assign(state, nodes, variable, value, path)
     return []
 
 
@@ -124,7 +130,7 @@ def _scatter(
     sums = _add(nodes, "UnsortedSegmentSum", operands, present, path)
     kind = "AddV2" if operation.type == "ResourceScatterAdd" else "Sub"
     value = _add(nodes, kind, [present, sums], present, path)
-    _set(state, nodes, variable, value, path)
+    assign(state, nodes, variable, value, path)
     return []
 
 
@@ -137,20 +143,24 @@ def _add(
     return output
 
 
-def _set(
+def assign(
     state: State, nodes: list[Node], variable: Any, value: Value, path: str
 ) -> None:
+    """Assigns to a variable. In TensorFlow no gradient flows through an assignment."""
+    present = state.read(variable)
+    if state.coming_gradients:
+        value = _add(nodes, "StopGradient", [value], present, path)
     # The new value has the dimensions of the old one.
-    nodes.append(Node("Assign", [state.read(variable), value], [], {}, path))
+    nodes.append(Node("Assign", [present, value], [], {}, path))
     state.assign(variable, value)
 
 
 VARIABLE_OPS: dict[str, _VariableOp] = {
     "ReadVariableOp": _read,
     "ResourceGather": _gather,
-    "AssignVariableOp": _assign,
-    "AssignAddVariableOp": _assign,
-    "AssignSubVariableOp": _assign,
+    "AssignVariableOp": _assign_operation,
+    "AssignAddVariableOp": _assign_operation,
+    "AssignSubVariableOp": _assign_operation,
     "ResourceScatterAdd": _scatter,
     "ResourceScatterSub": _scatter,
 }
