@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("--models", default="", help="names, with commas; default: all")
     parser.add_argument("--keras_hub", default="", help="the folder that has keras_hub")
     parser.add_argument("--output", default="", help=f"the page; for all: {_PAGE}")
-    parser.add_argument("--results", default="", help="a file of results, to go on with")
+    parser.add_argument(
+        "--results", default="", help="a file of results, to go on with"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.keras_hub:
