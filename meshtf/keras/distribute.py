@@ -148,7 +148,9 @@ class DistributedModel:
     def _program(self, batch: Any, method: str) -> NamedProgram:
         """Returns the program of a step for a batch or its specs."""
         if method == "train_step" and getattr(self.model, "optimizer", None) is None:
-            raise ArgumentError("compile the model: without an optimizer it trains nothing")
+            raise ArgumentError(
+                "compile the model: without an optimizer it trains nothing"
+            )
         if not self.model.built:
             raise ArgumentError(
                 f"build {type(self.model).__name__} first: call it on a batch, so that its "

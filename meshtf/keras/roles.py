@@ -67,7 +67,7 @@ def hints_of_variables(model: Any) -> dict[int, list[list[Hint]]]:
 
 
 def _layers(layer: Any, above: tuple[Any, ...], seen: set[int]) -> Iterator[Any]:
-    """Yields the layers of a model, the inner ones first, each with those around it."""
+    """Yields the layers of a model, the inner ones first, each with its outer ones."""
     seen.add(id(layer))
     for inner in _inner_layers(list(vars(layer).values())):
         if id(inner) not in seen:
@@ -102,16 +102,16 @@ def _of_variable(
         axes = _of_attention(layer, name, leaf, shape)
         if axes:
             return _named(axes, ROLE)
-    around = above[-1].weights if above and "moe" in _kinds(above[-1]) else ()
+    sibling_weights = above[-1].weights if above and "moe" in _kinds(above[-1]) else ()
     words = " ".join([_kinds(layer), name, leaf, *(_kinds(x) for x in above[-1:])])
     if rank >= 3 and ("expert" in words or "moe" in words):
         return [[(ROLE, "experts")], *([] for _ in shape[1:])]
-    if leaf == "kernel" and any(_is_of_experts(v, shape[-1]) for v in around):
+    if leaf == "kernel" and any(_is_of_experts(v, shape[-1]) for v in sibling_weights):
         return [*([] for _ in shape[1:]), [(ROLE, "experts")]]
     if leaf == "kernel":
-        made = _made_axes(layer, rank)
+        new_axes = _made_axes(layer, rank)
         return [
-            [(LAYER, name)] if k in made else [(LAST, f"{name}_input")]
+            [(LAYER, name)] if k in new_axes else [(LAST, f"{name}_input")]
             for k in range(rank)
         ]
     if rank == 1 and leaf == "bias":
@@ -140,7 +140,9 @@ def _of_table(
         role = "buckets"
     elif "segment" in words:
         role = "segment"
-    elif "position" in f"{leaf} {layer.name} {_kinds(layer)}".replace("tokenandposition", ""):
+    elif "position" in f"{leaf} {layer.name} {_kinds(layer)}".replace(
+        "tokenandposition", ""
+    ):
         role, trust = "position", WEAK
     axes: list[list[Hint]] = [[(trust, role)], [(TABLE, "d_model")]]
     return axes[::-1] if leaf.startswith("reverse") else axes
@@ -175,9 +177,7 @@ def _is_of_experts(variable: Any, count: int) -> bool:
     return len(variable.shape) == 3 and variable.shape[0] == count
 
 
-def _of_attention(
-    layer: Any, name: str, leaf: str, shape: tuple[int, ...]
-) -> _Names:
+def _of_attention(layer: Any, name: str, leaf: str, shape: tuple[int, ...]) -> _Names:
     """Returns the axes of a projection of attention; none, if it is something else."""
     name, rank = name.lower(), len(shape)
     merged = rank == 2 and shape[1] == 3 * shape[0]
@@ -190,11 +190,17 @@ def _of_attention(
             return ["d_model"] if rank == 1 else []
         return {1: [_HEADS], 2: ["heads", "d_head"]}.get(rank, [])
     if rank == 2:
-        return ["d_model", f"qkv*{_HEADS}" if merged else _HEADS] if inwards else [_HEADS, "d_model"]
-    made = _made_axes(layer, rank)
-    if rank == 3 and len(made) == (2 if inwards else 1):
+        return (
+            ["d_model", f"qkv*{_HEADS}" if merged else _HEADS]
+            if inwards
+            else [_HEADS, "d_model"]
+        )
+    new_axes = _made_axes(layer, rank)
+    if rank == 3 and len(new_axes) == (2 if inwards else 1):
         axes = iter(["heads", "d_head"])
-        return ["d_model" if (k in made) != inwards else next(axes) for k in range(3)]
+        return [
+            "d_model" if (k in new_axes) != inwards else next(axes) for k in range(3)
+        ]
     return []
 
 
@@ -205,7 +211,9 @@ def _made_axes(layer: Any, rank: int) -> set[int]:
         return {rank - 1}
     inputs, output = equation.split("->")
     x, kernel = inputs.split(",")
-    return {k for k, letter in enumerate(kernel) if letter in output and letter not in x}
+    return {
+        k for k, letter in enumerate(kernel) if letter in output and letter not in x
+    }
 
 
 def _last_layer(model: Any) -> Any:
