@@ -43,7 +43,7 @@ from meshtf.mesh import (
 )
 from meshtf.mesh.axis_order import Orders, axes_by_dim, order_of, with_order_of
 from meshtf.partition.cost import all_sizes, can_pad, factor_sizes, received_elements
-from meshtf.partition.preferred_placement import final_placement
+from meshtf.partition.preferred_placement import final_placement, rules_for
 
 _MAX_PLANS = 20_000  # of one mesh; when the cache has so many, it is cleared
 
@@ -112,7 +112,9 @@ def plan_node(
     arguments = (op, layout, *tensors, stage)
     plans = _plans.get(mesh)
     if plans is None:
-        plans = _plans[mesh] = _plans_of(mesh)
+        # Meshes of equal axes, stages and padding share plans.
+        key = tuple(mesh.axes.items()), mesh.stages, mesh.pads
+        plans = _plans[mesh] = _shared_plans.setdefault(key, _Plans())
     try:
         plan = plans.get(arguments)
     except TypeError as error:
@@ -124,27 +126,10 @@ def plan_node(
         if len(plans) >= _MAX_PLANS:
             plans.clear()
         # Layouts with the same rules for this op share its plan.
-        rules = (op, _rules_for(op, layout, ins, outs), *tensors, stage)
-        plan = plans.get(rules)
-        if plan is None:
-            plan = plans[rules] = _Planner(mesh, *arguments).plan()
-        plans[arguments] = plan
+        rules = (op, rules_for(op, layout, ins, outs), *tensors, stage)
+        plan = plans.get(rules) or _Planner(mesh, *arguments).plan()
+        plans[arguments] = plans[rules] = plan
     return plan
-
-
-def _rules_for(
-    op: Op, layout: Layout, ins: Sequence[Spec], outs: Sequence[Spec]
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Returns the rules of a layout for the factors of an op."""
-    factors = {name for y in outs for name in y.shape.names}
-    factors |= {factor_of(op, name) for x in ins for name in x.shape.names}
-    return tuple((factor, layout.axes(factor)) for factor in sorted(factors))
-
-
-def _plans_of(mesh: Mesh) -> _Plans:
-    """Returns the plans that a mesh shares with meshes of equal axes, stages and padding."""
-    key = tuple(mesh.axes.items()), mesh.stages, mesh.pads
-    return _shared_plans.setdefault(key, _Plans())
 
 
 @dataclasses.dataclass

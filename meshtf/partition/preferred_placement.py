@@ -10,10 +10,10 @@ where it was recorded or, outside of such blocks, on the stage of its inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from meshtf.graph import Node, ReshardOp, Tensor
+from meshtf.graph import Node, Op, ReshardOp, Spec, Tensor, factor_of
 from meshtf.mesh import (
     Layout,
     Mesh,
@@ -178,6 +178,15 @@ def final_placement(result: Placement, preferred: Placement) -> Placement:
         return preferred_state
 
     return with_lowest_orders(tuple(map(final_state, result, preferred)))
+
+
+def rules_for(
+    op: Op, layout: Layout, ins: Sequence[Spec], outs: Sequence[Spec]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the rules of a layout for the factors of an op: pairs (factor, axes)."""
+    factors = {name for y in outs for name in y.shape.names}
+    factors |= {factor_of(op, name) for x in ins for name in x.shape.names}
+    return tuple((factor, layout.axes(factor)) for factor in sorted(factors))
 
 
 def placement_in_store(placement: Placement, shape: Shape) -> Placement:
