@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshtf.graph import Tensor, context, gradients
+from meshtf.graph import Tensor, context
 from meshtf.graph.arguments import as_tensor, check_tensors
+from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.module import Module
 from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_callable, as_sequence, check_floats
 from meshtf.ops.control.custom_gradient import custom_gradient
-from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.correlation import rms
@@ -89,14 +89,13 @@ class Reversible(Module):
             # f_sum = x + f(f_input).
             f_input, f_sum = y1, y2
             for f in reversed(self.functions):
-                # The gradient of f alone: f_input was computed by the earlier functions.
-                f_input = stop_gradient(f_input)
                 # The rule draws the random numbers of the forward pass: f drops the same
                 # elements.
                 with context(runs_again=True):
                     f_output = f(f_input, **kwargs)
-                f_gradient, *new_gradients = gradients(
-                    [f_output], [f_input, *variables], [d2]
+                # The gradient of f alone: the earlier functions computed f_input.
+                f_gradient, *new_gradients = gradients_within(
+                    None, [f_output], [f_input, *variables], [d2], inputs=[f_input]
                 )
                 variable_gradients = _add_gradients(variable_gradients, new_gradients)
                 # The gradient of f_input: directly as an output, and through f.

@@ -87,6 +87,27 @@ def test_a_layer_that_stands_twice_gets_both_gradients(rng):
         np.testing.assert_allclose(have.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_gradients_of_gradients(rng):
+    """A gradient of f depends on what f was applied to."""
+    mesh = mtf.Mesh("")
+    functions = [layers.FeedForward(mesh, "d:8", "f:8", name=f"f{k}") for k in range(3)]
+    variables = [v for f in functions for v in f.trainable_variables]
+    x1, x2 = (
+        mtf.asarray(mesh, a, "batch;d")
+        for a in rng.normal(size=(2, 4, 8)).astype("float32")
+    )
+    squares = []
+    for ys in (
+        layers.Reversible(functions)(x1, x2),
+        one_by_one(functions, x1, x2),
+    ):
+        first = mtf.gradients([mtf.sin(y) for y in ys], [x1, x2, *variables])
+        loss = mtf.add_n([mtf.reduce_sum(mtf.square(g)) for g in first])
+        squares.append(mtf.gradients([loss], [x1, x2, *variables]))
+    for have, expected in zip(*squares, strict=True):
+        np.testing.assert_allclose(have.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def test_one_result_alone_and_functions_without_variables():
     mesh = mtf.Mesh("")
     x1 = mtf.ones(mesh, "d:4")

@@ -81,6 +81,7 @@ def gradients_within(
     xs: Sequence[Any],
     grad_ys: Sequence[Tensor | None],
     not_recomputed: Collection[Node] = (),
+    inputs: Sequence[Tensor] = (),
 ) -> list[Tensor | None]:
     """Returns the gradient of sum(ys) with respect to each x, through a subset of the nodes.
 
@@ -91,8 +92,10 @@ def gradients_within(
       grad_ys: the cotangent of each y; None: ones.
       not_recomputed: nodes whose outputs are read, not recomputed, although they belong to
         a group of `mtf.recompute`.
+      inputs: tensors that gradients do not flow beyond, to what they are computed from.
+        (Gradients of the results do.)
     """
-    backward = _BackwardPass(targets=xs, not_recomputed=not_recomputed)
+    backward = _BackwardPass(xs, not_recomputed, inputs)
     backward.find_nodes(ys, allowed=nodes)
     for y, dy in zip(ys, grad_ys, strict=True):
         check_cotangent(y, dy)
@@ -125,6 +128,7 @@ class _BackwardPass:
     Args:
       targets: the tensors and variables to differentiate by.
       not_recomputed: nodes whose outputs are read, not recomputed.
+      inputs: tensors that gradients do not flow beyond.
 
     Attributes:
       target_ids: Python's ids of the targets.
@@ -140,9 +144,13 @@ class _BackwardPass:
     """
 
     def __init__(
-        self, targets: Sequence[Any], not_recomputed: Collection[Node]
+        self,
+        targets: Sequence[Any],
+        not_recomputed: Collection[Node],
+        inputs: Sequence[Tensor],
     ) -> None:
         self.target_ids = {id(x) for x in targets}
+        self.input_ids = {id(x) for x in inputs}
         self.not_recomputed = not_recomputed
         self.nodes: list[Node] = []
         self.cotangents = Cotangents()
@@ -196,7 +204,7 @@ class _BackwardPass:
         while stack:
             y = stack.pop()
             node = latest_version(y.node)
-            if node.owner not in owners:
+            if node.owner not in owners or id(y) in self.input_ids:
                 continue
             if allowed_serials is not None and node.serial not in allowed_serials:
                 continue
