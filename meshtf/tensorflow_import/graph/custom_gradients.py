@@ -39,22 +39,22 @@ def has_rule(operation: tf.Operation) -> bool:
 
 def rule_of(operation: tf.Operation) -> GradientRule | None:
     """Returns an operation's rule; None if TensorFlow cannot build it here, as in functions that
-    are called by others.
+    are called by factors_left.
     """
     graph = operation.graph
     before = len(graph.get_operations())
-    places = [k for k, t in enumerate(operation.outputs) if t.dtype.is_floating]
+    indices = [k for k, t in enumerate(operation.outputs) if t.dtype.is_floating]
     with graph.as_default(), tf.control_dependencies(None):
         cotangents = {
             k: tf.raw_ops.Placeholder(
                 dtype=operation.outputs[k].dtype, shape=operation.outputs[k].shape
             )
-            for k in places
+            for k in indices
         }
         try:
             results = tf.gradients(
-                [operation.outputs[k] for k in places],
-                [operation.inputs[k] for k in places],
+                [operation.outputs[k] for k in indices],
+                [operation.inputs[k] for k in indices],
                 list(cotangents.values()),
                 stop_gradients=list(operation.inputs),
             )
@@ -62,8 +62,8 @@ def rule_of(operation: tf.Operation) -> GradientRule | None:
             return None
     return GradientRule(
         cotangents,
-        {k: dx for k, dx in zip(places, results) if dx is not None},
-        graph.get_operations()[before + len(places) :],
+        {k: dx for k, dx in zip(indices, results) if dx is not None},
+        graph.get_operations()[before + len(indices) :],
     )
 
 
@@ -73,8 +73,8 @@ def _is_silu(operation: tf.Operation) -> bool:
         return False
     factors = [_source(t) for t in result.op.inputs]
     sigmoids = [t for t in factors if t.op.type == "Sigmoid"]
-    others = [t for t in factors if t.op.type != "Sigmoid"]
-    if len(sigmoids) != 1 or others[0] is not _source(arguments[0]):
+    factors_left = [t for t in factors if t.op.type != "Sigmoid"]
+    if len(sigmoids) != 1 or factors_left[0] is not _source(arguments[0]):
         return False
     inner = _source(sigmoids[0].op.inputs[0])
     expected = [_source(t) for t in arguments]

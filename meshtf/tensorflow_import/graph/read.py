@@ -243,9 +243,9 @@ class _Reader:
         loops = node.kind in _LOOPS
         functions = _body_functions(node.attributes, loops)
         arguments = node.inputs if loops else node.inputs[1:]
-        taken = None if loops else _taken(node, len(functions))
-        if taken is not None:
-            return self._call(functions[taken][1], arguments, node.path)
+        chosen = None if loops else _chosen_branch(node, len(functions))
+        if chosen is not None:
+            return self._call(functions[chosen][1], arguments, node.path)
         resources = [v.variable for v in node.inputs if v.dtype == tf.resource]
         variables = list({id(v): v for v in resources if v is not None}.values())
         graphs = {name: self._graph_of(f, arguments) for name, f in functions}
@@ -400,7 +400,7 @@ def _body_functions(
     return [(name, attributes[name].name) for name in names]
 
 
-def _taken(node: Node, count: int) -> int | None:
+def _chosen_branch(node: Node, count: int) -> int | None:
     """Returns which of a node's branches runs, if that is known."""
     predicate = node.inputs[0].constant
     if predicate is None:

@@ -30,7 +30,7 @@ class CustomGradient(Rule):
             analysis.unify_all(analysis.of(node.inputs[k]), analysis.of(value))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        body, places = node.bodies["rule"], node.attributes["cotangents"]
+        body, indices = node.bodies["rule"], node.attributes["cotangents"]
         xs = [lowering.tensor(v) for v in node.inputs[: len(node.outputs)]]
 
         def rule(*cotangents: Tensor) -> list[Tensor]:
@@ -40,12 +40,12 @@ class CustomGradient(Rule):
                 k: lowering.full(v, lowering.axes(node.inputs[k]), node.inputs[k])
                 for k, v in zip(node.attributes["results"], body.outputs)
             }
-            return [results[k] if k in results else zeros_like(xs[k]) for k in places]
+            return [results[k] if k in results else zeros_like(xs[k]) for k in indices]
 
         @custom_gradient
         def passed(*tensors: Tensor) -> Any:
             return list(tensors), rule
 
-        for k, y in zip(places, passed(*(xs[k] for k in places))):
+        for k, y in zip(indices, passed(*(xs[k] for k in indices))):
             xs[k] = y
         return xs
