@@ -477,3 +477,14 @@ def test_no_gradient_of_a_loop_until_a_condition() -> None:
     program = imported(function, arrays)
     with pytest.raises(mtf.ArgumentError, match="number of steps that is computed"):
         program.run(mtf.Mesh(AXES, "batch:data"), arrays, gradients=True)
+
+
+def test_a_rule_that_tensorflow_does_not_give() -> None:
+    """Within a function that another one calls: right, and without gradient."""
+    inner = tf.function(lambda x: _clipped(x * 3.0), autograph=False)
+    arrays = [_array("f 8 6", np.random.default_rng(0))]
+    check_equal(inner, arrays, random.Random(0), gradients=True)
+    check_equal(lambda x: inner(x) + 1.0, arrays, random.Random(0), gradients=False)
+    program = imported(lambda x: inner(x) + 1.0, arrays)
+    with pytest.raises(mtf.ArgumentError, match="a rule of the function's own"):
+        program.run(mtf.Mesh(AXES, "batch:data"), arrays, gradients=True)
