@@ -96,6 +96,10 @@ _KERAS_HUB: dict[str, dict[str, Any]] = {
 }
 
 
+# Models that mix the two types if they should run in float64.
+IN_FLOAT32 = ("Mixtral",)
+
+
 class Configuration(NamedTuple):
     """A model of the list: where it comes from, and its name."""
 

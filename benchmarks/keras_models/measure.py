@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from benchmarks.keras_models.configurations import Configuration, build
+from benchmarks.keras_models.configurations import IN_FLOAT32, Configuration, build
 from benchmarks.keras_models.sharding import Work
 
 AXES = "data:4; model:2"
@@ -62,7 +62,8 @@ def measure(configuration: Configuration) -> Result:
     """Runs a model on one device and on a mesh."""
     result = Result(*configuration)
     warnings.simplefilter("ignore")
-    keras.config.set_floatx("float64")
+    is_float32 = configuration.name in IN_FLOAT32
+    keras.config.set_floatx("float32" if is_float32 else "float64")
     try:
         _measure(configuration, result)
     except Exception as error:

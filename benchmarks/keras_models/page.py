@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from benchmarks.keras_models.configurations import CONFIGURATIONS
 from benchmarks.keras_models.measure import AXES, Result
 
 _HEADER = ("model", "equal to Keras", "by batch", "by model", "replicated", "seconds")
@@ -24,7 +25,7 @@ def page(results: Sequence[Result]) -> str:
             "models are small and have random weights; they run in float64 with SGD, "
             "momentum and a metric.",
             "",
-            f"{len(ran)} of {len(results)} models run. "
+            f"Of {len(CONFIGURATIONS)} models, {len(results)} are measured; {len(ran)} run. "
             f"{len(by_batch)} have 90 % of their FLOPs sharded by `batch:data`, "
             f"{len(by_both)} of these by a model axis as well.",
             "",

@@ -212,7 +212,8 @@ def graph() -> keras.Model:
     x = layers.Dense(16, activation="relu")(nodes)
     messages = layers.Dense(16, activation="relu")(ops.take(x, senders, axis=0))
     received = ops.segment_sum(messages, receivers, num_segments=32)
-    return keras.Model([nodes, edges], layers.Dense(4)(ops.concatenate([x, received])))
+    joined = ops.concatenate([x, received], -1)
+    return keras.Model([nodes, edges], layers.Dense(4)(joined))
 
 
 def _convolution(x: Any, filters: int) -> Any:

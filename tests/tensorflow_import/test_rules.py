@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import meshtf as mtf
 from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.compute.elementwise import BINARY, UNARY
-from tests.tensorflow_import.imported import check_equal, imported
+from tests.tensorflow_import.imported import AXES, check_equal, imported
 
 raw = tf.raw_ops
 
@@ -468,3 +469,21 @@ def test_rules_without_a_case() -> None:
     draws |= {"StatelessMultinomial"}
     missing = set(all_rules()) - seen - draws
     assert sorted(missing) == sorted(NOT_IN_THIS_FILE)
+
+
+def test_no_gradient_of_a_loop_until_a_condition() -> None:
+    function, shapes = WITHOUT_GRADIENT["a loop until"]
+    arrays = [_array(text, np.random.default_rng(0)) for text in shapes]
+    program = imported(function, arrays)
+    with pytest.raises(mtf.ArgumentError, match="number of steps that is computed"):
+        program.run(mtf.Mesh(AXES, "batch:data"), arrays, gradients=True)
+
+
+def test_a_rule_that_tensorflow_does_not_give() -> None:
+    """Within a function that another one calls: right, and without gradient."""
+    inner = tf.function(lambda x: _clipped(x * 3.0), autograph=False)
+    arrays = [_array("f 8 6", np.random.default_rng(0))]
+    check_equal(lambda x: inner(x) + 1.0, arrays, random.Random(0), gradients=False)
+    program = imported(lambda x: inner(x) + 1.0, arrays)
+    with pytest.raises(mtf.ArgumentError, match="a rule of the function's own"):
+        program.run(mtf.Mesh(AXES, "batch:data"), arrays, gradients=True)

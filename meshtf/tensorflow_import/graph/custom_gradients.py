@@ -6,9 +6,12 @@ gradient is the user's rule. TensorFlow builds the rule's operations when asked 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import tensorflow as tf
+
+from meshtf.tensorflow_import.graph.program import Body, Node, Value
 
 
 class GradientRule(NamedTuple):
@@ -39,22 +42,22 @@ def has_rule(operation: tf.Operation) -> bool:
 
 def rule_of(operation: tf.Operation) -> GradientRule | None:
     """Returns an operation's rule; None if TensorFlow cannot build it here, as in functions that
-    are called by others.
+    are called by factors_left.
     """
     graph = operation.graph
     before = len(graph.get_operations())
-    places = [k for k, t in enumerate(operation.outputs) if t.dtype.is_floating]
+    indices = [k for k, t in enumerate(operation.outputs) if t.dtype.is_floating]
     with graph.as_default(), tf.control_dependencies(None):
         cotangents = {
             k: tf.raw_ops.Placeholder(
                 dtype=operation.outputs[k].dtype, shape=operation.outputs[k].shape
             )
-            for k in places
+            for k in indices
         }
         try:
             results = tf.gradients(
-                [operation.outputs[k] for k in places],
-                [operation.inputs[k] for k in places],
+                [operation.outputs[k] for k in indices],
+                [operation.inputs[k] for k in indices],
                 list(cotangents.values()),
                 stop_gradients=list(operation.inputs),
             )
@@ -62,9 +65,55 @@ def rule_of(operation: tf.Operation) -> GradientRule | None:
             return None
     return GradientRule(
         cotangents,
-        {k: dx for k, dx in zip(places, results) if dx is not None},
-        graph.get_operations()[before + len(places) :],
+        {k: dx for k, dx in zip(indices, results) if dx is not None},
+        graph.get_operations()[before + len(indices) :],
     )
+
+
+def read_rule(
+    read: Callable[..., list[Value]],
+    operation: tf.Operation,
+    values: dict[Any, Value],
+    path: str,
+) -> tuple[list[Value], Node]:
+    """Reads an IdentityN whose gradient is the user's rule, as a node "CustomGradient". What the
+    rule uses of the function follows the operands.
+
+    Args:
+        read: Reads an operation into a list of nodes, on some inputs, under a path.
+        operation: The IdentityN.
+        values: Those of the graph's tensors.
+        path: The operation's.
+    """
+    inputs = [values[t.ref()] for t in operation.inputs]
+    outputs = [Value(v.shape, v.dtype, path) for v in inputs]
+    rule = rule_of(operation)
+    if rule is None:
+        floats = [k for k, v in enumerate(inputs) if v.dtype.is_floating]
+        attributes = {"cotangents": floats, "results": []}
+        return outputs, Node("CustomGradient", inputs, outputs, attributes, path)
+    inner, nodes, cotangents = dict(values), [], []
+    for k, tensor in rule.cotangents.items():
+        value = Value(inputs[k].shape, inputs[k].dtype, path, kind="carried")
+        cotangents.append(value)
+        inner[tensor.ref()] = value
+    for each in rule.operations:
+        operands = [inner[t.ref()] for t in each.inputs]
+        produced = read(nodes, each, operands, f"{path}/{each.name}")
+        inner.update(zip([t.ref() for t in each.outputs], produced))
+    results = [inner[t.ref()] for t in rule.results.values()]
+    within = {id(v) for v in [*cotangents, *(v for n in nodes for v in n.outputs)]}
+    used = [*results, *(v for n in nodes for v in n.inputs)]
+    captured = {id(v): v for v in used if id(v) not in within}
+    node = Node(
+        "CustomGradient",
+        [*inputs, *captured.values()],
+        outputs,
+        {"cotangents": list(rule.cotangents), "results": list(rule.results)},
+        path,
+    )
+    node.bodies["rule"] = Body(cotangents, results, nodes)
+    return outputs, node
 
 
 def _is_silu(operation: tf.Operation) -> bool:
@@ -73,8 +122,8 @@ def _is_silu(operation: tf.Operation) -> bool:
         return False
     factors = [_source(t) for t in result.op.inputs]
     sigmoids = [t for t in factors if t.op.type == "Sigmoid"]
-    others = [t for t in factors if t.op.type != "Sigmoid"]
-    if len(sigmoids) != 1 or others[0] is not _source(arguments[0]):
+    factors_left = [t for t in factors if t.op.type != "Sigmoid"]
+    if len(sigmoids) != 1 or factors_left[0] is not _source(arguments[0]):
         return False
     inner = _source(sigmoids[0].op.inputs[0])
     expected = [_source(t) for t in arguments]

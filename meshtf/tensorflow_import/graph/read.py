@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold
-from meshtf.tensorflow_import.graph.custom_gradients import has_rule, rule_of
+from meshtf.tensorflow_import.graph.custom_gradients import has_rule, read_rule
 from meshtf.tensorflow_import.graph.functions import (
     CALLS,
     FunctionGraph,
@@ -144,7 +144,9 @@ class _Reader:
                     self._gradients(marks[outputs[0]], values)
                 continue
             if has_rule(operation):
-                produced = self._with_rule(operation, values, prefix + operation.name)
+                path = prefix + operation.name
+                produced, node = read_rule(self._read_into, operation, values, path)
+                self.nodes.append(node)
             else:
                 inputs = [values[t.ref()] for t in operation.inputs]
                 produced = self._read(operation, inputs, prefix + operation.name)
@@ -251,45 +253,14 @@ class _Reader:
         )
         return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
 
-    def _with_rule(
-        self, operation: tf.Operation, values: dict[Any, Value], path: str
+    def _read_into(
+        self, nodes: list[Node], operation: tf.Operation, inputs: list[Value], path: str
     ) -> list[Value]:
-        """Reads an IdentityN whose gradient is the user's rule. What the rule uses of the
-        function follows the operands.
-        """
-        inputs = [values[t.ref()] for t in operation.inputs]
-        rule = rule_of(operation)
-        if rule is None:
-            self.refusals.concerns_rule(path)
-            return inputs
-        cotangents = [
-            Value(shape_of(t), t.dtype, path, kind="carried")
-            for t in rule.cotangents.values()
-        ]
-        inner = dict(values)
-        inner |= {t.ref(): v for t, v in zip(rule.cotangents.values(), cotangents)}
-        outer_nodes, self.nodes = self.nodes, []
-        for each in rule.operations:
-            operands = [inner[t.ref()] for t in each.inputs]
-            produced = self._read(each, operands, f"{path}/{each.name}")
-            inner.update(zip([t.ref() for t in each.outputs], produced))
-        nodes, self.nodes = self.nodes, outer_nodes
-        results = [inner[t.ref()] for t in rule.results.values()]
-        within = {id(v) for n in nodes for v in n.outputs}
-        within |= {id(v) for v in cotangents}
-        used = [*results, *(v for n in nodes for v in n.inputs)]
-        captured = {id(v): v for v in used if id(v) not in within}
-        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
-        node = Node(
-            "CustomGradient",
-            [*inputs, *captured.values()],
-            outputs,
-            {"cotangents": list(rule.cotangents), "results": list(rule.results)},
-            path,
-        )
-        node.bodies["rule"] = Body(cotangents, results, nodes)
-        self.nodes.append(node)
-        return outputs
+        """Reads an operation into a list of nodes of its own."""
+        outer_nodes, self.nodes = self.nodes, nodes
+        produced = self._read(operation, inputs, path)
+        self.nodes = outer_nodes
+        return produced
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
         graph, parameters, results = self._graph_of(function, inputs)

@@ -15,10 +15,6 @@ from meshtf.tensorflow_import.graph.program import Node, Program
 _STRINGS = "strings have no place on a mesh"
 _RESOURCE = "it uses a table or another resource that is no variable"
 _STATE = "it has a state, or runs Python, which a mesh does not"
-_RULE = (
-    "its gradient is a rule of the function's own (tf.custom_gradient), in a function that "
-    "another one calls: call it without tf.function, or leave the rule out"
-)
 _SIZE = "the size of its result depends on values, and sizes on a mesh are fixed"
 _WAY_OUT = (
     "Do this before the function, in the dataset or on the host, and pass it the result: "
@@ -48,10 +44,6 @@ class Refusals:
     def concerns_resource(self, kind: str, path: str) -> None:
         """Notes a read of or write to a resource that is none of the function's variables."""
         self._effects.append(_line(kind, path, _RESOURCE))
-
-    def concerns_rule(self, path: str) -> None:
-        """Notes a gradient of the user's own within a function that another one calls."""
-        self._effects.append(_line("IdentityN", path, _RULE))
 
     def check(self, program: Program) -> None:
         """Raises ArgumentError if a pruned program has such operations; it lists them."""

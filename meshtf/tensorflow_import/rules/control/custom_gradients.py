@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshtf.errors import ArgumentError
 from meshtf.graph import Tensor
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.variables.fill import zeros_like
@@ -22,7 +23,9 @@ class CustomGradient(Rule):
     def dimensions(self, analysis: Analysis, node: Node) -> None:
         for value, output in zip(node.inputs, node.outputs):
             analysis.set(output, analysis.of(value))
-        body = node.bodies["rule"]
+        body = node.bodies.get("rule")
+        if body is None:
+            return
         for value, k in zip(body.inputs, node.attributes["cotangents"]):
             analysis.set(value, analysis.of(node.outputs[k]))
         analysis.run(body.nodes)
@@ -30,22 +33,29 @@ class CustomGradient(Rule):
             analysis.unify_all(analysis.of(node.inputs[k]), analysis.of(value))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        body, places = node.bodies["rule"], node.attributes["cotangents"]
+        body, indices = node.bodies.get("rule"), node.attributes["cotangents"]
         xs = [lowering.tensor(v) for v in node.inputs[: len(node.outputs)]]
 
         def rule(*cotangents: Tensor) -> list[Tensor]:
+            if body is None:
+                raise ArgumentError(
+                    f"the gradient at {node.path} is a rule of the function's own "
+                    "(tf.custom_gradient), which TensorFlow does not give for functions that "
+                    "others call, or that are loaded: call the function without tf.function, "
+                    "or leave the rule out"
+                )
             lowering.set(body.inputs, cotangents)
             lowering.run_nodes(body.nodes)
             results = {
                 k: lowering.full(v, lowering.axes(node.inputs[k]), node.inputs[k])
                 for k, v in zip(node.attributes["results"], body.outputs)
             }
-            return [results[k] if k in results else zeros_like(xs[k]) for k in places]
+            return [results[k] if k in results else zeros_like(xs[k]) for k in indices]
 
         @custom_gradient
         def passed(*tensors: Tensor) -> Any:
             return list(tensors), rule
 
-        for k, y in zip(places, passed(*(xs[k] for k in places))):
+        for k, y in zip(indices, passed(*(xs[k] for k in indices))):
             xs[k] = y
         return xs

@@ -10,6 +10,7 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.graph import Tensor
 from meshtf.ops.control.cond_and_while_loop import while_loop
+from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import join
 from meshtf.tensorflow_import.graph.program import Body, Node, Value
@@ -84,8 +85,8 @@ def _known(x: Any) -> np.ndarray | None:
 
 def _join_lengths(analysis: Analysis, outputs: list[Value]) -> None:
     """Lists of one length have one dimension of entries: an output for each input."""
-    lists = [v for v in outputs if v.dtype == tf.variant and analysis.is_met(v)]
-    lengths = [axes[0][0] for axes in map(analysis.of, lists) if axes[0]]
+    tensor_lists = [v for v in outputs if v.dtype == tf.variant and analysis.is_met(v)]
+    lengths = [axes[0][0] for axes in map(analysis.of, tensor_lists) if axes[0]]
     for length in lengths:
         if length.now.size == lengths[0].now.size:
             join(lengths[0], length)
@@ -112,12 +113,6 @@ def _unroll(lowering: Lowering, node: Node, counters: Counters) -> list[Any]:
 def _run_until(lowering: Lowering, node: Node) -> list[Any]:
     """Runs a loop until its condition, which is computed, is false."""
     cond, body = node.bodies["cond"], node.bodies["body"]
-    if lowering.program.loss is not None:
-        raise ArgumentError(
-            f"the loop at {node.path} has a number of steps that is computed, and so no "
-            "gradient on a mesh: give it a length that is known, such as `tf.range` of a "
-            "number or `maximum_iterations`, or compute it in the dataset"
-        )
     carried = [
         k
         for k, (entry, result) in enumerate(zip(body.inputs, body.outputs))
@@ -145,9 +140,24 @@ def _run_until(lowering: Lowering, node: Node) -> list[Any]:
         return tuple(_carried(lowering, body, k, body.outputs[k]) for k in carried)
 
     start = tuple(_carried(lowering, body, k, node.inputs[k]) for k in carried)
-    for k, x in zip(carried, while_loop(test, step, start)):
-        state[k] = x
+    results = while_loop(test, step, start)
+    for k, x in zip(carried, results):
+        is_float = body.inputs[k].dtype.is_floating
+        state[k] = _without_gradient(node, x) if is_float else x
     return state
+
+
+def _without_gradient(node: Node, x: Tensor) -> Tensor:
+    """Returns a result of a loop, whose gradient is refused."""
+
+    def refuse(*cotangents: Tensor) -> list[Tensor]:
+        raise ArgumentError(
+            f"the loop at {node.path} has a number of steps that is computed, and so no "
+            "gradient on a mesh: give it a length that is known, such as `tf.range` of a "
+            "number, or compute it in the dataset"
+        )
+
+    return custom_gradient(lambda y: (y, refuse))(x)
 
 
 def _carried(lowering: Lowering, body: Body, k: int, value: Value) -> Tensor:

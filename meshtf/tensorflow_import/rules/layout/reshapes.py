@@ -16,7 +16,7 @@ from meshtf.ops.windows.shift import roll
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule, take
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.places import entries_at, known
+from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
