@@ -331,6 +331,23 @@ class _Reader:
         self.nodes.append(Node("Assign", [present, value], [], {}, path))
         self.state.assign(variable, value)
 
+    def _empty(self, operation, inputs, path) -> list[Value]:
+        """A tensor of any numbers, which is filled later: one of zeros."""
+        output = operation.outputs[0]
+        zero = Value(
+            (), output.dtype, path, constant=np.zeros((), output.dtype.as_numpy_dtype)
+        )
+        shape = tuple(int(size) for size in inputs[0].constant)
+        return [self._add("Fill", [inputs[0], zero], Value(shape, output.dtype), path)]
+
+    def _update_in_place(self, operation, inputs, path) -> list[Value]:
+        """Sets entries along the first axis: a new tensor."""
+        x, ids, entries = inputs
+        index = Value((*ids.shape, 1), ids.dtype, path)
+        last = Value((), tf.int32, path, constant=np.int32(-1))
+        ids = self._add("ExpandDims", [ids, last], index, path)
+        return [self._add("TensorScatterUpdate", [x, ids, entries], x, path)]
+
     def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
         self.refused.append(
             f"{operation.type} at {path}: reads or writes a resource that is none of the "
@@ -364,6 +381,8 @@ _STATEFUL: dict[str, Callable] = {
     "ReadVariableOp": _Reader._read_variable,
     "ResourceGather": _Reader._gather_variable,
     "AssignVariableOp": _Reader._assign,
+    "Empty": _Reader._empty,
+    "InplaceUpdate": _Reader._update_in_place,
     "AssignAddVariableOp": _Reader._assign,
     "AssignSubVariableOp": _Reader._assign,
     "ResourceScatterAdd": _Reader._scatter,
