@@ -7,10 +7,9 @@ values as more inputs, and returns their new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
@@ -19,7 +18,12 @@ from meshtf.tensorflow_import.graph.functions import CALLS, Library
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
 from meshtf.tensorflow_import.graph.program import Body, Mark, Node, Program, Value
 from meshtf.tensorflow_import.graph.prune import prune
-from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
+from meshtf.tensorflow_import.graph.raw_ops import attributes_of
+from meshtf.tensorflow_import.graph.resources import (
+    RESOURCE_OPERATIONS,
+    ResourceReader,
+    shape_of,
+)
 from meshtf.tensorflow_import.graph.state import State
 
 _LOOPS = ("While", "StatelessWhile")
@@ -66,16 +70,12 @@ def read_function(
     return program
 
 
-class _Reader:
+class _Reader(ResourceReader):
     """The walk through the operations."""
 
     def __init__(self, function: Any, variables: Sequence[Any], marks: int) -> None:
+        super().__init__(marks)
         self.library = Library(function.graph)
-        self.state = State()
-        self.nodes: list[Node] = []
-        self.refused: list[str] = []
-        self._coming_gradients = marks
-        self._barriers: set[int] = set()
         self._variables = {id(_handle(v)): v for v in variables}
 
     def arguments(self, function: Any) -> list[Value]:
@@ -83,11 +83,11 @@ class _Reader:
         captured = list(function.captured_inputs)
         first = len(function.inputs) - len(captured)
         values = [
-            Value(_shape(t), t.dtype, t.op.name, kind="input")
+            Value(shape_of(t), t.dtype, t.op.name, kind="input")
             for t in function.inputs[:first]
         ]
         for tensor, outer in zip(function.inputs[first:], captured):
-            value = Value(_shape(tensor), tensor.dtype, tensor.op.name)
+            value = Value(shape_of(tensor), tensor.dtype, tensor.op.name)
             if tensor.dtype == tf.resource:
                 value.variable = self._variables.get(id(outer))
                 if value.variable is not None:
@@ -124,7 +124,7 @@ class _Reader:
 
     def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
         """Adds the node that computes the gradients of a mark."""
-        self._coming_gradients -= 1
+        self.coming_gradients -= 1
         inputs = [values[mark.loss.ref()]]
         for source in mark.sources:
             if isinstance(source, tf.Tensor):
@@ -145,11 +145,11 @@ class _Reader:
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
         if kind in _NOTHING:
-            return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
-        special = _STATEFUL.get(kind)
+            return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
+        special = RESOURCE_OPERATIONS.get(kind)
         if special is not None:
             return special(self, operation, inputs, path)
-        outputs = [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         node = Node(
             kind,
             inputs,
@@ -216,7 +216,7 @@ class _Reader:
             node.bodies[name] = self._body(
                 function, node.inputs[first:], variables, f"{node.path}/{name}"
             )
-        node.inputs.extend([self._present(v) for v in variables])
+        node.inputs.extend([self.present(v) for v in variables])
         bodies = [b for name, b in node.bodies.items() if name != "cond"]
         count = len(node.outputs)
         for value, result in zip(node.outputs, bodies[0].outputs):
@@ -253,108 +253,6 @@ class _Reader:
         self.nodes = outer_nodes
         return body
 
-    def _read_variable(self, operation, inputs, path) -> list[Value]:
-        variable = inputs[0].variable
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        return [self._present(variable)]
-
-    def _present(self, variable: Any) -> Value:
-        """Returns the present value of a variable. In TensorFlow no gradient flows through an
-        assignment.
-        """
-        value = self.state.read(variable)
-        is_assigned = value is not self.state.entry_of(variable)
-        if self._coming_gradients and is_assigned and id(value) not in self._barriers:
-            value = self._add("StopGradient", [value], value, value.path)
-            self._barriers.add(id(value))
-            self.state.assign(variable, value)
-        return value
-
-    def _gather_variable(self, operation, inputs, path) -> list[Value]:
-        """A read of some rows."""
-        variable = inputs[0].variable
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        dims = operation.get_attr("batch_dims")
-        axis = Value((), tf.int32, path, constant=np.int32(dims))
-        output = Value(_shape(operation.outputs[0]), operation.outputs[0].dtype, path)
-        table = self._present(variable)
-        output.shape = (*inputs[1].shape, *table.shape[dims + 1 :])
-        self.nodes.append(
-            Node(
-                "GatherV2",
-                [table, inputs[1], axis],
-                [output],
-                {"batch_dims": dims},
-                path,
-                definition_of("GatherV2"),
-            )
-        )
-        return [output]
-
-    def _assign(self, operation, inputs, path) -> list[Value]:
-        variable, value = inputs[0].variable, inputs[1]
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        present = self.state.read(variable)
-        kind = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}.get(
-            operation.type
-        )
-        if kind is not None:
-            value = self._add(kind, [present, value], present, path)
-        self._set(variable, value, path)
-        return []
-
-    def _scatter(self, operation, inputs, path) -> list[Value]:
-        """An addition to some rows: entries with the same id are added up."""
-        variable, ids, entries = inputs[0].variable, *inputs[1:]
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        present = self.state.read(variable)
-        count = Value((), tf.int32, path, constant=np.int32(present.shape[0]))
-        sums = self._add("UnsortedSegmentSum", [entries, ids, count], present, path)
-        kind = "AddV2" if operation.type == "ResourceScatterAdd" else "Sub"
-        self._set(variable, self._add(kind, [present, sums], present, path), path)
-        return []
-
-    def _add(self, kind: str, inputs: list[Value], like: Value, path: str) -> Value:
-        """Adds a node whose output has the shape and type of another value."""
-        output = Value(like.shape, like.dtype, path)
-        self.nodes.append(Node(kind, inputs, [output], {}, path, definition_of(kind)))
-        return output
-
-    def _set(self, variable: Any, value: Value, path: str) -> None:
-        """Assigns to a variable."""
-        present = self.state.read(variable)
-        # The new value has the dimensions of the old one.
-        self.nodes.append(Node("Assign", [present, value], [], {}, path))
-        self.state.assign(variable, value)
-
-    def _empty(self, operation, inputs, path) -> list[Value]:
-        """A tensor of any numbers, which is filled later: one of zeros."""
-        output = operation.outputs[0]
-        zero = Value(
-            (), output.dtype, path, constant=np.zeros((), output.dtype.as_numpy_dtype)
-        )
-        shape = tuple(int(size) for size in inputs[0].constant)
-        return [self._add("Fill", [inputs[0], zero], Value(shape, output.dtype), path)]
-
-    def _update_in_place(self, operation, inputs, path) -> list[Value]:
-        """Sets entries along the first axis: a new tensor."""
-        x, ids, entries = inputs
-        index = Value((*ids.shape, 1), ids.dtype, path)
-        last = Value((), tf.int32, path, constant=np.int32(-1))
-        ids = self._add("ExpandDims", [ids, last], index, path)
-        return [self._add("TensorScatterUpdate", [x, ids, entries], x, path)]
-
-    def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
-        self.refused.append(
-            f"{operation.type} at {path}: reads or writes a resource that is none of the "
-            "function's variables (pass them as `variables`)"
-        )
-        return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
-
     def _is_refused(self, node: Node) -> bool:
         """Notes what no program of tensors can do."""
         why = None
@@ -375,19 +273,6 @@ class _Reader:
                 "This TensorFlow function cannot run on a mesh as a whole:\n  "
                 + "\n  ".join(self.refused)
             )
-
-
-_STATEFUL: dict[str, Callable] = {
-    "ReadVariableOp": _Reader._read_variable,
-    "ResourceGather": _Reader._gather_variable,
-    "AssignVariableOp": _Reader._assign,
-    "Empty": _Reader._empty,
-    "InplaceUpdate": _Reader._update_in_place,
-    "AssignAddVariableOp": _Reader._assign,
-    "AssignSubVariableOp": _Reader._assign,
-    "ResourceScatterAdd": _Reader._scatter,
-    "ResourceScatterSub": _Reader._scatter,
-}
 
 
 def _body_functions(
@@ -413,10 +298,6 @@ def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
     is_plain = isinstance(variable, tf.Variable)
     return getattr(variable if is_plain else variable.value, "handle", None)
-
-
-def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _tensor_shape(value: Value) -> tf.TensorShape:
