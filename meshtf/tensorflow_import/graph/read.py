@@ -263,8 +263,8 @@ class _Reader:
             self.refusals.concerns_rule(path)
             return inputs
         cotangents = [
-            Value(shape_of(t), t.dtype, path, kind="carried")
-            for t in rule.cotangents.values()
+            Value(inputs[k].shape, inputs[k].dtype, path, kind="carried")
+            for k in rule.cotangents
         ]
         inner = dict(values)
         inner |= {t.ref(): v for t, v in zip(rule.cotangents.values(), cotangents)}
@@ -279,7 +279,9 @@ class _Reader:
         within |= {id(v) for v in cotangents}
         used = [*results, *(v for n in nodes for v in n.inputs)]
         captured = {id(v): v for v in used if id(v) not in within}
-        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
+        # IdentityN passes on its operands, whose shapes TensorFlow may have lost.
+        count = len(operation.outputs)
+        outputs = [Value(v.shape, v.dtype, path) for v in inputs[:count]]
         node = Node(
             "CustomGradient",
             [*inputs, *captured.values()],
