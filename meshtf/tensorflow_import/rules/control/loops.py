@@ -112,7 +112,7 @@ def _unroll(lowering: Lowering, node: Node, counters: Counters) -> list[Any]:
 def _run_until(lowering: Lowering, node: Node) -> list[Any]:
     """Runs a loop until its condition, which is computed, is false."""
     cond, body = node.bodies["cond"], node.bodies["body"]
-    if lowering.program.loss is not None:
+    if any(n.kind == "Gradients" for n in lowering.program.nodes):
         raise ArgumentError(
             f"the loop at {node.path} has a number of steps that is computed, and so no "
             "gradient on a mesh: give it a length that is known, such as `tf.range` of a "
