@@ -20,11 +20,11 @@ class Uses:
 
     Attributes:
         rows: Reads of some rows: what was read, and the ids.
-        others: How many other operations use it.
+        other_uses: How many other operations use it.
     """
 
     rows: list[tuple[tf.Tensor, tf.Tensor]]
-    others: int = 0
+    other_uses: int = 0
 
 
 class Dependencies:
@@ -73,7 +73,7 @@ class Dependencies:
         return uses
 
     def _add_uses(self, uses: Uses, tensor: tf.Tensor) -> None:
-        uses.others += tensor is self._loss
+        uses.other_uses += tensor is self._loss
         for operation in tensor.consumers():
             if operation.name not in self._operations:
                 continue
@@ -82,7 +82,7 @@ class Dependencies:
             elif _reads_rows(operation, tensor):
                 uses.rows.append((operation.outputs[0], operation.inputs[1]))
             else:
-                uses.others += 1
+                uses.other_uses += 1
 
 
 def _is_tensor(x: Any) -> bool:

@@ -63,9 +63,9 @@ class Marks:
                 results.append(mark.add(source) if is_needed else None)
                 continue
             uses = dependencies.uses_of(source)
-            if uses.rows and not uses.others:
+            if uses.rows and not uses.other_uses:
                 results.append(_of_rows(mark, uses.rows, source))
-            elif uses.rows or uses.others:
+            elif uses.rows or uses.other_uses:
                 results.append(mark.add(source))
             else:
                 results.append(None)

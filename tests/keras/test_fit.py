@@ -53,6 +53,7 @@ def by_keras(build: Callable[[], keras.Model], optimizer: str, size: int) -> Tra
     return train(model, x, y, batch_size=size)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("build,optimizer,axes,layouts,size", PLACED)
 def test_placed(build, optimizer, axes, layouts, size) -> None:
     """To 1e-9 in float64."""
@@ -64,6 +65,7 @@ def test_placed(build, optimizer, axes, layouts, size) -> None:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("build,optimizer,axes,layouts,size", LIVE)
 def test_live(build, optimizer, axes, layouts, size) -> None:
     """To 1e-9 in float64, on devices of jax."""
@@ -75,6 +77,7 @@ def test_live(build, optimizer, axes, layouts, size) -> None:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("build", [cnn, transformer])
 def test_float32(build) -> None:
     """The loss to 1e-5."""

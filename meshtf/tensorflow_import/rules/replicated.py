@@ -185,27 +185,27 @@ def _run(
     results = [lowering.names_of(v) for v in node.outputs]
 
     def run(*arguments: tf.Tensor) -> Any:
-        sizes: dict[str, int] = {}
-        for value, names in zip(node.outputs, results):
-            atoms = lowering.analysis.atoms_of(value)
-            sizes |= {a: atom.size for a, atom in zip(names, atoms)}
-        # Of shards, if there are some.
+        # A name may have another size in each operand, but for those that are sharded.
+        sharded: dict[str, int] = {}
         for x, operand_axes in zip(arguments, axes):
-            sizes |= dict(zip([a for axis in operand_axes for a in axis], x.shape))
+            flat_names = [a for axis in operand_axes for a in axis]
+            sharded |= {a: n for a, n in zip(flat_names, x.shape) if a in shardable}
         fed_tensors = iter(zip(arguments, axes))
 
         def operand(k: int, value: Value) -> tf.Tensor:
             if k not in fed:
                 return tf.constant(value.constant, value.dtype)
             x, names = next(fed_tensors)
+            sizes = dict(zip([a for axis in names for a in axis], x.shape))
             return tf.reshape(x, [math.prod(sizes[a] for a in axis) for axis in names])
 
         inputs = [operand(k, v) for k, v in enumerate(node.inputs)]
         outputs = run_operation(node.kind, node.definition, node.attributes, inputs)
-        named = [
-            tf.reshape(x, [sizes[a] for a in names])
-            for x, names in zip(outputs, results)
-        ]
+        named = []
+        for x, value, names in zip(outputs, node.outputs, results):
+            atoms = lowering.analysis.atoms_of(value)
+            sizes = [sharded.get(a, atom.size) for a, atom in zip(names, atoms)]
+            named.append(tf.reshape(x, sizes))
         return named if len(named) > 1 else named[0]
 
     shapes = [lowering.shape(v) for v in node.outputs]
