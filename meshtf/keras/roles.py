@@ -98,6 +98,8 @@ def _of_variable(
         return _named(_of_cell(layer, leaf, rank), ROLE)
     if "conv" in _kinds(layer) and ("kernel" in leaf or leaf == "bias") and rank <= 5:
         return _of_convolution(layer, leaf, rank)
+    if attention and rank == 2 and "relative" in leaf:
+        return _named(["buckets", "heads"], ROLE)
     if attention and (leaf == "kernel" or leaf == "bias"):
         axes = _of_attention(layer, name, leaf, shape)
         if axes:
@@ -134,8 +136,10 @@ def _of_table(
     """Returns the hints of a table of embeddings."""
     words = " ".join([leaf, layer.name, *(x.name for x in above[-1:])]).lower()
     role, trust = "vocab", ROLE
-    if attention:
-        return _named(["buckets", "heads"], ROLE)
+    if (
+        attention
+    ):  # of biases for each head, or of vectors that queries are multiplied by
+        return _named(["buckets", "heads" if _is_attention(layer) else "d_head"], ROLE)
     if words.startswith("rel") or "relative" in words:
         role = "buckets"
     elif "segment" in words:
@@ -170,6 +174,8 @@ def _of_convolution(layer: Any, leaf: str, rank: int) -> list[list[Hint]]:
 
 def _is_attention(layer: Any) -> bool:
     name = type(layer).__name__
+    if name.endswith("Attention"):
+        return True
     return "Attention" in name and not any(word in name for word in _AROUND_ATTENTION)
 
 
@@ -188,7 +194,7 @@ def _of_attention(layer: Any, name: str, leaf: str, shape: tuple[int, ...]) -> _
     if leaf == "bias":
         if outwards:
             return ["d_model"] if rank == 1 else []
-        return {1: [_HEADS], 2: ["heads", "d_head"]}.get(rank, [])
+        return ["heads", "d_head"] if rank == 2 else []
     if rank == 2:
         return (
             ["d_model", f"qkv*{_HEADS}" if merged else _HEADS]

@@ -67,12 +67,7 @@ def builder(
                 layout=layout_of(mesh, key),
             )
 
-        def step(batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-            with seed(batch[_SEED]):
-                inputs = [batch[text] for text in list(texts)[1:]]
-                return tuple(named.run(mesh, variables, inputs))
-
-        step.__name__ = name
+        step = _Step(name, named, mesh, variables)
         return function(step, mesh=mesh, batch=texts)
 
     return build
@@ -84,6 +79,28 @@ def arguments_of(named: NamedProgram) -> dict[str, Any]:
     for k, value in enumerate(named.program.inputs):
         specs[f"argument_{k}"] = tf.TensorSpec(named.sizes_of(value), value.dtype)
     return specs
+
+
+class _Step:
+    """The program as a function of a dictionary: the seed, and each argument."""
+
+    def __init__(
+        self,
+        name: str,
+        named: NamedProgram,
+        mesh: Mesh,
+        variables: Mapping[int, Variable],
+    ) -> None:
+        self.__name__ = name
+        self._named = named
+        self._mesh = mesh
+        self._variables = variables
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        count = len(self._named.program.inputs)
+        inputs = [batch[f"argument_{k}"] for k in range(count)]
+        with seed(batch[_SEED]):
+            return tuple(self._named.run(self._mesh, self._variables, inputs))
 
 
 def _names(named: NamedProgram, value: Any) -> str:

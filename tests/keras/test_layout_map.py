@@ -10,7 +10,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.errors import ArgumentError, LayoutError
-from tests.keras.test_names import batch_of, transformer
+from tests.keras.test_roles import batch_of, transformer
 
 DEVICES = keras.distribution.DeviceMesh(
     (4, 2), ("batch", "model"), [f"cpu:{k}" for k in range(8)]

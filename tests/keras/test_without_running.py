@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.errors import ArgumentError
-from tests.keras.test_names import batch_of, distributed, transformer
+from tests.keras.test_roles import batch_of, distributed, transformer
 
 LAYOUT = "batch:data; heads:model; d_ff:model"
 

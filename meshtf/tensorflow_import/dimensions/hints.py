@@ -34,6 +34,10 @@ _FACTORS = {
 }
 _IMAGES = ("batch", "height", "width", "input_channels")
 _VIDEOS = ("batch", "frames", *_IMAGES[1:])
+# Axes of the kernels of attention, by the layer's name.
+_INWARDS = ("d_model", "heads", "d_head")
+_PROJECTIONS = dict.fromkeys(("query", "key", "value"), _INWARDS)
+_PROJECTIONS["attention_output"] = ("heads", "d_head", "d_model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +105,8 @@ def _of_variable(path: str, axis: int, rank: int) -> list[Hint]:
             if role in path:
                 return [(WEAK if role == "position" else ROLE, role)]
         return [(ROLE, "vocab")]
+    if leaf == "kernel" and rank == 3 and layer in _PROJECTIONS:
+        return [(ROLE, _PROJECTIONS[layer][axis])]
     if leaf == "kernel" and rank == 4:
         names = ("k_height", "k_width", "channels", "channels")
         return [(LAYER, names[axis])]

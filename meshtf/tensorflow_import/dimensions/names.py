@@ -22,7 +22,7 @@ from meshtf.tensorflow_import.graph.program import Node
 
 # Roles that have one name for all sizes; others only if all sizes are multiples of _MULTIPLE,
 # so that a mesh axis can divide all of them.
-_ALL_SIZES = ("d_head", "height", "k_", "kv_", "position", "vocab", "width")
+_ALL_SIZES = ("d_head", "heads", "height", "k_", "kv_", "position", "vocab", "width")
 _MULTIPLE = 8
 
 
