@@ -9,15 +9,32 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
+from meshtf.forecast import Forecast
+from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of
+from meshtf.keras.without_running import (
+    compile_step_for,
+    explain_step,
+    inputs_of,
+    search_step,
+    specs_of,
+    table_of_step,
+)
+from meshtf.layout_search import SearchResult
 from meshtf.mesh import Mesh
+from meshtf.tensorflow_import.dimensions.table import DimensionTable
+from meshtf.tensorflow_import.named_program import NamedProgram
 
 _KINDS = ("train", "test", "predict")
 
 
 def distribute(
-    model: Any, mesh: Mesh, names: Mapping[str, str] | None = None
+    model: Any,
+    mesh: Any,
+    names: Mapping[str, str] | None = None,
+    layout: Any = None,
 ) -> DistributedModel:
     """Runs a Keras model's batches on a mesh from now on.
 
@@ -28,11 +45,15 @@ def distribute(
 
     Args:
         model: A Keras model.
-        mesh: Where it runs.
-        names: New names of dimensions, by their names.
+        mesh: Where it runs: a `mtf.Mesh`, or a `keras.distribution.DeviceMesh`, which shards
+            batches along its first axis.
+        names: New names of dimensions, by their names: {"channels_2": "filters"}.
+        layout: A `keras.distribution.LayoutMap`: its rules are the layouts of the variables
+            that they match; other variables, and all that is computed, follow the mesh's.
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
+        LayoutError: A rule of the map matches no variable, or does not fit one.
     """
     if not isinstance(
         getattr(model, "distribute_strategy", None), tf.distribute.Strategy
@@ -41,7 +62,7 @@ def distribute(
             f"mtf.keras.distribute takes a keras.Model on the TensorFlow backend, not "
             f"{type(model).__name__}"
         )
-    return DistributedModel(model, mesh, names or {})
+    return DistributedModel(model, as_mesh(mesh), names or {}, layout)
 
 
 class DistributedModel:
@@ -52,9 +73,12 @@ class DistributedModel:
         placed: Its variables on the mesh.
     """
 
-    def __init__(self, model: Any, mesh: Mesh, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, model: Any, mesh: Mesh, names: Mapping[str, str], layout: Any = None
+    ) -> None:
         self.model = model
-        self.placed = PlacedVariables(mesh, names)
+        layouts = VariableLayouts(layout, model, mesh)
+        self.placed = PlacedVariables(mesh, names, layouts)
         self._steps: dict[Any, TracedStep] = {}
         # `compile` empties the attributes that the makers fill, so the makers are replaced.
         for kind in _KINDS:
@@ -67,6 +91,70 @@ class DistributedModel:
         if key not in self._steps:
             self._steps[key] = TracedStep(self.model, self.placed, method, batch)
         return self._steps[key]
+
+    @property
+    def dimensions(self) -> DimensionTable:
+        """A table of the model's dimensions: names, sizes, how they are sharded, which
+        variables have them, and the operations that run replicated. Before the first step,
+        those of `predict`.
+        """
+        steps = sorted(self._steps.items(), key=lambda item: item[0][0] != "train_step")
+        if not steps:
+            batch = inputs_of(self.model)
+            self.step("predict_step", batch)
+            return self.dimensions
+        step = steps[0][1]
+        return table_of_step(step.program, self.placed, step.input_names)
+
+    def explain(
+        self, batch: Any, method: str = "train_step", **settings: Any
+    ) -> Forecast:
+        """Returns the forecast of a training step: operations, communication, memory and
+        time. Nothing runs.
+
+        Args:
+            batch: A batch as a dataset yields it, `(x, y)`, of which only shapes and types
+                are read: arrays, or specs such as `tf.TensorSpec`.
+            method: The step: "train_step", "test_step" or "predict_step".
+            **settings: `device_memory`, `hardware` and `runtime` of `mtf.explain`.
+        """
+        program = self._program(batch, method)
+        return explain_step(program, self.placed, method, **settings)
+
+    def search(self, batch: Any, devices: int, **settings: Any) -> SearchResult:
+        """Returns the layouts with the least predicted time of a training step. Nothing runs.
+
+        Args:
+            batch: As in `explain`.
+            devices: The number of devices.
+            **settings: `hardware`, `memory`, `axes`, `layout` and so on of `mtf.search`.
+        """
+        program = self._program(batch, "train_step")
+        return search_step(program, "train_step", devices=devices, **settings)
+
+    def compile_for(
+        self, batch: Any, topology: str, method: str = "train_step"
+    ) -> CompiledForecast:
+        """Returns what XLA makes of a step for devices that need not be there.
+
+        Args:
+            batch: As in `explain`.
+            topology: As in `mtf.compile_for`, such as "v5e:8".
+            method: As in `explain`.
+        """
+        program = self._program(batch, method)
+        return compile_step_for(program, self.placed, method, topology)
+
+    def _program(self, batch: Any, method: str) -> NamedProgram:
+        """Returns the program of a step for a batch or its specs."""
+        if method == "train_step" and getattr(self.model, "optimizer", None) is None:
+            raise ArgumentError("compile the model: without an optimizer it trains nothing")
+        if not self.model.built:
+            raise ArgumentError(
+                f"build {type(self.model).__name__} first: call it on a batch, so that its "
+                "variables exist"
+            )
+        return self.step(method, specs_of(batch)).program
 
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""

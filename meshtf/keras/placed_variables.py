@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh
-from meshtf.mesh import Mesh
+from meshtf.mesh import Layout, Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
+from meshtf.tensorflow_import.dimensions.check_names import check_layout
+from meshtf.tensorflow_import.dimensions.hints import Hints
+from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.named_program import NamedProgram
 
 
@@ -24,13 +28,26 @@ class PlacedVariables:
         known_names: For each variable, by identity, the names of its dimensions: those of the
             first trace stay.
         variables: By identity of a Keras variable, the mesh's variable.
+        slots: Identities of the optimizer's variables.
     """
 
-    def __init__(self, mesh: Mesh, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, mesh: Mesh, names: Mapping[str, str], layouts: VariableLayouts
+    ) -> None:
+        """Prepares a place for variables.
+
+        Args:
+            mesh: The mesh.
+            names: New names of dimensions.
+            layouts: Layouts of single variables.
+        """
         self.mesh = mesh
         self.names = dict(names)
+        self._layouts = layouts
+        self._all_names: set[str] = set()
         self.known_names: dict[int, list[str]] = {}
         self.variables: dict[int, Variable] = {}
+        self.slots: set[int] = set()
         self._states: dict[int, OnMesh] = {}
         self._count = 0
 
@@ -38,13 +55,33 @@ class PlacedVariables:
         """Returns where a variable's value is newest, by the variable's identity."""
         return self._states[key]
 
+    def name(self, program: Program, hints: Hints) -> NamedProgram:
+        """Names a program's dimensions. Those of its variables keep these names in later ones.
+
+        Raises:
+            ArgumentError: A dimension that was to be renamed does not exist.
+            LayoutError: The mesh's layout has a rule for a dimension that does not exist.
+        """
+        named = NamedProgram(program, self.names, self.known_names, hints)
+        self._all_names.update(named.names.values())
+        check_layout(self.mesh, self._all_names, self.names)
+        for key, value in program.on_entry.items():
+            self.known_names.setdefault(key, named.names_of(value))
+        return named
+
+    def layout_of(self, mesh: Mesh, named: NamedProgram, value: Value) -> Layout | None:
+        """Returns the layout of a variable of a program; None: that of the mesh."""
+        layout = self._layouts.of(named, value)
+        if layout is None and id(value.variable) in self.slots:
+            return mesh.optimizer_layout
+        return layout
+
     def adopt(self, named: NamedProgram) -> None:
         """Puts a program's variables on the mesh, those that are not there."""
         for key, value in named.program.on_entry.items():
             if key in self.variables:
                 continue
             keras_variable = value.variable
-            self.known_names[key] = named.names_of(value)
             array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
             shape = named.shape_of(value)
 
@@ -58,6 +95,7 @@ class PlacedVariables:
                 name=self._unused_name(keras_variable.path),
                 dtype=str(array.dtype),
                 trainable=bool(keras_variable.trainable),
+                layout=self.layout_of(self.mesh, named, value),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)

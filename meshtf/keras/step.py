@@ -13,13 +13,13 @@ from meshtf.function.function import function
 from meshtf.graph import Tensor
 from meshtf.keras.marks import marked
 from meshtf.keras.placed_variables import PlacedVariables
-from meshtf.keras.variables import tracing
+from meshtf.keras.roles import hints_of_step
+from meshtf.keras.variables import OnMesh, tracing
 from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.reach import unreached
 from meshtf.tensorflow_import.graph.read import read_function
-from meshtf.tensorflow_import.named_program import NamedProgram
 
 
 class TracedStep:
@@ -27,6 +27,7 @@ class TracedStep:
 
     Attributes:
         program: What it does, with names.
+        input_names: What the model's inputs are called.
         function: The `mtf.function` that runs it.
     """
 
@@ -44,15 +45,20 @@ class TracedStep:
         self._placed = placed
         concrete, program = _trace(model, method, batch)
         self._structure = concrete.structured_outputs
-        self.program = NamedProgram(program, placed.names, placed.known_names)
-        placed.adopt(self.program)
+        if getattr(model, "optimizer", None) is not None:
+            placed.slots.update(id(v) for v in model.optimizer.variables)
+        hints = hints_of_step(model, batch)
+        self.input_names = tuple(hints.arguments)
+        self.program = placed.name(program, hints)
         self._outputs = [v for v in program.outputs if v.is_tensor]
-        self._states = [placed.state_of(key) for key in program.on_entry]
-        self._updated = [placed.state_of(key) for key in program.updates]
+        self._states: list[OnMesh] = []
+        self._updated: list[OnMesh] = []
         self.function = function(self._run, mesh=placed.mesh)
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
+        if not self._states:
+            self._place()
         for state in self._states:
             state.to_mesh()
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
@@ -63,6 +69,13 @@ class TracedStep:
             for x, v in zip(results, self._outputs)
         ]
         return tf.nest.pack_sequence_as(self._structure, values)
+
+    def _place(self) -> None:
+        """Puts the step's variables on the mesh."""
+        placed, program = self._placed, self.program.program
+        placed.adopt(self.program)
+        self._states = [placed.state_of(key) for key in program.on_entry]
+        self._updated = [placed.state_of(key) for key in program.updates]
 
     def arguments(self, batch: Any) -> list[Tensor]:
         """Returns the tensors of a batch with the step's names."""

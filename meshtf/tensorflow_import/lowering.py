@@ -32,6 +32,8 @@ class Lowering:
         mesh: Where it runs.
         renamed: How many operands are renamed.
         whole: By kind, how many operations run replicated.
+        reasons: By the node's identity, why an operation runs replicated, although the
+            analysis has a rule for it.
         drawn: How many random draws there were.
     """
 
@@ -59,6 +61,7 @@ class Lowering:
         self.mesh = mesh
         self.renamed = 0
         self.replicated: collections.Counter[str] = collections.Counter()
+        self.reasons: dict[int, str] = {}
         self.drawn = 0
         self._names = names
         self._rules = rules
@@ -211,8 +214,8 @@ class Lowering:
         if id(node) not in self.analysis.replicated and rule is not None:
             try:
                 return rule(self, node)
-            except NoRule:
-                pass
+            except NoRule as error:
+                self.reasons[id(node)] = str(error)
         self.replicated[node.kind] += 1
         return self._rules["replicated"](self, node)
 

@@ -8,8 +8,9 @@ from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
-from meshtf.tensorflow_import.dimensions.hints import KNOWN, Hint, hints_of
-from meshtf.tensorflow_import.dimensions.names import name_dimensions
+from meshtf.tensorflow_import.dimensions.check_names import check_renames
+from meshtf.tensorflow_import.dimensions.hints import KNOWN, Hint, Hints
+from meshtf.tensorflow_import.dimensions.names import clashing_names, name_dimensions
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.lowering import Lowering
@@ -31,6 +32,7 @@ class NamedProgram:
         program: Program,
         renames: Mapping[str, str] | None = None,
         known: Mapping[int, Sequence[str]] | None = None,
+        hints: Hints | None = None,
         arguments: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         """Analyses a program.
@@ -39,26 +41,35 @@ class NamedProgram:
             program: The program.
             renames: New names of dimensions, by those that they would get.
             known: By identity of a variable, names that its dimensions have already.
+            hints: Names for arguments and variables; None: by types and paths.
             arguments: By identity of an input, names of its axes.
+
+        Raises:
+            ArgumentError: A name in `renames` is none of a dimension, or two dimensions of an
+                operation would have one name.
         """
         self.program = program
-        arguments = arguments or {}
+        self.lowering: Lowering | None = None
+        proposed, arguments = hints or Hints(), arguments or {}
+        order = {id(v): k for k, v in enumerate(program.inputs)}
 
-        def hints(value: Value) -> list[list[Hint]]:
+        def hints_of(value: Value) -> Sequence[Sequence[Hint]]:
             if id(value) in arguments:
                 return [[(KNOWN, name)] for name in arguments[id(value)]]
-            return hints_of(value)
+            return proposed.of(value, order.get(id(value), 0))
 
         rules = {kind: rule.dimensions for kind, rule in all_rules().items()}
         self.analysis = fewest_renames(
-            lambda flipped: Analysis(program, rules, hints, flipped)
+            lambda flipped: Analysis(program, rules, hints_of, flipped)
         )
         self._hint_known(known or {})
         renames = renames or {}
-        self.names = {
-            atom: renames.get(name, name)
-            for atom, name in name_dimensions(self.analysis).items()
-        }
+        names = name_dimensions(self.analysis)
+        self.names = {atom: renames.get(name, name) for atom, name in names.items()}
+        clashes = clashing_names(self.analysis, self.names) if renames else ()
+        check_renames(
+            renames, set(names.values()), set(self.names.values()), clashes
+        )
 
     def shape_of(self, value: Value) -> str:
         """Returns the named shape of a value, such as "batch:8; length:16"."""
@@ -76,6 +87,13 @@ class NamedProgram:
             if len(names) == len(atoms):
                 for atom, name in zip(atoms, names):
                     atom.hint(KNOWN, name)
+
+    def replicated(self) -> dict[int, str]:
+        """Returns, by the node's identity, why operations run replicated: all of them only
+        after a run was recorded.
+        """
+        reasons = self.lowering.reasons if self.lowering is not None else {}
+        return self.analysis.replicated | reasons
 
     def sizes_of(self, value: Value) -> list[int]:
         """Returns the sizes of a value's atoms: its axes, the merged ones apart."""

@@ -41,7 +41,10 @@ class Analysis:
         program: The program.
         renames: For each operand that an operation sees with another name: the node and the
             two atoms.
-        whole: By the node's identity, why an operation runs replicated, on gathered operands.
+        replicated: By the node's identity, why an operation runs replicated, on gathered
+            operands.
+        products: For each product of two operands: the node, and the axes of each letter of
+            the operands and of the result.
         sites: Kinds of places where an operation's result would have a name twice.
     """
 
@@ -63,6 +66,7 @@ class Analysis:
         self.program = program
         self.renames: list[tuple[Node, Atom, Atom]] = []
         self.replicated: dict[int, str] = {}
+        self.products: list[tuple[Node, list[dict[str, Axis]]]] = []
         self.sites: set[Any] = set()
         self.outer_factors: dict[Axis, Axis] = {}
         self.values: list[Value] = []
@@ -108,6 +112,10 @@ class Analysis:
     def atoms_of(self, value: Value) -> list[Atom]:
         """Returns all atoms of a value, in the order of its axes."""
         return [atom for axis in self.of(value) for atom in axis]
+
+    def has_hints(self, value: Value) -> bool:
+        """Whether a variable's axes have names of their own."""
+        return any(self._hints(value))
 
     def is_met(self, value: Value) -> bool:
         """Whether a value has dimensions already."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 
+from meshtf.tensorflow_import.dimensions.hints import factor_names
+
 
 class Atom:
     """A factor of a dimension.
@@ -98,9 +100,31 @@ def join(a: Atom, b: Atom) -> bool:
     a._foes |= b._foes
     b._foes = set()
     a.hints += b.hints
-    a.relative = a.relative or b.relative
+    _join_relatives(a, b)
     a.copy_of = a.copy_of or b.copy_of
     return True
+
+
+def root(atom: Atom) -> Atom:
+    """Returns the dimension that an atom was sliced, padded or resized from; itself, if it is
+    like no other.
+    """
+    atom, seen = atom.now, set()
+    while atom.relative is not None and atom not in seen:
+        seen.add(atom)
+        atom = flat([atom.relative])[0]
+    return atom
+
+
+def _join_relatives(a: Atom, b: Atom) -> None:
+    """What `a` and `b`, which has become `a`, are like, is alike."""
+    sources = [x for x in (a.relative, b.relative) if x is not None]
+    a.relative = None
+    sources = [x for x in sources if root(x) is not a]
+    if len(sources) == 2 and root(sources[0]) is not root(sources[1]):
+        root(sources[1]).relative = root(sources[0])
+    if sources:
+        a.relative = sources[0]
 
 
 def split(atom: Atom, sizes: Sequence[int]) -> list[Atom]:
@@ -108,9 +132,10 @@ def split(atom: Atom, sizes: Sequence[int]) -> list[Atom]:
     atom = atom.now
     factors = [Atom(size) for size in sizes]
     atom._factors = factors
-    for k, factor in enumerate(factors):
-        for (trust, name), count in atom.hints.items():
-            factor.hint(trust, f"{name}_{k}", count)
+    for (trust, name), count in atom.hints.items():
+        for factor, factor_name in zip(factors, factor_names(name, len(sizes))):
+            factor.hint(trust, factor_name, count)
+    for factor in factors:
         for foe in atom._foes:
             foe._foes.add(factor)
             factor._foes.add(foe)

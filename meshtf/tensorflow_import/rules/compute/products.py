@@ -7,14 +7,12 @@ from typing import Any
 
 from meshtf.ops.linear.einsum import einsum
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
-from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
+from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 _MATMULS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
-# How much a name is trusted that an operation gives.
-_BY_ROLE = 1
 
 
 @rule("Einsum", *_MATMULS)
@@ -31,14 +29,15 @@ class Product(Rule):
                     by_letter.setdefault(letter, axis)
                     if not by_letter[letter]:
                         by_letter[letter] = axis
-        renames = len(analysis.renames)
         analysis.set(node.outputs[0], [by_letter[letter] for letter in result])
-        if len(analysis.renames) > renames and len(result) > 3:
-            _name_attention(letters, result, by_letter)
         for names, axes in zip(letters, operands):
             for letter, axis in zip(names, axes):
                 if axis and by_letter[letter]:
                     analysis.unify(by_letter[letter], axis)
+        if len(operands) == 2:
+            axes_of = [dict(zip(k, axes)) for k, axes in zip(letters, operands)]
+            axes_of.append(dict(zip(result, analysis.of(node.outputs[0]))))
+            analysis.products.append((node, axes_of))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         operands = [lowering.axes(v) for v in node.inputs]
@@ -93,15 +92,3 @@ def _letters(operand: str, rank: int) -> list[str]:
     before, after = operand.split("...")
     count = rank - len(before) - len(after)
     return [*before, *(f"~{k - count}" for k in range(count)), *after]
-
-
-def _name_attention(
-    letters: Sequence[Sequence[str]], result: Sequence[str], by_letter: dict[str, Axis]
-) -> None:
-    """Names the dimensions of attention scores: queries and keys had the same length."""
-    if len(letters) < 2:
-        return
-    for letter in set(letters[0]) & set(letters[1]):
-        role = "heads" if letter in result else "d_head"
-        for atom in flat(by_letter[letter]):
-            atom.hint(_BY_ROLE, role)

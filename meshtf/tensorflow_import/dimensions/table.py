@@ -1,0 +1,189 @@
+"""The dimensions of a program as a table: sizes, how they are sharded, and where they are."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+
+from meshtf.mesh import Mesh
+from meshtf.tensorflow_import.dimensions.flops import flops_of
+from meshtf.tensorflow_import.graph.program import Node, Value
+from meshtf.tensorflow_import.graph.state import path_of
+from meshtf.tensorflow_import.named_program import NamedProgram
+
+_SHOWN = 2  # places of a dimension
+
+
+@dataclasses.dataclass(frozen=True)
+class Dimension:
+    """One row of the table.
+
+    Attributes:
+        name: The dimension's name.
+        sizes: Its sizes: a name may stand for those of several layers.
+        sharded: The mesh axes along which it is sharded: "data", or "variables: data".
+        variables: Paths of the variables that have it.
+        inputs: Names of the program's arguments that have it.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    sharded: str
+    variables: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+    @property
+    def places(self) -> str:
+        """Where it is, shortened: numbers of layers are "*"."""
+        patterns = collections.Counter(
+            re.sub(r"(?<=_)\d+(?=/|_|$)", "*", path) for path in self.variables
+        )
+        texts = [f"{p} ({n})" if n > 1 else p for p, n in patterns.most_common()]
+        rest = len(texts) - _SHOWN
+        more = [f"{rest} more"] if rest > 0 else []
+        inputs = [f"inputs {', '.join(self.inputs)}"] if self.inputs else []
+        return "; ".join([*inputs, *texts[:_SHOWN], *more])
+
+
+@dataclasses.dataclass(frozen=True)
+class Replicated:
+    """Operations of one kind that run replicated: each device computes all of them.
+
+    Attributes:
+        kind: For example "FFT2D".
+        count: How many there are.
+        share: Their share of the program's FLOPs.
+        reason: Why.
+        path: That of the first one.
+    """
+
+    kind: str
+    count: int
+    share: float
+    reason: str
+    path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DimensionTable:
+    """The dimensions of a program: print it, or go through its rows.
+
+    Attributes:
+        rows: The dimensions of arguments and layers' variables.
+        replicated: Operations that run replicated.
+    """
+
+    rows: tuple[Dimension, ...]
+    replicated: tuple[Replicated, ...]
+
+    def __iter__(self) -> Iterator[Dimension]:
+        return iter(self.rows)
+
+    def __getitem__(self, name: str) -> Dimension:
+        return {row.name: row for row in self.rows}[name]
+
+    def __contains__(self, name: object) -> bool:
+        return any(row.name == name for row in self.rows)
+
+    def __str__(self) -> str:
+        cells = [("name", "size", "sharded by", "where")]
+        cells += [
+            (r.name, _sizes_text(r.sizes), r.sharded or "-", r.places)
+            for r in self.rows
+        ]
+        widths = [max(len(row[k]) for row in cells) for k in range(3)]
+        lines = [
+            "  ".join([*(f"{c:{w}}" for c, w in zip(row, widths)), row[3]]).rstrip()
+            for row in cells
+        ]
+        if self.replicated:
+            share = sum(r.share for r in self.replicated)
+            lines.append(f"replicated, {100 * share:.1f} % of the FLOPs:")
+            lines += [
+                f"  {r.kind} ({r.count}), {100 * r.share:.1f} %: {r.reason}; {r.path}"
+                for r in self.replicated
+            ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def dimension_table(
+    named: NamedProgram, mesh: Mesh, input_names: Sequence[str] = ()
+) -> DimensionTable:
+    """Returns the table of a program, which has been recorded at least once.
+
+    Args:
+        named: The program.
+        mesh: The mesh, whose layout says what is sharded.
+        input_names: What arguments are called.
+    """
+    places: dict[str, list[str]] = {}
+    inputs: dict[str, list[str]] = {}
+    for k, value in enumerate(named.program.inputs):
+        label = input_names[k] if k < len(input_names) else ""
+        for name in named.names_of(value):
+            inputs.setdefault(name, []).append(label or value.path)
+    for value in named.program.on_entry.values():
+        if named.analysis.has_hints(value):
+            _add_variable(named, value, places)
+    sizes: dict[str, set[int]] = collections.defaultdict(set)
+    for atom, name in named.names.items():
+        sizes[name].add(atom.size)
+    rows = [
+        Dimension(
+            name,
+            tuple(sorted(sizes[name])),
+            _sharded(mesh, name),
+            tuple(places.get(name, ())),
+            tuple(inputs.get(name, ())),
+        )
+        for name in dict.fromkeys([*inputs, *places])
+    ]
+    return DimensionTable(tuple(rows), tuple(_replicated(named)))
+
+
+def _add_variable(
+    named: NamedProgram, value: Value, places: dict[str, list[str]]
+) -> None:
+    for name in named.names_of(value):
+        places.setdefault(name, []).append(path_of(value.variable))
+
+
+def _sharded(mesh: Mesh, name: str) -> str:
+    """Returns the axes along which a dimension is sharded, those of variables apart."""
+    axes = "+".join(mesh.layout.axes(name))
+    of_variables = "+".join(mesh.variable_layout.axes(name))
+    texts = [axes] if axes else []
+    if of_variables != axes:
+        texts.append(f"variables: {of_variables or 'none'}")
+    return "; ".join(texts)
+
+
+def _replicated(named: NamedProgram) -> list[Replicated]:
+    reasons = named.replicated()
+    nodes: dict[str, list[Node]] = {}
+    total = 0.0
+    for node in named.program.all_nodes():
+        total += flops_of(node)
+        if id(node) in reasons:
+            nodes.setdefault(node.kind, []).append(node)
+    rows = [
+        Replicated(
+            kind,
+            len(same_kind),
+            sum(map(flops_of, same_kind)) / max(total, 1.0),
+            reasons[id(same_kind[0])],
+            same_kind[0].path,
+        )
+        for kind, same_kind in nodes.items()
+    ]
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def _sizes_text(sizes: Sequence[int]) -> str:
+    if len(sizes) <= 4:
+        return ", ".join(map(str, sizes))
+    return f"{sizes[0]}, {sizes[1]}, ..., {sizes[-1]}"
