@@ -13,7 +13,6 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
-from meshtf.keras.step import TracedStep, signature_of
 from meshtf.keras.without_running import (
     compile_step_for,
     explain_step,
@@ -23,6 +22,8 @@ from meshtf.keras.without_running import (
     table_of_step,
 )
 from meshtf.layout_search import SearchResult
+from meshtf.keras.step import TracedStep, signature_of, variables_of
+from meshtf.keras.variables import state_of, tracing
 from meshtf.mesh import Mesh
 from meshtf.tensorflow_import.dimensions.table import DimensionTable
 from meshtf.tensorflow_import.named_program import NamedProgram
@@ -84,6 +85,7 @@ class DistributedModel:
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", self._maker(kind))
             setattr(model, f"{kind}_function", None)
+        model.export = self._export
 
     def step(self, method: str, batch: Any) -> TracedStep:
         """Returns the step of a method of the model for a batch."""
@@ -159,6 +161,15 @@ class DistributedModel:
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""
         self._steps = {k: step for k, step in self._steps.items() if k[0] != method}
+
+    def _export(self, *args: Any, **kwargs: Any) -> Any:
+        """Exports the model. What it traces for that is a copy, which reads no mesh."""
+        for variable in variables_of(self.model):
+            state = state_of(variable)
+            if state is not None:
+                state.to_host()
+        with tracing():
+            return type(self.model).export(self.model, *args, **kwargs)
 
     def _maker(self, kind: str) -> Callable[..., None]:
         model = self.model

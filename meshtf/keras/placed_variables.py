@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,7 @@ class PlacedVariables:
         self.variables: dict[int, Variable] = {}
         self.slots: set[int] = set()
         self._states: dict[int, OnMesh] = {}
+        self._references: dict[int, weakref.ref] = {}
         self._count = 0
 
     def state_of(self, key: int) -> OnMesh:
@@ -79,9 +81,10 @@ class PlacedVariables:
     def adopt(self, named: NamedProgram) -> None:
         """Puts a program's variables on the mesh, those that are not there."""
         for key, value in named.program.on_entry.items():
-            if key in self.variables:
+            if key in self.variables and not self._states[key].is_elsewhere:
                 continue
             keras_variable = value.variable
+            self._references[key] = weakref.ref(keras_variable)
             array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
             shape = named.shape_of(value)
 
@@ -99,6 +102,16 @@ class PlacedVariables:
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+
+    def drop_unused(self) -> None:
+        """Drops variables that nobody has any more, as those of a replaced optimizer: others
+        may get their identities.
+        """
+        for key, reference in list(self._references.items()):
+            if reference() is None:
+                for table in (self.variables, self._states, self.known_names):
+                    table.pop(key, None)
+                del self._references[key]
 
     def next_seed(self) -> Tensor:
         """Returns the seed of the next step."""

@@ -11,14 +11,13 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.function.function import function
 from meshtf.graph import Tensor
-from meshtf.keras.marks import marked
+from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.roles import hints_of_step
 from meshtf.keras.variables import OnMesh, tracing
 from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
-from meshtf.tensorflow_import.graph.reach import unreached
 from meshtf.tensorflow_import.graph.read import read_function
 
 
@@ -43,6 +42,7 @@ class TracedStep:
             batch: A batch, whose shapes and types matter.
         """
         self._placed = placed
+        placed.drop_unused()
         concrete, program = _trace(model, method, batch)
         self._structure = concrete.structured_outputs
         if getattr(model, "optimizer", None) is not None:
@@ -64,11 +64,15 @@ class TracedStep:
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
         for state in self._updated:
             state.changed_by_step()
-        values = [
-            x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
-            for x, v in zip(results, self._outputs)
-        ]
-        return tf.nest.pack_sequence_as(self._structure, values)
+        values = iter(
+            [
+                x if not v.shape else tf.constant(x.numpy().reshape(v.shape))
+                for x, v in zip(results, self._outputs)
+            ]
+        )
+        return tf.nest.map_structure(
+            lambda spec: spec if spec is None else next(values), self._structure
+        )
 
     def _place(self) -> None:
         """Puts the step's variables on the mesh."""
@@ -97,55 +101,31 @@ class TracedStep:
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
     """Returns what makes two batches run the same traced step."""
-    return tuple((tuple(x.shape), x.dtype) for x in tensors_of(batch))
+    structure = repr(tf.nest.map_structure(_is_tensor, batch))
+    tensors = tensors_of(batch)
+    return (structure, *((tuple(x.shape), tf.as_dtype(x.dtype)) for x in tensors))
 
 
 def tensors_of(batch: Any) -> list[Any]:
     """Returns the tensors of a batch."""
-    return [
-        x
-        for x in tf.nest.flatten(batch)
-        if x is not None and not isinstance(x, tf.experimental.Optional)
-    ]
+    return [x for x in tf.nest.flatten(batch) if _is_tensor(x)]
 
 
 def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
-    """Returns a model's step as TensorFlow traced it, and its program.
-
-    A variable that the loss does not need is found in a first trace, and left out of the
-    second one, as Keras leaves it out.
-    """
-    unneeded: set[int] = set()
-    while True:
-        with tracing():
-            concrete, program = _trace_once(model, method, batch, unneeded)
-        if program.loss is None or not program.gradients:
-            return concrete, program
-        extra_variables = unreached(program)
-        if not extra_variables:
-            return concrete, program
-        unneeded |= extra_variables
-
-
-def _trace_once(
-    model: Any, method: str, batch: Any, unneeded: set[int]
-) -> tuple[Any, Program]:
-    optimizer = model.optimizer if method == "train_step" else None
-    if optimizer is not None and not optimizer.built and model.built:
-        optimizer.build(model.trainable_variables)
+    """Returns a model's step as TensorFlow traced it, and its program."""
+    optimizer = getattr(model, "optimizer", None)
+    if method == "train_step" and optimizer is not None and model.built:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
     signature = tf.nest.map_structure(_spec_of, batch)
-    step = tf.function(lambda data: getattr(model, method)(data), autograph=False)
-    with marked(optimizer, unneeded) as marks:
-        concrete = step.get_concrete_function(signature)
-    if optimizer is not None and marks.gradients and marks.loss is None:
-        raise ArgumentError(
-            f"{type(model).__name__}.train_step gives the optimizer gradients of a loss that "
-            "was not passed to `optimizer.scale_loss`"
-        )
-    program = read_function(
-        concrete, variables_of(model), loss=marks.loss, gradients=marks.gradients
-    )
-    return concrete, program
+    with tracing(), gradients_marked() as marks:
+
+        def step(data: Any) -> Any:
+            marks.start(tf.compat.v1.get_default_graph())
+            return getattr(model, method)(data)
+
+        concrete = tf.function(step, autograph=False).get_concrete_function(signature)
+    return concrete, read_function(concrete, variables_of(model), marks=marks.marks)
 
 
 def variables_of(model: Any) -> Sequence[Any]:
@@ -156,8 +136,13 @@ def variables_of(model: Any) -> Sequence[Any]:
     return list({id(v): v for v in variables}.values())
 
 
+def _is_tensor(x: Any) -> bool:
+    """Whether a leaf of a batch is a tensor: None, or an absent value, is none."""
+    return x is not None and not isinstance(x, tf.experimental.Optional)
+
+
 def _spec_of(x: Any) -> Any:
-    if x is None or isinstance(x, tf.experimental.Optional):
+    if not _is_tensor(x):
         return None
     if isinstance(x, (tf.RaggedTensor, tf.SparseTensor)):
         raise ArgumentError(

@@ -1,8 +1,9 @@
-"""Keras variables whose values are on a mesh.
+"""TensorFlow variables whose values are on a mesh.
 
-A variable's class is replaced by a subclass of it. Reading `value` brings the shards to the
-host if a step has changed them; assigning to it sends them before the next step. So weights,
-checkpoints and callbacks work as they do on one device.
+A Keras variable keeps its value in a `tf.Variable`, whose class is replaced by a subclass of it.
+All that reads or writes a variable asks for its `handle`. Before that, the shards are brought to
+the host if a step has changed them; and what may have been written is sent before the next step.
+So weights, checkpoints and callbacks work as they do on one device.
 """
 
 from __future__ import annotations
@@ -16,22 +17,24 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import TraceWarning
+from meshtf.errors import PlanError, TraceWarning
 from meshtf.runtime.variable import Variable
+
+_READS = ("value", "read_value", "numpy", "sparse_read", "gather_nd")
 
 
 class OnMesh:
     """Where a variable's value is newest.
 
     Attributes:
+        host: The TensorFlow variable.
         variable: The mesh's variable.
         mesh_is_newer: A step changed it, and the host has not read it.
-        host_is_newer: The host changed it, and no step has read it.
-        sizes: Sizes of the mesh's variable, where merged axes are apart.
+        host_is_newer: The host may have changed it, and no step has read it.
+        in_traces: A function that TensorFlow has traced may read and write the host's copy.
+        is_elsewhere: Another mesh has the variable now.
     """
 
-    # Other functions that TensorFlow has traced read the host's copies.
-    read_by_traces = False
     _tracing = False
 
     def __init__(self, host: tf.Variable, variable: Variable) -> None:
@@ -39,17 +42,26 @@ class OnMesh:
         self.variable = variable
         self.mesh_is_newer = False
         self.host_is_newer = False
+        self.in_traces = False
+        self.is_elsewhere = False
+        self._reading = False
 
     def to_host(self) -> None:
         """Brings the value to the host, if the mesh has a newer one."""
         if self.mesh_is_newer:
             self.mesh_is_newer = False
-            value = self.variable.numpy().reshape(self.host.shape)
-            type(self.host).assign_from_mesh(self.host, value)
+            with tf.init_scope():
+                self.host.assign(self.variable.numpy().reshape(self.host.shape))
+            self.host_is_newer = False
 
     def to_mesh(self) -> None:
         """Sends the value to the mesh, if the host has a newer one."""
-        if self.host_is_newer:
+        if self.is_elsewhere:
+            raise PlanError(
+                f"The variable {self.host.name} is on another mesh now, since a model that "
+                "has it was distributed there. Call mtf.keras.distribute again for this model."
+            )
+        if self.host_is_newer or self.in_traces:
             self.host_is_newer = False
             value = np.asarray(self.host.numpy())
             self.variable.assign(value.reshape(self.variable.shape.sizes))
@@ -57,13 +69,43 @@ class OnMesh:
     def changed_by_step(self) -> None:
         """Notes that a step has assigned to it."""
         self.mesh_is_newer = True
-        if self.read_by_traces:
+        if self.in_traces:
             self.to_host()
 
-    def changed_by_host(self) -> None:
-        """Notes that the host has assigned to it."""
-        self.host_is_newer = True
-        self.mesh_is_newer = False
+    def before_use(self) -> None:
+        """Is called before the host's copy is read or written."""
+        if not OnMesh._tracing:
+            self.to_host()
+            if not tf.executing_eagerly():
+                self._note_trace()
+            elif not self._reading:
+                self.host_is_newer = True
+
+    def before_assign(self) -> None:
+        """Is called before all of the host's copy is written: there is nothing to bring."""
+        if tf.executing_eagerly() and not OnMesh._tracing:
+            self.mesh_is_newer = False
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[None]:
+        """Within, the host's copy is only read."""
+        before, self._reading = self._reading, True
+        try:
+            yield
+        finally:
+            self._reading = before
+
+    def _note_trace(self) -> None:
+        if not self.in_traces:
+            self.in_traces = True
+            warnings.warn(
+                "A TensorFlow function, which is not one of the model's own steps, was traced "
+                "with variables that are on a mesh. From now on these are copied to the host "
+                "after every step and back before the next, which makes steps slower. Call "
+                "the model outside of tf.function, or use `model.predict`.",
+                TraceWarning,
+                stacklevel=5,
+            )
 
 
 @contextlib.contextmanager
@@ -77,79 +119,58 @@ def tracing() -> Iterator[None]:
 
 
 def put_on_mesh(keras_variable: Any, variable: Variable) -> OnMesh:
-    """Makes a Keras variable one whose value is that of a mesh's variable."""
-    with tracing():
-        host = keras_variable.value
+    """Makes the value of a Keras variable that of a mesh's variable."""
+    before = state_of(keras_variable)
+    if before is not None:
+        before.to_host()
+        before.is_elsewhere = True
+    host = _host_of(keras_variable)
     state = OnMesh(host, variable)
-    host.__dict__["_meshtf"] = keras_variable.__dict__["_meshtf"] = state
-    host.__class__ = _host_class(type(host))
-    keras_variable.__class__ = _keras_class(type(keras_variable))
+    host.__dict__["_meshtf"] = state
+    if before is None:
+        host.__class__ = _host_class(type(host))
     return state
 
 
 def state_of(keras_variable: Any) -> OnMesh | None:
     """Returns where a Keras variable's value is newest; None if it is on no mesh."""
-    return keras_variable.__dict__.get("_meshtf")
+    return _host_of(keras_variable).__dict__.get("_meshtf")
 
 
-@functools.cache
-def _keras_class(cls: type) -> type:
-    """Returns a subclass of a class of Keras variables that reads values from the mesh."""
-
-    class Variable(cls):
-        @property
-        def value(self) -> Any:
-            state = self.__dict__["_meshtf"]
-            if not OnMesh._tracing:
-                state.to_host()
-                if not tf.executing_eagerly():
-                    _warn_of_trace()
-            return cls.value.fget(self)
-
-    Variable.__name__ = cls.__name__
-    Variable.__qualname__ = cls.__qualname__
-    Variable.__module__ = cls.__module__
-    return Variable
+def _host_of(keras_variable: Any) -> tf.Variable:
+    with tracing():
+        return keras_variable.value
 
 
 @functools.cache
 def _host_class(cls: type) -> type:
-    """Returns a subclass of a class of TensorFlow variables that notes what is assigned."""
+    """Returns a subclass of a class of TensorFlow variables whose values are on a mesh."""
 
     class Variable(cls):
-        def assign_from_mesh(self, value: Any) -> None:
-            """Assigns what the mesh has, so neither is newer."""
-            super().assign(value)
+        def __getattribute__(self, name: str) -> Any:
+            result = super().__getattribute__(name)
+            # TensorFlow's C++ asks for the handle by another name than Python.
+            if isinstance(result, tf.Tensor) and result.dtype == tf.resource:
+                self.__dict__["_meshtf"].before_use()
+            return result
 
-    def noting(name: str) -> Any:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            state = self.__dict__["_meshtf"]
-            if tf.executing_eagerly() and not OnMesh._tracing:
-                state.to_host()
-                state.changed_by_host()
-            return getattr(cls, name)(self, *args, **kwargs)
+        def assign(self, *args: Any, **kwargs: Any) -> Any:
+            self.__dict__["_meshtf"].before_assign()
+            return super().assign(*args, **kwargs)
 
-        return functools.wraps(getattr(cls, name))(method)
+    def reading(name: str) -> Any:
+        method = getattr(cls, name)
 
-    for name in ("assign", "assign_add", "assign_sub", "scatter_update"):
-        setattr(Variable, name, noting(name))
+        @functools.wraps(method)
+        def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with self.__dict__["_meshtf"].read():
+                return method(self, *args, **kwargs)
+
+        return read
+
+    for name in _READS:
+        setattr(Variable, name, reading(name))
     Variable.__name__ = cls.__name__
     Variable.__qualname__ = cls.__qualname__
     Variable.__module__ = cls.__module__
     return Variable
-
-
-def _warn_of_trace() -> None:
-    """Copies values to the host after each step from now on: a function that TensorFlow has
-    traced reads them there.
-    """
-    if not OnMesh.read_by_traces:
-        OnMesh.read_by_traces = True
-        warnings.warn(
-            "A TensorFlow function, which is not one of the model's own steps, was traced "
-            "with variables that are on a mesh. From now on they are copied to the host "
-            "after every step, which makes steps slower. Call the model outside of "
-            "tf.function, or use `model.predict`.",
-            TraceWarning,
-            stacklevel=4,
-        )

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.graph import Tensor, gradients
+from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import rename, transpose
-from meshtf.ops.variables.fill import full, zeros
+from meshtf.ops.variables.fill import full
 from meshtf.runtime.storage.asarray import constant
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
@@ -67,7 +67,6 @@ class Lowering:
         self._rules = rules
         self._variables = variables
         self._tensors: dict[int, Any] = {}
-        self._gradients_of = {id(value) for value, _ in program.gradients}
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the program, updates its variables, and returns its outputs: their dimensions
@@ -124,9 +123,6 @@ class Lowering:
         """
         if id(value) in self._tensors:
             return self._tensors[id(value)]
-        if id(value) in self._gradients_of:
-            self._compute_gradients()
-            return self._tensors[id(value)]
         if value.constant is None:
             raise AssertionError(f"{value.path} has no value")
         array = np.asarray(value.constant)
@@ -141,6 +137,12 @@ class Lowering:
         if isinstance(x, (bool, int, float)):
             return constant(self.mesh, x, dtype=value.dtype.name)
         return x
+
+    def variable_or_tensor(self, value: Value) -> Variable | Tensor:
+        """Returns the variable that has a value on entry; else the value as a tensor."""
+        if value.kind == "variable":
+            return self._variables[id(value.variable)]
+        return self.tensor(value)
 
     def axes(self, value: Value) -> Axes:
         """Returns the axes of a value."""
@@ -218,16 +220,6 @@ class Lowering:
                 self.reasons[id(node)] = str(error)
         self.replicated[node.kind] += 1
         return self._rules["replicated"](self, node)
-
-    def _compute_gradients(self) -> None:
-        """Computes the gradients that the program uses, when the first one is read."""
-        loss = self.tensor(self.program.loss)
-        variables = [self._variables[id(v)] for _, v in self.program.gradients]
-        results = gradients([loss], variables)
-        for (value, _), x in zip(self.program.gradients, results):
-            if x is None:
-                x = zeros(self.mesh, self.shape(value), value.dtype.name)
-            self._tensors[id(value)] = self.named_as(x, value)
 
 
 def _renamed_to(x: Tensor, names: Sequence[str]) -> Tensor:

@@ -77,8 +77,6 @@ class Analysis:
         self._node: Node | None = None
         for value in program.inputs:
             self.of(value)
-        for value, variable in program.gradients:
-            self.set(value, self.of(program.on_entry[id(variable)]))
         self.run(program.nodes)
         for value in (*program.outputs, *program.updates.values()):
             if value.is_tensor:

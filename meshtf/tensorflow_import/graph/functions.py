@@ -59,12 +59,14 @@ class Library:
             required = [
                 tensors[name] for name in node.input if not name.startswith("^")
             ]
-            if node.op in CALLS and node.attr["f"].func.name in self._functions:
-                callee = self._functions[node.attr["f"].func.name]
+            callee = self._callee(node)
+            if callee is not None:
                 with tf.name_scope(_scope(node.name)):
                     results = self._emit(graph, callee, required)
                 for k, tensor in enumerate(results):
                     tensors[f"{node.name}:output:{k}"] = tensor
+                    name = callee.signature.output_arg[k].name
+                    tensors[f"{node.name}:{name}:0"] = tensor
                 continue
             operation = graph.create_op(
                 node.op,
@@ -81,6 +83,11 @@ class Library:
             tensors[function.ret[argument.name]]
             for argument in function.signature.output_arg
         ]
+
+    def _callee(self, node: Any) -> Any:
+        """Returns the function that a node calls: by an attribute, or as its kind."""
+        name = node.attr["f"].func.name if node.op in CALLS else node.op
+        return self._functions.get(name)
 
 
 def _scope(name: str) -> str:

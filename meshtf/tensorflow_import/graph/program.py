@@ -24,8 +24,8 @@ class Value:
         dtype: Its TensorFlow type.
         path: The name of the operation that makes it, with those of the calls around it.
         constant: Its elements, where they are known before the function runs.
-        kind: "input", "variable" (the value on entry), "gradient", "carried" (by a loop, or
-            passed to a branch), "constant", or "" (made by a node).
+        kind: "input", "variable" (the value on entry), "carried" (by a loop, or passed to a
+            branch), "constant", or "" (made by a node).
         variable: The variable that it is the value of, or whose resource it is.
         items: Of a list of tensors: how many, and the shape of each, as far as they are known.
     """
@@ -76,6 +76,29 @@ class Node:
 
 
 @dataclasses.dataclass(eq=False)
+class Mark:
+    """Tensors in a graph that stand for the gradients of a loss. They become the outputs of a
+    node "Gradients", whose inputs are the loss and the sources.
+
+    Attributes:
+        loss: A scalar.
+        gradients: The tensors.
+        sources: By what each is the gradient: tensors or variables.
+    """
+
+    loss: tf.Tensor
+    gradients: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    sources: list[Any] = dataclasses.field(default_factory=list)
+
+    def add(self, source: Any) -> tf.Tensor:
+        """Returns a tensor that stands for the gradient by a tensor or variable."""
+        gradient = tf.identity(tf.zeros(source.shape, source.dtype))
+        self.gradients.append(gradient)
+        self.sources.append(source)
+        return gradient
+
+
+@dataclasses.dataclass(eq=False)
 class Program:
     """A function of `inputs` and of the variables in `on_entry`.
 
@@ -86,8 +109,6 @@ class Program:
         on_entry: By the variable's identity, its value when the function starts.
         updates: By the variable's identity, its value when the function ends, if that is
             another one.
-        loss: The value of which `gradients` are the derivatives, or None.
-        gradients: For each gradient that the function uses: its value, and the variable.
     """
 
     inputs: list[Value]
@@ -95,8 +116,6 @@ class Program:
     nodes: list[Node]
     on_entry: dict[int, Value]
     updates: dict[int, Value]
-    loss: Value | None
-    gradients: list[tuple[Value, Any]]
 
     def all_nodes(self, nodes: list[Node] | None = None) -> Iterator[Node]:
         """Yields all nodes, those of bodies after the loop or branch."""

@@ -8,10 +8,8 @@ from meshtf.tensorflow_import.graph.program import Node, Program, Value
 
 
 def prune(program: Program) -> None:
-    """Leaves out nodes that neither outputs, updates nor the loss need, in bodies as well."""
+    """Leaves out nodes that neither outputs nor updates need, in bodies as well."""
     required = [*program.outputs, *program.updates.values()]
-    if program.loss is not None:
-        required.append(program.loss)
     program.nodes[:] = _needed(program.nodes, required)
 
 

@@ -92,6 +92,9 @@ def definition_of(kind: str) -> Any:
         output = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
+            "UnsortedSegmentSum": lambda: tf.raw_ops.UnsortedSegmentSum(
+                data=x, segment_ids=index[None], num_segments=index
+            ),
             "GatherV2": lambda: tf.raw_ops.GatherV2(
                 params=x, indices=index, axis=index
             ),

@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.tensorflow_import.graph.constants import fold
 from meshtf.tensorflow_import.graph.functions import CALLS, Library
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
-from meshtf.tensorflow_import.graph.program import Body, Node, Program, Value
+from meshtf.tensorflow_import.graph.program import Body, Mark, Node, Program, Value
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
 from meshtf.tensorflow_import.graph.refusals import Refusals
@@ -32,18 +32,14 @@ _NOTHING = ("NoOp", "Assert", "Print", "PrintV2", "VarIsInitializedOp")
 def read_function(
     function: Any,
     variables: Sequence[Any],
-    *,
-    loss: tf.Tensor | None = None,
-    gradients: Sequence[tuple[tf.Tensor, Any]] = (),
+    marks: Sequence[Mark] = (),
 ) -> Program:
     """Returns the program of a concrete function.
 
     Args:
         function: A `tf.types.experimental.ConcreteFunction` whose arguments have known shapes.
         variables: TensorFlow or Keras variables that it may use.
-        loss: The tensor of the function's graph that is the loss.
-        gradients: Tensors of the graph that stand for the loss' gradients, and the variable
-            of each. What computes them in the graph is left out.
+        marks: Tensors of the function's graph that stand for gradients.
 
     Raises:
         ArgumentError: It does what no named program can (strings, files, tables); all such
@@ -51,42 +47,32 @@ def read_function(
     """
     reader = _Reader(function, variables)
     arguments = reader.arguments(function)
-    marks = {t.ref(): variable for t, variable in gradients}
     outputs = reader.walk(
-        function.graph, function.inputs, arguments, function.outputs, marks
+        function.graph,
+        function.inputs,
+        arguments,
+        function.outputs,
+        {tensor.ref(): mark for mark in marks for tensor in mark.gradients},
     )
-    marked_gradients = [
-        (reader.marked[t.ref()], v) for t, v in gradients if t.ref() in reader.marked
-    ]
     program = Program(
         inputs=[v for v in arguments if v.kind == "input"],
         outputs=outputs,
         nodes=reader.nodes,
         on_entry=reader.state.on_entry,
         updates=reader.state.updates(),
-        loss=None if loss is None else reader.values[loss.ref()],
-        gradients=marked_gradients,
     )
-    for _, variable in marked_gradients:
-        reader.state.entry_of(variable)
     prune(program)
     reader.refusals.check(program)
     return program
 
 
 class _Reader:
-    """The walk through the operations.
-
-    `values` are those of the tensors of the function's own graph, `marked` those that stand
-    for gradients.
-    """
+    """The walk through the operations."""
 
     def __init__(self, function: Any, variables: Sequence[Any]) -> None:
         self.library = Library(function.graph)
         self.state = State()
         self.nodes: list[Node] = []
-        self.values: dict[Any, Value] = {}
-        self.marked: dict[Any, Value] = {}
         self.refusals = Refusals()
         self._variables = {id(_handle(v)): v for v in variables}
 
@@ -116,34 +102,36 @@ class _Reader:
         parameters: Sequence[tf.Tensor],
         arguments: Sequence[Value],
         results: Sequence[tf.Tensor],
-        marks: Mapping[Any, Any],
+        marks: Mapping[Any, Mark],
         prefix: str = "",
     ) -> list[Value]:
         """Reads a graph's operations, and returns the values of its results."""
         values = {p.ref(): v for p, v in zip(parameters, arguments)}
-        if not prefix:
-            self.values = values
         for operation in graph.get_operations():
             outputs = [t.ref() for t in operation.outputs]
             if operation.type == "Placeholder" and all(t in values for t in outputs):
                 continue
-            if any(t in marks for t in outputs):
-                variable = marks[outputs[0]]
-                produced = [
-                    Value(
-                        tuple(variable.shape),
-                        tf.as_dtype(variable.dtype),
-                        operation.name,
-                        kind="gradient",
-                        variable=variable,
-                    )
-                ]
-                self.marked[outputs[0]] = produced[0]
-            else:
-                inputs = [values[t.ref()] for t in operation.inputs]
-                produced = self._read(operation, inputs, prefix + operation.name)
+            if outputs and outputs[0] in marks:
+                if outputs[0] not in values:
+                    self._gradients(marks[outputs[0]], values)
+                continue
+            inputs = [values[t.ref()] for t in operation.inputs]
+            produced = self._read(operation, inputs, prefix + operation.name)
             values.update(zip(outputs, produced))
         return [values[t.ref()] for t in results]
+
+    def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
+        """Adds the node that computes the gradients of a mark."""
+        inputs = [values[mark.loss.ref()]]
+        for source in mark.sources:
+            if isinstance(source, tf.Tensor):
+                inputs.append(values[source.ref()])
+            else:
+                inputs.append(self.state.read(self._variables[id(_handle(source))]))
+        path = mark.gradients[0].op.name
+        outputs = [Value(v.shape, v.dtype, path) for v in inputs[1:]]
+        self.nodes.append(Node("Gradients", inputs, outputs, {}, path))
+        values.update(zip((t.ref() for t in mark.gradients), outputs))
 
     def _read(
         self, operation: tf.Operation, inputs: list[Value], path: str
@@ -168,6 +156,8 @@ class _Reader:
             operation.op_def,
             dict(operation.node_def.attr),
         )
+        if kind in _BRANCHES and self._divides_rows(node):
+            return self._branch(node, "else_branch")
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
         if self.refusals.concerns(node):
@@ -180,6 +170,29 @@ class _Reader:
             outputs[0].constant = inputs[0].constant
         self.nodes.append(node)
         return outputs
+
+    def _divides_rows(self, node: Node) -> bool:
+        """Whether a branch is that of Keras' division of rows (`tf.IndexedSlices`) by a tensor.
+
+        If the divisor has zeros or NaNs somewhere, other rows become NaN as well: as many as
+        there are. On a mesh sizes do not depend on values, so the other branch is taken.
+        """
+        if (
+            all(is_known(v) for v in node.outputs)
+            or "then_branch" not in node.attributes
+        ):
+            return False
+        return any(
+            n.kind == "Any" and n.outputs[0] is node.inputs[0] for n in self.nodes
+        )
+
+    def _branch(self, node: Node, name: str) -> list[Value]:
+        """Reads one branch only, in place."""
+        arguments = node.inputs[1:]
+        graph, parameters, results = self.library.graph_of(
+            node.attributes[name].name, [_tensor_shape(v) for v in arguments]
+        )
+        return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
 
     def _call(
         self, operation: tf.Operation, inputs: list[Value], path: str
@@ -275,15 +288,34 @@ class _Reader:
             operation.type
         )
         if kind is not None:
-            result = Value(present.shape, present.dtype, path)
-            self.nodes.append(
-                Node(kind, [present, value], [result], {}, path, definition_of(kind))
-            )
-            value = result
+            value = self._add(kind, [present, value], present, path)
+        self._set(variable, value, path)
+        return []
+
+    def _scatter(self, operation, inputs, path) -> list[Value]:
+        """An addition to some rows: entries with the same id are added up."""
+        variable, ids, entries = inputs[0].variable, *inputs[1:]
+        if variable is None:
+            return self._unknown_resource(operation, path)
+        present = self.state.read(variable)
+        count = Value((), tf.int32, path, constant=np.int32(present.shape[0]))
+        sums = self._add("UnsortedSegmentSum", [entries, ids, count], present, path)
+        kind = "AddV2" if operation.type == "ResourceScatterAdd" else "Sub"
+        self._set(variable, self._add(kind, [present, sums], present, path), path)
+        return []
+
+    def _add(self, kind: str, inputs: list[Value], like: Value, path: str) -> Value:
+        """Adds a node whose output has the shape and type of another value."""
+        output = Value(like.shape, like.dtype, path)
+        self.nodes.append(Node(kind, inputs, [output], {}, path, definition_of(kind)))
+        return output
+
+    def _set(self, variable: Any, value: Value, path: str) -> None:
+        """Assigns to a variable."""
+        present = self.state.read(variable)
         # The new value has the dimensions of the old one.
         self.nodes.append(Node("Assign", [present, value], [], {}, path))
         self.state.assign(variable, value)
-        return []
 
     def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
         self.refusals.concerns_resource(operation.type, path)
@@ -296,6 +328,8 @@ _STATEFUL: dict[str, Callable] = {
     "AssignVariableOp": _Reader._assign,
     "AssignAddVariableOp": _Reader._assign,
     "AssignSubVariableOp": _Reader._assign,
+    "ResourceScatterAdd": _Reader._scatter,
+    "ResourceScatterSub": _Reader._scatter,
 }
 
 
@@ -320,9 +354,8 @@ def _entry_of(body: Body, variable: Any) -> Value:
 
 def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
-    if not isinstance(variable, tf.Variable):
-        variable = variable.value
-    return getattr(variable, "handle", None)
+    is_plain = isinstance(variable, tf.Variable)
+    return getattr(variable if is_plain else variable.value, "handle", None)
 
 
 def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:

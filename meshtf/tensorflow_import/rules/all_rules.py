@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshtf.tensorflow_import.rules.compute import (
     elementwise,
+    gradients,
     products,
     random,
     reductions,
@@ -16,6 +17,7 @@ from meshtf.tensorflow_import.rules.table import RULES, Rule
 _MODULES = (
     elementwise,
     gathers,
+    gradients,
     lists,
     loops,
     products,

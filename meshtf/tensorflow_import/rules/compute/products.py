@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.shapes.reshape import rename
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis
 from meshtf.tensorflow_import.graph.program import Node
@@ -47,6 +48,8 @@ class Product(Rule):
             for letter, axis in zip(names, axes):
                 if not by_letter.get(letter):
                     by_letter[letter] = axis
+        if any(_has_doubles(lowering, names, by_letter) for names in letters):
+            return _with_new_names(lowering, node, letters, result, by_letter)
         tensors = [
             lowering.aligned(v, [by_letter[letter] for letter in names])
             for v, names in zip(node.inputs, letters)
@@ -55,6 +58,36 @@ class Product(Rule):
             tensors = [lowering.tensor(v) for v in node.inputs]
         expected = lowering.names_of(node.outputs[0])
         return einsum(tensors, expected)
+
+
+def _has_doubles(
+    lowering: Lowering, letters: Sequence[str], by_letter: dict[str, Axis]
+) -> bool:
+    """Whether an operand would have a name twice (A @ A)."""
+    names = lowering.names([a for letter in letters for a in by_letter[letter]])
+    return len(set(names)) < len(names)
+
+
+def _with_new_names(
+    lowering: Lowering,
+    node: Node,
+    letters: Sequence[Sequence[str]],
+    result: Sequence[str],
+    by_letter: dict[str, Axis],
+) -> Any:
+    """Returns the product with new names for the dimensions that it sums over."""
+    tensors = []
+    for value, operand in zip(node.inputs, letters):
+        pairs = {}
+        for letter, axis in zip(operand, lowering.axes(value)):
+            for old, new in zip(
+                lowering.names(axis), lowering.names(by_letter[letter])
+            ):
+                pairs[old] = new if letter in result else f"sum_{new}"
+        pairs = {a: b for a, b in pairs.items() if a != b}
+        x = lowering.tensor(value)
+        tensors.append(rename(x, pairs) if pairs else x)
+    return einsum(tensors, lowering.names_of(node.outputs[0]))
 
 
 def _equation(node: Node, operands: Sequence[Axes]) -> list[list[str]]:

@@ -1,0 +1,33 @@
+"""Gradients, which are marked in the trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshtf.graph import gradients
+from meshtf.ops.variables.fill import zeros
+from meshtf.tensorflow_import.dimensions.analysis import Analysis
+from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.rules.table import Rule, rule
+
+
+@rule("Gradients")
+class Gradients(Rule):
+    """`mtf.gradients` of the first operand by the others."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        for source, output in zip(node.inputs[1:], node.outputs):
+            analysis.set(output, analysis.of(source))
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        loss, *sources = node.inputs
+        results = gradients(
+            [lowering.tensor(loss)], [lowering.variable_or_tensor(v) for v in sources]
+        )
+        return [
+            zeros(lowering.mesh, lowering.shape(value), value.dtype.name)
+            if x is None
+            else (lowering.named_as(x, value) if source.kind == "variable" else x)
+            for x, source, value in zip(results, sources, node.outputs)
+        ]
