@@ -11,12 +11,13 @@ import numpy as np
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.ops.reductions.broadcast import broadcast
-from meshtf.ops.shapes.reshape import rename, transpose
+from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.ops.shapes.reshape import flatten, rename, transpose, unflatten
 from meshtf.ops.variables.fill import full
 from meshtf.runtime.storage.asarray import constant
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
-from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, flat
+from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
 
 # What a rule of lowering is: it returns the outputs' tensors.
@@ -31,10 +32,9 @@ class Lowering:
         analysis: Its dimensions.
         mesh: Where it runs.
         renamed: How many operands are renamed.
-        whole: By kind, how many operations run replicated.
         reasons: By the node's identity, why an operation runs replicated, although the
             analysis has a rule for it.
-        drawn: How many random draws there were.
+        replicated: By kind, how many operations run replicated.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Lowering:
         self.renamed = 0
         self.replicated: collections.Counter[str] = collections.Counter()
         self.reasons: dict[int, str] = {}
-        self.drawn = 0
+        self._extra_names = 0
         self._names = names
         self._rules = rules
         self._variables = variables
@@ -125,11 +125,7 @@ class Lowering:
             return self._tensors[id(value)]
         if value.constant is None:
             raise AssertionError(f"{value.path} has no value")
-        array = np.asarray(value.constant)
-        if array.size == 1:
-            return array.item()
-        sizes = [atom.size for atom in self.analysis.atoms_of(value)]
-        return constant(self.mesh, array.reshape(sizes), self.shape(value))
+        return self._constant(value, value.constant)
 
     def tensor(self, value: Value) -> Tensor:
         """Returns a value as a tensor, numbers as well."""
@@ -143,6 +139,17 @@ class Lowering:
         if value.kind == "variable":
             return self._variables[id(value.variable)]
         return self.tensor(value)
+    def set_constant(self, value: Value, array: Any) -> None:
+        """Says what a value is: numbers that are known."""
+        self._tensors[id(value)] = self._constant(value, array)
+
+    def unused_name(self, stem: str) -> str:
+        """Returns a name that no dimension has."""
+        name = ""
+        while not name or name in self._names.values():
+            self._extra_names += 1
+            name = f"{stem}_{self._extra_names}"
+        return name
 
     def axes(self, value: Value) -> Axes:
         """Returns the axes of a value."""
@@ -176,22 +183,62 @@ class Lowering:
         return "; ".join(f"{self._names[a]}:{a.size}" for a in flat(atoms))
 
     def aligned(self, value: Value, axes: Sequence[Any]) -> Any:
-        """Returns a value with the names of other axes; None among them asks for nothing.
-
-        Raises:
-            NoRule: The axes have other factors.
+        """Returns a value with the names of other axes; None among them asks for nothing. Where
+        these have other factors, the dimension is merged and split again.
         """
-        x, pairs = self.value(value), {}
+        x, pairs, resplit = self.value(value), {}, []
         if isinstance(x, (bool, int, float)):
             return x
         for have, expected in zip(self.axes(value), axes):
             if have and expected is not None:
-                old, new = self.names(have), self.names(expected)
-                if len(old) != len(new):
-                    raise NoRule(f"the factors {old} and {new} of one dimension meet")
-                pairs |= {a: b for a, b in zip(old, new) if a != b}
-        self.renamed += bool(pairs)
-        return rename(x, pairs) if pairs else x
+                old, new = flat(have), flat(expected)
+                if [a.size for a in old] == [a.size for a in new]:
+                    names = zip(self.names(old), self.names(new))
+                    pairs |= {a: b for a, b in names if a != b}
+                else:
+                    resplit.append((old, new))
+        self.renamed += bool(pairs) + len(resplit)
+        for k, (old, _) in enumerate(resplit):
+            x = flatten(x, self.names(old), f"merged_{k}")
+        x = rename(x, pairs) if pairs else x
+        for k, (_, new) in enumerate(resplit):
+            x = unflatten(x, f"merged_{k}", self.shape_of(new))
+        return x
+
+    def merged(self, x: Tensor, axis: Axis, name: str) -> tuple[Tensor, str]:
+        """Returns a tensor where an axis is one dimension, and that one's name: `name` if it is
+        merged of several, or has size 1.
+        """
+        names = self.names(axis)
+        if len(names) == 1:
+            return x, names[0]
+        if not names:
+            return broadcast(x, f"{name}:1; {shape_text(x)}"), name
+        return flatten(x, names, name), name
+
+    def single(self, axis: Axis, name: str) -> str:
+        """Returns the name of an axis; `name` if it is merged, or has size 1."""
+        names = self.names(axis)
+        return names[0] if len(names) == 1 else name
+
+    def split(self, x: Tensor, name: str, axis: Axis) -> Tensor:
+        """Returns a tensor where a dimension is an axis again: undoes `merged`."""
+        names = self.names(axis)
+        if not names:
+            return reduce_sum(x, name)
+        if len(names) > 1:
+            return unflatten(x, name, self.shape_of(axis))
+        return x if names[0] == name else rename(x, name, names[0])
+
+    def along(
+        self, value: Value, axis: Axis, function: Callable[[Tensor, str], Tensor]
+    ) -> Tensor:
+        """Returns a function of a value and of the name of one of its axes; what the function
+        leaves of the axis has its names.
+        """
+        x, name = self.merged(self.tensor(value), axis, "along")
+        y = function(x, name)
+        return self.split(y, name, axis) if name in y.shape else y
 
     def full(self, value: Value, axes: Sequence[Any], like: Value) -> Tensor:
         """Returns a value with all dimensions of another one, in their order: what broadcasts
@@ -211,6 +258,13 @@ class Lowering:
         """
         return _renamed_to(x, self.names_of(value))
 
+    def _constant(self, value: Value, array: Any) -> Any:
+        array = np.asarray(array)
+        if array.size == 1:
+            return array.item()
+        sizes = [atom.size for atom in self.analysis.atoms_of(value)]
+        return constant(self.mesh, array.reshape(sizes), self.shape(value))
+
     def _run_node(self, node: Node) -> Any:
         rule = self._rules.get(node.kind)
         if id(node) not in self.analysis.replicated and rule is not None:
@@ -220,6 +274,11 @@ class Lowering:
                 self.reasons[id(node)] = str(error)
         self.replicated[node.kind] += 1
         return self._rules["replicated"](self, node)
+
+
+def shape_text(x: Tensor) -> str:
+    """Returns a tensor's shape, such as "batch:8; length:16"."""
+    return "; ".join(f"{d.name}:{d.size}" for d in x.shape)
 
 
 def _renamed_to(x: Tensor, names: Sequence[str]) -> Tensor:

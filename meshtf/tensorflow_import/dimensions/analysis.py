@@ -156,10 +156,8 @@ class Analysis:
     def unify(self, first: Sequence[Atom], second: Sequence[Atom]) -> bool:
         """Makes two axes of one size the same dimensions.
 
-        Returns whether that went well; if not, the operation sees the second one renamed.
-
-        Raises:
-            NoRule: Their factors do not fit.
+        Returns whether that went well; if not, the operation sees the second one renamed, or
+        in other factors.
         """
         xs, ys, equal = flat(first), flat(second), True
         while xs and ys:
@@ -178,9 +176,8 @@ class Analysis:
             elif b.size % a.size == 0:
                 ys[:1] = split(b, (a.size, b.size // a.size))
             else:
-                raise NoRule("two factorings of one dimension meet")
-        if xs or ys:
-            raise NoRule("dimensions of different sizes meet")
+                self.renames.append((self._node, a, b))
+                return False
         return equal
 
     def unify_all(self, first: Axes, second: Axes) -> None:
@@ -208,29 +205,19 @@ class Analysis:
             self.unify_all(self.of(output), axes)
 
     def regroup(self, value: Value, output: Value) -> None:
-        """The rule of reshapes.
-
-        Raises:
-            NoRule: The new groups share factors in no order of atoms.
+        """The rule of reshapes. Where new groups share factors in no order of atoms, as when
+        `[2, 3]` becomes `[3, 2]`, they are new dimensions; those before and after remain.
         """
-        left = self.atoms_of(value)
-        groups = []
-        for size in output.shape:
-            group, have = [], 1
-            while have < size and left:
-                atom = left[0]
-                if size % (have * atom.size) == 0:
-                    group.append(left.pop(0))
-                    have *= atom.size
-                elif size % have == 0 and atom.size % (size // have) == 0:
-                    inner = size // have
-                    left[:1] = split(atom, (inner, atom.size // inner))
-                else:
-                    break
-            if have != size:
-                raise NoRule(f"reshape of {value.shape} to {output.shape}")
-            groups.append(tuple(group))
-        self.set(output, groups)
+        atoms, sizes = self.atoms_of(value), list(output.shape)
+        before, after = [], []
+        while sizes and (group := _take(atoms, sizes[0])) is not None:
+            before.append(group)
+            del sizes[0]
+        while sizes and (group := _take(atoms, sizes[-1], last=True)) is not None:
+            after.append(group)
+            del sizes[-1]
+        middle = [self.new(size) for size in sizes]
+        self.set(output, [*before, *middle, *after[::-1]])
 
     def all_atoms(self) -> list[Atom]:
         """Returns each atom of the program's values once."""
@@ -282,6 +269,31 @@ class Analysis:
             for atom in copies[1:]:
                 if atom.now.size == copies[0].now.size:
                     join(copies[0], atom)
+
+
+def _take(atoms: list[Atom], size: int, last: bool = False) -> Axis | None:
+    """Takes atoms of a size in all from the front of a list, or from its end: one may have to
+    be split. Returns None, and takes nothing, if no atoms have this size.
+    """
+    left, group, have = flat(atoms), [], 1
+    while have < size and left:
+        atom = left[-1 if last else 0]
+        if size % (have * atom.size) == 0:
+            group.append(left.pop(-1 if last else 0))
+            have *= atom.size
+        elif size % have == 0 and atom.size % (size // have) == 0:
+            near = size // have
+            far = atom.size // near
+            if last:
+                left[-1:] = split(atom, (far, near))
+            else:
+                left[:1] = split(atom, (near, far))
+        else:
+            break
+    if have != size:
+        return None
+    atoms[:] = left
+    return tuple(group[::-1] if last else group)
 
 
 def axis_size(axis: Axis) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +34,8 @@ def run_operation(
         attributes: As `attributes_of` returns them.
         tensors: Its inputs, those of lists one after the other.
     """
+    if kind in _SUBSTITUTES:
+        return [_SUBSTITUTES[kind](*tensors)]
     arguments: dict[str, Any] = {}
     inferred, first = set(), 0
     for argument in definition.input_arg:
@@ -54,6 +56,28 @@ def run_operation(
     if result is None or isinstance(result, tf.Operation):
         return []
     return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def _dynamic_slice(x: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    last = tf.cast(tf.shape(x), size.dtype) - size
+    return tf.slice(x, tf.clip_by_value(tf.cast(start, size.dtype), 0, last), size)
+
+
+def _dynamic_update_slice(
+    x: tf.Tensor, update: tf.Tensor, start: tf.Tensor
+) -> tf.Tensor:
+    last = tf.cast(tf.shape(x) - tf.shape(update), start.dtype)
+    first = tf.unstack(tf.clip_by_value(start, 0, last))
+    places = [a + tf.range(n, dtype=a.dtype) for a, n in zip(first, update.shape)]
+    indices = tf.stack(tf.meshgrid(*places, indexing="ij"), -1)
+    return tf.tensor_scatter_nd_update(x, indices, update)
+
+
+# Of kinds that are not among `tf.raw_ops`.
+_SUBSTITUTES: dict[str, Callable[..., tf.Tensor]] = {
+    "XlaDynamicSlice": _dynamic_slice,
+    "XlaDynamicUpdateSlice": _dynamic_update_slice,
+}
 
 
 @functools.cache

@@ -26,6 +26,8 @@ _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 # Pass a value on. (Checks of numbers are done by `mtf.debugging.check_numerics`.)
 _SAME = ("Identity", "IdentityN", "CheckNumerics", "EnsureShape", "Snapshot")
+# A graph, its arguments and its results.
+_Graph = tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]
 _NOTHING = ("NoOp", "Assert", "Print", "PrintV2", "VarIsInitializedOp")
 
 
@@ -138,7 +140,7 @@ class _Reader:
     ) -> list[Value]:
         kind = operation.type
         if kind in CALLS:
-            return self._call(operation, inputs, path)
+            return self._call(operation.get_attr("f").name, inputs, path)
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
         if kind in _NOTHING:
@@ -194,25 +196,33 @@ class _Reader:
         )
         return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
 
-    def _call(
-        self, operation: tf.Operation, inputs: list[Value], path: str
-    ) -> list[Value]:
-        graph, parameters, results = self.library.graph_of(
-            operation.get_attr("f").name, [_tensor_shape(v) for v in inputs]
-        )
+    def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
+        graph, parameters, results = self._graph_of(function, inputs)
         return self.walk(graph, parameters, inputs, results, {}, path + "/")
+
+    def _graph_of(self, function: str, arguments: Sequence[Value]) -> _Graph:
+        return self.library.graph_of(function, [_tensor_shape(v) for v in arguments])
 
     def _with_bodies(self, node: Node) -> list[Value]:
         """Reads the bodies of a loop or branch. The variables that they use become its last
         inputs, with their present values, and its last outputs.
         """
         loops = node.kind in _LOOPS
-        first = 0 if loops else 1
+        functions = _body_functions(node.attributes, loops)
+        arguments = node.inputs if loops else node.inputs[1:]
+        taken = None if loops else _taken(node, len(functions))
+        if taken is not None:
+            return self._call(functions[taken][1], arguments, node.path)
         resources = [v.variable for v in node.inputs if v.dtype == tf.resource]
         variables = list({id(v): v for v in resources if v is not None}.values())
-        for name, function in _body_functions(node.attributes, loops):
+        graphs = {name: self._graph_of(f, arguments) for name, f in functions}
+        if loops:
+            fixed = _unchanged(graphs["body"])
+        else:
+            fixed = [True] * len(arguments)
+        for name, graph in graphs.items():
             node.bodies[name] = self._body(
-                function, node.inputs[first:], variables, f"{node.path}/{name}"
+                graph, arguments, fixed, variables, f"{node.path}/{name}"
             )
         node.inputs.extend([self.state.read(v) for v in variables])
         bodies = [b for name, b in node.bodies.items() if name != "cond"]
@@ -229,20 +239,31 @@ class _Reader:
         return node.outputs[:count]
 
     def _body(
-        self, function: str, arguments: Sequence[Value], variables: list[Any], path: str
+        self,
+        graph: _Graph,
+        arguments: Sequence[Value],
+        fixed: Sequence[bool],
+        variables: list[Any],
+        path: str,
     ) -> Body:
-        graph, parameters, results = self.library.graph_of(
-            function, [_tensor_shape(v) for v in arguments]
-        )
+        """Reads a body. `fixed`: for each argument, whether every run of the body gets it."""
         inputs = [
-            Value(v.shape, v.dtype, path, None, "carried", v.variable, v.items)
-            for v in arguments
+            Value(
+                v.shape,
+                v.dtype,
+                path,
+                v.constant if is_fixed else None,
+                "carried",
+                v.variable,
+                v.items,
+            )
+            for v, is_fixed in zip(arguments, fixed)
         ]
         outer, outer_nodes = self.state, self.nodes
         self.state = State()
         self.nodes = []
         entries = [self.state.entry_of(v) for v in variables]
-        outputs = self.walk(graph, parameters, inputs, results, {}, path + "/")
+        outputs = self.walk(graph[0], graph[1], inputs, graph[2], {}, path + "/")
         outputs += [self.state.read(v) for v in variables]
         body = Body([*inputs, *entries], outputs, self.nodes)
         for value in entries:
@@ -341,6 +362,31 @@ def _body_functions(
         return [(f"branch_{k}", f.name) for k, f in enumerate(attributes["branches"])]
     names = ("cond", "body") if loops else ("then_branch", "else_branch")
     return [(name, attributes[name].name) for name in names]
+
+
+def _taken(node: Node, count: int) -> int | None:
+    """Returns which of a node's branches runs, if that is known."""
+    predicate = node.inputs[0].constant
+    if predicate is None:
+        return None
+    if node.kind.endswith("If"):
+        return 0 if predicate else 1
+    index = int(predicate)
+    return index if 0 <= index < count else count - 1
+
+
+def _unchanged(body: _Graph) -> list[bool]:
+    """Returns for each argument of a loop's body whether it is returned as it is."""
+    _, parameters, results = body
+
+    def source(tensor: tf.Tensor) -> tf.Tensor:
+        while tensor.op.type == "Identity":
+            tensor = tensor.op.inputs[0]
+        return tensor
+
+    return [
+        source(result) is parameter for parameter, result in zip(parameters, results)
+    ]
 
 
 def _entry_of(body: Body, variable: Any) -> Value:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from meshtf.tensorflow_import.rules import replicated
 from meshtf.tensorflow_import.rules.compute import (
     elementwise,
     gradients,
+    fourier,
     products,
     random,
     reductions,
     windows,
 )
-from meshtf.tensorflow_import.rules.control import lists, loops
-from meshtf.tensorflow_import.rules.layout import gathers, reshapes, slices
+from meshtf.tensorflow_import.rules.control import branches, lists, loops
+from meshtf.tensorflow_import.rules.layout import batches, gathers, reshapes, slices
 from meshtf.tensorflow_import.rules.table import RULES, Rule
 
 _MODULES = (
+    # First: other rules of its kinds replace its own.
+    replicated,
+    batches,
+    branches,
     elementwise,
+    fourier,
     gathers,
     gradients,
     lists,

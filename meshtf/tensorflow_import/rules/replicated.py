@@ -1,20 +1,139 @@
-"""Operations that run replicated: each device runs the TensorFlow operation on gathered
-operands.
+"""Operations without a rule: each device runs the TensorFlow operation, on gathered operands, or
+on its shards along axes whose entries do not depend on each other.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.slicewise.slicewise import slicewise
 from meshtf.runtime.storage.asarray import constant
-from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.atoms import Axes
+from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.graph.raw_ops import can_run_alone, run_operation
 from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.rules.table import Rule, rule
+
+# How many leading axes of the first operand and of the result are independent; of a negative
+# number: all but the last ones.
+_INDEPENDENT = {
+    "AdjustContrastv2": -3,
+    "AdjustHue": -1,
+    "AdjustSaturation": -1,
+    "Cholesky": -2,
+    "Conv2D": 1,
+    "Conv3D": 1,
+    "DepthwiseConv2dNative": 1,
+    "Dilation2D": 1,
+    "ExtractImagePatches": 1,
+    "ExtractVolumePatches": 1,
+    "HSVToRGB": -1,
+    "ImageProjectiveTransformV3": 1,
+    "IRFFT": -1,
+    "IRFFT2D": -2,
+    "LRN": 1,
+    "MatrixBandPart": -2,
+    "MatrixDeterminant": -2,
+    "MatrixDiagPartV3": -2,
+    "MatrixDiagV3": -1,
+    "MatrixInverse": -2,
+    "MatrixSetDiagV3": -2,
+    "MatrixSolve": -2,
+    "MatrixTriangularSolve": -2,
+    "Qr": -2,
+    "ResizeArea": 1,
+    "ResizeBicubic": 1,
+    "RFFT": -1,
+    "RFFT2D": -2,
+    "RGBToHSV": -1,
+    "Svd": -2,
+}
+
+# Each element of the result depends on one element of each operand. (Those that a mesh has as
+# operations of its own are in `compute/elementwise.py`.)
+_ELEMENTWISE = (
+    "Acos",
+    "Acosh",
+    "Angle",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atan2",
+    "Atanh",
+    "Betainc",
+    "Bitcast",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "ClipByValue",
+    "Cosh",
+    "Digamma",
+    "Erfinv",
+    "FakeQuantWithMinMaxArgs",
+    "Igamma",
+    "Igammac",
+    "Invert",
+    "LeftShift",
+    "Lgamma",
+    "Mod",
+    "MulNoNan",
+    "Ndtri",
+    "NextAfter",
+    "Polygamma",
+    "RightShift",
+    "Sinh",
+    "Softsign",
+    "Tan",
+    "TruncateDiv",
+    "TruncateMod",
+    "Xdivy",
+    "Xlog1py",
+    "Xlogy",
+    "Zeta",
+)
+
+
+@rule(*_ELEMENTWISE)
+class Elementwise(Rule):
+    """An operation element by element, of operands that broadcast."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        if any(len(v.shape) > len(node.outputs[0].shape) for v in node.inputs):
+            raise NoRule(f"{node.kind} to elements of another size")
+        analysis.broadcast(node.inputs, node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        output = node.outputs[0]
+        axes = lowering.axes(output)
+        seen = [axes[len(axes) - len(v.shape) :] for v in node.inputs]
+        return _run(lowering, node, seen, lowering.names_of(output))
+
+
+@rule(*_INDEPENDENT)
+class Independent(Rule):
+    """An operation whose first axes are those of its first operand."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        axes = analysis.of(node.inputs[0])
+        count = _independent(node)
+        for value in node.outputs:
+            rest = value.shape[count:]
+            analysis.set(value, [*axes[:count], *map(analysis.new, rest)])
+        for value in node.inputs[1:]:
+            if value.constant is None and value.shape[:1] == node.inputs[0].shape[:1]:
+                if node.kind in ("ImageProjectiveTransformV3", "MatrixSetDiagV3"):
+                    analysis.unify_all(axes[:count], analysis.of(value)[:count])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return run_replicated(lowering, node)
 
 
 def run_replicated(lowering: Lowering, node: Node) -> Any:
@@ -28,24 +147,64 @@ def run_replicated(lowering: Lowering, node: Node) -> Any:
             f"{node.kind} at {node.path} has no rule, and cannot run on gathered operands, "
             "since it has a state"
         )
-    fed = [v for v in node.inputs if v.constant is None]
-    tensors = []
-    for value in fed:
-        x = lowering.tensor(value)
-        tensors.append(transpose(x, lowering.names_of(value)))
+    axes = [lowering.axes(v) for v in node.inputs]
+    return _run(lowering, node, axes, _shardable(lowering, node))
+
+
+def _run(
+    lowering: Lowering, node: Node, seen: Sequence[Axes], shardable: Sequence[str]
+) -> Any:
+    """Runs a node as the TensorFlow operation that it is.
+
+    Args:
+        lowering: The run.
+        node: The node.
+        seen: For each operand, axes whose names it gets, where it has several elements.
+        shardable: Names along which a device may have a shard.
+    """
+    fed = {k for k, v in enumerate(node.inputs) if v.constant is None}
+    if shardable:
+        # Constants of many elements may have to be sharded as well; others are settings.
+        fed |= {
+            k
+            for k, v in enumerate(node.inputs)
+            if np.size(v.constant) > 1
+            and (v.dtype.is_floating or node.kind in _ELEMENTWISE)
+        }
+    tensors, axes = [], []
+    for k in sorted(fed):
+        value = node.inputs[k]
+        x = lowering.aligned(value, seen[k])
+        x = x if hasattr(x, "shape") else lowering.tensor(value)
+        names = [
+            lowering.names(expected if have else ())
+            for have, expected in zip(lowering.axes(value), seen[k])
+        ]
+        tensors.append(transpose(x, [a for axis in names for a in axis]))
+        axes.append(names)
+    results = [lowering.names_of(v) for v in node.outputs]
 
     def run(*arguments: tf.Tensor) -> Any:
-        fed_tensors = iter(arguments)
-        inputs = [
-            tf.reshape(next(fed_tensors), v.shape)
-            if v.constant is None
-            else tf.constant(v.constant, v.dtype)
-            for v in node.inputs
-        ]
-        results = run_operation(node.kind, node.definition, node.attributes, inputs)
+        sizes: dict[str, int] = {}
+        for value, names in zip(node.outputs, results):
+            atoms = lowering.analysis.atoms_of(value)
+            sizes |= {a: atom.size for a, atom in zip(names, atoms)}
+        # Of shards, if there are some.
+        for x, operand_axes in zip(arguments, axes):
+            sizes |= dict(zip([a for axis in operand_axes for a in axis], x.shape))
+        fed_tensors = iter(zip(arguments, axes))
+
+        def operand(k: int, value: Value) -> tf.Tensor:
+            if k not in fed:
+                return tf.constant(value.constant, value.dtype)
+            x, names = next(fed_tensors)
+            return tf.reshape(x, [math.prod(sizes[a] for a in axis) for axis in names])
+
+        inputs = [operand(k, v) for k, v in enumerate(node.inputs)]
+        outputs = run_operation(node.kind, node.definition, node.attributes, inputs)
         named = [
-            tf.reshape(x, [a.size for a in lowering.analysis.atoms_of(v)])
-            for x, v in zip(results, node.outputs)
+            tf.reshape(x, [sizes[a] for a in names])
+            for x, names in zip(outputs, results)
         ]
         return named if len(named) > 1 else named[0]
 
@@ -54,8 +213,24 @@ def run_replicated(lowering: Lowering, node: Node) -> Any:
     if not tensors:
         return run_of_nothing(lowering, run, shapes)
     if len(shapes) == 1:
-        return slicewise(run, tensors, shapes=shapes[0], dtypes=dtypes[0])
-    return slicewise(run, tensors, shapes=shapes, dtypes=dtypes)
+        return slicewise(run, tensors, shapes[0], dtypes[0], shardable, check=False)
+    return slicewise(run, tensors, shapes, dtypes, shardable, check=False)
+
+
+def _independent(node: Node) -> int:
+    """Returns how many leading axes of a node's first operand are independent."""
+    count = _INDEPENDENT.get(node.kind, 0)
+    return count if count >= 0 else max(len(node.inputs[0].shape) + count, 0)
+
+
+def _shardable(lowering: Lowering, node: Node) -> list[str]:
+    """Returns names along which a node may run on shards."""
+    if node.kind not in _INDEPENDENT or node.inputs[0].constant is not None:
+        return []
+    count = _independent(node)
+    axes = lowering.axes(node.inputs[0])[:count]
+    names = lowering.names([atom for axis in axes for atom in axis])
+    return [a for a in names if all(a in lowering.names_of(v) for v in node.outputs)]
 
 
 def run_of_nothing(lowering: Lowering, run: Any, shapes: list[str]) -> Any:

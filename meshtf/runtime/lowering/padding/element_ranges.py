@@ -5,12 +5,15 @@ take_elements(x, axis=0, start=-1, stop=3, fill=0.0)       # [0, x[0], x[1], x[2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.ops.common.trace_cache import constant
+
+_MOST_AXES = 6
 
 
 class ElementRange(NamedTuple):
@@ -66,7 +69,14 @@ def take_elements(
     """Returns the elements [start, stop) of an axis of x; elements beyond its ends are
     `fill`.
     """
-    elements = element_range(x.shape, axis, start, stop)
+    shape = list(x.shape)
+    if len(shape) > _MOST_AXES:
+        # TensorFlow slices and pads tensors of few axes only.
+        before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        x = tf.reshape(x, [before, shape[axis], after])
+        x = take_elements(x, 1, start, stop, fill)
+        return tf.reshape(x, [*shape[:axis], stop - start, *shape[axis + 1 :]])
+    elements = element_range(shape, axis, start, stop)
     if elements.begin is not None:
         x = tf.slice(x, constant(elements.begin), constant(elements.sizes))
     if elements.pads is not None:

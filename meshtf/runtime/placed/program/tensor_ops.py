@@ -19,6 +19,10 @@ from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.placed.program.symbolic_tensor import SymbolicTensor
 
 
+# TensorFlow slices and pads tensors of few axes only.
+_MOST_AXES = 6
+
+
 def identity(x: Any, device: str, after: Any = None) -> Any:
     """Returns x on a device; if `after` is a tensor, only after that is computed."""
     awaited_tensors = [] if after is None else [after]
@@ -122,6 +126,19 @@ def reshape(x: Any, shape: Sequence[int], device: str) -> Any:
     )
 
 
+def _merge_axes(
+    shape: Sequence[int], unchanged: Sequence[bool]
+) -> list[tuple[int, int]]:
+    """Returns the ranges of axes that become one axis: neighbours that are unchanged."""
+    ranges: list[tuple[int, int]] = []
+    for axis in range(len(shape)):
+        if axis and unchanged[axis] and unchanged[axis - 1]:
+            ranges[-1] = (ranges[-1][0], axis + 1)
+        else:
+            ranges.append((axis, axis + 1))
+    return ranges
+
+
 def slice_of(
     x: Any,
     begin: Sequence[int],
@@ -129,6 +146,15 @@ def slice_of(
     device: str,
 ) -> Any:
     """Returns the slice of x that starts at the indices `begin` and has these sizes."""
+    if len(sizes) > _MOST_AXES:
+        merged = _merge_axes(x.shape, [a == b for a, b in zip(sizes, x.shape)])
+        y = slice_of(
+            reshape(x, [math.prod(x.shape[a:b]) for a, b in merged], device),
+            [begin[a] if b == a + 1 else 0 for a, b in merged],
+            [math.prod(sizes[a:b]) for a, b in merged],
+            device,
+        )
+        return reshape(y, sizes, device)
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.slice(x, begin, sizes)
@@ -153,6 +179,16 @@ def pad(
     device: str,
 ) -> Any:
     """Returns x padded with `fill`; pads[axis] is (elements before, elements after)."""
+    if len(pads) > _MOST_AXES:
+        merged = _merge_axes(x.shape, [not any(pair) for pair in pads])
+        y = pad(
+            reshape(x, [math.prod(x.shape[a:b]) for a, b in merged], device),
+            [pads[a] if b == a + 1 else (0, 0) for a, b in merged],
+            fill,
+            device,
+        )
+        shape = [a + size + b for size, (a, b) in zip(x.shape, pads)]
+        return reshape(y, shape, device)
     if not isinstance(x, SymbolicTensor):
         with tf.device(device):
             return tf.pad(x, pads, constant_values=constant(fill, x.dtype))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -91,15 +90,6 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "SquaredDifference": arithmetic.squared_difference,
     "Sub": arithmetic.subtract,
 }
-# Of two Python numbers, in loops' counters and conditions.
-_NUMBERS = {
-    "Add": operator.add,
-    "AddV2": operator.add,
-    "Less": operator.lt,
-    "LogicalAnd": lambda a, b: a and b,
-    "Mul": operator.mul,
-    "Sub": operator.sub,
-}
 
 
 @rule(*UNARY)
@@ -141,8 +131,6 @@ class Binary(Rule):
         x, y = operands(lowering, node)
         function = BINARY[node.kind]
         if not hasattr(x, "shape") and not hasattr(y, "shape"):
-            if node.kind in _NUMBERS:
-                return _NUMBERS[node.kind](x, y)
             x = lowering.tensor(node.inputs[0])
         names = [set(z.shape.names) for z in (x, y) if hasattr(z, "shape")]
         if len(names) == 2 and not (names[0] <= names[1] or names[1] <= names[0]):

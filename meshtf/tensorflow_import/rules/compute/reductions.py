@@ -23,10 +23,10 @@ from meshtf.ops.reductions.reduce import (
     reduce_sum,
 )
 from meshtf.ops.scans.cumulative import cumprod, cumsum
-from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.reshapes import known
+from meshtf.tensorflow_import.rules.layout.places import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 _REDUCE = {
@@ -88,9 +88,9 @@ class ArgMax(Reduce):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         (axis,) = _axes(node)
-        name = lowering.name(lowering.axes(node.inputs[0])[axis], node.kind)
         function = argmax if node.kind == "ArgMax" else argmin
-        index = function(lowering.tensor(node.inputs[0]), name)
+        source = node.inputs[0]
+        index = lowering.along(source, lowering.axes(source)[axis], function)
         return cast(index, node.outputs[0].dtype.name)
 
 
@@ -102,9 +102,10 @@ class Softmax(Rule):
         analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        name = lowering.name(lowering.axes(node.outputs[0])[-1], "softmax")
         function = softmax if node.kind == "Softmax" else log_softmax
-        return function(lowering.tensor(node.inputs[0]), name)
+        return lowering.along(
+            node.inputs[0], lowering.axes(node.outputs[0])[-1], function
+        )
 
 
 @rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
@@ -121,11 +122,15 @@ class CrossEntropy(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         logits, labels = node.inputs
         axes = lowering.axes(logits)
-        name = lowering.name(axes[-1], "cross entropy")
+        x, name = lowering.merged(lowering.tensor(logits), axes[-1], "classes")
         if node.kind.startswith("Sparse"):
-            axes = axes[:-1]
-        aligned_labels = lowering.aligned(labels, axes)
-        return [cross_entropy(lowering.tensor(logits), aligned_labels, name), None]
+            targets = lowering.aligned(labels, axes[:-1])
+            if not hasattr(targets, "shape"):
+                targets = lowering.tensor(labels)
+        else:
+            targets = lowering.full(labels, axes, logits)
+            targets, _ = lowering.merged(targets, axes[-1], name)
+        return [cross_entropy(x, targets, name), None]
 
 
 @rule("TopKV2")
@@ -139,12 +144,15 @@ class TopK(Rule):
             analysis.set(value, axes)
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        name = lowering.name(lowering.axes(node.inputs[0])[-1], "top_k")
+        axis = lowering.axes(node.inputs[0])[-1]
+        x, name = lowering.merged(lowering.tensor(node.inputs[0]), axis, "ranked")
         new = lowering.axes(node.outputs[0])[-1]
-        x = lowering.tensor(node.inputs[0])
         if not new:
             return [reduce_max(x, name), argmax(x, name)]
-        return top_k(x, name, lowering.shape_of(new))
+        if len(new) == 1:
+            return list(top_k(x, name, lowering.shape_of(new)))
+        results = top_k(x, name, f"largest:{node.outputs[0].shape[-1]}")
+        return [lowering.split(y, "largest", new) for y in results]
 
 
 @rule("InTopKV2")
@@ -158,8 +166,8 @@ class InTopK(Rule):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         scores, targets, _ = node.inputs
-        axes, x = lowering.axes(scores), lowering.tensor(scores)
-        name = lowering.name(axes[-1], "in_top_k")
+        axes = lowering.axes(scores)
+        x, name = lowering.merged(lowering.tensor(scores), axes[-1], "classes")
         target_score = gather(x, lowering.aligned(targets, axes[:-1]), name)
         above = reduce_sum(cast(greater(x, target_score), "int32"), name)
         return less(above, int(known(node, 2)))
@@ -175,8 +183,7 @@ class Cumulative(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         axis = lowering.axes(node.inputs[0])[int(known(node, 1))]
         exclusive, reverse = (node.attributes[k] for k in ("exclusive", "reverse"))
-        if not axis:
-            raise NoRule("a cumulative sum of one element")
-        name, x = lowering.name(axis, node.kind), lowering.tensor(node.inputs[0])
         function = cumsum if node.kind == "Cumsum" else cumprod
-        return function(x, name, exclusive, reverse)
+        return lowering.along(
+            node.inputs[0], axis, lambda x, name: function(x, name, exclusive, reverse)
+        )

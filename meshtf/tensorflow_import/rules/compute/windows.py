@@ -10,39 +10,44 @@ import tensorflow as tf
 from meshtf.graph import Tensor
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.einsum import einsum
-from meshtf.ops.reductions.broadcast import broadcast
-from meshtf.ops.reductions.reduce import reduce_sum
-from meshtf.ops.shapes.reshape import rename
+from meshtf.ops.shapes.reshape import flatten, rename, unflatten
 from meshtf.ops.windows.convolution import conv, conv_transpose
 from meshtf.ops.windows.pooling import avg_pool, max_pool
 from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
-from meshtf.tensorflow_import.dimensions.atoms import flat
+from meshtf.tensorflow_import.dimensions.atoms import Atom, Axis, flat
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
-# Axes of an image's rows and columns.
+# The axis of rows; columns follow.
 _SPACE = (1, 2)
+_POOLS = {
+    "AvgPool": avg_pool,
+    "AvgPool3D": avg_pool,
+    "MaxPool": max_pool,
+    "MaxPool3D": max_pool,
+}
+_TRANSPOSED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 
 
-@rule("AvgPool", "Conv2D", "Conv2DBackpropInput", "DepthwiseConv2dNative", "MaxPool")
-class Window(Rule):
-    """A window that slides over rows and columns."""
+@rule(*_POOLS, *_TRANSPOSED, "Conv2D", "Conv3D", "DepthwiseConv2dNative")
+class WindowRule(Rule):
+    """A window that slides over rows and columns, or over the three axes of a volume."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
-        if node.attributes.get("data_format", b"NHWC") != b"NHWC":
+        if node.attributes.get("data_format", b"NHWC") not in (b"NHWC", b"NDHWC"):
             raise NoRule("images whose channels come first")
         image, output = _image(node), node.outputs[0]
         x = analysis.of(image)
-        space = [analysis.resized(x[k], output.shape[k]) for k in _SPACE]
-        if node.kind.endswith("Pool"):
-            analysis.set(output, [x[0], *space, x[3]])
+        space = [analysis.resized(x[k], output.shape[k]) for k in range(1, len(x) - 1)]
+        if node.kind in _POOLS:
+            analysis.set(output, [x[0], *space, x[-1]])
             return
         kernel = analysis.of(node.inputs[1])
-        if node.kind == "Conv2DBackpropInput":
-            analysis.set(output, [x[0], *space, kernel[2]])
-            analysis.unify_all([x[3]], [kernel[3]])
+        if node.kind in _TRANSPOSED:
+            analysis.set(output, [x[0], *space, kernel[-2]])
+            analysis.unify_all([x[-1]], [kernel[-1]])
         elif node.kind == "DepthwiseConv2dNative":
             analysis.set(output, [x[0], *space, (*x[3], *kernel[3])])
             analysis.unify_all([x[3]], [kernel[2]])
@@ -52,35 +57,23 @@ class Window(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         image, output = _image(node), node.outputs[0]
         x, axes = lowering.tensor(image), lowering.axes(image)
-        result = lowering.axes(output)
-        names, added = [], []
-        for k in _SPACE:
-            name = f"one_{k}" if not axes[k] else lowering.name(axes[k], "a window")
+        space, names = range(1, len(axes) - 1), []
+        for k in space:
+            x, name = lowering.merged(x, axes[k], f"space_{k}")
             names.append(name)
-            if not axes[k]:
-                added.append(name)
-        x = _with_ones(x, added)
-        stride = {a: int(node.attributes["strides"][k]) for a, k in zip(names, _SPACE)}
-        padding = node.attributes["padding"].decode().lower()
-        if padding not in ("same", "valid"):
-            raise NoRule("explicit padding")
-        if node.kind.endswith("Pool"):
-            sizes = [node.attributes["ksize"][k] for k in _SPACE]
+        stride = {a: int(node.attributes["strides"][k]) for a, k in zip(names, space)}
+        padding = _padding(node, names)
+        if node.kind in _POOLS:
+            sizes = [node.attributes["ksize"][k] for k in space]
             window = "; ".join(f"{a}:{size}" for a, size in zip(names, sizes))
-            pool = max_pool if node.kind == "MaxPool" else avg_pool
-            y = pool(x, window, stride, padding)
+            y = _POOLS[node.kind](x, window, stride, padding)
         else:
             y = _convolve(lowering, node, x, names, stride, padding)
-        gone = [a for a, k in zip(names, _SPACE) if not result[k]]
-        if gone:
-            y = reduce_sum(y, gone)
-        pairs = {
-            a: lowering.name(result[k], "a window")
-            for a, k in zip(names, _SPACE)
-            if result[k]
-        }
-        pairs = {a: b for a, b in pairs.items() if a != b}
-        return rename(y, pairs) if pairs else y
+        # Two of them may swap their names.
+        y = rename(y, {a: f"moved_{k}" for a, k in zip(names, space)})
+        for k in space:
+            y = lowering.split(y, f"moved_{k}", lowering.axes(output)[k])
+        return y
 
 
 @rule("ResizeBilinear", "ResizeNearestNeighbor")
@@ -99,8 +92,7 @@ class Resize(Rule):
         if node.kind == "ResizeBilinear":
             x = cast(x, "float32")
         for k in _SPACE:
-            old = lowering.name(axes[k], "resize")
-            new = lowering.name(lowering.axes(output)[k], "resize")
+            x, old = lowering.merged(x, axes[k], "rows")
             matrix = _resize_matrix(node, source.shape[k], output.shape[k], source)
             weights = constant(
                 lowering.mesh,
@@ -108,31 +100,47 @@ class Resize(Rule):
                 f"resized:{output.shape[k]}; {old}:{source.shape[k]}",
             )
             names = ["resized" if name == old else name for name in x.shape.names]
-            x = rename(einsum([x, weights], names), "resized", new)
+            x = lowering.split(
+                einsum([x, weights], names), "resized", lowering.axes(output)[k]
+            )
         return x
 
 
 def _image(node: Node) -> Value:
     """Returns the images that a window slides over."""
-    return node.inputs[2 if node.kind == "Conv2DBackpropInput" else 0]
+    return node.inputs[2 if node.kind in _TRANSPOSED else 0]
+
+
+def _padding(node: Node, names: Sequence[str]) -> Any:
+    """Returns how an axis is padded: all in one way, or each with numbers of elements."""
+    padding = node.attributes["padding"].decode().lower()
+    if padding != "explicit":
+        return padding
+    numbers = node.attributes["explicit_paddings"]
+    return {
+        a: (int(numbers[2 * k]), int(numbers[2 * k + 1]))
+        for k, a in enumerate(names, start=1)
+    }
 
 
 def _convolution(analysis: Analysis, node: Node, space: Sequence[Any]) -> None:
     """The dimensions of a convolution, which may have groups of channels."""
     image, filters = node.inputs
     x, kernel = analysis.of(image), analysis.of(filters)
-    inner = filters.shape[2]
-    groups = image.shape[3] // inner
-    analysis.set(node.outputs[0], [x[0], *space, kernel[3]])
+    inner = filters.shape[-2]
+    groups = image.shape[-1] // inner
     if groups == 1:
-        analysis.unify_all([x[3]], [kernel[2]])
+        analysis.set(node.outputs[0], [x[0], *space, kernel[-1]])
+        analysis.unify_all([x[-1]], [kernel[-2]])
         return
-    factors = (*analysis.new(groups), *analysis.new(inner))
-    analysis.unify(factors, x[3])
-    if inner > 1:
-        analysis.unify(flat(factors)[1:], kernel[2])
-    outer = analysis.new(node.outputs[0].shape[3] // groups)
-    analysis.unify((*flat(factors)[:1], *outer), kernel[3])
+    channels = (*analysis.new(groups), *analysis.new(inner))
+    analysis.unify(channels, x[-1])
+    group, *rest = flat(channels)
+    if len(flat(channels)) > 1:
+        analysis.unify(rest, kernel[-2])
+    outer = analysis.new(node.outputs[0].shape[-1] // groups)
+    analysis.unify((group, *outer), kernel[-1])
+    analysis.set(node.outputs[0], [x[0], *space, analysis.of(filters)[-1]])
 
 
 def _convolve(
@@ -141,40 +149,93 @@ def _convolve(
     x: Tensor,
     names: Sequence[str],
     stride: dict[str, int],
-    padding: str,
+    padding: Any,
 ) -> Tensor:
     filters, image, output = node.inputs[1], _image(node), node.outputs[0]
-    channels = lowering.axes(image)[3]
-    result = lowering.axes(output)[3]
-    groups: list[str] = []
-    if node.kind == "Conv2DBackpropInput":
-        kernel = lowering.aligned(filters, [None, None, result, channels])
+    channels = lowering.axes(image)[-1]
+    result = lowering.axes(output)[-1]
+    free = [None] * len(names)
+    if node.kind in _TRANSPOSED:
+        kernel = lowering.aligned(filters, [*free, result, channels])
     elif node.kind == "DepthwiseConv2dNative":
-        kernel = lowering.aligned(filters, [None, None, channels, None])
-        groups = lowering.names(channels)
+        kernel = lowering.aligned(filters, [*free, channels, None])
+    elif image.shape[-1] == filters.shape[-2]:
+        kernel = lowering.aligned(filters, [*free, channels, result])
     else:
-        count = image.shape[3] // filters.shape[2]
-        grouped = count > 1
-        groups = lowering.names(channels[:1]) if grouped else []
-        inner = channels[1:] if grouped else channels
-        kernel = lowering.aligned(filters, [None, None, inner, result])
-    axes = lowering.axes(filters)
-    taps = [f"tap_{k}" if not axes[k] else lowering.names(axes[k])[0] for k in (0, 1)]
-    kernel = _with_ones(kernel, [a for a, k in zip(taps, (0, 1)) if not axes[k]])
-    window = dict(zip(names, taps))
-    if node.kind == "Conv2DBackpropInput":
-        sizes = {a: output.shape[k] for a, k in zip(names, _SPACE)}
+        return _convolve_groups(lowering, node, x, names, stride, padding)
+    kernel, window = _with_taps(lowering, node, kernel, names)
+    if node.kind in _TRANSPOSED:
+        sizes = {a: output.shape[k] for k, a in enumerate(names, start=1)}
         return conv_transpose(x, kernel, window, stride, padding, output_size=sizes)
-    dilation = {a: int(node.attributes["dilations"][k]) for a, k in zip(names, _SPACE)}
-    return conv(x, kernel, window, stride, padding, dilation, groups)
+    groups = lowering.names(channels) if node.kind == "DepthwiseConv2dNative" else []
+    return conv(x, kernel, window, stride, padding, _dilation(node, names), groups)
 
 
-def _with_ones(x: Tensor, names: Sequence[str]) -> Tensor:
-    """Returns a tensor with more dimensions, of size 1."""
-    if not names:
-        return x
-    ones = [f"{name}:1" for name in names]
-    return broadcast(x, "; ".join(ones + [f"{d.name}:{d.size}" for d in x.shape]))
+def _convolve_groups(
+    lowering: Lowering,
+    node: Node,
+    x: Tensor,
+    names: Sequence[str],
+    stride: dict[str, int],
+    padding: Any,
+) -> Tensor:
+    """Returns the convolution of groups of channels, each with filters of its own."""
+    (image, filters), output = node.inputs, node.outputs[0]
+    inner, outer = filters.shape[-2:]
+    count = image.shape[-1] // inner
+    channels = lowering.axes(image)[-1]
+    axes = lowering.axes(filters)
+    x = _in_groups(lowering, x, channels, count, "inner")
+    kernel = _in_groups(lowering, lowering.tensor(filters), axes[-1], count, "outer")
+    kernel, name = lowering.merged(kernel, axes[-2], "inner")
+    if name != "inner":
+        kernel = rename(kernel, name, "inner")
+    kernel, window = _with_taps(lowering, node, kernel, names)
+    y = conv(x, kernel, window, stride, padding, _dilation(node, names), "group")
+    axis = lowering.axes(output)[-1]
+    group, rest = _first(axis, count)
+    if group is None:
+        return lowering.split(
+            flatten(y, "group; outer", "channels_now"), "channels_now", axis
+        )
+    y = rename(y, "group", lowering.names([group])[0])
+    return lowering.split(y, "outer", rest)
+
+
+def _in_groups(
+    lowering: Lowering, x: Tensor, axis: Axis, count: int, inner: str
+) -> Tensor:
+    """Returns a tensor whose channels are two dimensions: "group", and those of a group."""
+    group, rest = _first(axis, count)
+    if group is None:
+        x, name = lowering.merged(x, axis, "channels_now")
+        return unflatten(x, name, f"group:{count}; {inner}:{x.shape[name] // count}")
+    x, name = lowering.merged(x, rest, inner)
+    return rename(x, {lowering.names([group])[0]: "group", name: inner})
+
+
+def _first(axis: Axis, size: int) -> tuple[Atom | None, Axis]:
+    """Returns the first atom of an axis, if it has a size, and the others."""
+    if axis and axis[0].size == size:
+        return axis[0], axis[1:]
+    return None, axis
+
+
+def _with_taps(
+    lowering: Lowering, node: Node, kernel: Tensor, names: Sequence[str]
+) -> tuple[Tensor, dict[str, str]]:
+    """Returns filters with a name for each axis of their windows, and these names."""
+    window = {}
+    for k, name in enumerate(names):
+        axis = lowering.axes(node.inputs[1])[k]
+        kernel, window[name] = lowering.merged(kernel, axis, f"tap_{k}")
+    return kernel, window
+
+
+def _dilation(node: Node, names: Sequence[str]) -> dict[str, int]:
+    return {
+        a: int(node.attributes["dilations"][k]) for k, a in enumerate(names, start=1)
+    }
 
 
 def _resize_matrix(node: Node, old: int, new: int, source: Value) -> tf.Tensor:

@@ -1,14 +1,59 @@
-"""Lists of tensors, which loops read and fill: tuples of named tensors."""
+"""Lists of tensors, which loops read and fill."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshtf.graph import Tensor
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import Rule, rule
+
+
+class TensorList:
+    """A list of tensors: one tensor, or its entries apart."""
+
+    def __init__(
+        self,
+        *,
+        entries: tuple[Tensor | None, ...] | None = None,
+        tensor: Tensor | None = None,
+        name: str = "",
+    ) -> None:
+        """Makes a list.
+
+        Args:
+            entries: Its tensors; None for those that are not set yet.
+            tensor: All entries along the dimension `name`.
+            name: That dimension.
+        """
+        self._entries = entries
+        self._tensor = tensor
+        self._name = name
+
+    def entries(self) -> tuple[Any, ...]:
+        """Returns the tensors apart."""
+        if self._entries is None:
+            self._entries = tuple(unstack(self._tensor, self._name))
+        return self._entries
+
+    def stacked(self, name: str) -> Tensor:
+        """Returns one tensor of all entries."""
+        if self._tensor is None:
+            return stack(self.entries(), name)
+        if name == self._name:
+            return self._tensor
+        return rename(self._tensor, self._name, name)
+
+    def at(self, index: Any) -> Tensor:
+        """Returns the entry at a number or a scalar tensor."""
+        if isinstance(index, int):
+            return self.entries()[index]
+        return gather(self.stacked("entries"), index, "entries")
 
 
 @rule("TensorListFromTensor")
@@ -21,8 +66,9 @@ class FromTensor(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         source = node.inputs[0]
         first, x = lowering.axes(source)[0], lowering.tensor(source)
-        items = unstack(x, lowering.name(first, "a list")) if first else (x,)
-        return [tuple(items)]
+        if not first:
+            return [TensorList(entries=(x,))]
+        return [TensorList(tensor=x, name=lowering.name(first, "a list"))]
 
 
 @rule("TensorListReserve")
@@ -33,7 +79,7 @@ class Reserve(Rule):
         """Nothing is known before the first item is set."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        return [(None,) * int(lowering.value(node.inputs[1]))]
+        return [TensorList(entries=(None,) * int(lowering.value(node.inputs[1])))]
 
 
 @rule("TensorListGetItem")
@@ -44,7 +90,7 @@ class GetItem(Rule):
         analysis.set(node.outputs[0], analysis.of(node.inputs[0])[1:])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        return lowering.value(node.inputs[0])[lowering.value(node.inputs[1])]
+        return lowering.value(node.inputs[0]).at(lowering.value(node.inputs[1]))
 
 
 @rule("TensorListSetItem")
@@ -63,9 +109,11 @@ class SetItem(Rule):
             analysis.set_list(node.outputs[0], [count, *axes])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        items = list(lowering.value(node.inputs[0]))
-        items[lowering.value(node.inputs[1])] = lowering.tensor(node.inputs[2])
-        return [tuple(items)]
+        source, index, item = node.inputs[:3]
+        entries = list(lowering.value(source).entries())
+        axes = lowering.axes(node.outputs[0])[1:]
+        entries[lowering.value(index)] = lowering.full(item, axes, item)
+        return [TensorList(entries=tuple(entries))]
 
 
 @rule("TensorListStack")
@@ -73,11 +121,11 @@ class Stack(Rule):
     """A tensor of the items."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
-        output = node.outputs[0]
-        count = analysis.new(output.shape[0])
-        analysis.set(output, [count, *analysis.of(node.inputs[0])[1:]])
+        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         items = lowering.value(node.inputs[0])
         new = lowering.axes(node.outputs[0])[0]
-        return stack(items, lowering.name(new, "a list")) if new else items[0]
+        if not new:
+            return items.entries()[0]
+        return items.stacked(lowering.name(new, "a list"))

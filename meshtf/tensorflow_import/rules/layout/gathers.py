@@ -6,10 +6,11 @@ from typing import Any
 
 from meshtf.ops.indexing.gather import gather, segment_sum
 from meshtf.ops.indexing.one_hot_and_range import one_hot
-from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.ops.shapes.reshape import rename
+from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.reshapes import known
+from meshtf.tensorflow_import.rules.layout.places import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
@@ -30,15 +31,26 @@ class Gather(Rule):
         table, ids, _ = node.inputs
         axes = lowering.axes(table)
         axis = int(known(node, 2)) % len(axes)
-        if node.attributes.get("batch_dims", 0):
-            raise NoRule("a gather with batch dimensions")
-        name = lowering.name(axes[axis], "a gather")
-        indices = len(lowering.axes(ids))
+        batches = node.attributes.get("batch_dims", 0)
         expected = lowering.axes(node.outputs[0])
-        index = lowering.aligned(ids, expected[axis : axis + indices])
+        count = len(lowering.axes(ids)) - batches
+        looked_up = expected[axis : axis + count]
+        index = lowering.aligned(ids, [*expected[:batches], *looked_up])
         if not hasattr(index, "shape"):
             index = lowering.tensor(ids)
-        return gather(lowering.tensor(table), index, name)
+        x = lowering.aligned(table, [*expected[:axis], None, *expected[axis + count :]])
+        if not hasattr(x, "shape"):
+            x = lowering.tensor(table)
+        x, name = lowering.merged(x, axes[axis], "rows")
+        # Only batch dimensions may be in both.
+        new = [
+            a
+            for a in lowering.names([a for axis in looked_up for a in axis])
+            if a in x.shape.names
+        ]
+        index = rename(index, {a: f"{a}_looked_up" for a in new}) if new else index
+        y = gather(x, index, name)
+        return rename(y, {f"{a}_looked_up": a for a in new}) if new else y
 
 
 @rule("OneHot")
@@ -54,13 +66,13 @@ class OneHot(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
         on, off = (float(known(node, k)) for k in (2, 3))
-        if (on, off) != (1.0, 0.0):
-            raise NoRule("one_hot of other values than 1 and 0")
-        new = lowering.axes(output)[node.attributes["axis"] % len(output.shape)]
-        if len(new) != 1:
-            raise NoRule("one_hot of one class")
-        ids = lowering.tensor(node.inputs[0])
-        return one_hot(ids, lowering.shape_of(new), output.dtype.name)
+        axis = node.attributes["axis"] % len(output.shape)
+        classes = lowering.axes(output)[axis]
+        name = lowering.single(classes, "classes_now")
+        ids, size = lowering.tensor(node.inputs[0]), output.shape[axis]
+        x = one_hot(ids, f"{name}:{size}", output.dtype.name)
+        x = lowering.split(x, name, classes)
+        return x if (on, off) == (1.0, 0.0) else x * (on - off) + off
 
 
 @rule("UnsortedSegmentSum")
@@ -78,7 +90,10 @@ class SegmentSum(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         data, ids, _ = node.inputs
         rows = lowering.axes(node.outputs[0])[0]
-        if len(rows) != 1:
-            raise NoRule("a sum of one segment")
         index = lowering.aligned(ids, lowering.axes(data))
-        return segment_sum(lowering.tensor(data), index, lowering.shape_of(rows))
+        if not hasattr(index, "shape"):
+            index = lowering.tensor(ids)
+        name = lowering.single(rows, "segments_now")
+        segments = f"{name}:{node.outputs[0].shape[0]}"
+        y = segment_sum(lowering.tensor(data), index, segments)
+        return lowering.split(y, name, rows)

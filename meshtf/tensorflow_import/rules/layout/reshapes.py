@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshtf.ops.indexing.gather import gather
+from meshtf.graph import Tensor
 from meshtf.ops.reductions.broadcast import broadcast
-from meshtf.ops.shapes.reshape import rename
+from meshtf.ops.shapes.reshape import flatten
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.variables.fill import full
 from meshtf.ops.windows.shift import roll
-from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
+from meshtf.tensorflow_import.dimensions.atoms import Axis, flat
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.rules.layout.places import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
 @rule("ExpandDims", "Reshape", "Squeeze")
 class Reshape(Rule):
-    """The same atoms in other groups."""
+    """The same atoms in other groups; some may be merged, and split in another way."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
         analysis.regroup(node.inputs[0], node.outputs[0])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        return lowering.value(node.inputs[0])
+        x = lowering.value(node.inputs[0])
+        old, new = (lowering.names_of(v) for v in (node.inputs[0], node.outputs[0]))
+        if old == new or not hasattr(x, "shape"):
+            return x
+        gone = [name for name in old if name not in new]
+        axis = [
+            atom
+            for atom in lowering.analysis.atoms_of(node.outputs[0])
+            if lowering.names([atom])[0] not in old
+        ]
+        return lowering.split(flatten(x, gone, "merged"), "merged", axis)
 
 
 @rule("Transpose")
@@ -149,14 +161,14 @@ class Reverse(Rule):
         analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
-        for axis in np.atleast_1d(known(node, 1)):
-            if axes[int(axis)]:
-                name = lowering.name(axes[int(axis)], "reverse")
-                backwards = np.arange(x.shape[name])[::-1].astype("int32")
-                ids = constant(lowering.mesh, backwards, "reversed")
-                x = rename(gather(x, ids, name), "reversed", name)
-        return x
+        return _moved(
+            lowering,
+            node,
+            np.atleast_1d(known(node, 1)),
+            lambda x, name, k: entries_at(
+                lowering, x, name, np.arange(x.shape[name])[::-1]
+            ),
+        )
 
 
 @rule("Roll")
@@ -164,21 +176,57 @@ class Roll(Reverse):
     """Elements shifted, those from the end to the front."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
-        shifts, where = (np.atleast_1d(known(node, k)) for k in (1, 2))
-        for by, axis in zip(shifts, where):
-            if axes[int(axis)]:
-                x = roll(x, lowering.name(axes[int(axis)], "roll"), int(by))
-        return x
+        shifts, axes = (np.atleast_1d(known(node, k)) for k in (1, 2))
+        return _moved(
+            lowering, node, axes, lambda x, name, k: roll(x, name, int(shifts[k]))
+        )
 
 
-def known(node: Node, k: int) -> np.ndarray:
-    """Returns an operand that must be known before the function runs.
+def _moved(
+    lowering: Lowering, node: Node, axes: Sequence[int], function: Callable[..., Tensor]
+) -> Tensor:
+    """Returns an operand with the elements of some axes moved."""
+    x = lowering.tensor(node.inputs[0])
+    for k, axis in enumerate(axes):
+        atoms = lowering.axes(node.inputs[0])[int(axis)]
+        if atoms:
+            x, name = lowering.merged(x, atoms, "moved")
+            x = lowering.split(function(x, name, k), name, atoms)
+    return x
 
-    Raises:
-        NoRule: It is computed from the arguments.
-    """
-    value = node.inputs[k].constant
-    if value is None:
-        raise NoRule(f"an operand of {node.kind} that is computed")
-    return value
+
+@rule("DepthToSpace", "SpaceToDepth")
+class DepthToSpace(Reshape):
+    """Blocks of pixels as channels, or the other way round: other groups of the same atoms."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        if node.attributes["data_format"] != b"NHWC":
+            raise NoRule("images whose channels come first")
+        image = node.inputs[0]
+        size = node.attributes["block_size"]
+        batch, rows, columns, channels = analysis.of(image)
+        if node.kind == "DepthToSpace":
+            _factor(analysis, channels, size, size, image.shape[3] // size**2)
+            channels = flat(channels)
+            outer, inner, *rest = channels
+            if (outer.size, inner.size) != (size, size):
+                raise NoRule("channels that are factored in another way")
+            axes = [batch, (*rows, outer), (*columns, inner), tuple(rest)]
+        else:
+            cells = []
+            for axis, count in ((rows, image.shape[1]), (columns, image.shape[2])):
+                _factor(analysis, axis, count // size, size)
+                if flat(axis)[-1].size != size:
+                    raise NoRule("rows that are factored in another way")
+                cells.append(flat(axis))
+            (*rows, outer), (*columns, inner) = cells
+            axes = [batch, tuple(rows), tuple(columns), (outer, inner, *channels)]
+        analysis.set(node.outputs[0], axes)
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        return lowering.value(node.inputs[0])
+
+
+def _factor(analysis: Analysis, axis: Axis, *sizes: int) -> None:
+    """Splits the atoms of an axis into some sizes, where they fit."""
+    analysis.unify([a for size in sizes for a in analysis.new(size)], axis)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from meshtf.graph import Tensor
 from meshtf.ops.reductions.broadcast import broadcast
-from meshtf.ops.reductions.reduce import reduce_sum
+from meshtf.ops.reductions.reduce import reduce_any, reduce_sum
 from meshtf.ops.shapes.reshape import flatten, rename
 from meshtf.ops.shapes.slice import concat, pad
 from meshtf.ops.shapes.slice import slice as slice_dimension
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
-from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
+from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
+from meshtf.tensorflow_import.dimensions.atoms import Axis, flat
 from meshtf.tensorflow_import.graph.program import Node, Value
-from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.reshapes import known
+from meshtf.tensorflow_import.lowering import Lowering, shape_text
+from meshtf.tensorflow_import.rules.layout.places import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
@@ -25,6 +28,7 @@ class _Section(NamedTuple):
     axis: int | None
     begin: int
     size: int
+    step: int
     drops: bool  # the axis is not in the result
 
 
@@ -38,19 +42,19 @@ class Slice(Rule):
             if section.axis is None:
                 result.append(())
             elif not section.drops:
-                result.append(_section_of(analysis, axes[section.axis], section.size))
+                result.append(_section_of(analysis, axes[section.axis], section))
         analysis.set(node.outputs[0], result)
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         source = node.inputs[0]
         x, axes, results = lowering.tensor(source), lowering.axes(source), []
         for section in _sections(node):
+            names: list[str] = []
             if section.axis is not None:
-                x = _slice(lowering, x, axes[section.axis], section, source)
-                if not section.drops:
-                    results.append(axes[section.axis])
-            else:
-                results.append(())
+                axis = axes[section.axis]
+                x, names = _slice(lowering, x, axis, section, source)
+            if not section.drops:
+                results.append(names)
         return _renamed(lowering, x, results, node.outputs[0])
 
 
@@ -66,19 +70,23 @@ class Pad(Rule):
         )
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        if node.kind == "MirrorPad":
-            raise NoRule("MirrorPad")
-        source, value = node.inputs[0], 0.0
-        if node.kind == "PadV2":
-            value = float(known(node, 2))
-        x, axes = lowering.tensor(source), lowering.axes(source)
+        source = node.inputs[0]
+        value = float(known(node, 2)) if node.kind == "PadV2" else 0.0
+        x, results = lowering.tensor(source), []
         for k, (before, after) in enumerate(known(node, 1)):
-            if before or after:
-                if not axes[k]:
-                    raise NoRule("padding of a dimension of size 1")
-                name = lowering.name(axes[k], "padding")
+            axis = lowering.axes(source)[k]
+            if not before and not after:
+                results.append(lowering.names(axis))
+                continue
+            x, name = lowering.merged(x, axis, f"padded_{k}")
+            if node.kind == "MirrorPad":
+                mode = node.attributes["mode"].decode().lower()
+                places = np.pad(np.arange(x.shape[name]), (before, after), mode)
+                x = entries_at(lowering, x, name, places)
+            else:
                 x = pad(x, name, int(before), int(after), value)
-        return _renamed(lowering, x, axes, node.outputs[0])
+            results.append([name])
+        return _renamed(lowering, x, results, node.outputs[0])
 
 
 @rule("ConcatV2")
@@ -106,7 +114,8 @@ class Concat(Rule):
         *values, _ = node.inputs
         axis = Concat.axis(node)
         axes: list[Any] = list(lowering.axes(node.outputs[0]))
-        joined = lowering.names(axes[axis])
+        outer_axis = axes[axis]
+        joined = lowering.names(outer_axis)
         axes[axis] = None
         tensors = [lowering.aligned(v, axes) for v in values]
         tensors = [
@@ -118,15 +127,13 @@ class Concat(Rule):
             p == sections[0] for p in sections
         ):
             return stack(tensors, joined[0])
-        if len(joined) != 1:
-            raise NoRule("a concatenation into a merged dimension")
-        (name,) = joined
+        name = joined[0] if len(joined) == 1 else "joined"
         other = [a for axis in axes if axis is not None for a in axis]
         tensors = [
             Concat._section(lowering, x, section, name, other)
             for x, section in zip(tensors, sections)
         ]
-        return concat(tensors, name)
+        return lowering.split(concat(tensors, name), name, flat(outer_axis))
 
     @staticmethod
     def axis(node: Node) -> int:
@@ -141,9 +148,9 @@ class Concat(Rule):
         missing = [a for a in other if lowering.names([a])[0] not in x.shape.names]
         if missing:
             sizes = lowering.shape_of(missing)
-            x = broadcast(x, f"{sizes}; {_shape_text(x)}")
+            x = broadcast(x, f"{sizes}; {shape_text(x)}")
         if not names:
-            return broadcast(x, f"{new}:1; {_shape_text(x)}")
+            return broadcast(x, f"{new}:1; {shape_text(x)}")
         if len(names) > 1:
             return flatten(x, names, new)
         return x if names[0] == new else rename(x, names[0], new)
@@ -183,10 +190,13 @@ class Split(Rule):
             and x.shape[names[0]] == len(sizes)
         ):
             return list(unstack(x, names[0]))
-        name, begin, results = lowering.name(axes[axis], "split"), 0, []
+        x, name = lowering.merged(x, axes[axis], "split")
+        kept = [lowering.names(a) for a in axes]
+        kept[axis] = [name]
+        begin, results = 0, []
         for value, size in zip(node.outputs, sizes):
             section = slice_dimension(x, name, begin, size)
-            results.append(_renamed(lowering, section, axes, value))
+            results.append(_renamed(lowering, section, kept, value))
             begin += size
         return results
 
@@ -204,7 +214,8 @@ def _sections(node: Node) -> list[_Section]:
     if node.kind == "Slice":
         begins, sizes = known(node, 1), node.outputs[0].shape
         return [
-            _Section(k, int(b), s, False) for k, (b, s) in enumerate(zip(begins, sizes))
+            _Section(k, int(b), s, 1, False)
+            for k, (b, s) in enumerate(zip(begins, sizes))
         ]
     begins, ends, strides = (known(node, k) for k in (1, 2, 3))
 
@@ -217,69 +228,83 @@ def _sections(node: Node) -> list[_Section]:
     for k in range(len(begins)):
         if is_set("ellipsis", k):
             for _ in range(len(shape) - count):
-                sections.append(_Section(axis, 0, shape[axis], False))
+                sections.append(_Section(axis, 0, shape[axis], 1, False))
                 axis += 1
             continue
         if is_set("new_axis", k):
-            sections.append(_Section(None, 0, 1, False))
+            sections.append(_Section(None, 0, 1, 1, False))
             continue
-        size, drops = shape[axis], is_set("shrink_axis", k)
-        if int(strides[k]) != 1:
-            raise NoRule("a slice with a stride")
-        begin, end, _ = slice(
-            None if is_set("begin", k) else int(begins[k]),
-            None if is_set("end", k) else int(ends[k]),
-        ).indices(size)
+        drops = is_set("shrink_axis", k)
+        taken = range(shape[axis])[
+            slice(
+                None if is_set("begin", k) else int(begins[k]),
+                None if is_set("end", k) else int(ends[k]),
+                int(strides[k]),
+            )
+        ]
         if drops:
-            begin = int(begins[k]) % size
-            end = begin + 1
-        sections.append(_Section(axis, begin, max(end - begin, 0), drops))
+            taken = range(int(begins[k]) % shape[axis], shape[axis])[:1]
+        sections.append(_Section(axis, taken.start, len(taken), taken.step, drops))
         axis += 1
-    sections += [_Section(k, 0, shape[k], False) for k in range(axis, len(shape))]
+    sections += [_Section(k, 0, shape[k], 1, False) for k in range(axis, len(shape))]
     return sections
 
 
-def _section_of(analysis: Analysis, axis: Axis, size: int) -> Axis:
-    """Returns the axis of a slice: the inner factor, if it is as large."""
-    atoms = flat(axis)
-    if len(atoms) == 2 and atoms[1].size == size:
+def _section_of(analysis: Analysis, axis: Axis, section: _Section) -> Axis:
+    """Returns the axis of a slice: a factor of the old one, if it has one of this size."""
+    size, step, atoms = section.size, section.step, flat(axis)
+    if step > 1 and step * size == axis_size(axis):
+        analysis.unify((*analysis.new(size), *analysis.new(step)), axis)
+        atoms = flat(axis)
+        if atoms[-1].size == step:
+            return tuple(atoms[:-1])
+    if step == 1 and len(atoms) == 2 and atoms[1].size == size:
         return (atoms[1],)
-    return analysis.resized(axis, size)
+    return analysis.resized(axis, size) if step == 1 else analysis.new(size, axis)
 
 
 def _slice(
     lowering: Lowering, x: Tensor, axis: Axis, section: _Section, source: Value
-) -> Tensor:
-    if section.size == source.shape[section.axis]:
-        return x
-    atoms = flat(axis)
-    if (
-        len(atoms) == 2
-        and atoms[1].size == section.size
-        and section.begin % section.size == 0
-    ):
-        (outer,) = lowering.names(atoms[:1])
-        return _row(x, outer, section.begin // section.size)
-    name = lowering.name(axis, "a slice")
-    if section.size == 1:
-        return _row(x, name, section.begin)
-    return slice_dimension(x, name, section.begin, section.size)
+) -> tuple[Tensor, list[str]]:
+    """Returns a tensor with a part of an axis, and the names that the part has now."""
+    _, begin, size, step, _ = section
+    total, names = source.shape[section.axis], lowering.names(axis)
+    if size == total and step == 1:
+        return x, names
+    if size == 1:
+        x, name = lowering.merged(x, axis, f"cut_{section.axis}")
+        return _row(x, name, begin), []
+    if step == 1 and len(axis) == 2 and axis[1].size == size and begin % size == 0:
+        return _row(x, names[0], begin // size), names[1:]
+    if step > 1 and step * size == total and axis[-1].size == step:
+        return _row(x, names[-1], begin), names[:-1]
+    x, name = lowering.merged(x, axis, f"cut_{section.axis}")
+    if step == 1:
+        return slice_dimension(x, name, begin, size), [name]
+    places = begin + step * np.arange(size)
+    return entries_at(lowering, x, name, places), [name]
 
 
 def _row(x: Tensor, name: str, index: int) -> Tensor:
     """Returns one entry of a dimension, without it."""
-    return reduce_sum(slice_dimension(x, name, index, 1), name)
+    row = slice_dimension(x, name, index, 1)
+    return reduce_any(row, name) if x.dtype == "bool" else reduce_sum(row, name)
 
 
-def _renamed(lowering: Lowering, x: Tensor, axes: Axes, output: Value) -> Tensor:
-    """Returns a part whose axes were `axes` with the names of the output's."""
+def _renamed(
+    lowering: Lowering, x: Tensor, names: Sequence[Sequence[str]], output: Value
+) -> Tensor:
+    """Returns a tensor whose axes have some names with those of an output."""
     pairs: dict[str, str] = {}
-    for old, new in zip(axes, lowering.axes(output)):
-        names, expected = lowering.names(old), lowering.names(new)
-        if len(names) == len(expected):
-            pairs |= {a: b for a, b in zip(names, expected) if a != b}
-    return rename(x, pairs) if pairs else x
-
-
-def _shape_text(x: Tensor) -> str:
-    return "; ".join(f"{d.name}:{d.size}" for d in x.shape)
+    joined: list[tuple[str, Axis]] = []
+    for k, (old, axis) in enumerate(zip(names, lowering.axes(output))):
+        expected = lowering.names(axis)
+        if len(old) == len(expected):
+            pairs |= {a: b for a, b in zip(old, expected) if a != b}
+        elif old:
+            pairs[old[0]] = f"joined_{k}"
+            joined.append((f"joined_{k}", axis))
+    x = rename(x, pairs) if pairs else x
+    for name, axis in joined:
+        x = lowering.split(x, name, axis)
+    return x

@@ -1,0 +1,31 @@
+"""Operands that must be known before the function runs, and entries at known places."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshtf.graph import Tensor
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.shapes.reshape import rename
+from meshtf.runtime.storage.asarray import constant
+from meshtf.tensorflow_import.dimensions.analysis import NoRule
+from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.lowering import Lowering
+
+
+def known(node: Node, k: int) -> np.ndarray:
+    """Returns an operand that must be known before the function runs.
+
+    Raises:
+        NoRule: It is computed from the arguments.
+    """
+    value = node.inputs[k].constant
+    if value is None:
+        raise NoRule(f"an operand of {node.kind} that is computed")
+    return value
+
+
+def entries_at(lowering: Lowering, x: Tensor, name: str, places: np.ndarray) -> Tensor:
+    """Returns the entries of a dimension at known places."""
+    ids = constant(lowering.mesh, np.asarray(places, "int32"), "places")
+    return rename(gather(x, ids, name), "places", name)
