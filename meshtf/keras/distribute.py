@@ -13,6 +13,8 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
+from meshtf.keras.step import TracedStep, signature_of, variables_of
+from meshtf.keras.variables import state_of, tracing
 from meshtf.keras.without_running import (
     compile_step_for,
     explain_step,
@@ -22,8 +24,6 @@ from meshtf.keras.without_running import (
     table_of_step,
 )
 from meshtf.layout_search import SearchResult
-from meshtf.keras.step import TracedStep, signature_of, variables_of
-from meshtf.keras.variables import state_of, tracing
 from meshtf.mesh import Mesh
 from meshtf.tensorflow_import.dimensions.table import DimensionTable
 from meshtf.tensorflow_import.named_program import NamedProgram
@@ -150,7 +150,9 @@ class DistributedModel:
     def _program(self, batch: Any, method: str) -> NamedProgram:
         """Returns the program of a step for a batch or its specs."""
         if method == "train_step" and getattr(self.model, "optimizer", None) is None:
-            raise ArgumentError("compile the model: without an optimizer it trains nothing")
+            raise ArgumentError(
+                "compile the model: without an optimizer it trains nothing"
+            )
         if not self.model.built:
             raise ArgumentError(
                 f"build {type(self.model).__name__} first: call it on a batch, so that its "

@@ -140,7 +140,9 @@ def _of_table(
         role = "buckets"
     elif "segment" in words:
         role = "segment"
-    elif "position" in f"{leaf} {layer.name} {_kinds(layer)}".replace("tokenandposition", ""):
+    elif "position" in f"{leaf} {layer.name} {_kinds(layer)}".replace(
+        "tokenandposition", ""
+    ):
         role, trust = "position", WEAK
     axes: list[list[Hint]] = [[(trust, role)], [(TABLE, "d_model")]]
     return axes[::-1] if leaf.startswith("reverse") else axes
@@ -175,9 +177,7 @@ def _is_of_experts(variable: Any, count: int) -> bool:
     return len(variable.shape) == 3 and variable.shape[0] == count
 
 
-def _of_attention(
-    layer: Any, name: str, leaf: str, shape: tuple[int, ...]
-) -> _Names:
+def _of_attention(layer: Any, name: str, leaf: str, shape: tuple[int, ...]) -> _Names:
     """Returns the axes of a projection of attention; none, if it is something else."""
     name, rank = name.lower(), len(shape)
     merged = rank == 2 and shape[1] == 3 * shape[0]
@@ -190,7 +190,11 @@ def _of_attention(
             return ["d_model"] if rank == 1 else []
         return {1: [_HEADS], 2: ["heads", "d_head"]}.get(rank, [])
     if rank == 2:
-        return ["d_model", f"qkv*{_HEADS}" if merged else _HEADS] if inwards else [_HEADS, "d_model"]
+        return (
+            ["d_model", f"qkv*{_HEADS}" if merged else _HEADS]
+            if inwards
+            else [_HEADS, "d_model"]
+        )
     made = _made_axes(layer, rank)
     if rank == 3 and len(made) == (2 if inwards else 1):
         axes = iter(["heads", "d_head"])
@@ -205,7 +209,9 @@ def _made_axes(layer: Any, rank: int) -> set[int]:
         return {rank - 1}
     inputs, output = equation.split("->")
     x, kernel = inputs.split(",")
-    return {k for k, letter in enumerate(kernel) if letter in output and letter not in x}
+    return {
+        k for k, letter in enumerate(kernel) if letter in output and letter not in x
+    }
 
 
 def _last_layer(model: Any) -> Any:

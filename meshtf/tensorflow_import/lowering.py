@@ -139,6 +139,7 @@ class Lowering:
         if value.kind == "variable":
             return self._variables[id(value.variable)]
         return self.tensor(value)
+
     def set_constant(self, value: Value, array: Any) -> None:
         """Says what a value is: numbers that are known."""
         self._tensors[id(value)] = self._constant(value, array)

@@ -67,9 +67,7 @@ class NamedProgram:
         names = name_dimensions(self.analysis)
         self.names = {atom: renames.get(name, name) for atom, name in names.items()}
         clashes = clashing_names(self.analysis, self.names) if renames else ()
-        check_renames(
-            renames, set(names.values()), set(self.names.values()), clashes
-        )
+        check_renames(renames, set(names.values()), set(self.names.values()), clashes)
 
     def shape_of(self, value: Value) -> str:
         """Returns the named shape of a value, such as "batch:8; length:16"."""

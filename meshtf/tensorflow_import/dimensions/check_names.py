@@ -35,7 +35,9 @@ def check_renames(
                 )
             )
     for name in clashes:
-        sources = [old_name for old_name, new_name in renames.items() if new_name == name]
+        sources = [
+            old_name for old_name, new_name in renames.items() if new_name == name
+        ]
         if sources:
             raise ArgumentError(
                 explain_error(

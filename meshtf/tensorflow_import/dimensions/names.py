@@ -190,6 +190,4 @@ def _stems(analysis: Analysis, atoms: list[Atom]) -> dict[Atom, str]:
 
 def _best_hint(atom: Atom) -> tuple[int, str]:
     """Returns the most trusted hint; of several, the most frequent one."""
-    return min(
-        atom.hints, key=lambda hint: (hint[0], -atom.hints[hint], hint[1])
-    )
+    return min(atom.hints, key=lambda hint: (hint[0], -atom.hints[hint], hint[1]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from meshtf.tensorflow_import.rules import replicated
 from meshtf.tensorflow_import.rules.compute import (
     elementwise,
-    gradients,
     fourier,
+    gradients,
     products,
     random,
     reductions,

@@ -18,7 +18,6 @@ import tensorflow as tf
 from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.placed.program.symbolic_tensor import SymbolicTensor
 
-
 # TensorFlow slices and pads tensors of few axes only.
 _MOST_AXES = 6
 
