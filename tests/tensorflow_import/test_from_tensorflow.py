@@ -94,6 +94,11 @@ def test_plans_and_search_take_the_function(program):
     assert "batch:" in str(result)
 
 
+def test_the_table_of_dimensions(program):
+    assert program.dimensions["features_inner"].sharded == "model"
+    assert "x" in str(program.dimensions)
+
+
 def test_another_mesh_has_the_values_of_the_first(program):
     other = program.on_mesh(mtf.Mesh("data:2", "batch:data"))
     np.testing.assert_allclose(
