@@ -67,7 +67,7 @@ def hints_of_variables(model: Any) -> dict[int, list[list[Hint]]]:
 
 
 def _layers(layer: Any, above: tuple[Any, ...], seen: set[int]) -> Iterator[Any]:
-    """Yields the layers of a model, the inner ones first, each with those around it."""
+    """Yields the layers of a model, the inner ones first, each with its outer ones."""
     seen.add(id(layer))
     for inner in _inner_layers(list(vars(layer).values())):
         if id(inner) not in seen:
@@ -102,16 +102,16 @@ def _of_variable(
         axes = _of_attention(layer, name, leaf, shape)
         if axes:
             return _named(axes, ROLE)
-    around = above[-1].weights if above and "moe" in _kinds(above[-1]) else ()
+    sibling_weights = above[-1].weights if above and "moe" in _kinds(above[-1]) else ()
     words = " ".join([_kinds(layer), name, leaf, *(_kinds(x) for x in above[-1:])])
     if rank >= 3 and ("expert" in words or "moe" in words):
         return [[(ROLE, "experts")], *([] for _ in shape[1:])]
-    if leaf == "kernel" and any(_is_of_experts(v, shape[-1]) for v in around):
+    if leaf == "kernel" and any(_is_of_experts(v, shape[-1]) for v in sibling_weights):
         return [*([] for _ in shape[1:]), [(ROLE, "experts")]]
     if leaf == "kernel":
-        made = _made_axes(layer, rank)
+        new_axes = _made_axes(layer, rank)
         return [
-            [(LAYER, name)] if k in made else [(LAST, f"{name}_input")]
+            [(LAYER, name)] if k in new_axes else [(LAST, f"{name}_input")]
             for k in range(rank)
         ]
     if rank == 1 and leaf == "bias":
@@ -195,10 +195,12 @@ def _of_attention(layer: Any, name: str, leaf: str, shape: tuple[int, ...]) -> _
             if inwards
             else [_HEADS, "d_model"]
         )
-    made = _made_axes(layer, rank)
-    if rank == 3 and len(made) == (2 if inwards else 1):
+    new_axes = _made_axes(layer, rank)
+    if rank == 3 and len(new_axes) == (2 if inwards else 1):
         axes = iter(["heads", "d_head"])
-        return ["d_model" if (k in made) != inwards else next(axes) for k in range(3)]
+        return [
+            "d_model" if (k in new_axes) != inwards else next(axes) for k in range(3)
+        ]
     return []
 
 

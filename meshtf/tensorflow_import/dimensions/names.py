@@ -37,7 +37,9 @@ class _Naming:
     def __init__(self, analysis: Analysis) -> None:
         self.names: dict[Atom, str] = {}
         self._analysis = analysis
-        self._queries, self._keys = hint_structure(analysis)
+        queries, keys = hint_structure(analysis)
+        self._queries = queries
+        self._keys = keys
         atoms = analysis.all_atoms()
         self._foes = _foes(analysis)
         self._users: dict[str, list[Atom]] = collections.defaultdict(list)
@@ -51,7 +53,7 @@ class _Naming:
         """Returns a key of atoms for sorting: those that come first get shorter names."""
         weights = _weights(self._analysis)
         ranks = {}
-        for place, atom in enumerate(atoms):
+        for index, atom in enumerate(atoms):
             stem = stems.get(atom)
             rivals = sum(
                 weights[other]
@@ -60,7 +62,7 @@ class _Naming:
             )
             known = any(trust == KNOWN for trust, _ in atom.hints)
             share = weights[atom] / (weights[atom] + rivals or 1)
-            ranks[atom] = (not known, -share, place)
+            ranks[atom] = (not known, -share, index)
         return ranks.__getitem__
 
     def _name(self, atom: Atom, stem: str) -> str:
@@ -91,8 +93,8 @@ def clashing_names(analysis: Analysis, names: Mapping[Atom, str]) -> set[str]:
     """Returns names that two dimensions of one operation have."""
     return {
         names[atom]
-        for atom, others in _foes(analysis).items()
-        for other in others
+        for atom, neighbours in _foes(analysis).items()
+        for other in neighbours
         if other is not atom
         and names[other] == names[atom]
         and (atom.is_foe_of(other) or root(other) is not root(atom))
@@ -130,8 +132,8 @@ def _joined(analysis: Analysis, node: Node) -> set[Atom]:
     """Returns the dimensions along which operands are concatenated: they may have one name."""
     if node.kind != "ConcatV2" or id(node) in analysis.replicated:
         return set()
-    *values, place = node.inputs
-    axis = int(place.constant)
+    *values, axis_value = node.inputs
+    axis = int(axis_value.constant)
     axes = [analysis.of(v)[axis] for v in (*values, *node.outputs)]
     return {atom for atoms in axes if len(atoms) == 1 for atom in atoms}
 
@@ -178,9 +180,9 @@ def _stems(analysis: Analysis, atoms: list[Atom]) -> dict[Atom, str]:
             source = atom.copy_of or atom.relative
             if source is None or stems.get(atom, "length") != "length":
                 continue
-            first, *more = flat([source])
+            first, *rest = flat([source])
             stem = stems.get(first, "")
-            if stem and not more and (atom not in stems or stem.endswith("length")):
+            if stem and not rest and (atom not in stems or stem.endswith("length")):
                 stems[atom] = stem
     for atom in atoms:
         if atom.hints:

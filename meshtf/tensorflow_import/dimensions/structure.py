@@ -29,7 +29,7 @@ class _Product:
     """
 
     is_layer: bool  # one operand is a variable
-    made: frozenset[Atom]  # of the result and the variable
+    outputs: frozenset[Atom]  # of the result and the variable
     summed: frozenset[Atom]
     shared: frozenset[Atom]
     first: frozenset[Atom]
@@ -42,22 +42,22 @@ def hint_structure(analysis: Analysis) -> tuple[set[Atom], set[Atom]]:
     Returns the atoms that are positions of queries, and those of keys and values.
     """
     products = list(_products(analysis))
-    made = {atom for p in products for atom in p.made}
-    positions = _hint_attention([p for p in products if not p.is_layer], made)
+    outputs = {atom for p in products for atom in p.outputs}
+    positions = _hint_attention([p for p in products if not p.is_layer], outputs)
     _hint_feed_forward([p for p in products if p.is_layer], analysis)
     _hint_images(analysis)
     return positions
 
 
 def _hint_attention(
-    products: list[_Product], made: set[Atom]
+    products: list[_Product], outputs: set[Atom]
 ) -> tuple[set[Atom], set[Atom]]:
     """Scores are a product whose result's axis is summed over in a later one, beside the
     same heads: that axis is the keys' positions.
 
     Args:
         products: Those of no variable.
-        made: What layers make: heads are among them.
+        outputs: What layers make: heads are among them.
     """
     keys: set[Atom] = set()
     positions: set[Atom] = set()
@@ -79,7 +79,7 @@ def _hint_attention(
             _hint(values.summed, "length")
             _hint(scores.summed, "d_head")
             _hint(head - queries, "d_head")
-            _hint(scores.shared & made, "heads")
+            _hint(scores.shared & outputs, "heads")
             break
     return positions, keys
 
@@ -88,9 +88,9 @@ def _hint_feed_forward(products: list[_Product], analysis: Analysis) -> None:
     """What layers make of d_model, and make d_model of, is d_ff."""
     hinted = {a: _names(a, ROLE) | _names(a, TABLE) for a in analysis.all_atoms()}
     models = {a for a, names in hinted.items() if "d_model" in names}
-    made = {a for p in products if p.summed & models for a in p.made}
-    used = {a for p in products if p.made & models for a in p.summed}
-    for atom in (made & used) - models:
+    outputs = {a for p in products if p.summed & models for a in p.outputs}
+    used = {a for p in products if p.outputs & models for a in p.summed}
+    for atom in (outputs & used) - models:
         if not _names(atom, ROLE) and "d_head" not in _names(atom, STRUCTURE):
             if "heads" not in _names(atom, STRUCTURE):
                 atom.hint(STRUCTURE, "d_ff")
@@ -129,7 +129,7 @@ def _products(analysis: Analysis) -> Iterator[_Product]:
         activations = b if is_weight[0] else a
         yield _Product(
             is_layer=any(is_weight),
-            made=c - activations if any(is_weight) else frozenset(),
+            outputs=c - activations if any(is_weight) else frozenset(),
             summed=summed or (a & b) - c,
             shared=shared,
             first=_atoms({k: result[k] for k in result if k not in second}),

@@ -35,16 +35,16 @@ class Dimension:
     inputs: tuple[str, ...]
 
     @property
-    def places(self) -> str:
+    def locations(self) -> str:
         """Where it is, shortened: numbers of layers are "*"."""
         patterns = collections.Counter(
             re.sub(r"(?<=_)\d+(?=/|_|$)", "*", path) for path in self.variables
         )
         texts = [f"{p} ({n})" if n > 1 else p for p, n in patterns.most_common()]
         rest = len(texts) - _SHOWN
-        more = [f"{rest} more"] if rest > 0 else []
+        rest_text = [f"{rest} more"] if rest > 0 else []
         inputs = [f"inputs {', '.join(self.inputs)}"] if self.inputs else []
-        return "; ".join([*inputs, *texts[:_SHOWN], *more])
+        return "; ".join([*inputs, *texts[:_SHOWN], *rest_text])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class DimensionTable:
     def __str__(self) -> str:
         cells = [("name", "size", "sharded by", "where")]
         cells += [
-            (r.name, _sizes_text(r.sizes), r.sharded or "-", r.places)
+            (r.name, _sizes_text(r.sizes), r.sharded or "-", r.locations)
             for r in self.rows
         ]
         widths = [max(len(row[k]) for row in cells) for k in range(3)]
@@ -120,7 +120,7 @@ def dimension_table(
         mesh: The mesh, whose layout says what is sharded.
         input_names: What arguments are called.
     """
-    places: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     inputs: dict[str, list[str]] = {}
     for k, value in enumerate(named.program.inputs):
         label = input_names[k] if k < len(input_names) else ""
@@ -128,7 +128,7 @@ def dimension_table(
             inputs.setdefault(name, []).append(label or value.path)
     for value in named.program.on_entry.values():
         if named.analysis.has_hints(value):
-            _add_variable(named, value, places)
+            _add_variable(named, value, paths)
     sizes: dict[str, set[int]] = collections.defaultdict(set)
     for atom, name in named.names.items():
         sizes[name].add(atom.size)
@@ -137,19 +137,19 @@ def dimension_table(
             name,
             tuple(sorted(sizes[name])),
             _sharded(mesh, name),
-            tuple(places.get(name, ())),
+            tuple(paths.get(name, ())),
             tuple(inputs.get(name, ())),
         )
-        for name in dict.fromkeys([*inputs, *places])
+        for name in dict.fromkeys([*inputs, *paths])
     ]
     return DimensionTable(tuple(rows), tuple(_replicated(named)))
 
 
 def _add_variable(
-    named: NamedProgram, value: Value, places: dict[str, list[str]]
+    named: NamedProgram, value: Value, paths: dict[str, list[str]]
 ) -> None:
     for name in named.names_of(value):
-        places.setdefault(name, []).append(path_of(value.variable))
+        paths.setdefault(name, []).append(path_of(value.variable))
 
 
 def _sharded(mesh: Mesh, name: str) -> str:
