@@ -57,12 +57,16 @@ def distribute(
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
         LayoutError: A rule of the map matches no variable, or does not fit one.
     """
-    if not isinstance(
-        getattr(model, "distribute_strategy", None), tf.distribute.Strategy
-    ):
+    strategy = getattr(model, "distribute_strategy", None)
+    if not isinstance(strategy, tf.distribute.Strategy):
         raise ArgumentError(
             f"mtf.keras.distribute takes a keras.Model on the TensorFlow backend, not "
             f"{type(model).__name__}"
+        )
+    if tf.distribute.has_strategy() or strategy is not tf.distribute.get_strategy():
+        raise ArgumentError(
+            f"the model was made in the scope of a {type(strategy).__name__}: make it outside "
+            "of the scope, since the mesh takes the strategy's place"
         )
     return DistributedModel(model, as_mesh(mesh), names or {}, layout)
 

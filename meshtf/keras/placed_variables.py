@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshtf.graph import Tensor
 from meshtf.keras.layout_map import VariableLayouts
-from meshtf.keras.variables import OnMesh, put_on_mesh
+from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
 from meshtf.mesh import Layout, Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.check_names import check_layout
 from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.graph.program import Program, Value
+from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 
 
@@ -85,6 +86,11 @@ class PlacedVariables:
                 continue
             keras_variable = value.variable
             self._references[key] = weakref.ref(keras_variable)
+            present = state_of(keras_variable)
+            if present is not None and self._fits(present, named.sizes_of(value)):
+                self.variables[key] = present.variable
+                self._states[key] = present
+                continue
             array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
             shape = named.shape_of(value)
 
@@ -95,13 +101,18 @@ class PlacedVariables:
                 self.mesh,
                 shape,
                 initial,
-                name=self._unused_name(keras_variable.path),
+                name=self._unused_name(path_of(keras_variable)),
                 dtype=str(array.dtype),
                 trainable=bool(keras_variable.trainable),
                 layout=self.layout_of(self.mesh, named, value),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+
+    def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
+        """Whether a variable that another model has put on this mesh can be shared."""
+        variable = state.variable
+        return variable.mesh is self.mesh and list(variable.shape.sizes) == list(sizes)
 
     def drop_unused(self) -> None:
         """Drops variables that nobody has any more, as those of a replaced optimizer: others

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -125,14 +125,19 @@ def _trace(model: Any, method: str, batch: Any) -> tuple[Any, Program]:
             return getattr(model, method)(data)
 
         concrete = tf.function(step, autograph=False).get_concrete_function(signature)
-    return concrete, read_function(concrete, variables_of(model), marks=marks.marks)
+    variables = variables_of(model)
+    with tracing():
+        handles = {id(v.value.handle) for v in variables}
+        variables += [v for v in concrete.variables if id(v.handle) not in handles]
+        return concrete, read_function(concrete, variables, marks=marks.marks)
 
 
-def variables_of(model: Any) -> Sequence[Any]:
-    """Returns a model's variables, those of its optimizer and of its metrics."""
+def variables_of(model: Any) -> list[Any]:
+    """Returns a model's variables, those of its optimizers and of its metrics."""
     variables = [*model.variables, *model.metrics_variables]
-    if getattr(model, "optimizer", None) is not None:
-        variables += model.optimizer.variables
+    for attribute in [getattr(model, "optimizer", None), *vars(model).values()]:
+        if isinstance(attribute, keras.optimizers.Optimizer):
+            variables += attribute.variables
     return list({id(v): v for v in variables}.values())
 
 

@@ -138,6 +138,8 @@ def state_of(keras_variable: Any) -> OnMesh | None:
 
 
 def _host_of(keras_variable: Any) -> tf.Variable:
+    if isinstance(keras_variable, tf.Variable):
+        return keras_variable
     with tracing():
         return keras_variable.value
 

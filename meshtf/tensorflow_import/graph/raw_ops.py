@@ -116,6 +116,12 @@ def definition_of(kind: str) -> Any:
         output = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
+            "ExpandDims": lambda: tf.raw_ops.ExpandDims(input=x, axis=index),
+            "Fill": lambda: tf.raw_ops.Fill(dims=index[None], value=index),
+            "TensorScatterUpdate": lambda: tf.raw_ops.TensorScatterUpdate(
+                tensor=x, indices=index[None, None], updates=x
+            ),
+            "StopGradient": lambda: tf.raw_ops.StopGradient(input=x),
             "UnsortedSegmentSum": lambda: tf.raw_ops.UnsortedSegmentSum(
                 data=x, segment_ids=index[None], num_segments=index
             ),

@@ -7,10 +7,9 @@ values as more inputs, and returns their new ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold
@@ -18,8 +17,12 @@ from meshtf.tensorflow_import.graph.functions import CALLS, Library
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
 from meshtf.tensorflow_import.graph.program import Body, Mark, Node, Program, Value
 from meshtf.tensorflow_import.graph.prune import prune
-from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
-from meshtf.tensorflow_import.graph.refusals import Refusals
+from meshtf.tensorflow_import.graph.raw_ops import attributes_of
+from meshtf.tensorflow_import.graph.resources import (
+    RESOURCE_OPERATIONS,
+    ResourceReader,
+    shape_of,
+)
 from meshtf.tensorflow_import.graph.state import State
 
 _LOOPS = ("While", "StatelessWhile")
@@ -47,7 +50,7 @@ def read_function(
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function, variables)
+    reader = _Reader(function, variables, len(marks))
     arguments = reader.arguments(function)
     outputs = reader.walk(
         function.graph,
@@ -68,14 +71,12 @@ def read_function(
     return program
 
 
-class _Reader:
+class _Reader(ResourceReader):
     """The walk through the operations."""
 
-    def __init__(self, function: Any, variables: Sequence[Any]) -> None:
+    def __init__(self, function: Any, variables: Sequence[Any], marks: int) -> None:
+        super().__init__(marks)
         self.library = Library(function.graph)
-        self.state = State()
-        self.nodes: list[Node] = []
-        self.refusals = Refusals()
         self._variables = {id(_handle(v)): v for v in variables}
 
     def arguments(self, function: Any) -> list[Value]:
@@ -83,11 +84,11 @@ class _Reader:
         captured = list(function.captured_inputs)
         first = len(function.inputs) - len(captured)
         values = [
-            Value(_shape(t), t.dtype, t.op.name, kind="input")
+            Value(shape_of(t), t.dtype, t.op.name, kind="input")
             for t in function.inputs[:first]
         ]
         for tensor, outer in zip(function.inputs[first:], captured):
-            value = Value(_shape(tensor), tensor.dtype, tensor.op.name)
+            value = Value(shape_of(tensor), tensor.dtype, tensor.op.name)
             if tensor.dtype == tf.resource:
                 value.variable = self._variables.get(id(outer))
                 if value.variable is not None:
@@ -124,6 +125,7 @@ class _Reader:
 
     def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
         """Adds the node that computes the gradients of a mark."""
+        self.coming_gradients -= 1
         inputs = [values[mark.loss.ref()]]
         for source in mark.sources:
             if isinstance(source, tf.Tensor):
@@ -144,11 +146,11 @@ class _Reader:
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
         if kind in _NOTHING:
-            return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
-        special = _STATEFUL.get(kind)
+            return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
+        special = RESOURCE_OPERATIONS.get(kind)
         if special is not None:
             return special(self, operation, inputs, path)
-        outputs = [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         node = Node(
             kind,
             inputs,
@@ -224,7 +226,7 @@ class _Reader:
             node.bodies[name] = self._body(
                 graph, arguments, fixed, variables, f"{node.path}/{name}"
             )
-        node.inputs.extend([self.state.read(v) for v in variables])
+        node.inputs.extend([self.present(v) for v in variables])
         bodies = [b for name, b in node.bodies.items() if name != "cond"]
         count = len(node.outputs)
         for value, result in zip(node.outputs, bodies[0].outputs):
@@ -272,86 +274,6 @@ class _Reader:
         self.nodes = outer_nodes
         return body
 
-    def _read_variable(self, operation, inputs, path) -> list[Value]:
-        variable = inputs[0].variable
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        return [self.state.read(variable)]
-
-    def _gather_variable(self, operation, inputs, path) -> list[Value]:
-        """A read of some rows."""
-        variable = inputs[0].variable
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        dims = operation.get_attr("batch_dims")
-        axis = Value((), tf.int32, path, constant=np.int32(dims))
-        output = Value(_shape(operation.outputs[0]), operation.outputs[0].dtype, path)
-        table = self.state.read(variable)
-        output.shape = (*inputs[1].shape, *table.shape[dims + 1 :])
-        self.nodes.append(
-            Node(
-                "GatherV2",
-                [table, inputs[1], axis],
-                [output],
-                {"batch_dims": dims},
-                path,
-                definition_of("GatherV2"),
-            )
-        )
-        return [output]
-
-    def _assign(self, operation, inputs, path) -> list[Value]:
-        variable, value = inputs[0].variable, inputs[1]
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        present = self.state.read(variable)
-        kind = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}.get(
-            operation.type
-        )
-        if kind is not None:
-            value = self._add(kind, [present, value], present, path)
-        self._set(variable, value, path)
-        return []
-
-    def _scatter(self, operation, inputs, path) -> list[Value]:
-        """An addition to some rows: entries with the same id are added up."""
-        variable, ids, entries = inputs[0].variable, *inputs[1:]
-        if variable is None:
-            return self._unknown_resource(operation, path)
-        present = self.state.read(variable)
-        count = Value((), tf.int32, path, constant=np.int32(present.shape[0]))
-        sums = self._add("UnsortedSegmentSum", [entries, ids, count], present, path)
-        kind = "AddV2" if operation.type == "ResourceScatterAdd" else "Sub"
-        self._set(variable, self._add(kind, [present, sums], present, path), path)
-        return []
-
-    def _add(self, kind: str, inputs: list[Value], like: Value, path: str) -> Value:
-        """Adds a node whose output has the shape and type of another value."""
-        output = Value(like.shape, like.dtype, path)
-        self.nodes.append(Node(kind, inputs, [output], {}, path, definition_of(kind)))
-        return output
-
-    def _set(self, variable: Any, value: Value, path: str) -> None:
-        """Assigns to a variable."""
-        present = self.state.read(variable)
-        # The new value has the dimensions of the old one.
-        self.nodes.append(Node("Assign", [present, value], [], {}, path))
-        self.state.assign(variable, value)
-
-    def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
-        self.refusals.concerns_resource(operation.type, path)
-        return [Value(_shape(t), t.dtype, path) for t in operation.outputs]
-
-
-_STATEFUL: dict[str, Callable] = {
-    "ReadVariableOp": _Reader._read_variable,
-    "ResourceGather": _Reader._gather_variable,
-    "AssignVariableOp": _Reader._assign,
-    "AssignAddVariableOp": _Reader._assign,
-    "AssignSubVariableOp": _Reader._assign,
-    "ResourceScatterAdd": _Reader._scatter,
-    "ResourceScatterSub": _Reader._scatter,
-}
 
 
 def _body_functions(
@@ -402,10 +324,6 @@ def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
     is_plain = isinstance(variable, tf.Variable)
     return getattr(variable if is_plain else variable.value, "handle", None)
-
-
-def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 
 def _tensor_shape(value: Value) -> tf.TensorShape:
