@@ -13,18 +13,21 @@
 #   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
 #   make docs         writes a reference of all public names to build/docs
+#   make keras-models   runs sixty Keras models on a mesh beside Keras, and writes
+#                     docs/reference/keras_models.md; an hour; KERAS_HUB=folder of keras_hub
 #   make gallery      writes docs/reference/layouts.md and its pictures anew
 
 VENV := .venv
 TESTS ?=
 MINUTES ?= 30
+KERAS_HUB ?=
 WORKERS ?= 2
 JAX_VERSIONS ?= 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .PHONY: train train-long test quick public mutants test-spmd spmd-versions fuzz bert docs \
-  gallery clean
+  keras-models gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -84,6 +87,9 @@ docs: $(VENV)/.docs
 	  -m pdoc -d google -o build/docs meshtf transformer \
 	  '!meshtf.ops' '!meshtf.partition' '!meshtf.runtime' '!transformer.convert$$' \
 	  transformer.convert.hugging_face transformer.convert.training_runs
+
+keras-models: $(VENV)/.test
+	$(VENV)/bin/python -m benchmarks.keras_models --keras_hub=$(KERAS_HUB)
 
 gallery: $(VENV)/.run
 	$(VENV)/bin/python -m benchmarks.gallery

@@ -2,7 +2,7 @@
 
     python -m benchmarks.keras_models                            # all, and writes the page
     python -m benchmarks.keras_models --models=Bert,transformer  # some, and prints the table
-    python -m benchmarks.keras_models --keras_hub=FOLDER         # where keras_hub is, if not installed
+    python -m benchmarks.keras_models --keras_hub=FOLDER         # the folder of keras_hub
 
 Each model runs three steps of its own, unmodified `fit` in float64, with SGD and momentum, on
 "data:4; model:2", and on one device by Keras. Models are small, weights are random, nothing is
@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("--models", default="", help="names, with commas; default: all")
     parser.add_argument("--keras_hub", default="", help="the folder that has keras_hub")
     parser.add_argument("--output", default="", help=f"the page; for all: {_PAGE}")
-    parser.add_argument("--results", default="", help="a file of results, to go on with")
+    parser.add_argument(
+        "--results", default="", help="a file of results, to go on with"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.keras_hub:

@@ -103,9 +103,7 @@ def _compiled(configuration: Configuration) -> tuple[Any, tf.data.Dataset]:
     )
     inputs = [tuple(x) if isinstance(x, list) else x for x in inputs]
     batches = list(zip(inputs, labels))
-    specs = tf.nest.map_structure(
-        lambda x: tf.TensorSpec(x.shape, x.dtype), batches[0]
-    )
+    specs = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype), batches[0])
     dataset = tf.data.Dataset.from_generator(
         lambda: iter(batches), output_signature=specs
     )

@@ -125,7 +125,9 @@ class PlacedVariables:
                 del self._references[key]
 
     def next_seed(self) -> Tensor:
-        """Returns the seed of the next step."""
+        """Returns the seed of the next step, of what draws without a seed: TensorFlow's own
+        random operations. (Keras' layers draw by the variables of their seed generators.)
+        """
         self._count += 1
         return asarray(self.mesh, np.int32(self._count), "")
 

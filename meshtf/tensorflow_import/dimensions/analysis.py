@@ -210,10 +210,10 @@ class Analysis:
         """
         atoms, sizes = self.atoms_of(value), list(output.shape)
         before, after = [], []
-        while sizes and (group := _take(atoms, sizes[0])) is not None:
+        while sizes and (group := take(atoms, sizes[0])) is not None:
             before.append(group)
             del sizes[0]
-        while sizes and (group := _take(atoms, sizes[-1], last=True)) is not None:
+        while sizes and (group := take(atoms, sizes[-1], last=True)) is not None:
             after.append(group)
             del sizes[-1]
         middle = [self.new(size) for size in sizes]
@@ -271,7 +271,7 @@ class Analysis:
                     join(copies[0], atom)
 
 
-def _take(atoms: list[Atom], size: int, last: bool = False) -> Axis | None:
+def take(atoms: list[Atom], size: int, last: bool = False) -> Axis | None:
     """Takes atoms of a size in all from the front of a list, or from its end: one may have to
     be split. Returns None, and takes nothing, if no atoms have this size.
     """

@@ -59,18 +59,24 @@ def run_operation(
 
 
 def _dynamic_slice(x: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-    last = tf.cast(tf.shape(x), size.dtype) - size
-    return tf.slice(x, tf.clip_by_value(tf.cast(start, size.dtype), 0, last), size)
+    """Returns a slice that starts at computed indices, within x."""
+    sizes = tf.cast(tf.shape(x), size.dtype)
+    begin = tf.cast(start, size.dtype)
+    return tf.slice(x, tf.clip_by_value(begin, 0, sizes - size), size)
 
 
 def _dynamic_update_slice(
     x: tf.Tensor, update: tf.Tensor, start: tf.Tensor
 ) -> tf.Tensor:
+    """Returns x with another slice, which starts at computed indices."""
     last = tf.cast(tf.shape(x) - tf.shape(update), start.dtype)
-    first = tf.unstack(tf.clip_by_value(start, 0, last))
-    places = [a + tf.range(n, dtype=a.dtype) for a, n in zip(first, update.shape)]
-    indices = tf.stack(tf.meshgrid(*places, indexing="ij"), -1)
-    return tf.tensor_scatter_nd_update(x, indices, update)
+    begins = tf.unstack(tf.clip_by_value(start, 0, last))
+    ranges = [
+        begin + tf.range(size, dtype=begin.dtype)
+        for begin, size in zip(begins, update.shape)
+    ]
+    grid = tf.meshgrid(*ranges, indexing="ij")
+    return tf.tensor_scatter_nd_update(x, tf.stack(grid, -1), update)
 
 
 # Of kinds that are not among `tf.raw_ops`.

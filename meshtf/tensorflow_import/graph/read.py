@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold
+from meshtf.tensorflow_import.graph.custom_gradients import has_rule, rule_of
 from meshtf.tensorflow_import.graph.functions import CALLS, Library
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
 from meshtf.tensorflow_import.graph.program import Body, Mark, Node, Program, Value
@@ -118,8 +119,12 @@ class _Reader(ResourceReader):
                 if outputs[0] not in values:
                     self._gradients(marks[outputs[0]], values)
                 continue
-            inputs = [values[t.ref()] for t in operation.inputs]
-            produced = self._read(operation, inputs, prefix + operation.name)
+            path = prefix + operation.name
+            if has_rule(operation):
+                produced = self._with_rule(operation, values, path)
+            else:
+                inputs = [values[t.ref()] for t in operation.inputs]
+                produced = self._read(operation, inputs, path)
             values.update(zip(outputs, produced))
         return [values[t.ref()] for t in results]
 
@@ -175,6 +180,7 @@ class _Reader(ResourceReader):
         self.nodes.append(node)
         return outputs
 
+<<<<<<< HEAD
     def _divides_rows(self, node: Node) -> bool:
         """Whether a branch is that of Keras' division of rows (`tf.IndexedSlices`) by a tensor.
 
@@ -197,6 +203,51 @@ class _Reader(ResourceReader):
             node.attributes[name].name, [_tensor_shape(v) for v in arguments]
         )
         return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
+=======
+    def _with_rule(
+        self, operation: tf.Operation, values: dict[Any, Value], path: str
+    ) -> list[Value]:
+        """Reads an IdentityN whose gradient is the user's rule. What the rule uses of the
+        function follows the operands.
+        """
+        inputs = [values[t.ref()] for t in operation.inputs]
+        rule = rule_of(operation)
+        if rule is None:
+            self.refused.append(
+                f"the gradient at {path} is a rule of the function's own "
+                "(tf.custom_gradient), within a function that another one calls: call it "
+                "without tf.function, or leave the rule out"
+            )
+            return inputs
+        cotangents = [
+            Value(_shape(t), t.dtype, path, kind="carried")
+            for t in rule.cotangents.values()
+        ]
+        inner = dict(values)
+        inner |= {t.ref(): v for t, v in zip(rule.cotangents.values(), cotangents)}
+        outer_nodes, self.nodes = self.nodes, []
+        for each in rule.operations:
+            operands = [inner[t.ref()] for t in each.inputs]
+            produced = self._read(each, operands, f"{path}/{each.name}")
+            inner.update(zip([t.ref() for t in each.outputs], produced))
+        nodes, self.nodes = self.nodes, outer_nodes
+        results = [inner[t.ref()] for t in rule.results.values()]
+        within = {id(v) for n in nodes for v in n.outputs}
+        within |= {id(v) for v in cotangents}
+        used = [*results, *(v for n in nodes for v in n.inputs)]
+        captured = {id(v): v for v in used if id(v) not in within}
+        outputs = [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+        node = Node(
+            "CustomGradient",
+            [*inputs, *captured.values()],
+            outputs,
+            {"cotangents": list(rule.cotangents), "results": list(rule.results)},
+            path,
+        )
+        node.bodies["rule"] = Body(cotangents, results, nodes)
+        self.nodes.append(node)
+        return outputs
+>>>>>>> h-rules
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
         graph, parameters, results = self._graph_of(function, inputs)
@@ -212,9 +263,9 @@ class _Reader(ResourceReader):
         loops = node.kind in _LOOPS
         functions = _body_functions(node.attributes, loops)
         arguments = node.inputs if loops else node.inputs[1:]
-        taken = None if loops else _taken(node, len(functions))
-        if taken is not None:
-            return self._call(functions[taken][1], arguments, node.path)
+        chosen = None if loops else _chosen_branch(node, len(functions))
+        if chosen is not None:
+            return self._call(functions[chosen][1], arguments, node.path)
         resources = [v.variable for v in node.inputs if v.dtype == tf.resource]
         variables = list({id(v): v for v in resources if v is not None}.values())
         graphs = {name: self._graph_of(f, arguments) for name, f in functions}
@@ -286,7 +337,7 @@ def _body_functions(
     return [(name, attributes[name].name) for name in names]
 
 
-def _taken(node: Node, count: int) -> int | None:
+def _chosen_branch(node: Node, count: int) -> int | None:
     """Returns which of a node's branches runs, if that is known."""
     predicate = node.inputs[0].constant
     if predicate is None:
@@ -322,8 +373,18 @@ def _entry_of(body: Body, variable: Any) -> Value:
 
 def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
+<<<<<<< HEAD
     is_plain = isinstance(variable, tf.Variable)
     return getattr(variable if is_plain else variable.value, "handle", None)
+=======
+    if not isinstance(variable, tf.Variable):
+        variable = variable.value
+    return getattr(variable, "handle", None)
+
+
+def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:
+    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+>>>>>>> h-rules
 
 
 def _tensor_shape(value: Value) -> tf.TensorShape:

@@ -12,7 +12,12 @@ from meshtf.tensorflow_import.rules.compute import (
     reductions,
     windows,
 )
-from meshtf.tensorflow_import.rules.control import branches, lists, loops
+from meshtf.tensorflow_import.rules.control import (
+    branches,
+    custom_gradients,
+    lists,
+    loops,
+)
 from meshtf.tensorflow_import.rules.layout import batches, gathers, reshapes, slices
 from meshtf.tensorflow_import.rules.table import RULES, Rule
 
@@ -21,6 +26,7 @@ _MODULES = (
     replicated,
     batches,
     branches,
+    custom_gradients,
     elementwise,
     fourier,
     gathers,

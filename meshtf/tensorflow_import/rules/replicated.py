@@ -128,9 +128,9 @@ class Independent(Rule):
             rest = value.shape[count:]
             analysis.set(value, [*axes[:count], *map(analysis.new, rest)])
         for value in node.inputs[1:]:
-            if value.constant is None and value.shape[:1] == node.inputs[0].shape[:1]:
-                if node.kind in ("ImageProjectiveTransformV3", "MatrixSetDiagV3"):
-                    analysis.unify_all(axes[:count], analysis.of(value)[:count])
+            other_axes = analysis.of(value)
+            if node.kind in ("ImageProjectiveTransformV3", "MatrixSetDiagV3"):
+                analysis.unify_all(axes[:count], other_axes[:count])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return run_replicated(lowering, node)

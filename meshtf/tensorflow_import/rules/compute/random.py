@@ -26,7 +26,7 @@ from meshtf.ops.shapes.stack import unstack
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.places import known
+from meshtf.tensorflow_import.rules.layout.known_operands import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 # By kind: the function, and which operand is the seed or the key (None: the run's seed).
@@ -74,11 +74,11 @@ class Random(_Draw):
     """Floats of a standard distribution."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        function, place = _DRAWS[node.kind]
+        function, seed_index = _DRAWS[node.kind]
         output = node.outputs[0]
         return self.draw(
             lowering,
-            None if place is None else node.inputs[place],
+            None if seed_index is None else node.inputs[seed_index],
             lambda: function(
                 lowering.mesh, lowering.shape(output), dtype=output.dtype.name
             ),
@@ -90,12 +90,12 @@ class RandomIntegers(_Draw):
     """Integers between two numbers."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        place, first = _INTEGERS[node.kind]
+        seed_index, first = _INTEGERS[node.kind]
         low, high = (int(known(node, k)) for k in (first, first + 1))
         output = node.outputs[0]
         return self.draw(
             lowering,
-            None if place is None else node.inputs[place],
+            None if seed_index is None else node.inputs[seed_index],
             lambda: random_uniform(
                 lowering.mesh,
                 lowering.shape(output),

@@ -112,13 +112,13 @@ def _image(node: Node) -> Value:
 
 
 def _padding(node: Node, names: Sequence[str]) -> Any:
-    """Returns how an axis is padded: all in one way, or each with numbers of elements."""
+    """Returns how an axis is padded: all in one way, or each with elements of elements."""
     padding = node.attributes["padding"].decode().lower()
     if padding != "explicit":
         return padding
-    numbers = node.attributes["explicit_paddings"]
+    elements = node.attributes["explicit_paddings"]
     return {
-        a: (int(numbers[2 * k]), int(numbers[2 * k + 1]))
+        a: (int(elements[2 * k]), int(elements[2 * k + 1]))
         for k, a in enumerate(names, start=1)
     }
 

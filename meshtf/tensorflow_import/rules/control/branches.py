@@ -26,10 +26,10 @@ class Branches(Rule):
                 same_axes(analysis, inner, outer)
             analysis.run(body.nodes)
         for k, output in enumerate(node.outputs):
-            first, *others = [body.outputs[k] for body in node.bodies.values()]
+            first, *other_results = [body.outputs[k] for body in node.bodies.values()]
             same_axes(analysis, output, first)
             if output.is_tensor:
-                for result in others:
+                for result in other_results:
                     analysis.unify_all(analysis.of(output), analysis.of(result))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
@@ -65,20 +65,20 @@ class Branches(Rule):
         if node.kind.endswith("If") and index.dtype != "bool":
             index = not_equal(index, 0)
         results = _choose(index, [branch(body) for body in bodies])
-        by_place = dict(zip(computed, results))
+        by_index = dict(zip(computed, results))
         return [
-            by_place[k] if k in by_place else outer[passed[k]]
+            by_index[k] if k in by_index else outer[passed[k]]
             for k in range(len(node.outputs))
         ]
 
 
 def _passed(bodies: list[Body], k: int) -> int | None:
     """Returns which input is the k-th result of all branches, if one is."""
-    places = set()
+    indices = set()
     for body in bodies:
-        found = [j for j, v in enumerate(body.inputs) if v is body.outputs[k]]
-        places.add(found[0] if found else None)
-    return places.pop() if len(places) == 1 else None
+        matches = [j for j, v in enumerate(body.inputs) if v is body.outputs[k]]
+        indices.add(matches[0] if matches else None)
+    return indices.pop() if len(indices) == 1 else None
 
 
 def _choose(index: Tensor, branches: list[Callable[[], Any]], first: int = 0) -> Any:

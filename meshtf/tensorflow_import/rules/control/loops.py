@@ -84,8 +84,8 @@ def _known(x: Any) -> np.ndarray | None:
 
 def _join_lengths(analysis: Analysis, outputs: list[Value]) -> None:
     """Lists of one length have one dimension of entries: an output for each input."""
-    lists = [v for v in outputs if v.dtype == tf.variant and analysis.is_met(v)]
-    lengths = [axes[0][0] for axes in map(analysis.of, lists) if axes[0]]
+    tensor_lists = [v for v in outputs if v.dtype == tf.variant and analysis.is_met(v)]
+    lengths = [axes[0][0] for axes in map(analysis.of, tensor_lists) if axes[0]]
     for length in lengths:
         if length.now.size == lengths[0].now.size:
             join(lengths[0], length)

@@ -43,9 +43,9 @@ class _Scan:
         self.body = node.bodies["body"]
         self.counters = counters
         self.dim = lowering.unused_name("step")
-        places = range(len(self.body.inputs))
-        self.fixed = {k for k in places if self.body.outputs[k] is self.body.inputs[k]}
-        left = [k for k in places if k not in self.fixed and k not in counters.last]
+        indices = range(len(self.body.inputs))
+        self.fixed = {k for k in indices if self.body.outputs[k] is self.body.inputs[k]}
+        left = [k for k in indices if k not in self.fixed and k not in counters.last]
         self.carried = [k for k in left if self.body.inputs[k].is_tensor]
         remaining = [n for n in self.body.nodes if id(n) not in counters.nodes]
         self.writes = {k: self._write(k) for k in left if k not in self.carried}
@@ -85,7 +85,7 @@ class _Scan:
             results[k] = x
         for (k, node), x in zip(self.writes.items(), stacks):
             results[k] = TensorList(
-                tensor=self._in_order(x, np.argsort(self._places(node))), name=self.dim
+                tensor=self._in_order(x, np.argsort(self._indices(node))), name=self.dim
             )
         for k, x in self.counters.last.items():
             if k not in self.fixed:
@@ -102,7 +102,7 @@ class _Scan:
         (node,) = users
         if node.outputs[0] is not result or not self.counters.has(node.inputs[1]):
             raise DoesNotFit
-        if sorted(self._places(node)) != list(range(self.counters.steps)):
+        if sorted(self._indices(node)) != list(range(self.counters.steps)):
             raise DoesNotFit
         if entry.items is None or entry.items[0] != self.counters.steps:
             raise DoesNotFit
@@ -121,7 +121,7 @@ class _Scan:
         scanned = []
         for node in self.reads:
             x = self.lowering.value(node.inputs[0]).stacked(self.dim)
-            scanned.append((node.outputs[0], self._in_order(x, self._places(node))))
+            scanned.append((node.outputs[0], self._in_order(x, self._indices(node))))
         used = [v for n in self.nodes for v in n.inputs]
         used += [self.body.outputs[k] for k in self.carried]
         used += [n.inputs[2] for n in self.writes.values()]
@@ -137,16 +137,16 @@ class _Scan:
                 scanned.append((value, x))
         return scanned
 
-    def _places(self, node: Node) -> np.ndarray:
+    def _indices(self, node: Node) -> np.ndarray:
         """Returns the entry that a node reads or sets in each step."""
         return self.counters.all(node.inputs[1]).astype("int32")
 
-    def _in_order(self, x: Tensor, places: np.ndarray) -> Tensor:
-        """Returns entries of `dim` at some places."""
-        if np.array_equal(places, np.arange(x.shape[self.dim])):
+    def _in_order(self, x: Tensor, indices: np.ndarray) -> Tensor:
+        """Returns entries of `dim` at some indices."""
+        if np.array_equal(indices, np.arange(x.shape[self.dim])):
             return x
-        ids = constant(self.lowering.mesh, places.astype("int32"), "places")
-        return rename(gather(x, ids, self.dim), "places", self.dim)
+        ids = constant(self.lowering.mesh, indices.astype("int32"), "indices")
+        return rename(gather(x, ids, self.dim), "indices", self.dim)
 
     def _as_entry(self, k: int, value: Value) -> Tensor:
         """Returns a value with the names that the body's k-th input has."""

@@ -11,7 +11,7 @@ from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import flat
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.places import known
+from meshtf.tensorflow_import.rules.layout.known_operands import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
@@ -30,16 +30,19 @@ class SpaceToBatch(Rule):
         analysis.set(output, [batch, *space, *axes[len(blocks) + 1 :]])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        source, output = node.inputs[0], node.outputs[0]
-        x, axes = lowering.tensor(source), lowering.axes(source)
-        result, blocks = lowering.axes(output), known(node, 1)
+        output = node.outputs[0]
+        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
+        result, blocks, pads = lowering.axes(output), known(node, 1), known(node, 2)
         factors = _factors(result[0], blocks)
-        for k, (block, (before, after)) in enumerate(zip(blocks, known(node, 2)), 1):
+        for k, block in enumerate(blocks, start=1):
+            before, after = (int(size) for size in pads[k - 1])
             x, name = lowering.merged(x, axes[k], f"space_{k}")
-            x = pad(x, name, int(before), int(after)) if before or after else x
-            x = unflatten(x, name, f"outer_{k}:{output.shape[k]}; inner_{k}:{block}")
-            x = lowering.split(x, f"outer_{k}", result[k])
-            x = lowering.split(x, f"inner_{k}", factors[k - 1])
+            if before or after:
+                x = pad(x, name, before, after)
+            outer, inner = f"outer_{k}", f"inner_{k}"
+            x = unflatten(x, name, f"{outer}:{output.shape[k]}; {inner}:{block}")
+            x = lowering.split(x, outer, result[k])
+            x = lowering.split(x, inner, factors[k - 1])
         return x
 
 

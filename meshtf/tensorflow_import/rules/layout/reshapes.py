@@ -13,11 +13,10 @@ from meshtf.ops.shapes.reshape import flatten
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.variables.fill import full
 from meshtf.ops.windows.shift import roll
-from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
-from meshtf.tensorflow_import.dimensions.atoms import Axis, flat
+from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule, take
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.layout.places import entries_at, known
+from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
@@ -204,29 +203,18 @@ class DepthToSpace(Reshape):
             raise NoRule("images whose channels come first")
         image = node.inputs[0]
         size = node.attributes["block_size"]
-        batch, rows, columns, channels = analysis.of(image)
+        batch, rows, columns, channels = map(list, analysis.of(image))
         if node.kind == "DepthToSpace":
-            _factor(analysis, channels, size, size, image.shape[3] // size**2)
-            channels = flat(channels)
-            outer, inner, *rest = channels
-            if (outer.size, inner.size) != (size, size):
-                raise NoRule("channels that are factored in another way")
-            axes = [batch, (*rows, outer), (*columns, inner), tuple(rest)]
+            outer, inner = take(channels, size), take(channels, size)
         else:
-            cells = []
-            for axis, count in ((rows, image.shape[1]), (columns, image.shape[2])):
-                _factor(analysis, axis, count // size, size)
-                if flat(axis)[-1].size != size:
-                    raise NoRule("rows that are factored in another way")
-                cells.append(flat(axis))
-            (*rows, outer), (*columns, inner) = cells
-            axes = [batch, tuple(rows), tuple(columns), (outer, inner, *channels)]
-        analysis.set(node.outputs[0], axes)
+            outer, inner = take(rows, size, last=True), take(columns, size, last=True)
+        if outer is None or inner is None:
+            raise NoRule("blocks that are factored in another way")
+        if node.kind == "DepthToSpace":
+            axes = [batch, [*rows, *outer], [*columns, *inner], channels]
+        else:
+            axes = [batch, rows, columns, [*outer, *inner, *channels]]
+        analysis.set(node.outputs[0], [tuple(axis) for axis in axes])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return lowering.value(node.inputs[0])
-
-
-def _factor(analysis: Analysis, axis: Axis, *sizes: int) -> None:
-    """Splits the atoms of an axis into some sizes, where they fit."""
-    analysis.unify([a for size in sizes for a in analysis.new(size)], axis)

@@ -18,7 +18,7 @@ from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
 from meshtf.tensorflow_import.dimensions.atoms import Axis, flat
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering, shape_text
-from meshtf.tensorflow_import.rules.layout.places import entries_at, known
+from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
@@ -81,8 +81,8 @@ class Pad(Rule):
             x, name = lowering.merged(x, axis, f"padded_{k}")
             if node.kind == "MirrorPad":
                 mode = node.attributes["mode"].decode().lower()
-                places = np.pad(np.arange(x.shape[name]), (before, after), mode)
-                x = entries_at(lowering, x, name, places)
+                indices = np.pad(np.arange(x.shape[name]), (before, after), mode)
+                x = entries_at(lowering, x, name, indices)
             else:
                 x = pad(x, name, int(before), int(after), value)
             results.append([name])
@@ -191,12 +191,12 @@ class Split(Rule):
         ):
             return list(unstack(x, names[0]))
         x, name = lowering.merged(x, axes[axis], "split")
-        kept = [lowering.names(a) for a in axes]
-        kept[axis] = [name]
+        names_now = [lowering.names(a) for a in axes]
+        names_now[axis] = [name]
         begin, results = 0, []
         for value, size in zip(node.outputs, sizes):
             section = slice_dimension(x, name, begin, size)
-            results.append(_renamed(lowering, section, kept, value))
+            results.append(_renamed(lowering, section, names_now, value))
             begin += size
         return results
 
@@ -235,7 +235,7 @@ def _sections(node: Node) -> list[_Section]:
             sections.append(_Section(None, 0, 1, 1, False))
             continue
         drops = is_set("shrink_axis", k)
-        taken = range(shape[axis])[
+        elements = range(shape[axis])[
             slice(
                 None if is_set("begin", k) else int(begins[k]),
                 None if is_set("end", k) else int(ends[k]),
@@ -243,8 +243,10 @@ def _sections(node: Node) -> list[_Section]:
             )
         ]
         if drops:
-            taken = range(int(begins[k]) % shape[axis], shape[axis])[:1]
-        sections.append(_Section(axis, taken.start, len(taken), taken.step, drops))
+            elements = range(int(begins[k]) % shape[axis], shape[axis])[:1]
+        sections.append(
+            _Section(axis, elements.start, len(elements), elements.step, drops)
+        )
         axis += 1
     sections += [_Section(k, 0, shape[k], 1, False) for k in range(axis, len(shape))]
     return sections
@@ -281,8 +283,8 @@ def _slice(
     x, name = lowering.merged(x, axis, f"cut_{section.axis}")
     if step == 1:
         return slice_dimension(x, name, begin, size), [name]
-    places = begin + step * np.arange(size)
-    return entries_at(lowering, x, name, places), [name]
+    indices = begin + step * np.arange(size)
+    return entries_at(lowering, x, name, indices), [name]
 
 
 def _row(x: Tensor, name: str, index: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Operands that must be known before the function runs, and entries at known places."""
+"""Operands that must be known before the function runs, and entries at known indices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def known(node: Node, k: int) -> np.ndarray:
     return value
 
 
-def entries_at(lowering: Lowering, x: Tensor, name: str, places: np.ndarray) -> Tensor:
-    """Returns the entries of a dimension at known places."""
-    ids = constant(lowering.mesh, np.asarray(places, "int32"), "places")
-    return rename(gather(x, ids, name), "places", name)
+def entries_at(lowering: Lowering, x: Tensor, name: str, indices: np.ndarray) -> Tensor:
+    """Returns the entries of a dimension at known indices."""
+    ids = constant(lowering.mesh, np.asarray(indices, "int32"), "indices")
+    return rename(gather(x, ids, name), "indices", name)
