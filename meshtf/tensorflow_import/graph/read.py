@@ -180,7 +180,6 @@ class _Reader(ResourceReader):
         self.nodes.append(node)
         return outputs
 
-<<<<<<< HEAD
     def _divides_rows(self, node: Node) -> bool:
         """Whether a branch is that of Keras' division of rows (`tf.IndexedSlices`) by a tensor.
 
@@ -203,7 +202,7 @@ class _Reader(ResourceReader):
             node.attributes[name].name, [_tensor_shape(v) for v in arguments]
         )
         return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
-=======
+
     def _with_rule(
         self, operation: tf.Operation, values: dict[Any, Value], path: str
     ) -> list[Value]:
@@ -213,14 +212,10 @@ class _Reader(ResourceReader):
         inputs = [values[t.ref()] for t in operation.inputs]
         rule = rule_of(operation)
         if rule is None:
-            self.refused.append(
-                f"the gradient at {path} is a rule of the function's own "
-                "(tf.custom_gradient), within a function that another one calls: call it "
-                "without tf.function, or leave the rule out"
-            )
+            self.refusals.concerns_rule(path)
             return inputs
         cotangents = [
-            Value(_shape(t), t.dtype, path, kind="carried")
+            Value(shape_of(t), t.dtype, path, kind="carried")
             for t in rule.cotangents.values()
         ]
         inner = dict(values)
@@ -236,7 +231,7 @@ class _Reader(ResourceReader):
         within |= {id(v) for v in cotangents}
         used = [*results, *(v for n in nodes for v in n.inputs)]
         captured = {id(v): v for v in used if id(v) not in within}
-        outputs = [Value(_shape(t), t.dtype, path) for t in operation.outputs]
+        outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         node = Node(
             "CustomGradient",
             [*inputs, *captured.values()],
@@ -247,7 +242,6 @@ class _Reader(ResourceReader):
         node.bodies["rule"] = Body(cotangents, results, nodes)
         self.nodes.append(node)
         return outputs
->>>>>>> h-rules
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
         graph, parameters, results = self._graph_of(function, inputs)
@@ -326,7 +320,6 @@ class _Reader(ResourceReader):
         return body
 
 
-
 def _body_functions(
     attributes: Mapping[str, Any], loops: bool
 ) -> list[tuple[str, str]]:
@@ -373,18 +366,8 @@ def _entry_of(body: Body, variable: Any) -> Value:
 
 def _handle(variable: Any) -> Any:
     """Returns the resource of a TensorFlow or Keras variable."""
-<<<<<<< HEAD
     is_plain = isinstance(variable, tf.Variable)
     return getattr(variable if is_plain else variable.value, "handle", None)
-=======
-    if not isinstance(variable, tf.Variable):
-        variable = variable.value
-    return getattr(variable, "handle", None)
-
-
-def _shape(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
->>>>>>> h-rules
 
 
 def _tensor_shape(value: Value) -> tf.TensorShape:
