@@ -147,3 +147,22 @@ def test_what_is_no_function_is_refused():
 def test_arrays_serve_as_specs():
     program = mtf.from_tensorflow(tf.nn.relu, mtf.Mesh("data:2"), np.ones([4, 2]))
     assert program(-np.ones([4, 2])).numpy().tolist() == [[0, 0]] * 4
+
+
+@tf.custom_gradient
+def tripled(x):
+    return x * x, lambda dy: 3.0 * dy * x
+
+
+def test_rules_of_custom_gradients_are_those_of_the_function():
+    weight = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def call(x):
+        return tripled(x * weight)
+
+    program = mtf.from_tensorflow(call, mtf.Mesh("data:2"), tf.TensorSpec([4, 2]))
+    ones = np.ones([4, 2], "float32")
+    loss = mtf.reduce_sum(program(ones))
+    (gradient,) = mtf.gradients([loss], program.variables)
+    assert gradient.numpy().tolist() == [12, 24]
