@@ -11,6 +11,7 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.keras.check import check_predictions
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of, variables_of
@@ -126,6 +127,17 @@ class DistributedModel:
         """
         program = self._program(batch, method)
         return explain_step(program, self.placed, method, **settings)
+
+    def check(self, batch: Any) -> None:
+        """Compares the model's predictions for a batch with those of TensorFlow on one device.
+
+        Args:
+            batch: Arrays, `x` or `(x, y)`.
+
+        Raises:
+            NumericsError: They differ by more than rounding; the first difference is told.
+        """
+        check_predictions(self.model, batch)
 
     def search(self, batch: Any, devices: int, **settings: Any) -> SearchResult:
         """Returns the layouts with the least predicted time of a training step. Nothing runs.

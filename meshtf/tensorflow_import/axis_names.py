@@ -22,12 +22,15 @@ def shape_text(value: Value, names: Sequence[str]) -> str:
 
 
 def names_of_axes(named: NamedProgram, value: Value) -> list[str]:
-    """Returns a name for each axis of a value: a merged one has those of its factors, joined,
-    and one of size 1 is called by its position.
+    """Returns a name for each axis of a value: a merged one has those of its factors, joined
+    ("d_ff" for "d_ff" and "d_ff_inner"), and one of size 1 is called by its position.
     """
     names: list[str] = []
     for position, axis in enumerate(named.analysis.of(value)):
-        stem = "_".join(named.names[atom] for atom in flat(axis)) or f"axis_{position}"
+        factors = [named.names[atom] for atom in flat(axis)]
+        if factors[1:] == [f"{name}_inner" for name in factors[:1]]:
+            del factors[1:]
+        stem = "_".join(factors) or f"axis_{position}"
         name, index = stem, 1
         while name in names:
             index += 1

@@ -52,7 +52,7 @@ def check_outputs(
     results = iter(_run_imported(named, stored, arrays))
     expected, assigned = _run_tensorflow(named, traced, arrays)
     for label, value, reference in expected:
-        _compare(f"result {label}", value, next(results), reference)
+        _compare(f"the result {label}".rstrip(), value, next(results), reference)
     for label, value, reference in assigned:
         _compare(f"the new value of {label}", value, next(results), reference)
 
@@ -121,7 +121,7 @@ def _run_tensorflow(
     results = traced.concrete(tensors)
     values = [v for v in program.outputs if v.is_tensor]
     labels, arrays_out = [], []
-    for path, leaf in _labelled(results, ""):
+    for path, leaf in labelled(results, ""):
         if leaf is not None:
             labels.append(path)
             arrays_out.append(leaf.numpy())
@@ -134,14 +134,14 @@ def _run_tensorflow(
     )
 
 
-def _labelled(nesting: Any, label: str) -> Iterator[tuple[str, Any]]:
+def labelled(nesting: Any, label: str) -> Iterator[tuple[str, Any]]:
     """Yields each leaf of a result with what errors call it, in TensorFlow's order."""
     if isinstance(nesting, Mapping):
         for key in sorted(nesting):
-            yield from _labelled(nesting[key], f"{label}[{key!r}]")
+            yield from labelled(nesting[key], f"{label}[{key!r}]")
     elif isinstance(nesting, (list, tuple)):
         for k, item in enumerate(nesting):
-            yield from _labelled(item, f"{label}[{k}]")
+            yield from labelled(item, f"{label}[{k}]")
     else:
         yield label, nesting
 
@@ -150,30 +150,30 @@ def _compare(
     label: str, value: Value, result: np.ndarray, reference: np.ndarray
 ) -> None:
     """Raises NumericsError if a result differs by more than rounding."""
-    name = value.dtype.name
+    difference = difference_of(value.dtype.name, result, reference)
+    if difference:
+        raise NumericsError(
+            explain_error(
+                f"{label} of the imported function differs from TensorFlow's.",
+                difference=difference,
+                node=value.path or "a constant",
+                way_out="Rounding may do this to functions that are not continuous; then "
+                "write check=False. Otherwise please report it: the import of an operation "
+                "is wrong.",
+            )
+        )
+
+
+def difference_of(dtype: str, result: np.ndarray, reference: np.ndarray) -> str:
+    """Returns how far a result is off, in words; "" if it is equal but for rounding."""
     x = result.reshape(reference.shape)
-    if name not in TOLERANCES:
+    if dtype not in TOLERANCES:
         num_wrong = np.sum(x != reference)
-        if num_wrong:
-            raise _differs(label, value, f"{num_wrong} of {x.size} elements")
-        return
+        return f"{num_wrong} of {x.size} elements" if num_wrong else ""
     x, y = x.astype("float64"), reference.astype("float64")
     equal = (x == y) | (np.isnan(x) & np.isnan(y))
     off = float(np.max(np.where(equal, 0, np.abs(x - y)), initial=0))
     scale = float(np.max(np.abs(y[np.isfinite(y)]), initial=0))
-    if not off <= TOLERANCES[name] * max(scale, 1e-6):
-        raise _differs(label, value, f"by {off:.2g}; its largest number is {scale:.2g}")
-
-
-def _differs(label: str, value: Value, difference: str) -> NumericsError:
-    return NumericsError(
-        explain_error(
-            f"{label} of the imported function differs from TensorFlow's.".replace(
-                "result  of", "the result of"
-            ),
-            difference=difference,
-            node=value.path or "a constant",
-            way_out="Rounding may do this to functions that are not continuous; then write "
-            "check=False. Otherwise please report it: the import of an operation is wrong.",
-        )
-    )
+    if off <= TOLERANCES[dtype] * max(scale, 1e-6):
+        return ""
+    return f"by {off:.2g}; its largest number is {scale:.2g}"

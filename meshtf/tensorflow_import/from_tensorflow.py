@@ -29,11 +29,17 @@ from meshtf.tensorflow_import.axis_names import (
     to_program,
 )
 from meshtf.tensorflow_import.check import check_outputs
+from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
 from meshtf.tensorflow_import.graph.program import Value
 from meshtf.tensorflow_import.graph.read import read_function
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 from meshtf.tensorflow_import.traced import TracedFunction, is_spec, trace
+from meshtf.tensorflow_import.without_running import (
+    abstract_mesh,
+    arguments_of,
+    builder,
+)
 
 
 @explain_wrong_calls
@@ -135,6 +141,17 @@ class ImportedFunction(Module):
         return self.bound_function(*args, **kwargs)
 
     @property
+    def dimensions(self) -> DimensionTable:
+        """A table of the program's dimensions: names, sizes, how they are sharded, where they
+        are, and which operations run replicated.
+        """
+        named = self._call.named
+        if named.lowering is None:  # the program is recorded once
+            recorder = builder(named, self._call.name)(abstract_mesh(self.mesh))
+            recorder.record_call((arguments_of(named),), {})
+        return dimension_table(named, self.mesh, self._call.labels)
+
+    @property
     def program(self) -> NamedProgram:
         """The program that runs, with the names of its dimensions."""
         return self._call.named
@@ -173,6 +190,7 @@ class _Call:
       name: The TensorFlow function's name.
       named: The program.
       parameters: The function's parameters.
+      labels: What errors call the arguments.
       dims: By parameter, a nesting of named shapes.
     """
 
@@ -188,7 +206,7 @@ class _Call:
         self.named = named
         self.parameters = traced.parameters
         self._structure = traced.structure
-        self._labels = [argument.label for argument in traced.arguments]
+        self.labels = [argument.label for argument in traced.arguments]
         self._outputs = nested.map_structure(
             lambda x: x is not None, traced.concrete.structured_outputs
         )
@@ -240,7 +258,7 @@ class _Call:
                 f"the function takes {len(traced_leaves)} values, in the structure "
                 f"{dict(self._structure)}, not {len(leaves)}"
             )
-        inputs = iter(zip(self.named.program.inputs, self._labels, self._shapes))
+        inputs = iter(zip(self.named.program.inputs, self.labels, self._shapes))
         tensors = []
         for leaf, traced_leaf in zip(leaves, traced_leaves):
             if is_spec(traced_leaf):

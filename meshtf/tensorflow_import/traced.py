@@ -13,6 +13,7 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError, explain_error, near_misses
 from meshtf.names import nested
 from meshtf.tensorflow_import.argument_names import Argument, arguments_of
+from meshtf.tensorflow_import.graph.custom_gradients import has_rule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,16 +68,21 @@ def trace(
     parameters, structure = _parameters(concrete)
     arguments = arguments_of(structure, inputs)
     leaves = nested.flatten(structure)
+    # A rule of tf.custom_gradient is known in the function's own graph alone.
+    has_rules = any(map(has_rule, concrete.graph.get_operations()))
+    called = _python_function(fn) if has_rules else concrete
 
     def run(tensors: list[tf.Tensor]) -> Any:
         remaining = iter(tensors)
         values = [next(remaining) if is_spec(x) else x for x in leaves]
         bound = parameters.bind_partial()
         bound.arguments.update(nested.pack_sequence_as(dict(structure), values))
-        return concrete(*bound.args, **bound.kwargs)
+        return called(*bound.args, **bound.kwargs)
 
     full_specs = [tf.TensorSpec(x.sizes, x.spec.dtype) for x in arguments]
-    outer = tf.function(run, autograph=False).get_concrete_function(full_specs)
+    outer = tf.function(run, autograph=called is not concrete).get_concrete_function(
+        full_specs
+    )
     return TracedFunction(
         _name_of(fn, signature),
         outer,
@@ -86,6 +92,11 @@ def trace(
         outer,
         (source, concrete),
     )
+
+
+def _python_function(fn: Any) -> Any:
+    """Returns the Python function of a `tf.function`; another function as it is."""
+    return getattr(fn, "python_function", fn)
 
 
 def is_spec(x: Any) -> bool:

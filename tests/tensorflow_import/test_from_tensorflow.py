@@ -38,7 +38,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def program(model):
-    mesh = mtf.Mesh(MESH, "batch:data; features_1:model")
+    mesh = mtf.Mesh(MESH, "batch:data; features_inner:model")
     inputs = {"x": "batch:6; length:5; features", "scale": "batch"}
     return mtf.from_tensorflow(model.__call__, mesh, inputs=inputs)
 
@@ -76,7 +76,7 @@ def test_variables_are_copies_with_names_and_shards(model, program):
     assert sorted(by_name) == ["imported/k", "imported/offset"]
     assert [v.trainable for v in program.variables] == [True, False]
     assert by_name["imported/k"].shape.sizes == (3, 4, 8)
-    assert "Sharded('features_1')" in str(by_name["imported/k"].placement)
+    assert "Sharded('features_inner')" in str(by_name["imported/k"].placement)
     duplicate = program.clone("copy")
     duplicate.variables[1].assign(np.zeros(8, "float32"))
     assert program.variables[1].numpy().all() and model.offset.numpy().all()
@@ -89,9 +89,14 @@ def test_plans_and_search_take_the_function(program):
     specs = tf.TensorSpec([6, 5, 12]), tf.TensorSpec([6])
     forecast = mtf.explain(program, *specs)
     assert forecast.error is None
-    assert "features_1:4/model" in str(forecast)
+    assert "features_inner:4/model" in str(forecast)
     result = mtf.search(program.on_mesh, *specs, devices=4, hardware="h100")
     assert "batch:" in str(result)
+
+
+def test_the_table_of_dimensions(program):
+    assert program.dimensions["features_inner"].sharded == "model"
+    assert "x" in str(program.dimensions)
 
 
 def test_another_mesh_has_the_values_of_the_first(program):
