@@ -341,6 +341,12 @@ def test_errors_of_sampling():
         "max_length is an integer, a scalar of int32, or int32 [batch]",
         max_length=mtf.ones(mtf.Mesh(""), "beam:4", "int32"),
     )
+
+
+def test_errors_of_steps_and_states():
+    def logits(shape, dtype="float32", state=None):
+        return lambda position, ids, _: (mtf.zeros(ids.mesh, shape, dtype), state)
+
     assert_error(
         mtf.PlanError, "two values", "(logits, None)", step=lambda p, ids, state: ids
     )

@@ -31,7 +31,7 @@ MIRRORS_NO_FILE = {
     "tests/checkpoints/test_matrix.py": "every layout to every other",
     "tests/checkpoints/test_memory.py": "memory of saving and restoring",
     "tests/checkpoints/test_moments.py": "processes that die at any moment",
-    "tests/keras/test_seed_generators.py": "what all layers draw",
+    "tests/tensorflow_import/test_seed_generators.py": "what all layers draw",
     "tests/cluster/test_order.py": "the order of ops of several workers",
     "tests/cluster/test_restores.py": "checkpoints of several workers",
     "tests/forecast/test_loops.py": "forecasts of programs with loops",

@@ -66,6 +66,7 @@ def path_of(variable: Any) -> str:
 
 
 def shape_of(tensor: tf.Tensor) -> tuple[int, ...] | None:
+    """Returns a tensor's sizes, None for unknown ones; None if its rank is unknown."""
     return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
 
 

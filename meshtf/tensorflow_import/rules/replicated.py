@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
+from meshtf.graph import Tensor
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.slicewise.slicewise import slicewise
 from meshtf.runtime.storage.asarray import constant
@@ -151,26 +152,25 @@ def run_replicated(lowering: Lowering, node: Node) -> Any:
     return _run(lowering, node, axes, _shardable(lowering, node))
 
 
-def _run(
-    lowering: Lowering, node: Node, seen: Sequence[Axes], shardable: Sequence[str]
-) -> Any:
-    """Runs a node as the TensorFlow operation that it is.
-
-    Args:
-        lowering: The run.
-        node: The node.
-        seen: For each operand, axes whose names it gets, where it has several elements.
-        shardable: Names along which a device may have a shard.
+def _fed_operands(node: Node, is_sharded: bool) -> set[int]:
+    """Returns which operands are tensors of the mesh. Constants of many elements may have to
+    be sharded as well; others are settings.
     """
     fed = {k for k, v in enumerate(node.inputs) if v.constant is None}
-    if shardable:
-        # Constants of many elements may have to be sharded as well; others are settings.
+    if is_sharded:
         fed |= {
             k
             for k, v in enumerate(node.inputs)
             if np.size(v.constant) > 1
             and (v.dtype.is_floating or node.kind in _ELEMENTWISE)
         }
+    return fed
+
+
+def _operands(
+    lowering: Lowering, node: Node, fed: set[int], seen: Sequence[Axes]
+) -> tuple[list[Tensor], list[list[list[str]]]]:
+    """Returns the operands that are tensors of the mesh, and for each the names of its axes."""
     tensors, axes = [], []
     for k in sorted(fed):
         value = node.inputs[k]
@@ -182,6 +182,22 @@ def _run(
         ]
         tensors.append(transpose(x, [a for axis in names for a in axis]))
         axes.append(names)
+    return tensors, axes
+
+
+def _run(
+    lowering: Lowering, node: Node, seen: Sequence[Axes], shardable: Sequence[str]
+) -> Any:
+    """Runs a node as the TensorFlow operation that it is.
+
+    Args:
+        lowering: The run.
+        node: The node.
+        seen: For each operand, axes whose names it gets, where it has several elements.
+        shardable: Names along which a device may have a shard.
+    """
+    fed = _fed_operands(node, bool(shardable))
+    tensors, axes = _operands(lowering, node, fed, seen)
     results = [lowering.names_of(v) for v in node.outputs]
 
     def run(*arguments: tf.Tensor) -> Any:
