@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -245,13 +246,13 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     ),
     "ratios": (
         lambda x, y: [
-            _result(kind, x, y) for kind in ("Xdivy", "Xlog1py", "Xlogy", "MulNoNan")
+            result_of(kind, x, y) for kind in ("Xdivy", "Xlog1py", "Xlogy", "MulNoNan")
         ],
         ["p 8 6", "p 8 6"],
     ),
     "angles": (
         lambda x: [
-            _call(getattr(raw, kind), x * 0.25)
+            call(getattr(raw, kind), x * 0.25)
             for kind in (
                 "Acos",
                 "Asin",
@@ -379,3 +380,17 @@ NOT_IN_THIS_FILE = {
 @tf.custom_gradient
 def clipped(x: tf.Tensor) -> Any:
     return x * x, lambda dy: tf.clip_by_value(dy, -0.5, 0.5) * x
+
+
+def result_of(kind: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    operation = getattr(raw, kind)
+    if kind.startswith("Logical"):
+        return tf.cast(call(operation, x > 0.5, y > 2.0), tf.float32)
+    if kind == "Complex":
+        return tf.abs(call(operation, x, tf.broadcast_to(y, [8, 6])))
+    return tf.cast(call(operation, x, y), tf.float32)
+
+
+def call(operation: Any, *operands: tf.Tensor) -> tf.Tensor:
+    names = list(inspect.signature(operation).parameters)
+    return operation(**dict(zip(names, operands)))

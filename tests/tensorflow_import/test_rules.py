@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import zlib
 from typing import Any
@@ -19,7 +18,9 @@ from tests.tensorflow_import.rule_cases import (
     CASES,
     NOT_IN_THIS_FILE,
     WITHOUT_GRADIENT,
+    call,
     clipped,
+    result_of,
 )
 
 raw = tf.raw_ops
@@ -66,30 +67,18 @@ def test_element_by_element(kinds: dict[str, Any]) -> None:
             lambda x: [_unary_result(kind, x) for kind in known], arrays[:1], draw
         )
     else:
-        check_equal(lambda x, y: [_result(kind, x, y) for kind in BINARY], arrays, draw)
+        check_equal(
+            lambda x, y: [result_of(kind, x, y) for kind in BINARY], arrays, draw
+        )
 
 
 def _unary_result(kind: str, x: tf.Tensor) -> tf.Tensor:
     operation = getattr(raw, kind)
     if kind in ("ComplexAbs", "Conj", "Imag", "Real"):
-        return tf.abs(_call(operation, tf.complex(x, 2.0 * x)))
+        return tf.abs(call(operation, tf.complex(x, 2.0 * x)))
     if kind == "LogicalNot":
-        return tf.cast(_call(operation, x > 0.5), tf.float32)
-    return tf.cast(_call(operation, x), tf.float32)
-
-
-def _result(kind: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    operation = getattr(raw, kind)
-    if kind.startswith("Logical"):
-        return tf.cast(_call(operation, x > 0.5, y > 2.0), tf.float32)
-    if kind == "Complex":
-        return tf.abs(_call(operation, x, tf.broadcast_to(y, [8, 6])))
-    return tf.cast(_call(operation, x, y), tf.float32)
-
-
-def _call(operation: Any, *operands: tf.Tensor) -> tf.Tensor:
-    names = list(inspect.signature(operation).parameters)
-    return operation(**dict(zip(names, operands)))
+        return tf.cast(call(operation, x > 0.5), tf.float32)
+    return tf.cast(call(operation, x), tf.float32)
 
 
 def test_rules_without_a_case() -> None:
