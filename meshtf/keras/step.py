@@ -60,7 +60,13 @@ class TracedStep:
         self._outputs = [v for v in program.outputs if v.is_tensor]
         self._states: list[OnMesh] = []
         self._updated: list[OnMesh] = []
-        self.function = function(self._run, mesh=placed.mesh)
+
+        def run(run_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            with seed(run_seed):
+                return tuple(self.program.run(placed.mesh, placed.variables, inputs))
+
+        run.__name__ = f"{model.name}.{method}"
+        self.function = function(run, mesh=placed.mesh)
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
@@ -99,11 +105,6 @@ class TracedStep:
             )
             for x, value in zip(tensors_of(batch), named.program.inputs)
         ]
-
-    def _run(self, run_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        with seed(run_seed):
-            placed = self._placed
-            return tuple(self.program.run(placed.mesh, placed.variables, inputs))
 
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
