@@ -111,10 +111,12 @@ def _sizes_fit(name: str, atom: Atom, users: list[Atom]) -> bool:
 
 
 def _foes(analysis: Analysis) -> dict[Atom, set[Atom]]:
-    """Returns for each atom those that some operation has as well."""
+    """Returns for each atom those that some operation has as well. (Gradients are of several
+    variables, whose dimensions do not meet.)
+    """
     foes: dict[Atom, set[Atom]] = collections.defaultdict(set)
     for node in analysis.program.all_nodes():
-        if node.bodies:
+        if node.bodies or node.kind in ("CustomGradient", "Gradients"):
             continue
         neighbours = {
             atom

@@ -69,6 +69,7 @@ def read_function(
             places are listed.
     """
     reader = _Reader(function, variables, repeats or {})
+    reader.has_marks = bool(marks)
     reader.state.coming_gradients = len(marks)
     arguments = reader.arguments(function)
     outputs = reader.walk(
@@ -98,6 +99,7 @@ class _Reader:
     ) -> None:
         self.library = Library(function.graph)
         self.repeats = repeats
+        self.has_marks = False
         self.state = State()
         self.nodes: list[Node] = []
         self.refusals = Refusals()
@@ -143,7 +145,7 @@ class _Reader:
                 if outputs[0] not in values:
                     self._gradients(marks[outputs[0]], values)
                 continue
-            if has_rule(operation):
+            if has_rule(operation) and self._is_differentiated():
                 path = prefix + operation.name
                 produced, node = read_rule(self._read_into, operation, values, path)
                 self.nodes.append(node)
@@ -154,6 +156,12 @@ class _Reader:
             if not prefix and outputs and outputs[0] in self.repeats:
                 self._repeat(operations, self.repeats[outputs[0]], values, produced[0])
         return [values[t.ref()] for t in results]
+
+    def _is_differentiated(self) -> bool:
+        """Whether a gradient of later operations may be taken: in a step whose gradients are
+        marked, until the last one.
+        """
+        return bool(self.state.coming_gradients) or not self.has_marks
 
     def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
         """Adds the node that computes the gradients of a mark."""
