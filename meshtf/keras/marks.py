@@ -20,7 +20,8 @@ import tensorflow as tf
 from meshtf.keras.dependencies import Dependencies
 from meshtf.tensorflow_import.graph.program import Mark
 
-_Gradient = tf.Tensor | tf.IndexedSlices | None
+# A tensor, tf.IndexedSlices or None.
+_Gradient = Any
 
 
 class Marks:

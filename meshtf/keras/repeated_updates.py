@@ -49,7 +49,7 @@ class RepeatedUpdates:
             variables: Those that it updates.
         """
         self.repeats: dict[Any, Repeat] = {}
-        self._graph: tf.Graph | None = None
+        self._graph: Any = None
         self._first: dict[Any, tuple[Repeat, dict[str, Any]]] = {}
         if optimizer is not None:
             self._update = optimizer.update_step
@@ -63,7 +63,7 @@ class RepeatedUpdates:
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Traces an update, or notes that it repeats another one."""
-        graph = tf.compat.v1.get_default_graph()
+        graph: Any = tf.compat.v1.get_default_graph()
         slots = self._slots.get(id(variable.handle))
         if (
             graph is not self._graph
@@ -88,7 +88,7 @@ class RepeatedUpdates:
 @contextlib.contextmanager
 def repeated(model: Any, method: str) -> Iterator[RepeatedUpdates]:
     """Repeats updates of a model's optimizer in the trace of a training step."""
-    optimizer = getattr(model, "optimizer", None)
+    optimizer: Any = getattr(model, "optimizer", None)
     if method != "train_step" or type(optimizer) not in _UNIFORM or not optimizer.built:
         yield RepeatedUpdates(None, ())
         return

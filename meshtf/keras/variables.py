@@ -128,7 +128,8 @@ def put_on_mesh(keras_variable: Any, variable: Variable) -> OnMesh:
     state = OnMesh(host, variable)
     host.__dict__["_meshtf"] = state
     if before is None:
-        host.__class__ = _host_class(type(host))
+        cls: Any = type(host)
+        host.__class__ = _host_class(cls)
     return state
 
 

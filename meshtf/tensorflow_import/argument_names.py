@@ -52,7 +52,7 @@ def arguments_of(
                 _note_size(sizes, name, size, f'axis {axis} of "{label}"')
     arguments, unknown = [], []
     for label, spec, axes in parsed:
-        full = [
+        full: list[Any] = [
             sizes[name][0] if size is None and name in sizes else size
             for name, size in axes
         ]

@@ -84,7 +84,8 @@ def _run_imported(
     shapes = [named.shape_of(value) for value in program.inputs]
     sizes = [named.sizes_of(value) for value in program.inputs]
     inputs = [x.reshape(size) for x, size in zip(arrays, sizes)]
-    function = Function(body, mesh=mesh, names={"inputs": shapes})
+    names: Any = {"inputs": shapes}
+    function = Function(body, mesh=mesh, names=names)
     recording = function.record_on(mesh, (inputs,), {})
     recorded = recording.recorded
     planned = build(recorded.nodes, recorded.results, mesh)

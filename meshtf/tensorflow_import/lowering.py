@@ -187,7 +187,9 @@ class Lowering:
         """Returns a value with the names of other axes; None among them asks for nothing. Where
         these have other factors, the dimension is merged and split again.
         """
-        x, pairs, resplit = self.value(value), {}, []
+        x = self.value(value)
+        pairs: dict[str, str] = {}
+        resplit: list[Any] = []
         if isinstance(x, (bool, int, float)):
             return x
         for have, expected in zip(self.axes(value), axes):

@@ -74,7 +74,7 @@ class Analysis:
         self._rules = rules
         self._hints = hints
         self._flipped = frozenset(flipped)
-        self._node: Node | None = None
+        self._node: Any = None
         for value in program.inputs:
             self.of(value)
         self.run(program.nodes)
@@ -221,7 +221,7 @@ class Analysis:
 
     def all_atoms(self) -> list[Atom]:
         """Returns each atom of the program's values once."""
-        atoms = {}
+        atoms: dict[int, Atom] = {}
         for value in self.values:
             for axis in self._axes[id(value)]:
                 atoms |= {id(atom): atom for atom in flat(axis)}

@@ -13,6 +13,7 @@ import collections
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import Atom, flat, root
@@ -49,7 +50,7 @@ class _Naming:
             self._users[name].append(atom)
             self.names[atom] = name
 
-    def _order(self, atoms: list[Atom], stems: Mapping[Atom, str]) -> Mapping:
+    def _order(self, atoms: list[Atom], stems: Mapping[Atom, str]) -> Any:
         """Returns a key of atoms for sorting: those that come first get shorter names."""
         weights = _weights(self._analysis)
         ranks = {}

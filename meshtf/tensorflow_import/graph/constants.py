@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +19,8 @@ def fold(node: Node) -> bool:
     """Sets the constants of a node's outputs, where its inputs tell them. Returns whether all
     outputs are known, and the node is not needed.
     """
-    output = node.outputs[0] if node.outputs else None
     if node.kind == "Const":
+        output = node.outputs[0]
         output.constant = tf.make_ndarray(node.attributes["value"])
         output.kind = "constant"
         return True
@@ -46,11 +47,12 @@ def _known(values: list[Value]) -> bool:
 
 
 def _of_shape(kind: str, shape: tuple[int, ...], dtype: tf.DType) -> np.ndarray:
+    result: Any = shape
     if kind == "Size":
-        shape = math.prod(shape)
+        result = math.prod(shape)
     elif kind == "Rank":
-        shape = len(shape)
-    return np.asarray(shape, dtype.as_numpy_dtype)
+        result = len(shape)
+    return np.asarray(result, dtype.as_numpy_dtype)
 
 
 def _can_fold(node: Node) -> bool:

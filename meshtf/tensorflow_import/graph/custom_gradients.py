@@ -92,7 +92,9 @@ def read_rule(
         floats = [k for k, v in enumerate(inputs) if v.dtype.is_floating]
         attributes = {"cotangents": floats, "results": []}
         return outputs, Node("CustomGradient", inputs, outputs, attributes, path)
-    inner, nodes, cotangents = dict(values), [], []
+    inner = dict(values)
+    nodes: list[Node] = []
+    cotangents: list[Value] = []
     for k, tensor in rule.cotangents.items():
         value = Value(inputs[k].shape, inputs[k].dtype, path, kind="carried")
         cotangents.append(value)

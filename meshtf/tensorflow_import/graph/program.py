@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 
@@ -20,7 +19,8 @@ class Value:
     """A tensor of the function.
 
     Attributes:
-        shape: Its sizes; None for resources and variants.
+        shape: Its sizes. None for resources and variants, and where it is still unknown: no
+            node that is read has such a shape.
         dtype: Its TensorFlow type.
         path: The name of the operation that makes it, with those of the calls around it.
         constant: Its elements, where they are known before the function runs.
@@ -30,13 +30,13 @@ class Value:
         items: Of a list of tensors: how many, and the shape of each, as far as they are known.
     """
 
-    shape: tuple[int, ...] | None
+    shape: Any
     dtype: tf.DType
     path: str = ""
-    constant: np.ndarray | None = None
+    constant: Any = None
     kind: str = ""
     variable: Any = None
-    items: tuple[int | None, tuple[int, ...] | None] | None = None
+    items: Any = None
 
     @property
     def is_tensor(self) -> bool:

@@ -35,7 +35,9 @@ class Branches(Rule):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         outer = [values(lowering, v) for v in node.inputs[1:]]
         bodies = list(node.bodies.values())
-        passed = {k: _passed(bodies, k) for k in range(len(node.outputs))}
+        passed: dict[int, Any] = {
+            k: _passed(bodies, k) for k in range(len(node.outputs))
+        }
         computed = [
             k for k, v in enumerate(node.outputs) if v.is_tensor and passed[k] is None
         ]

@@ -62,7 +62,7 @@ def count_steps(node: Node, start: Sequence[np.ndarray | None]) -> Counters | No
     tested, test_nodes = _reached(cond, known)
     if not _is_in(cond.outputs[0], tested):
         return None
-    state = {k: start[k] for k in known}
+    state: dict[int, Any] = {k: start[k] for k in known}
     history: list[dict[int, np.ndarray]] = []
     while _evaluate(cond, test_nodes, state, [cond.outputs[0]])[0][0]:
         if len(history) == _MOST_STEPS:

@@ -32,7 +32,7 @@ class TensorList:
             name: That dimension.
         """
         self._entries = entries
-        self._tensor = tensor
+        self._tensor: Any = tensor
         self._name = name
 
     def entries(self) -> tuple[Any, ...]:

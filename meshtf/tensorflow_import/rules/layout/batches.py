@@ -8,7 +8,7 @@ from meshtf.ops.shapes.reshape import flatten, unflatten
 from meshtf.ops.shapes.slice import pad
 from meshtf.ops.shapes.slice import slice as slice_dimension
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
-from meshtf.tensorflow_import.dimensions.atoms import flat
+from meshtf.tensorflow_import.dimensions.atoms import Axes, flat
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.layout.known_operands import known
@@ -88,7 +88,8 @@ def _factors(axis: Any, blocks: Any) -> list[Any]:
     Raises:
         NoRule: It has other factors.
     """
-    atoms, factors = flat(axis), []
+    atoms = flat(axis)
+    factors: Axes = []
     for block in blocks:
         if block == 1:
             factors.append(())

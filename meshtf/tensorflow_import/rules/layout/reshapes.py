@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ class Reshape(Rule):
             for atom in lowering.analysis.atoms_of(node.outputs[0])
             if lowering.names([atom])[0] not in old
         ]
-        return lowering.split(flatten(x, gone, "merged"), "merged", axis)
+        return lowering.split(flatten(x, gone, "merged"), "merged", tuple(axis))
 
 
 @rule("Transpose")
@@ -182,7 +182,7 @@ class Roll(Reverse):
 
 
 def _moved(
-    lowering: Lowering, node: Node, axes: Sequence[int], function: Callable[..., Tensor]
+    lowering: Lowering, node: Node, axes: np.ndarray, function: Callable[..., Tensor]
 ) -> Tensor:
     """Returns an operand with the elements of some axes moved."""
     x = lowering.tensor(node.inputs[0])

@@ -15,7 +15,7 @@ from meshtf.ops.shapes.slice import concat, pad
 from meshtf.ops.shapes.slice import slice as slice_dimension
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
-from meshtf.tensorflow_import.dimensions.atoms import Axis, flat
+from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering, shape_text
 from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
@@ -37,7 +37,8 @@ class Slice(Rule):
     """A part of each axis."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
-        axes, result = analysis.of(node.inputs[0]), []
+        axes = analysis.of(node.inputs[0])
+        result: Axes = []
         for section in _sections(node):
             if section.axis is None:
                 result.append(())
@@ -133,7 +134,7 @@ class Concat(Rule):
             Concat._section(lowering, x, section, name, other)
             for x, section in zip(tensors, sections)
         ]
-        return lowering.split(concat(tensors, name), name, flat(outer_axis))
+        return lowering.split(concat(tensors, name), name, tuple(flat(outer_axis)))
 
     @staticmethod
     def axis(node: Node) -> int:
