@@ -75,7 +75,9 @@ def measure(configuration: Configuration) -> Result:
 def _measure(configuration: Configuration, result: Result) -> None:
     reference, history, result.keras_seconds = _fit(configuration, None)
     one, batch = _distributed(configuration)
-    work = Work(one.step("train_step", batch), batch)
+    step = one.step("train_step", batch)
+    step.adopt_variables()
+    work = Work(step, batch)
     result.by_batch, result.by_model = work.by_batch, work.by_model
     result.names = work.names
     del one

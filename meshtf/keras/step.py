@@ -71,7 +71,7 @@ class TracedStep:
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
         if not self._states:
-            self._adopt_variables()
+            self.adopt_variables()
         for state in self._states:
             state.to_mesh()
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
@@ -87,7 +87,7 @@ class TracedStep:
             lambda spec: spec if spec is None else next(values), self._structure
         )
 
-    def _adopt_variables(self) -> None:
+    def adopt_variables(self) -> None:
         """Puts the step's variables on the mesh."""
         placed, program = self._placed, self.program.program
         placed.adopt(self.program)
