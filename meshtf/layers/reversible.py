@@ -89,6 +89,7 @@ class Reversible(Module):
             # f_sum = x + f(f_input).
             f_input, f_sum = y1, y2
             for f in reversed(self.functions):
+                f_input = _copy_of(f_input)
                 # The rule draws the random numbers of the forward pass: f drops the same
                 # elements.
                 with context(runs_again=True):
@@ -107,6 +108,14 @@ class Reversible(Module):
             return [d1, d2, *variable_gradients]
 
         return rule
+
+
+@custom_gradient
+def _copy_of(x: Tensor) -> tuple[Tensor, Rule]:
+    """Returns x as a tensor of its own, which f is differentiated by. Unlike with
+    `stop_gradient`, gradients of that gradient flow on.
+    """
+    return x, lambda dy: [dy]
 
 
 def _add_gradients(totals: list[Any], new_gradients: list[Any]) -> list[Any]:

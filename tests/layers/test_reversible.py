@@ -4,6 +4,8 @@ short.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -106,6 +108,20 @@ def test_gradients_of_gradients(rng):
         squares.append(mtf.gradients([loss], [x1, x2, *variables]))
     for have, expected in zip(*squares, strict=True):
         np.testing.assert_allclose(have.numpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_within_recompute(rng):
+    mesh = mtf.Mesh("")
+    functions = [layers.FeedForward(mesh, "d:8", "f:8", name=f"f{k}") for k in range(2)]
+    x = mtf.asarray(mesh, rng.normal(size=(4, 8)).astype("float32"), "batch;d")
+    results = []
+    for apply in (
+        layers.Reversible(functions),
+        functools.partial(one_by_one, functions),
+    ):
+        ys = mtf.recompute(lambda x, apply=apply: apply(x * 1.0, x * 0.5))(x)
+        results += mtf.gradients([mtf.sin(y) for y in ys], [x])
+    np.testing.assert_allclose(results[0].numpy(), results[1].numpy(), rtol=1e-5)
 
 
 def test_one_result_alone_and_functions_without_variables():
