@@ -16,7 +16,7 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import nested
-from meshtf.names.arguments import as_bool, as_text
+from meshtf.names.arguments import as_bool, as_mapping, as_text
 from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.runtime.storage.asarray import asarray
@@ -90,6 +90,10 @@ def from_tensorflow(
     as_mesh("mesh", mesh)
     as_text("signature", signature)
     as_bool("check", check)
+    if inputs is not None:
+        as_mapping("inputs", inputs, 'a dict of names, such as {"x": "batch; length"}')
+    if names is not None:
+        as_mapping("names", names, 'a dict of new names, such as {"d": "d_model"}')
     traced = trace(fn, specs, signature, inputs or {})
     call = _Call(traced, names or {})
     entries = list(call.named.program.on_entry.values())

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from meshtf.errors import ArgumentError, explain_error, near_misses
 from meshtf.names import nested
+from meshtf.names.arguments import refuse
 from meshtf.tensorflow_import.argument_names import Argument, arguments_of
 from meshtf.tensorflow_import.graph.custom_gradients import has_rule
 
@@ -60,7 +61,10 @@ def trace(
         ShapeError: Names do not fit an argument, or a size is unknown.
     """
     if isinstance(fn, (str, os.PathLike)):
-        fn = tf.saved_model.load(os.fspath(fn))
+        path = os.fspath(fn)
+        if not tf.saved_model.contains_saved_model(path):
+            refuse("fn", path, f"{_TAKES}; there is no SavedModel at this path")
+        fn = tf.saved_model.load(path)
     source = fn
     if isinstance(getattr(fn, "signatures", None), Mapping):
         fn = _signature_of(fn, signature)
@@ -99,6 +103,12 @@ def _python_function(fn: Any) -> Any:
     return getattr(fn, "python_function", fn)
 
 
+_TAKES = (
+    "a TensorFlow function: one of tensors, a tf.function, a concrete function, or the path "
+    "of a SavedModel"
+)
+
+
 def is_spec(x: Any) -> bool:
     """Whether a leaf of a structure stands for a tensor."""
     return isinstance(x, tf.TensorSpec)
@@ -109,13 +119,7 @@ def _concrete(fn: Any, specs: Sequence[Any]) -> Any:
     if isinstance(fn, tf.types.experimental.ConcreteFunction):
         return fn
     if not callable(fn):
-        raise ArgumentError(
-            explain_error(
-                f"from_tensorflow takes a TensorFlow function, not {type(fn).__name__}.",
-                way_out="Give a function of tensors, a tf.function, a concrete function, "
-                "or the path of a SavedModel.",
-            )
-        )
+        refuse("fn", fn, _TAKES)
     loaded = getattr(fn, "concrete_functions", None)
     if loaded and not specs:
         return loaded[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.ops.control.stop_gradient import StopGradient
@@ -178,6 +179,14 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
             t.function, t.x, topology="v5e:8", own=("args",), runs=False
         ),
         "export_saved_model": call(t.function, t.x, own=("args",)),
+        "from_tensorflow": call(
+            tf.nn.relu,
+            t.mesh,
+            tf.TensorSpec([4, 2]),
+            own=("specs",),
+            inputs={"features": "batch; d"},
+            check=False,
+        ),
         "graph.apply": call(StopGradient(), t.x),
         "graph.apply_all": call(StopGradient(), t.x),
         "check_numerics": call(),
