@@ -8,8 +8,7 @@
     step(array)        # the first call traces, plans and runs; later calls only run
 
 The function is traced again only when names, shapes, dtypes, mesh, layout or Python values
-of a call change. A function caches at most `MAX_PROGRAMS` programs: beyond that the least
-recently used program is dropped, and traced again at its next call.
+of a call change. Beyond `MAX_PROGRAMS` programs the least recently used one is dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from meshtf.forecast.reports.units import bytes_text
 from meshtf.function.arguments import CallArguments, KeyEntry
 from meshtf.function.bound_objects import copy_with_objects
 from meshtf.function.layout_warnings import warn_of_unmatched
-from meshtf.function.recording import RESULT, PythonFunction, Recording
+from meshtf.function.recording import RESULT, PythonFunction, Recording, check_names
 from meshtf.function.retracing_warning import (
     MANY_TRACES,
     keys_of_object,
@@ -144,6 +143,7 @@ def function(
       dropped, and traced again at its next call. Callers can differentiate the results,
       unless the function writes variables.
     """
+    check_names(names)
     decorator = functools.partial(
         Function, mesh=mesh, jit=jit, names=names, runtime=runtime
     )

@@ -37,7 +37,7 @@ from meshtf.graph.tensor import tensor_of_value
 from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh
 from meshtf.names import nested
-from meshtf.names.arguments import as_callable
+from meshtf.names.arguments import as_callable, refuse
 from meshtf.names.calls import wrong_call
 from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.control.seeds import iterations
@@ -233,3 +233,12 @@ def _abstract_tensor(x: Tensor, mesh: Mesh) -> Tensor:
     """Returns a replicated tensor like x on another mesh, without data."""
     value = ShardedValue(mesh.replicated, [None] * mesh.size)
     return tensor_of_value(x.spec, value, mesh)
+
+
+def check_names(names: Mapping[str, Any]) -> None:
+    """Raises ArgumentError if a user gives an argument no names of dimensions."""
+    for name, dims in names.items():
+        values = dims.values() if isinstance(dims, Mapping) else [dims]
+        if not all(isinstance(value, str) for value in values):
+            takes = 'names of dimensions, such as "batch;d_model", or a dict of them'
+            refuse(name, dims, takes)

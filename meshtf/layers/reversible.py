@@ -15,7 +15,7 @@ from typing import Any
 
 from meshtf.graph import Tensor, context
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.graph.autodiff.gradients import gradients_within
+from meshtf.graph.autodiff.gradients import gradients_up_to
 from meshtf.module import Module
 from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_callable, as_sequence, check_floats
@@ -95,8 +95,8 @@ class Reversible(Module):
                 with context(runs_again=True):
                     f_output = f(f_input, **kwargs)
                 # The gradient of f alone: the earlier functions computed f_input.
-                f_gradient, *new_gradients = gradients_within(
-                    None, [f_output], [f_input, *variables], [d2], inputs=[f_input]
+                f_gradient, *new_gradients = gradients_up_to(
+                    [f_input], [f_output], [f_input, *variables], [d2]
                 )
                 variable_gradients = _add_gradients(variable_gradients, new_gradients)
                 # The gradient of f_input: directly as an output, and through f.

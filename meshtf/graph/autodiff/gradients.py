@@ -62,6 +62,16 @@ def gradients(
         booleans; or a function between an x and a y writes variables, or reads a variable
         that was written after the call.
     """
+    return gradients_up_to((), ys, xs, grad_ys)
+
+
+def gradients_up_to(
+    inputs: Sequence[Tensor],
+    ys: Sequence[Tensor],
+    xs: Sequence[Any],
+    grad_ys: Sequence[Tensor | None] | None = None,
+) -> list[Tensor | None]:
+    """As `gradients`, but the gradients do not flow beyond `inputs`. (Theirs do.)"""
     ys = as_tensors("ys", ys)
     xs = as_variables("xs", xs)
     check_owners(ys)
@@ -72,7 +82,7 @@ def gradients(
         cotangents: list[Tensor | None] = [None] * len(ys)
     else:
         cotangents = as_cotangents(ys, grad_ys)
-    return gradients_within(nodes=None, ys=ys, xs=xs, grad_ys=cotangents)
+    return gradients_within(None, ys, xs, cotangents, inputs=inputs)
 
 
 def gradients_within(
