@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.fuzz.program import Assign
+from tests.fuzz.program import HALF, Assign
 from tests.fuzz.writer import Writer
 
 
@@ -32,7 +32,10 @@ def gather(w: Writer) -> str | None:
         both = [*dims, *(d for d in rest if d not in dims)]
         return w.emit(f"mtf.gather({x}, {i}, {into!r})", both)
     if how == "cross_entropy" and set(dims) == set(rest):
-        return w.emit(f"mtf.cross_entropy({x}, {i}, {into!r})", rest)
+        entropy = f"mtf.cross_entropy({x}, {i}, {into!r})"
+        if w.dtype == HALF:  # it is float32, which does not mix with the other values
+            entropy = f"mtf.cast({entropy}, {w.dtype!r})"
+        return w.emit(entropy, rest)
     both = list(dict.fromkeys((*rest, *dims)))
     hot = f"mtf.one_hot({i}, {w.shape([into])!r}, {w.dtype!r})"
     return w.emit(f"mtf.einsum([{x}, {hot}], {';'.join(both)!r})", both)
