@@ -133,7 +133,7 @@ def test_signatures_paths_and_loaded_models(saved):
 
 def test_what_is_no_function_is_refused():
     mesh = mtf.Mesh(MESH)
-    with pytest.raises(mtf.ArgumentError, match="not int"):
+    with pytest.raises(mtf.ArgumentError, match="not the int 3"):
         mtf.from_tensorflow(3, mesh)
     with pytest.raises(mtf.ArgumentError, match="shapes of the arguments of relu"):
         mtf.from_tensorflow(tf.nn.relu, mesh)
