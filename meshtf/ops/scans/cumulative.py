@@ -14,6 +14,8 @@ computed in float32 and rounded once, at the end: in bfloat16 a sum of ones woul
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import tensorflow as tf
@@ -41,7 +43,13 @@ from meshtf.ops.common.checks import (
     tensor_along,
 )
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.elementwise.arithmetic import equal, multiply, subtract
+from meshtf.ops.elementwise.arithmetic import (
+    equal,
+    logical_or,
+    multiply,
+    not_equal,
+    subtract,
+)
 from meshtf.ops.elementwise.unary import exp, logical_not
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.reductions.logsumexp import log_sum_exp
@@ -227,16 +235,21 @@ def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
     return multiply(previous_y, h)
 
 
-def _extreme_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
+def _extreme_gradient(
+    dy: Any, y: Any, x: Any, dim: str, reverse: bool, fill: float
+) -> Any:
     """Returns the gradient of cummax or cummin: dy[i] is added to dx of the last element up
-    to i that equals the extreme y[i].
+    to i that equals the extreme y[i]. `fill` is the extreme of no elements.
 
     dx[i] = h[i] where x[i] = y[i], and 0 elsewhere, with h[i] = decay[i] * h[i + 1] + dy[i].
     decay[i] is 0 if x[i + 1] = y[i + 1], since element i + 1 then gets the cotangents after
     i; otherwise it is 1.
     """
     offset_of_next = 1 if reverse else -1
-    is_extreme = equal(x, y)
+    # Where y changes, x[i] is the extreme, whatever x is: XLA may compute x a second time for
+    # this comparison, with another rounding, so that it does not equal y.
+    previous_y = shift(y, dim, -offset_of_next, fill=fill)
+    is_extreme = logical_or(equal(x, y), not_equal(y, previous_y))
     next_is_extreme = shift(is_extreme, dim, offset_of_next)
     decay = cast(logical_not(next_is_extreme), x.dtype)
     h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
@@ -260,8 +273,8 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
 # By kind, the gradient rule (dy, y, x, dim, reverse) -> dx.
 _GRADIENT = {
     "prod": _prod_gradient,
-    "max": _extreme_gradient,
-    "min": _extreme_gradient,
+    "max": functools.partial(_extreme_gradient, fill=-math.inf),
+    "min": functools.partial(_extreme_gradient, fill=math.inf),
     "logsumexp": _logsumexp_gradient,
 }
 

@@ -161,6 +161,26 @@ def test_a_slice_tells_one_number_of_each_row(function):
     assert (move.kind, move.bytes) == ("gather_statistics", 3 * 3 * 4)
 
 
+@pytest.mark.parametrize("function", [mtf.math.cummax, mtf.math.cummin])
+def test_gradient_of_extremes_of_what_xla_computes_twice(function):
+    """XLA computes `v` in the kernel of the extremes, and again in that of the gradient, with
+    another rounding."""
+    array = np.random.default_rng(0).normal(size=[5, 3])
+
+    def step(w):
+        _, rows, _ = mtf.scan_and_sum(lambda h, row: (None, row, None), None, w, "d")
+        v = w + 0.3 * mtf.sin(rows)
+        return mtf.gradients([mtf.reduce_mean(mtf.sin(function(v, "d")))], [w])[0]
+
+    live, placed = (
+        mtf.function(step, mesh=mesh)(
+            mtf.asarray(mesh, array, "d;t", "float64")
+        ).numpy()
+        for mesh in (mtf.Mesh("", devices="spmd:cpu"), mtf.Mesh(""))
+    )
+    np.testing.assert_allclose(live, placed, rtol=1e-9, atol=1e-12)
+
+
 def test_what_is_refused():
     x = named(ROW)
     for function in (mtf.cumsum, mtf.math.cummax):
