@@ -31,7 +31,6 @@ class Lowering:
         program: The program.
         analysis: Its dimensions.
         mesh: Where it runs.
-        renamed: How many operands are renamed.
         replicated: By kind, how many operations run replicated.
         reasons: By the node's identity, why an operation runs replicated, although the
             analysis has a rule for it.
@@ -59,7 +58,6 @@ class Lowering:
         self.program = program
         self.analysis = analysis
         self.mesh = mesh
-        self.renamed = 0
         self.replicated: collections.Counter[str] = collections.Counter()
         self._extra_names = 0
         self.reasons: dict[int, str] = {}
@@ -200,7 +198,6 @@ class Lowering:
                     pairs |= {a: b for a, b in names if a != b}
                 else:
                     resplit.append((old, new))
-        self.renamed += bool(pairs) + len(resplit)
         for k, (old, _) in enumerate(resplit):
             x = flatten(x, self.names(old), f"merged_{k}")
         x = rename(x, pairs) if pairs else x

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -271,7 +272,7 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
 
 
 # By kind, the gradient rule (dy, y, x, dim, reverse) -> dx.
-_GRADIENT = {
+_GRADIENT: dict[str, Callable[..., Any]] = {
     "prod": _prod_gradient,
     "max": functools.partial(_extreme_gradient, fill=-math.inf),
     "min": functools.partial(_extreme_gradient, fill=math.inf),

@@ -16,10 +16,6 @@ _STRINGS = "strings have no place on a mesh"
 _RESOURCE = "it uses a table or another resource that is no variable"
 _STATE = "it has a state, or runs Python, which a mesh does not"
 _SIZE = "the size of its result depends on values, and sizes on a mesh are fixed"
-_RULE = (
-    "its gradient is a rule of the function's own, within a function that another one calls: "
-    "call it without tf.function, or leave the rule out"
-)
 _WAY_OUT = (
     "Do this before the function, in the dataset or on the host, and pass it the result: "
     "docs/learn/keras.md#what-is-refused. For sizes, mask or pad instead of selecting."
@@ -48,10 +44,6 @@ class Refusals:
     def concerns_resource(self, kind: str, path: str) -> None:
         """Notes a read of or write to a resource that is none of the function's variables."""
         self._effects.append(_line(kind, path, _RESOURCE))
-
-    def concerns_rule(self, path: str) -> None:
-        """Notes a `tf.custom_gradient` whose rule cannot be read."""
-        self._effects.append(_line("tf.custom_gradient", path, _RULE))
 
     def check(self, program: Program) -> None:
         """Raises ArgumentError if a pruned program has such operations; it lists them."""
