@@ -70,6 +70,7 @@ class PlacedVariables:
         check_layout(self.mesh, self._all_names, self.names)
         for key, value in program.on_entry.items():
             self.known_names.setdefault(key, named.names_of(value))
+            self._references[key] = weakref.ref(value.variable)
         return named
 
     def layout_of(self, mesh: Mesh, named: NamedProgram, value: Value) -> Layout | None:
@@ -85,7 +86,6 @@ class PlacedVariables:
             if key in self.variables and not self._states[key].is_elsewhere:
                 continue
             keras_variable = value.variable
-            self._references[key] = weakref.ref(keras_variable)
             present = state_of(keras_variable)
             if present is not None and self._fits(present, named.sizes_of(value)):
                 self.variables[key] = present.variable

@@ -24,9 +24,10 @@ from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 from meshtf.tensorflow_import.traced import TracedFunction
 
-# Largest differences, as a share of the largest number of a result.
 # A result's label and value, and TensorFlow's array of it.
 _Result = tuple[str, Value, np.ndarray]
+
+# Largest differences, as a share of the largest number of a result.
 TOLERANCES = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 0.1}
 
 

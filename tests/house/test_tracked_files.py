@@ -14,6 +14,12 @@ from tests.documentation.test_house import ROOT
 
 pytestmark = pytest.mark.every_case
 
+_TOP_LEVEL = {
+    *("meshtf", "transformer", "tests", "examples", "configs", "docs", "benchmarks"),
+    *(".ci", ".git-blame-ignore-revs", ".gitignore", "Makefile"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"),
+    *("setup.py", "pyproject.toml"),
+}
 _LINK = "120000"  # the mode of a symbolic link in git's index
 # Folders of one machine: of its users, of a build, for temporary files.
 _MACHINE_PATH = re.compile(
@@ -58,6 +64,10 @@ def lines_with(pattern: re.Pattern[str], root: Path) -> list[str]:
             if match:
                 matches.append(f"{path}:{index}: {match[0]}")
     return matches
+
+
+def test_top_level_has_no_file_that_an_example_wrote():
+    assert {path.split("/")[0] for _, path in entries(ROOT)} <= _TOP_LEVEL
 
 
 def test_no_file_is_a_symbolic_link():

@@ -51,6 +51,26 @@ class StopGradient(GradientBarrier):
         return [None]
 
 
+class ComputedOnce(Op):
+    """The identity, whose result XLA computes once for all that read it.
+
+    XLA may compute a value again in each kernel that reads it, with other roundings. A gradient
+    rule that asks where its operand is equal to a result of it would find no such place.
+    """
+
+    linearity = "joint"
+    conformance_samples = (Sample(inputs=("b:4;h:8",)),)
+
+    def output_specs(self, *xs: Spec) -> Specs:
+        return xs
+
+    def local(self, context: Any, *xs: Any) -> LocalTensors:
+        return tuple(context.stored(context.optimization_barrier(x)) for x in xs)
+
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
+        return [dy]
+
+
 class OrderingToken(Op):
     """A scalar zero that is available only after the input is, so that ops of other
     pipeline stages can wait for it instead of for the input.

@@ -38,6 +38,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.common.tensorflow_functions import tf_function
+from meshtf.ops.control.stop_gradient import ComputedOnce
 from meshtf.ops.elementwise.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
@@ -163,9 +164,8 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
       ShapeError, DTypeError: as in `segment_sum`.
     """
     dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
-    return apply(
-        SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape), x, ids
-    )
+    op = SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape)
+    return apply(op, apply(ComputedOnce(), x), ids)
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -176,9 +176,8 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     gradient. NaN, arguments and errors are as in `segment_max`.
     """
     dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
-    return apply(
-        SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape), x, ids
-    )
+    op = SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape)
+    return apply(op, apply(ComputedOnce(), x), ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:

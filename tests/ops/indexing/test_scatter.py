@@ -105,6 +105,30 @@ def test_gradients_are_those_of_tensorflow(mesh, kind, rng):
     np.testing.assert_allclose(dx.numpy(), want, rtol=1e-5, atol=1e-6)
 
 
+def _gradient_of_extremes_of_sums(mesh, function):
+    """The gradient of extremes of values that XLA would compute in two kernels."""
+    w = mtf.asarray(
+        mesh, np.random.default_rng(0).normal(size=[8, 5]), "d;t", "float32"
+    )
+    ids = mtf.asarray(mesh, np.array([0, 1, 0, 1, 2, 2, 0, 1], "int32"), "d")
+
+    @mtf.function
+    def gradient(w, ids):
+        _, sums, _ = mtf.scan_and_sum(lambda h, x: (None, x, None), None, w, "d")
+        y = function(w + 0.3 * mtf.sin(sums), ids, "s:3")
+        return mtf.gradients([mtf.reduce_mean(mtf.sin(y))], [w])[0]
+
+    return gradient(w, ids).numpy()
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_gradients_on_xla_meet_the_extremes(kind):
+    function = {"max": mtf.math.segment_max, "min": mtf.math.segment_min}[kind]
+    live = _gradient_of_extremes_of_sums(mtf.Mesh("", devices="spmd:cpu"), function)
+    placed = _gradient_of_extremes_of_sums(mtf.Mesh(""), function)
+    np.testing.assert_allclose(live, placed, rtol=1e-4, atol=1e-6)
+
+
 def test_update_takes_the_last_of_several(mesh, rows):
     x = np.arange(32, dtype="float32").reshape(8, 4)
     want = x.copy()
