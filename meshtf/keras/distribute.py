@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,23 +12,17 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.function.without_running import compile_for, explain
 from meshtf.keras.check import check_predictions
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of, variables_of
 from meshtf.keras.variables import state_of, tracing
-from meshtf.keras.without_running import (
-    compile_step_for,
-    explain_step,
-    inputs_of,
-    search_step,
-    specs_of,
-    table_of_step,
-)
-from meshtf.layout_search import SearchResult
+from meshtf.keras.without_running import inputs_of, specs_of
+from meshtf.layout_search import SearchResult, search
 from meshtf.mesh import Mesh
-from meshtf.tensorflow_import.dimensions.table import DimensionTable
-from meshtf.tensorflow_import.named_program import NamedProgram
+from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
+from meshtf.tensorflow_import.without_running import abstract_function
 
 _KINDS = ("train", "test", "predict")
 
@@ -111,7 +106,7 @@ class DistributedModel:
             self.step("predict_step", batch)
             return self.dimensions
         step = steps[0][1]
-        return table_of_step(step.program, self.placed, step.input_names)
+        return dimension_table(step.program, self.placed.mesh, step.input_names)
 
     def explain(
         self, batch: Any, method: str = "train_step", **settings: Any
@@ -125,8 +120,11 @@ class DistributedModel:
             method: The step: "train_step", "test_step" or "predict_step".
             **settings: `device_memory`, `hardware` and `runtime` of `mtf.explain`.
         """
-        program = self._program(batch, method)
-        return explain_step(program, self.placed, method, **settings)
+        step = self._step_of_specs(method, batch)
+        mesh = self.placed.mesh
+        if not mesh.abstract:
+            settings.setdefault("runtime", "spmd" if mesh.live else "placed")
+        return explain(step.abstract_function(), *step.program.specs(), **settings)
 
     def check(self, batch: Any) -> None:
         """Compares the model's predictions for a batch with those of TensorFlow on one device.
@@ -147,8 +145,9 @@ class DistributedModel:
             devices: The number of devices.
             **settings: `hardware`, `memory`, `axes`, `layout` and so on of `mtf.search`.
         """
-        program = self._program(batch, "train_step")
-        return search_step(program, "train_step", devices=devices, **settings)
+        program = self._step_of_specs("train_step", batch).program
+        build = functools.partial(abstract_function, program, "train_step")
+        return search(build, *program.specs(), devices=devices, **settings)
 
     def compile_for(
         self, batch: Any, topology: str, method: str = "train_step"
@@ -160,11 +159,12 @@ class DistributedModel:
             topology: As in `mtf.compile_for`, such as "v5e:8".
             method: As in `explain`.
         """
-        program = self._program(batch, method)
-        return compile_step_for(program, self.placed, method, topology)
+        step = self._step_of_specs(method, batch)
+        function = step.abstract_function()
+        return compile_for(function, *step.program.specs(), topology=topology)
 
-    def _program(self, batch: Any, method: str) -> NamedProgram:
-        """Returns the program of a step for a batch or its specs."""
+    def _step_of_specs(self, method: str, batch: Any) -> TracedStep:
+        """Returns the step of a method for a batch of which only specs are known."""
         if method == "train_step" and getattr(self.model, "optimizer", None) is None:
             raise ArgumentError(
                 "compile the model: without an optimizer it trains nothing"
@@ -174,7 +174,7 @@ class DistributedModel:
                 f"build {type(self.model).__name__} first: call it on a batch, so that its "
                 "variables exist"
             )
-        return self.step(method, specs_of(batch)).program
+        return self.step(method, specs_of(batch))
 
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class PlacedVariables:
             self._references[key] = weakref.ref(value.variable)
         return named
 
-    def layout_of(self, mesh: Mesh, named: NamedProgram, value: Value) -> Layout | None:
+    def layout_of(self, named: NamedProgram, mesh: Mesh, value: Value) -> Layout | None:
         """Returns the layout of a variable of a program; None: that of the mesh."""
         layout = self._layouts.of(named, value)
         if layout is None and id(value.variable) in self.slots:
@@ -91,20 +91,12 @@ class PlacedVariables:
                 self.variables[key] = present.variable
                 self._states[key] = present
                 continue
-            array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
-            shape = named.shape_of(value)
-
-            def initial(mesh: Any, shape: Any, name: str, x: np.ndarray = array) -> Any:
-                return asarray(mesh, x, shape)
-
-            variable = Variable(
+            variable = named.variable(
                 self.mesh,
-                shape,
-                initial,
-                name=self._unused_name(path_of(keras_variable)),
-                dtype=str(array.dtype),
-                trainable=bool(keras_variable.trainable),
-                layout=self.layout_of(self.mesh, named, value),
+                value,
+                self._unused_name(path_of(keras_variable)),
+                functools.partial(np.asarray, keras_variable.numpy()),
+                self.layout_of(named, self.mesh, value),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)

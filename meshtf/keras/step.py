@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,17 +13,17 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
-from meshtf.function.function import function
+from meshtf.function.function import Function
 from meshtf.graph import Tensor
 from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.repeated_updates import repeated
 from meshtf.keras.roles import hints_of_step
 from meshtf.keras.variables import OnMesh, tracing
-from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
+from meshtf.tensorflow_import.without_running import abstract_function, abstract_mesh
 
 
 class TracedStep:
@@ -47,6 +48,7 @@ class TracedStep:
             batch: A batch, whose shapes and types matter.
         """
         self._placed = placed
+        self._method = method
         self.seconds = {"trace": 0.0, "import": 0.0}
         placed.drop_unused()
         concrete, program = _trace(model, method, batch, self.seconds)
@@ -60,13 +62,9 @@ class TracedStep:
         self._outputs = [v for v in program.outputs if v.is_tensor]
         self._states: list[OnMesh] = []
         self._updated: list[OnMesh] = []
-
-        def run(run_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-            with seed(run_seed):
-                return tuple(self.program.run(placed.mesh, placed.variables, inputs))
-
-        run.__name__ = f"{model.name}.{method}"
-        self.function = function(run, mesh=placed.mesh)
+        self.function = self.program.function(
+            f"{model.name}.{method}", placed.mesh, placed.variables
+        )
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
@@ -86,6 +84,12 @@ class TracedStep:
         return tf.nest.map_structure(
             lambda spec: spec if spec is None else next(values), self._structure
         )
+
+    def abstract_function(self) -> Function[..., Any]:
+        """Returns the step as a function that does not run, on the mesh without devices."""
+        layout_of = functools.partial(self._placed.layout_of, self.program)
+        mesh = abstract_mesh(self._placed.mesh)
+        return abstract_function(self.program, self._method, mesh, layout_of)
 
     def adopt_variables(self) -> None:
         """Puts the step's variables on the mesh."""

@@ -19,8 +19,6 @@ from meshtf.names import nested
 from meshtf.names.arguments import as_bool, as_mapping, as_text
 from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.runtime.storage.asarray import asarray
-from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.axis_names import (
     check_names,
     from_program,
@@ -35,11 +33,6 @@ from meshtf.tensorflow_import.graph.read import read_function
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 from meshtf.tensorflow_import.traced import TracedFunction, is_spec, trace
-from meshtf.tensorflow_import.without_running import (
-    abstract_mesh,
-    arguments_of,
-    builder,
-)
 
 
 @explain_wrong_calls
@@ -133,7 +126,7 @@ class ImportedFunction(Module):
         self._call = call
         entries = call.named.program.on_entry.values()
         self.copies = [
-            _variable(mesh, call.named, entry, path, value)
+            call.named.variable(mesh, entry, path, value)
             for (entry, path), value in zip(_unique_paths(entries), values)
         ]
         self.bound_function = Function(
@@ -149,11 +142,7 @@ class ImportedFunction(Module):
         """A table of the program's dimensions: names, sizes, how they are sharded, where they
         are, and which operations run replicated.
         """
-        named = self._call.named
-        if named.lowering is None:  # the program is recorded once
-            recorder = builder(named, self._call.name)(abstract_mesh(self.mesh))
-            recorder.record_call((arguments_of(named),), {})
-        return dimension_table(named, self.mesh, self._call.labels)
+        return dimension_table(self._call.named, self.mesh, self._call.labels)
 
     @property
     def program(self) -> NamedProgram:
@@ -356,26 +345,3 @@ def _unique_paths(values: Any) -> list[tuple[Value, str]]:
         used.add(name)
         pairs.append((value, name))
     return pairs
-
-
-def _variable(
-    mesh: Mesh,
-    named: NamedProgram,
-    entry: Value,
-    name: str,
-    value: Callable[[], Any],
-) -> Variable:
-    """Returns a variable on the mesh, with the value that a function returns."""
-    shape, sizes = named.shape_of(entry), named.sizes_of(entry)
-
-    def initial(mesh: Mesh, shape: Any, name: str) -> Tensor:
-        return asarray(mesh, np.asarray(value()).reshape(sizes), shape)
-
-    return Variable(
-        mesh,
-        shape,
-        initial,
-        name=name,
-        dtype=entry.dtype.name,
-        trainable=bool(entry.variable.trainable),
-    )

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
+from meshtf.function.function import Function
 from meshtf.graph import Tensor
-from meshtf.mesh import Mesh
+from meshtf.mesh import Layout, Mesh
+from meshtf.ops.control.seeds import seed
+from meshtf.ops.variables.fill import zeros
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.check_names import check_renames
@@ -25,6 +33,7 @@ class NamedProgram:
         program: The program.
         analysis: Its dimensions.
         names: By atom, its name.
+        lowering: The last run; None before the first one.
     """
 
     def __init__(
@@ -78,6 +87,10 @@ class NamedProgram:
         """Returns the names of a value's atoms."""
         return [self.names[atom] for atom in self.analysis.atoms_of(value)]
 
+    def sizes_of(self, value: Value) -> list[int]:
+        """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
+        return [atom.size for atom in self.analysis.atoms_of(value)]
+
     def _hint_known(self, known: Mapping[int, Sequence[str]]) -> None:
         for key, value in self.program.on_entry.items():
             atoms = self.analysis.atoms_of(value)
@@ -93,9 +106,67 @@ class NamedProgram:
         reasons = self.lowering.reasons if self.lowering is not None else {}
         return self.analysis.replicated | reasons
 
-    def sizes_of(self, value: Value) -> list[int]:
-        """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
-        return [atom.size for atom in self.analysis.atoms_of(value)]
+    def variable(
+        self,
+        mesh: Mesh,
+        entry: Value,
+        name: str,
+        read: Callable[[], Any] | None = None,
+        layout: Layout | None = None,
+    ) -> Variable:
+        """Returns a variable on a mesh for one of the function's.
+
+        Args:
+            mesh: The mesh.
+            entry: The variable's value on entry.
+            name: What it is called.
+            read: Returns its initial value, an array; None: it begins with zeros.
+            layout: Its layout; None: that of the mesh.
+        """
+
+        def initial(mesh: Mesh, shape: Any, name: str) -> Tensor:
+            if read is None:
+                return zeros(mesh, shape, entry.dtype.name)
+            array = np.asarray(read()).reshape(self.sizes_of(entry))
+            return asarray(mesh, array, shape)
+
+        return Variable(
+            mesh,
+            self.shape_of(entry),
+            initial,
+            name=name,
+            dtype=entry.dtype.name,
+            trainable=bool(getattr(entry.variable, "trainable", True)),
+            layout=layout,
+        )
+
+    def function(
+        self, name: str, mesh: Mesh, variables: Mapping[int, Variable]
+    ) -> Function[..., Any]:
+        """Returns the program as a `mtf.function` of a seed and its inputs.
+
+        Args:
+            name: What forecasts call it.
+            mesh: Where it runs.
+            variables: By identity of the program's variable, the mesh's.
+        """
+
+        def run(step_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            with seed(step_seed):
+                return tuple(self.run(mesh, variables, inputs))
+
+        run.__name__ = name
+        shapes = ["; ".join(self.names_of(value)) for value in self.program.inputs]
+        names: Any = {"step_seed": "", "inputs": shapes}
+        return Function(run, mesh=mesh, names=names)
+
+    def specs(self) -> list[Any]:
+        """Returns what `function` may take in place of a seed and inputs, if nothing runs."""
+        specs = [
+            tf.TensorSpec(self.sizes_of(value), value.dtype)
+            for value in self.program.inputs
+        ]
+        return [np.int32(0), *specs]
 
     def run(
         self,
