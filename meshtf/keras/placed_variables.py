@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.check_names import check_layout
 from meshtf.tensorflow_import.dimensions.hints import Hints
+from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
@@ -94,7 +96,7 @@ class PlacedVariables:
             variable = named.variable(
                 self.mesh,
                 value,
-                self._unused_name(path_of(keras_variable)),
+                self._variable_name(keras_variable),
                 functools.partial(np.asarray, keras_variable.numpy()),
                 self.layout_of(named, self.mesh, value),
             )
@@ -123,11 +125,6 @@ class PlacedVariables:
         self._count += 1
         return asarray(self.mesh, np.int32(self._count), "")
 
-    def _unused_name(self, path: str) -> str:
-        used_names = {v.name for v in self.variables.values()}
-        name = path.replace("/", ".")
-        index = 1
-        while name in used_names:
-            index += 1
-            name = f"{path.replace('/', '.')}_{index}"
-        return name
+    def _variable_name(self, variable: Any) -> str:
+        used = {v.name for v in self.variables.values()}
+        return unused_name(path_of(variable).replace("/", "."), used.__contains__)

@@ -27,6 +27,7 @@ from meshtf.tensorflow_import.axis_names import (
     to_program,
 )
 from meshtf.tensorflow_import.check import check_outputs
+from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
 from meshtf.tensorflow_import.graph.program import Value
 from meshtf.tensorflow_import.graph.read import read_function
@@ -125,10 +126,12 @@ class ImportedFunction(Module):
         self.mesh = mesh
         self._call = call
         entries = call.named.program.on_entry.values()
-        self.copies = [
-            call.named.variable(mesh, entry, path, value)
-            for (entry, path), value in zip(_unique_paths(entries), values)
-        ]
+        self.copies = []
+        used: set[str] = set()
+        for entry, value in zip(entries, values):
+            stem = path_of(entry.variable).strip("/") or "variable"
+            used.add(path := unused_name(stem, used.__contains__))
+            self.copies.append(call.named.variable(mesh, entry, path, value))
         self.bound_function = Function(
             _Body(self, call.parameters, call.name), mesh=mesh, names=call.dims
         )
@@ -330,18 +333,3 @@ def _matched(x: Any, value: Value, label: str, shape: str) -> Tensor:
             )
         )
     return transpose(x, expected)
-
-
-def _unique_paths(values: Any) -> list[tuple[Value, str]]:
-    """Returns values of variables, each with a name that no other one has."""
-    pairs: list[tuple[Value, str]] = []
-    used: set[str] = set()
-    for value in values:
-        stem = path_of(value.variable).strip("/") or "variable"
-        name, index = stem, 1
-        while name in used:
-            index += 1
-            name = f"{stem}_{index}"
-        used.add(name)
-        pairs.append((value, name))
-    return pairs

@@ -181,10 +181,15 @@ class Lowering:
         """Returns the named shape of atoms."""
         return "; ".join(f"{self._names[a]}:{a.size}" for a in flat(atoms))
 
-    def aligned(self, value: Value, axes: Sequence[Any]) -> Any:
+    def aligned(self, value: Value, axes: Sequence[Any]) -> Tensor:
         """Returns a value with the names of other axes; None among them asks for nothing. Where
         these have other factors, the dimension is merged and split again.
         """
+        x = self.operand(value, axes)
+        return x if isinstance(x, Tensor) else self.tensor(value)
+
+    def operand(self, value: Value, axes: Sequence[Any]) -> Any:
+        """Returns what `aligned` does; a number, if the value is one."""
         x = self.value(value)
         pairs: dict[str, str] = {}
         resplit: list[Any] = []
@@ -231,12 +236,12 @@ class Lowering:
         return x if names[0] == name else rename(x, name, names[0])
 
     def along(
-        self, value: Value, axis: Axis, function: Callable[[Tensor, str], Tensor]
+        self, x: Tensor, axis: Axis, function: Callable[[Tensor, str], Tensor]
     ) -> Tensor:
-        """Returns a function of a value and of the name of one of its axes; what the function
+        """Returns a function of a tensor and of the name of one of its axes; what the function
         leaves of the axis has its names.
         """
-        x, name = self.merged(self.tensor(value), axis, "along")
+        x, name = self.merged(x, axis, "along")
         y = function(x, name)
         return self.split(y, name, axis) if name in y.shape else y
 
@@ -244,7 +249,7 @@ class Lowering:
         """Returns a value with all dimensions of another one, in their order: what broadcasts
         is broadcast.
         """
-        x = self.aligned(value, axes)
+        x = self.operand(value, axes)
         if isinstance(x, (bool, int, float)):
             return full(self.mesh, self.shape(like), x, like.dtype.name)
         names = self.names_of(like)

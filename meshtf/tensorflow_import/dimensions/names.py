@@ -10,9 +10,10 @@ K. Yamazaki, A note on greedy algorithms for the maximum weighted independent se
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
@@ -25,6 +26,12 @@ from meshtf.tensorflow_import.graph.program import Node
 # so that a mesh axis can divide all of them.
 _ALL_SIZES = ("d_head", "heads", "height", "k_", "kv_", "position", "vocab", "width")
 _MULTIPLE = 8
+
+
+def unused_name(stem: str, is_used: Callable[[str], bool]) -> str:
+    """Returns a name, with a number if it is in use: "heads", "heads_2", "heads_3"."""
+    names = (f"{stem}_{k}" for k in itertools.count(2))
+    return next(n for n in itertools.chain([stem], names) if not is_used(n))
 
 
 def name_dimensions(analysis: Analysis) -> dict[Atom, str]:
@@ -74,10 +81,7 @@ class _Naming:
             return self._name(atom, "kv_length" if "length" in stem else f"kv_{stem}")
         if atom in self._queries and not stem.startswith("q_"):
             return self._name(atom, f"q_{stem}")
-        index = 2
-        while self._clashes(atom, f"{stem}_{index}"):
-            index += 1
-        return f"{stem}_{index}"
+        return unused_name(stem, lambda name: self._clashes(atom, name))
 
     def _clashes(self, atom: Atom, name: str) -> bool:
         """Whether an atom may not have the name that others have."""

@@ -175,7 +175,6 @@ def _operands(
     for k in sorted(fed):
         value = node.inputs[k]
         x = lowering.aligned(value, seen[k])
-        x = x if hasattr(x, "shape") else lowering.tensor(value)
         names = [
             lowering.names(expected if have else ())
             for have, expected in zip(lowering.axes(value), seen[k])

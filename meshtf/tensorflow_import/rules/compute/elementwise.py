@@ -16,7 +16,7 @@ from meshtf.ops.variables.fill import ones_like, zeros_like
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.table import Rule, rule
+from meshtf.tensorflow_import.rules.table import BroadcastRule, Rule, rule
 
 
 def _relu6(x: Tensor) -> Tensor:
@@ -96,9 +96,6 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 class Unary(Rule):
     """An operation of one tensor."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return UNARY[node.kind](lowering.tensor(node.inputs[0]))
 
@@ -120,11 +117,8 @@ class Cast(Unary):
 
 
 @rule(*BINARY)
-class Binary(Rule):
+class Binary(BroadcastRule):
     """An operation of two tensors that broadcast."""
-
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.broadcast(node.inputs, node.outputs[0])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
@@ -141,11 +135,8 @@ class Binary(Rule):
 
 
 @rule("Select", "SelectV2")
-class Select(Rule):
+class Select(BroadcastRule):
     """`where`."""
-
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.broadcast(node.inputs, node.outputs[0])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
@@ -161,11 +152,8 @@ class Select(Rule):
 
 
 @rule("AddN")
-class AddN(Rule):
+class AddN(BroadcastRule):
     """A sum of tensors."""
-
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.broadcast(node.inputs, node.outputs[0])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         axes = lowering.axes(node.outputs[0])
@@ -189,7 +177,7 @@ def operands(lowering: Lowering, node: Node) -> list[Any]:
     """Returns operands that broadcast, with the names of the result."""
     axes = lowering.axes(node.outputs[0])
     return [
-        lowering.aligned(v, axes[len(axes) - len(lowering.axes(v)) :])
+        lowering.operand(v, axes[len(axes) - len(lowering.axes(v)) :])
         for v in node.inputs
     ]
 

@@ -90,7 +90,8 @@ class ArgMax(Reduce):
         (axis,) = _axes(node)
         function = argmax if node.kind == "ArgMax" else argmin
         source = node.inputs[0]
-        index = lowering.along(source, lowering.axes(source)[axis], function)
+        x, axes = lowering.tensor(source), lowering.axes(source)
+        index = lowering.along(x, axes[axis], function)
         return cast(index, node.outputs[0].dtype.name)
 
 
@@ -98,14 +99,10 @@ class ArgMax(Reduce):
 class Softmax(Rule):
     """Softmax over the last axis, or its logarithm."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         function = softmax if node.kind == "Softmax" else log_softmax
-        return lowering.along(
-            node.inputs[0], lowering.axes(node.outputs[0])[-1], function
-        )
+        axis = lowering.axes(node.outputs[0])[-1]
+        return lowering.along(lowering.tensor(node.inputs[0]), axis, function)
 
 
 @rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
@@ -125,8 +122,6 @@ class CrossEntropy(Rule):
         x, name = lowering.merged(lowering.tensor(logits), axes[-1], "classes")
         if node.kind.startswith("Sparse"):
             targets = lowering.aligned(labels, axes[:-1])
-            if not hasattr(targets, "shape"):
-                targets = lowering.tensor(labels)
         else:
             targets = lowering.full(labels, axes, logits)
             targets, _ = lowering.merged(targets, axes[-1], name)
@@ -177,13 +172,12 @@ class InTopK(Rule):
 class Cumulative(Rule):
     """Sums or products of the elements before."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         axis = lowering.axes(node.inputs[0])[int(known(node, 1))]
         exclusive, reverse = (node.attributes[k] for k in ("exclusive", "reverse"))
         function = cumsum if node.kind == "Cumsum" else cumprod
         return lowering.along(
-            node.inputs[0], axis, lambda x, name: function(x, name, exclusive, reverse)
+            lowering.tensor(node.inputs[0]),
+            axis,
+            lambda x, name: function(x, name, exclusive, reverse),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -121,10 +122,6 @@ class Pack(Rule):
         axes = lowering.axes(node.outputs[0])
         new = axes.pop(axis)
         tensors = [lowering.aligned(v, axes) for v in node.inputs]
-        tensors = [
-            x if hasattr(x, "shape") else lowering.tensor(v)
-            for x, v in zip(tensors, node.inputs)
-        ]
         if not new:  # of one tensor
             return tensors[0]
         return stack(tensors, lowering.name(new, "stack"))
@@ -156,15 +153,12 @@ class Unpack(Rule):
 class Reverse(Rule):
     """The last element first."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return _moved(
             lowering,
             node,
             np.atleast_1d(known(node, 1)),
-            lambda x, name, k: entries_at(
+            lambda k, x, name: entries_at(
                 lowering, x, name, np.arange(x.shape[name])[::-1]
             ),
         )
@@ -177,7 +171,7 @@ class Roll(Reverse):
     def lower(self, lowering: Lowering, node: Node) -> Any:
         shifts, axes = (np.atleast_1d(known(node, k)) for k in (1, 2))
         return _moved(
-            lowering, node, axes, lambda x, name, k: roll(x, name, int(shifts[k]))
+            lowering, node, axes, lambda k, x, name: roll(x, name, int(shifts[k]))
         )
 
 
@@ -189,8 +183,7 @@ def _moved(
     for k, axis in enumerate(axes):
         atoms = lowering.axes(node.inputs[0])[int(axis)]
         if atoms:
-            x, name = lowering.merged(x, atoms, "moved")
-            x = lowering.split(function(x, name, k), name, atoms)
+            x = lowering.along(x, atoms, functools.partial(function, k))
     return x
 
 

@@ -119,10 +119,6 @@ class Concat(Rule):
         joined = lowering.names(outer_axis)
         axes[axis] = None
         tensors = [lowering.aligned(v, axes) for v in values]
-        tensors = [
-            x if hasattr(x, "shape") else lowering.tensor(v)
-            for x, v in zip(tensors, values)
-        ]
         sections = [lowering.names(lowering.axes(v)[axis]) for v in values]
         if len(joined) == len(sections[0]) + 1 and all(
             p == sections[0] for p in sections
