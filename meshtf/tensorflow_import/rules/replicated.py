@@ -23,83 +23,28 @@ from meshtf.tensorflow_import.graph.raw_ops import can_run_alone, run_operation
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
-# How many leading axes of the first operand and of the result are independent; of a negative
+# By how many leading axes of the first operand and of the result are independent; of a negative
 # number: all but the last ones.
+_KINDS_BY_AXES = {
+    1: "Conv2D Conv3D DepthwiseConv2dNative Dilation2D ExtractImagePatches "
+    "ExtractVolumePatches ImageProjectiveTransformV3 LRN ResizeArea ResizeBicubic",
+    -1: "AdjustHue AdjustSaturation HSVToRGB IRFFT MatrixDiagV3 RFFT RGBToHSV",
+    -2: "Cholesky IRFFT2D MatrixBandPart MatrixDeterminant MatrixDiagPartV3 MatrixInverse "
+    "MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve Qr RFFT2D Svd",
+    -3: "AdjustContrastv2",
+}
 _INDEPENDENT = {
-    "AdjustContrastv2": -3,
-    "AdjustHue": -1,
-    "AdjustSaturation": -1,
-    "Cholesky": -2,
-    "Conv2D": 1,
-    "Conv3D": 1,
-    "DepthwiseConv2dNative": 1,
-    "Dilation2D": 1,
-    "ExtractImagePatches": 1,
-    "ExtractVolumePatches": 1,
-    "HSVToRGB": -1,
-    "ImageProjectiveTransformV3": 1,
-    "IRFFT": -1,
-    "IRFFT2D": -2,
-    "LRN": 1,
-    "MatrixBandPart": -2,
-    "MatrixDeterminant": -2,
-    "MatrixDiagPartV3": -2,
-    "MatrixDiagV3": -1,
-    "MatrixInverse": -2,
-    "MatrixSetDiagV3": -2,
-    "MatrixSolve": -2,
-    "MatrixTriangularSolve": -2,
-    "Qr": -2,
-    "ResizeArea": 1,
-    "ResizeBicubic": 1,
-    "RFFT": -1,
-    "RFFT2D": -2,
-    "RGBToHSV": -1,
-    "Svd": -2,
+    kind: axes for axes, kinds in _KINDS_BY_AXES.items() for kind in kinds.split()
 }
 
 # Each element of the result depends on one element of each operand. (Those that a mesh has as
 # operations of its own are in `compute/elementwise.py`.)
 _ELEMENTWISE = (
-    "Acos",
-    "Acosh",
-    "Angle",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atan2",
-    "Atanh",
-    "Betainc",
-    "Bitcast",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "ClipByValue",
-    "Cosh",
-    "Digamma",
-    "Erfinv",
-    "FakeQuantWithMinMaxArgs",
-    "Igamma",
-    "Igammac",
-    "Invert",
-    "LeftShift",
-    "Lgamma",
-    "Mod",
-    "MulNoNan",
-    "Ndtri",
-    "NextAfter",
-    "Polygamma",
-    "RightShift",
-    "Sinh",
-    "Softsign",
-    "Tan",
-    "TruncateDiv",
-    "TruncateMod",
-    "Xdivy",
-    "Xlog1py",
-    "Xlogy",
-    "Zeta",
-)
+    "Acos Acosh Angle Asin Asinh Atan Atan2 Atanh Betainc Bitcast BitwiseAnd BitwiseOr "
+    "BitwiseXor ClipByValue Cosh Digamma Erfinv FakeQuantWithMinMaxArgs Igamma Igammac Invert "
+    "LeftShift Lgamma Mod MulNoNan Ndtri NextAfter Polygamma RightShift Sinh Softsign Tan "
+    "TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
+).split()
 
 
 @rule(*_ELEMENTWISE)

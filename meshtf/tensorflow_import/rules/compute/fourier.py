@@ -1,26 +1,14 @@
-"""Fourier transforms and complex numbers."""
+"""Fourier transforms."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from meshtf.ops.elementwise.complex import complex, conj, imag, real
-from meshtf.ops.elementwise.unary import abs
 from meshtf.ops.linear.fourier import fft, ifft
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.compute.elementwise import (
-    BINARY,
-    UNARY,
-    Binary,
-    Unary,
-)
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
-UNARY |= {"ComplexAbs": abs, "Conj": conj, "Imag": imag, "Real": real}
-BINARY |= {"Complex": complex}
-rule("ComplexAbs", "Conj", "Imag", "Real")(Unary)
-rule("Complex")(Binary)
 # How many of the last axes are transformed.
 _TRANSFORMS = {
     "FFT": (fft, 1),
