@@ -221,6 +221,11 @@ class Lowering:
             return broadcast(x, f"{name}:1; {shape_text(x)}"), name
         return flatten(x, names, name), name
 
+    def as_dimension(self, x: Tensor, axis: Axis, name: str) -> Tensor:
+        """Returns a tensor where an axis is one dimension of a given name."""
+        x, present = self.merged(x, axis, name)
+        return x if present == name else rename(x, present, name)
+
     def single(self, axis: Axis, name: str) -> str:
         """Returns the name of an axis; `name` if it is merged, or has size 1."""
         names = self.names(axis)

@@ -170,9 +170,7 @@ class _Windows:
         *_, inner, outer = lowering.axes(filters)
         x = _in_groups(lowering, x, lowering.axes(image)[-1], count, "inner")
         kernel = _in_groups(lowering, lowering.tensor(filters), outer, count, "outer")
-        kernel, name = lowering.merged(kernel, inner, "inner")
-        if name != "inner":
-            kernel = rename(kernel, name, "inner")
+        kernel = lowering.as_dimension(kernel, inner, "inner")
         y = self._convolve(x, kernel, "group")
         axis = lowering.axes(self.node.outputs[0])[-1]
         group, rest = _first(axis, count)

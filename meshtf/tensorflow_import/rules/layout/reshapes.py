@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -154,37 +153,26 @@ class Reverse(Rule):
     """The last element first."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        return _moved(
-            lowering,
-            node,
-            np.atleast_1d(known(node, 1)),
-            lambda k, x, name: entries_at(
-                lowering, x, name, np.arange(x.shape[name])[::-1]
-            ),
-        )
+        def reverse(x: Tensor, name: str) -> Tensor:
+            return entries_at(lowering, x, name, np.arange(x.shape[name])[::-1])
+
+        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
+        for axis in [axes[k] for k in np.atleast_1d(known(node, 1))]:
+            x = lowering.along(x, axis, reverse) if axis else x
+        return x
 
 
 @rule("Roll")
-class Roll(Reverse):
+class Roll(Rule):
     """Elements shifted, those from the end to the front."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        shifts, axes = (np.atleast_1d(known(node, k)) for k in (1, 2))
-        return _moved(
-            lowering, node, axes, lambda k, x, name: roll(x, name, int(shifts[k]))
-        )
-
-
-def _moved(
-    lowering: Lowering, node: Node, axes: np.ndarray, function: Callable[..., Tensor]
-) -> Tensor:
-    """Returns an operand with the elements of some axes moved."""
-    x = lowering.tensor(node.inputs[0])
-    for k, axis in enumerate(axes):
-        atoms = lowering.axes(node.inputs[0])[int(axis)]
-        if atoms:
-            x = lowering.along(x, atoms, functools.partial(function, k))
-    return x
+        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
+        shifts, places = (np.atleast_1d(known(node, k)) for k in (1, 2))
+        for shift, k in zip(shifts, places):
+            if axes[k]:
+                x = lowering.along(x, axes[k], functools.partial(roll, by=int(shift)))
+        return x
 
 
 @rule("DepthToSpace", "SpaceToDepth")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,16 +11,19 @@ import numpy as np
 from meshtf.graph import Tensor
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_any, reduce_sum
-from meshtf.ops.shapes.reshape import flatten, rename
+from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.slice import concat, pad
 from meshtf.ops.shapes.slice import slice as slice_dimension
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
-from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
+from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering, shape_text
 from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
+
+# What an index of a strided slice may be, beside "begin:end:stride".
+_MASKS = ("begin", "ellipsis", "end", "new_axis", "shrink_axis")
 
 
 class _Section(NamedTuple):
@@ -119,38 +123,32 @@ class Concat(Rule):
         joined = lowering.names(outer_axis)
         axes[axis] = None
         tensors = [lowering.aligned(v, axes) for v in values]
-        sections = [lowering.names(lowering.axes(v)[axis]) for v in values]
-        if len(joined) == len(sections[0]) + 1 and all(
-            p == sections[0] for p in sections
+        sections = [lowering.axes(v)[axis] for v in values]
+        names = lowering.names(sections[0])
+        if len(joined) == len(names) + 1 and all(
+            lowering.names(section) == names for section in sections
         ):
             return stack(tensors, joined[0])
         name = joined[0] if len(joined) == 1 else "joined"
-        other = [a for axis in axes if axis is not None for a in axis]
+        other = [atom for k, each in enumerate(axes) if k != axis for atom in each]
         tensors = [
-            Concat._section(lowering, x, section, name, other)
+            lowering.as_dimension(_with_all(lowering, x, other), section, name)
             for x, section in zip(tensors, sections)
         ]
-        return lowering.split(concat(tensors, name), name, tuple(flat(outer_axis)))
+        return lowering.split(concat(tensors, name), name, outer_axis)
 
     @staticmethod
     def axis(node: Node) -> int:
         """Returns the axis along which it joins."""
         return int(known(node, len(node.inputs) - 1)) % len(node.outputs[0].shape)
 
-    @staticmethod
-    def _section(
-        lowering: Lowering, x: Tensor, names: list[str], new: str, other: list
-    ) -> Tensor:
-        """Returns a part with the joined dimension, and with those that broadcast in it."""
-        missing = [a for a in other if lowering.names([a])[0] not in x.shape.names]
-        if missing:
-            sizes = lowering.shape_of(missing)
-            x = broadcast(x, f"{sizes}; {shape_text(x)}")
-        if not names:
-            return broadcast(x, f"{new}:1; {shape_text(x)}")
-        if len(names) > 1:
-            return flatten(x, names, new)
-        return x if names[0] == new else rename(x, names[0], new)
+
+def _with_all(lowering: Lowering, x: Tensor, atoms: Sequence[Atom]) -> Tensor:
+    """Returns a tensor with all of some dimensions: those that it lacks, it repeats along."""
+    missing = [a for a in atoms if lowering.names([a])[0] not in x.shape.names]
+    if not missing:
+        return x
+    return broadcast(x, f"{lowering.shape_of(missing)}; {shape_text(x)}")
 
 
 @rule("Split", "SplitV")
@@ -208,45 +206,44 @@ class Split(Rule):
 def _sections(node: Node) -> list[_Section]:
     """Returns what a slice takes, axis by axis of its result."""
     shape = node.inputs[0].shape
-    if node.kind == "Slice":
-        begins, sizes = known(node, 1), node.outputs[0].shape
-        return [
-            _Section(k, int(b), s, 1, False)
-            for k, (b, s) in enumerate(zip(begins, sizes))
-        ]
-    begins, ends, strides = (known(node, k) for k in (1, 2, 3))
-
-    def is_set(mask: str, k: int) -> bool:
-        return bool(node.attributes[f"{mask}_mask"] >> k & 1)
-
-    count = sum(not is_set("new_axis", k) for k in range(len(begins)))
-    count -= sum(is_set("ellipsis", k) for k in range(len(begins)))
-    sections, axis = [], 0
-    for k in range(len(begins)):
-        if is_set("ellipsis", k):
-            for _ in range(len(shape) - count):
-                sections.append(_Section(axis, 0, shape[axis], 1, False))
-                axis += 1
-            continue
-        if is_set("new_axis", k):
+    index = _index(node)
+    at = index.index(...)
+    count = sum(item is not None for item in index) - 1
+    index[at : at + 1] = [slice(None)] * (len(shape) - count)
+    sections, axes = [], itertools.count()
+    for item in index:
+        if item is None:
             sections.append(_Section(None, 0, 1, 1, False))
             continue
-        drops = is_set("shrink_axis", k)
-        elements = range(shape[axis])[
-            slice(
-                None if is_set("begin", k) else int(begins[k]),
-                None if is_set("end", k) else int(ends[k]),
-                int(strides[k]),
-            )
-        ]
-        if drops:
-            elements = range(int(begins[k]) % shape[axis], shape[axis])[:1]
-        sections.append(
-            _Section(axis, elements.start, len(elements), elements.step, drops)
-        )
-        axis += 1
-    sections += [_Section(k, 0, shape[k], 1, False) for k in range(axis, len(shape))]
+        axis = next(axes)
+        if isinstance(item, int):
+            sections.append(_Section(axis, item % shape[axis], 1, 1, True))
+        else:
+            part = range(shape[axis])[item]
+            sections.append(_Section(axis, part.start, len(part), part.step, False))
     return sections
+
+
+def _index(node: Node) -> list[Any]:
+    """Returns the index of a slice as Python writes it: x[1:, None, ..., 2]."""
+    begins = [int(k) for k in known(node, 1)]
+    if node.kind == "Slice":
+        parts = zip(begins, node.outputs[0].shape)
+        return [*(slice(begin, begin + size) for begin, size in parts), ...]
+    index: list[Any] = []
+    for k, begin in enumerate(begins):
+        marks = {name for name in _MASKS if node.attributes[f"{name}_mask"] >> k & 1}
+        if "ellipsis" in marks:
+            index.append(...)
+        elif "new_axis" in marks:
+            index.append(None)
+        elif "shrink_axis" in marks:
+            index.append(begin)
+        else:
+            end, stride = (int(known(node, operand)[k]) for operand in (2, 3))
+            first = None if "begin" in marks else begin
+            index.append(slice(first, None if "end" in marks else end, stride))
+    return index if ... in index else [*index, ...]
 
 
 def _section_of(analysis: Analysis, axis: Axis, section: _Section) -> Axis:
