@@ -19,6 +19,7 @@ from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.check_names import check_renames
 from meshtf.tensorflow_import.dimensions.hints import KNOWN, Hint, Hints
 from meshtf.tensorflow_import.dimensions.names import clashing_names, name_dimensions
+from meshtf.tensorflow_import.dimensions.projections import hint_projections
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.lowering import Lowering
@@ -72,6 +73,8 @@ class NamedProgram:
             lambda flipped: Analysis(program, rules, hints_of, flipped)
         )
         self._hint_known(known or {})
+        if proposed.variables is None:
+            hint_projections(self.analysis)
         renames = renames or {}
         names = name_dimensions(self.analysis)
         self.names = {atom: renames.get(name, name) for atom, name in names.items()}

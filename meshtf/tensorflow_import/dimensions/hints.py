@@ -34,10 +34,9 @@ _FACTORS = {
 }
 _IMAGES = ("batch", "height", "width", "input_channels")
 _VIDEOS = ("batch", "frames", *_IMAGES[1:])
-# Axes of the kernels of attention, by the layer's name.
-_INWARDS = ("d_model", "heads", "d_head")
-_PROJECTIONS = dict.fromkeys(("query", "key", "value"), _INWARDS)
-_PROJECTIONS["attention_output"] = ("heads", "d_head", "d_model")
+# Names of layers whose kernels make heads, or join them again.
+_TO_HEADS = ("query", "key", "value")
+_FROM_HEADS = ("attention_output",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,20 +98,37 @@ def _of_variable(path: str, axis: int, rank: int) -> list[Hint]:
     *layers, leaf = path.split("/")
     layer = stem_of(layers[-1]) if layers else leaf
     if "embedding" in leaf and rank == 2:
+        if "attention" in layer:  # biases by distance, for each head
+            return [(ROLE, ("buckets", "heads")[axis])]
         if axis == 1:
             return [(TABLE, "d_model")]
         for role in ("position", "segment"):
             if role in path:
                 return [(WEAK if role == "position" else ROLE, role)]
         return [(ROLE, "vocab")]
-    if leaf == "kernel" and rank == 3 and layer in _PROJECTIONS:
-        return [(ROLE, _PROJECTIONS[layer][axis])]
+    if leaf == "kernel" and rank == 3 and layer in (*_TO_HEADS, *_FROM_HEADS):
+        return []  # `hint_projections` knows more
     if leaf == "kernel" and rank == 4:
         names = ("k_height", "k_width", "channels", "channels")
         return [(LAYER, names[axis])]
     if leaf == "kernel" and rank == 2 and axis == 1:
         return [(LAYER, layer)]
     return [(LAST, layer)] if layer else []
+
+
+def is_projection(variable: Value) -> bool:
+    """Whether a variable is a kernel that makes heads of what attention reads, or joins them
+    again, by its path.
+    """
+    *layers, leaf = path_of(variable.variable).split("/")
+    layer = stem_of(layers[-1]) if layers else ""
+    is_named = layer in (*_TO_HEADS, *_FROM_HEADS)
+    return leaf == "kernel" and len(variable.shape) == 3 and is_named
+
+
+def joins_heads(variable: Value) -> bool:
+    """Whether a projection joins heads: its layer's name tells."""
+    return stem_of(path_of(variable.variable).split("/")[-2]) in _FROM_HEADS
 
 
 def stem_of(name: str) -> str:

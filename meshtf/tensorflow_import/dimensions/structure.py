@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import Atom, Axis, flat
 from meshtf.tensorflow_import.dimensions.hints import ROLE, STRUCTURE, TABLE
-from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.graph.program import Value
 
 _MOVES = ("Cast", "ExpandDims", "Reshape", "Squeeze", "Transpose")
 _WINDOWS = (
@@ -119,13 +119,13 @@ def _names(atom: Atom, trust: int) -> set[str]:
 
 
 def _products(analysis: Analysis) -> Iterator[_Product]:
-    weights = _weights(analysis)
+    variables = variables_by_value(analysis)
     for node, (first, second, result) in analysis.products:
         a, b, c = (_atoms(axes) for axes in (first, second, result))
         both = [letter for letter in first if letter in second]
         summed = _atoms({k: first[k] for k in both if k not in result})
         shared = _atoms({k: result[k] for k in both if k in result})
-        is_weight = [id(v) in weights for v in node.inputs]
+        is_weight = [id(v) in variables for v in node.inputs]
         activations = b if is_weight[0] else a
         yield _Product(
             is_layer=any(is_weight),
@@ -141,14 +141,13 @@ def _atoms(axes: dict[str, Axis]) -> frozenset[Atom]:
     return frozenset(atom for axis in axes.values() for atom in flat(axis))
 
 
-def _weights(analysis: Analysis) -> set[int]:
-    """Returns the identities of variables' values, and of what only moves their elements."""
-    weights = {id(v) for v in analysis.program.on_entry.values()}
-
-    def is_moved(node: Node) -> bool:
-        return node.kind in _MOVES and id(node.inputs[0]) in weights
-
+def variables_by_value(analysis: Analysis) -> dict[int, Value]:
+    """Returns, by its identity, the variable that a value has the elements of: its own value,
+    and what only moves its elements.
+    """
+    variables = {id(v): v for v in analysis.program.on_entry.values()}
     for node in analysis.program.all_nodes():
-        if is_moved(node):
-            weights.update(id(v) for v in node.outputs)
-    return weights
+        if node.kind in _MOVES and id(node.inputs[0]) in variables:
+            variable = variables[id(node.inputs[0])]
+            variables.update((id(v), variable) for v in node.outputs)
+    return variables
