@@ -102,8 +102,9 @@ class Computation:
 
     index: int
     title: str  # the name of the op: "einsum"
-    function: str  # the function that the user called: "einsum"; "add" for "+"
-    file: str  # the user's file that calls the function
+    # The function that the user called: "einsum"; "add" for "+"; a layer of an imported model.
+    function: str
+    file: str  # the user's file that calls the function; "": a layer
     line: int
     phase: Phase
     outputs: tuple[PlacedTensor, ...]

@@ -61,6 +61,7 @@ NOT_CAPTURED = {
     "mesh": "that of the program",
     "check_numerics": "of the pass that runs",
     "functions_run_eagerly": "of the pass that runs",
+    "source": "that of the forward node",
     "runs_again": "set by the rule for what it runs again",
 }
 
