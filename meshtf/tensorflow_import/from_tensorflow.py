@@ -130,7 +130,8 @@ class ImportedFunction(Module):
         used: set[str] = set()
         for entry, value in zip(entries, values):
             stem = path_of(entry.variable).strip("/") or "variable"
-            used.add(path := unused_name(stem, used.__contains__))
+            path = unused_name(stem, used.__contains__)
+            used.add(path)
             self.copies.append(call.named.variable(mesh, entry, path, value))
         self.bound_function = Function(
             _Body(self, call.parameters, call.name), mesh=mesh, names=call.dims
