@@ -29,10 +29,10 @@ _MULTIPLE = 8
 
 def unused_name(stem: str, is_used: Callable[[str], bool]) -> str:
     """Returns a name, with a number if it is in use: "heads", "heads_2", "heads_3"."""
-    name, number = stem, 1
+    name, index = stem, 1
     while is_used(name):
-        number += 1
-        name = f"{stem}_{number}"
+        index += 1
+        name = f"{stem}_{index}"
     return name
 
 

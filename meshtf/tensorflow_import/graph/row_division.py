@@ -31,8 +31,8 @@ def divides_rows(
     """
     if "then_branch" not in node.attributes or all(map(is_known, node.outputs)):
         return False
-    more, rows = (kinds_of(node.attributes[k].name) for k in _BRANCHES)
-    if "Where" not in more or rows - _BESIDE != _ROWS_DIVIDED:
+    extended, rows = (kinds_of(node.attributes[k].name) for k in _BRANCHES)
+    if "Where" not in extended or rows - _BESIDE != _ROWS_DIVIDED:
         return False
     made_by = {id(value): maker for maker in nodes for value in maker.outputs}
     inputs = node.inputs
