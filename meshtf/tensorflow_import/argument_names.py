@@ -150,22 +150,22 @@ def _sizes_by_name(arguments: Sequence[Argument]) -> dict[str, int]:
         ShapeError: A name has two.
     """
     sizes: dict[str, int] = {}
-    places: dict[str, str] = {}
+    first_axes: dict[str, str] = {}
     for argument in arguments:
         for axis, (name, size) in enumerate(zip(argument.names or (), argument.sizes)):
             if size is None:
                 continue
-            place = f'axis {axis} of "{argument.label}"'
+            label = f'axis {axis} of "{argument.label}"'
             if sizes.setdefault(name, size) != size:
                 raise ShapeError(
                     explain_error(
                         f'dimension "{name}" has the sizes {sizes[name]} and {size}.',
-                        axes=f"{places[name]}, {place}",
+                        axes=f"{first_axes[name]}, {label}",
                         way_out="Give one of them another name: dimensions are matched by "
                         "name.",
                     )
                 )
-            places.setdefault(name, place)
+            first_axes.setdefault(name, label)
     return sizes
 
 

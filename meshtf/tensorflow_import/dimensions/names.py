@@ -10,7 +10,6 @@ K. Yamazaki, A note on greedy algorithms for the maximum weighted independent se
 from __future__ import annotations
 
 import collections
-import itertools
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -30,8 +29,11 @@ _MULTIPLE = 8
 
 def unused_name(stem: str, is_used: Callable[[str], bool]) -> str:
     """Returns a name, with a number if it is in use: "heads", "heads_2", "heads_3"."""
-    names = (f"{stem}_{k}" for k in itertools.count(2))
-    return next(n for n in itertools.chain([stem], names) if not is_used(n))
+    name, index = stem, 1
+    while is_used(name):
+        index += 1
+        name = f"{stem}_{index}"
+    return name
 
 
 def name_dimensions(analysis: Analysis) -> dict[Atom, str]:

@@ -51,6 +51,10 @@ class Library:
             outputs = self._emit(graph, function, inputs)
         return graph, inputs, outputs
 
+    def kinds_of(self, name: str) -> set[str]:
+        """Returns the kinds of a function's operations."""
+        return {node.op for node in self._functions[name].node_def}
+
     def _emit(
         self, graph: tf.Graph, function: Any, inputs: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:

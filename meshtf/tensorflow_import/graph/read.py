@@ -35,6 +35,7 @@ from meshtf.tensorflow_import.graph.program import (
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of
 from meshtf.tensorflow_import.graph.refusals import Refusals
+from meshtf.tensorflow_import.graph.row_division import divides_rows
 from meshtf.tensorflow_import.graph.state import (
     VARIABLE_OPS,
     State,
@@ -201,8 +202,9 @@ class _Reader:
             operation.op_def,
             dict(operation.node_def.attr),
         )
-        if kind in _BRANCHES and self._divides_rows(node):
-            return self._branch(node, "else_branch")
+        if divides_rows(node, self.nodes, self.library.kinds_of):
+            name = node.attributes["else_branch"].name
+            return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
         if self.refusals.concerns(node):
@@ -237,29 +239,6 @@ class _Reader:
                 inputs.append(value)
             produced = self._read(operation, inputs, operation.name)
             again.update(zip([t.ref() for t in operation.outputs], produced))
-
-    def _divides_rows(self, node: Node) -> bool:
-        """Whether a branch is that of Keras' division of rows (`tf.IndexedSlices`) by a tensor.
-
-        If the divisor has zeros or NaNs somewhere, other rows become NaN as well: as many as
-        there are. On a mesh sizes do not depend on values, so the other branch is taken.
-        """
-        if (
-            all(is_known(v) for v in node.outputs)
-            or "then_branch" not in node.attributes
-        ):
-            return False
-        return any(
-            n.kind == "Any" and n.outputs[0] is node.inputs[0] for n in self.nodes
-        )
-
-    def _branch(self, node: Node, name: str) -> list[Value]:
-        """Reads one branch only, in place."""
-        arguments = node.inputs[1:]
-        graph, parameters, results = self.library.graph_of(
-            node.attributes[name].name, [_tensor_shape(v) for v in arguments]
-        )
-        return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
 
     def _read_into(
         self, nodes: list[Node], operation: tf.Operation, inputs: list[Value], path: str

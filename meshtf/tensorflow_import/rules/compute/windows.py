@@ -190,8 +190,8 @@ class _Windows:
 
     def _sizes(self, attribute: str) -> dict[str, int]:
         """Returns numbers for rows, columns and so on: an attribute has one for each axis."""
-        numbers = self.node.attributes[attribute][1:]
-        return {name: int(size) for name, size in zip(self.names, numbers)}
+        values = self.node.attributes[attribute][1:]
+        return {name: int(size) for name, size in zip(self.names, values)}
 
 
 def _in_groups(

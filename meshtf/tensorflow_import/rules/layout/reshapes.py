@@ -168,8 +168,8 @@ class Roll(Rule):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
-        shifts, places = (np.atleast_1d(known(node, k)) for k in (1, 2))
-        for shift, k in zip(shifts, places):
+        shifts, rolled = (np.atleast_1d(known(node, k)) for k in (1, 2))
+        for shift, k in zip(shifts, rolled):
             if axes[k]:
                 x = lowering.along(x, axes[k], functools.partial(roll, by=int(shift)))
         return x

@@ -219,8 +219,10 @@ def _sections(node: Node) -> list[_Section]:
         if isinstance(item, int):
             sections.append(_Section(axis, item % shape[axis], 1, 1, True))
         else:
-            part = range(shape[axis])[item]
-            sections.append(_Section(axis, part.start, len(part), part.step, False))
+            elements = range(shape[axis])[item]
+            sections.append(
+                _Section(axis, elements.start, len(elements), elements.step, False)
+            )
     return sections
 
 
@@ -228,8 +230,8 @@ def _index(node: Node) -> list[Any]:
     """Returns the index of a slice as Python writes it: x[1:, None, ..., 2]."""
     begins = [int(k) for k in known(node, 1)]
     if node.kind == "Slice":
-        parts = zip(begins, node.outputs[0].shape)
-        return [*(slice(begin, begin + size) for begin, size in parts), ...]
+        sizes = zip(begins, node.outputs[0].shape)
+        return [*(slice(begin, begin + size) for begin, size in sizes), ...]
     index: list[Any] = []
     for k, begin in enumerate(begins):
         marks = {name for name in _MASKS if node.attributes[f"{name}_mask"] >> k & 1}
