@@ -159,7 +159,7 @@ class Classifier(keras.Model):
 def without_dropout(model: keras.Model) -> None:
     """Sets all rates of dropout to 0, so that runs can be compared."""
     for layer in model._flatten_layers():
-        for name in ("rate", "_dropout", "dropout_rate", "drop_rate"):
+        for name in ("rate", "_dropout", "dropout_rate", "drop_rate", "drop_prob"):
             if isinstance(layer.__dict__.get(name), float):
                 setattr(layer, name, 0.0)
 

@@ -11,12 +11,17 @@ TensorShape([6])
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.ops.common.trace_cache import constant, once_per_trace
+
+# TensorFlow's kernels broadcast at most this many groups of axes: adjacent axes of which each
+# operand has all, or has size 1 in all.
+MAX_GROUPS = 5
 
 
 def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -73,3 +78,25 @@ def expand(x: Any, axis: int) -> Any:
     sizes_before = x.shape[:axis]
     sizes_after = x.shape[axis:]
     return reshape(x, [*sizes_before, 1, *sizes_after])
+
+
+def broadcast_to(x: Any, sizes: Sequence[int]) -> Any:
+    """Returns x repeated to [*sizes], as tf.broadcast_to does, for any number of axes.
+
+    Args:
+      x: a tensor.
+      sizes: the new sizes, at least as many as x has.
+    """
+    missing = len(sizes) - len(x.shape)
+    old_sizes = [1] * missing + list(x.shape)
+    if len(sizes) <= MAX_GROUPS:
+        return tf.broadcast_to(x, sizes)
+    # Axis by axis, the last one first: only the last copy is as long as the result.
+    for axis in reversed(range(len(sizes))):
+        if old_sizes[axis] == sizes[axis]:
+            continue
+        outer = math.prod(old_sizes[:axis])
+        inner = math.prod(sizes[axis + 1 :])
+        x = tf.reshape(x, [outer, 1, inner])
+        x = tf.broadcast_to(x, [outer, sizes[axis], inner])
+    return tf.reshape(x, sizes)
