@@ -19,7 +19,16 @@ from tests.keras.models import weights_of
 layers = keras.layers
 BATCH = 8
 # Layers whose random numbers are not TensorFlow's: layouts are compared with each other.
-DRAWING = ("Dropout", "Gaussian", "Random", "MixUp", "CutMix", "AugMix", "RandAugment", "Solarization")
+DRAWING = (
+    "Dropout",
+    "Gaussian",
+    "Random",
+    "MixUp",
+    "CutMix",
+    "AugMix",
+    "RandAugment",
+    "Solarization",
+)
 # Kernels of TensorFlow for the CPU that take no float64.
 IN_FLOAT32 = ("Pooling3D", "Resizing", "MelSpectrogram", "image ")
 NOT_TRIED = {
@@ -37,6 +46,8 @@ NOT_TRIED = {
     "IntegerLookup": "of a lookup table, which belongs into the dataset",
     "Hashing": "of strings, which belong into the dataset",
     "HashedCrossing": "of strings, which belong into the dataset",
+    "RandAugment": "of histograms, whose sizes depend on values",
+    "RandomElasticTransform": "of kernels, whose sizes depend on values",
     "MaxNumBoundingBoxes": "of boxes, which belong into the dataset",
 }
 

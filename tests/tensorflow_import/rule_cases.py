@@ -11,6 +11,10 @@ import tensorflow as tf
 raw = tf.raw_ops
 
 
+def _moving_slices(x: tf.Tensor, i: tf.Tensor, j: tf.Tensor) -> list[tf.Tensor]:
+    return [x[:, i], x[i : i + 3, None, ..., 1:2], x[..., j - 1 + 2 : j + 3, i - 4]]
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
     # Arguments: the type ("f" floats, "p" positive ones, "i" integers below 4), then sizes.
     "add_n": (lambda x, y: tf.add_n([x, y, x]), ["f 8 6", "f 8 6"]),
@@ -145,6 +149,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
         lambda x: (x[:, 1:3], x[..., ::2], x[2:, None, 1], x[:, ::-1], x[1:8:3], x[-1]),
         ["f 8 6 4"],
     ),
+    "slices that move": (
+        lambda x, i: _moving_slices(x, i[0], i[1]),
+        ["f 8 6 4", "i 2"],
+    ),
     "a slice by begin": (lambda x: tf.slice(x, [2, 0], [4, 3]), ["f 8 6"]),
     "padding": (
         lambda x: (
@@ -210,6 +218,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[str]]] = {
             tf.linalg.set_diag(x, y[..., 0]),
             tf.linalg.solve(x + 9.0 * tf.eye(4), y),
             tf.linalg.triangular_solve(x + 9.0 * tf.eye(4), y),
+            tf.linalg.solve(x + 9.0 * tf.eye(4), tf.ones([8, 4, 1])),
             tf.linalg.cholesky(tf.matmul(x, x, transpose_b=True) + 9.0 * tf.eye(4)),
         ),
         ["f 8 4 4", "f 8 4 2"],

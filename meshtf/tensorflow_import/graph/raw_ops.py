@@ -114,13 +114,13 @@ def can_run_alone(node: Node) -> bool:
 
 @functools.cache
 def definition_of(kind: str) -> Any:
-    """Returns TensorFlow's description of one of the kinds that reads and assignments of
-    variables stand for.
-    """
+    """Returns TensorFlow's description of one of the kinds that other kinds are read as."""
     with tf.Graph().as_default():
         x, index = tf.zeros([1]), tf.zeros([], tf.int32)
         output = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
+            "Less": lambda: tf.raw_ops.Less(x=x, y=x),
+            "SelectV2": lambda: tf.raw_ops.SelectV2(condition=x > 0, t=x, e=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
             "StopGradient": lambda: tf.raw_ops.StopGradient(input=x),
             "UnsortedSegmentSum": lambda: tf.raw_ops.UnsortedSegmentSum(

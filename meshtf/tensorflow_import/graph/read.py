@@ -24,6 +24,7 @@ from meshtf.tensorflow_import.graph.functions import (
     unchanged_arguments,
 )
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
+from meshtf.tensorflow_import.graph.moving_slices import as_gathers
 from meshtf.tensorflow_import.graph.program import (
     Body,
     Mark,
@@ -207,6 +208,11 @@ class _Reader:
             return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
+        if kind == "StridedSlice":
+            gathers = as_gathers(node, self.nodes)
+            if gathers is not None:
+                self.nodes.extend(gathers)
+                return gathers[-1].outputs
         if self.refusals.concerns(node):
             self.nodes.append(node)
             return outputs

@@ -36,6 +36,13 @@ _KINDS_BY_AXES = {
 _INDEPENDENT = {
     kind: axes for axes, kinds in _KINDS_BY_AXES.items() for kind in kinds.split()
 }
+# Of these, whose other operands have the same leading axes.
+_BATCHED = (
+    "ImageProjectiveTransformV3",
+    "MatrixSetDiagV3",
+    "MatrixSolve",
+    "MatrixTriangularSolve",
+)
 
 # Each element of the result depends on one element of each operand. (Those that a mesh has as
 # operations of its own are in `compute/elementwise.py`.)
@@ -68,14 +75,14 @@ class Independent(Rule):
     """An operation whose first axes are those of its first operand."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
-        axes = analysis.of(node.inputs[0])
+        axes, shape = analysis.of(node.inputs[0]), node.inputs[0].shape
         count = _independent(node)
         for value in node.outputs:
             rest = value.shape[count:]
             analysis.set(value, [*axes[:count], *map(analysis.new, rest)])
         for value in node.inputs[1:]:
             other_axes = analysis.of(value)
-            if node.kind in ("ImageProjectiveTransformV3", "MatrixSetDiagV3"):
+            if node.kind in _BATCHED and value.shape[:count] == shape[:count]:
                 analysis.unify_all(axes[:count], other_axes[:count])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
@@ -190,7 +197,10 @@ def _shardable(lowering: Lowering, node: Node) -> list[str]:
     count = _independent(node)
     axes = lowering.axes(node.inputs[0])[:count]
     names = lowering.names([atom for axis in axes for atom in axis])
-    return [a for a in names if all(a in lowering.names_of(v) for v in node.outputs)]
+    required = list(node.outputs)
+    if node.kind in _BATCHED:
+        required += [v for v in node.inputs if math.prod(v.shape[:count]) > 1]
+    return [a for a in names if all(a in lowering.names_of(v) for v in required)]
 
 
 def run_of_nothing(lowering: Lowering, run: Any, shapes: list[str]) -> Any:

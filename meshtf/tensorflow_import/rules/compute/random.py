@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from meshtf.errors import ArgumentError
 from meshtf.graph import Tensor
 from meshtf.module import scope
+from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.seeds import seed
-from meshtf.ops.elementwise.arithmetic import floormod
-from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.elementwise.arithmetic import floormod, logical_and, maximum
+from meshtf.ops.elementwise.unary import log, sqrt
+from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.top_k import argmax
 from meshtf.ops.random.random import (
     categorical,
     random_normal,
@@ -22,7 +29,9 @@ from meshtf.ops.random.random import (
     truncated_normal,
 )
 from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import unstack
+from meshtf.ops.sorting.sort import argsort
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
@@ -47,6 +56,13 @@ _INTEGERS: dict[str, tuple[int | None, int]] = {
     "StatelessRandomUniformInt": (1, 2),
     "StatelessRandomUniformIntV2": (1, 4),
 }
+# The same for gamma distributions, with the operand of their shape parameters.
+_GAMMAS: dict[str, tuple[int | None, int]] = {
+    "RandomGamma": (None, 1),
+    "StatelessRandomGammaV2": (1, 2),
+    "StatelessRandomGammaV3": (1, 4),
+}
+_TRIES = 16  # each fails in 5 % of cases at most
 _BITS = 2**31
 
 
@@ -104,6 +120,95 @@ class RandomIntegers(_Draw):
                 dtype=output.dtype.name,
             ),
         )
+
+
+@rule(*_GAMMAS)
+class Gamma(_Draw):
+    """Numbers of gamma distributions.
+
+    The method is that of G. Marsaglia and W. W. Tsang, A simple method for generating gamma
+    variables, 2000: section 3, and section 6 for shape parameters below 1. All tries are drawn
+    at once.
+    """
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        alpha = node.inputs[_GAMMAS[node.kind][1]]
+        analysis.broadcast([alpha], node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        seed_index, index = _GAMMAS[node.kind]
+        key = None if seed_index is None else node.inputs[seed_index]
+        output = node.outputs[0]
+        axes = lowering.axes(output)
+        value = node.inputs[index]
+        rank = len(value.shape)
+        alpha = lowering.aligned(value, axes[len(axes) - rank :])
+        return self.draw(
+            lowering, key, lambda: _gamma(lowering, output, _constant(alpha, node))
+        )
+
+
+def _gamma(lowering: Lowering, output: Value, alpha: Any) -> Tensor:
+    """Draws numbers of gamma distributions with shape parameters alpha."""
+    mesh, shape, dtype = lowering.mesh, lowering.shape(output), output.dtype.name
+    tries = lowering.unused_name("tries")
+    tiny = float(np.finfo(output.dtype.as_numpy_dtype).tiny)
+    alpha = broadcast(alpha, shape)
+    is_small = alpha < 1.0
+    d = where(is_small, alpha + 1.0, alpha) - 1.0 / 3.0
+    with scope("normal"):
+        x = random_normal(mesh, f"{shape}; {tries}:{_TRIES}", dtype=dtype)
+    with scope("uniform"):
+        u = random_uniform(mesh, x.shape, dtype=dtype)
+    v = (1.0 + x / sqrt(9.0 * d)) ** 3
+    bound = 0.5 * x * x + d * (1.0 - v + log(maximum(v, tiny)))
+    accepted = logical_and(v > 0.0, log(maximum(u, tiny)) < bound)
+    first = argmax(cast(accepted, "int32"), tries)
+    y = d * gather(v, first, tries)
+    with scope("power"):
+        power = random_uniform(mesh, shape, dtype=dtype)
+    return maximum(where(is_small, y * power ** (1.0 / alpha), y), tiny)
+
+
+def _constant(alpha: Any, node: Node) -> Any:
+    """Returns shape parameters, by which there is no gradient: it is refused."""
+
+    @custom_gradient
+    def identity(x: Tensor) -> tuple[Tensor, Any]:
+        def gradient(_: Tensor) -> Any:
+            raise ArgumentError(
+                f"{node.kind} at {node.path} has no gradient by its shape parameter alpha: "
+                "stop it by tf.stop_gradient"
+            )
+
+        return 1.0 * x, gradient
+
+    return identity(alpha) if isinstance(alpha, Tensor) else alpha
+
+
+@rule("StatelessShuffle", "RandomShuffle")
+class Shuffle(_Draw):
+    """The entries of the first axis in another order."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        axes = analysis.of(node.inputs[0])
+        analysis.set(node.outputs[0], axes)
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        value = node.inputs[0]
+        key = node.inputs[1] if node.kind == "StatelessShuffle" else None
+        axis = lowering.axes(value)[0]
+
+        def shuffled(x: Tensor, name: str) -> Tensor:
+            size = f"{name}:{x.shape[name]}"
+            numbers = self.draw(
+                lowering, key, lambda: random_uniform(lowering.mesh, size)
+            )
+            places = lowering.unused_name("places")
+            order = rename(argsort(numbers, name), name, places)
+            return rename(gather(x, order, name), places, name)
+
+        return lowering.along(lowering.tensor(value), axis, shuffled)
 
 
 @rule("Multinomial", "StatelessMultinomial")
