@@ -65,7 +65,7 @@ class _Naming:
         ranks = {}
         for index, atom in enumerate(atoms):
             stem = stems.get(atom)
-            rivals = sum(
+            rivals = math.fsum(  # in any order the same
                 weights[other]
                 for other in self._foes[atom]
                 if other is not atom and stems.get(other) == stem

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.graph.program import Node, Value
 
 # A graph, its arguments and its results.
 FunctionGraph = tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]
@@ -26,15 +26,8 @@ class Library:
         self._library = graph.as_graph_def().library
         self._functions = {f.signature.name: f for f in self._library.function}
 
-    def graph_of(
-        self, name: str, shapes: Sequence[tf.TensorShape]
-    ) -> tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]:
-        """Returns a function's graph, its arguments and its results.
-
-        Args:
-            name: The function's name.
-            shapes: Of its arguments.
-        """
+    def graph_of(self, name: str, arguments: Sequence[Value]) -> FunctionGraph:
+        """Returns the graph of a function for arguments of these types and shapes."""
         function = self._functions[name]
         graph = tf.Graph()
         with graph.as_default():
@@ -44,9 +37,11 @@ class Library:
                 )
             inputs = [
                 tf.raw_ops.Placeholder(
-                    dtype=tf.as_dtype(argument.type), shape=shape, name=argument.name
+                    dtype=value.dtype,
+                    shape=() if value.dtype == tf.resource else value.shape,
+                    name=argument.name,
                 )
-                for argument, shape in zip(function.signature.input_arg, shapes)
+                for argument, value in zip(function.signature.input_arg, arguments)
             ]
             outputs = self._emit(graph, function, inputs)
         return graph, inputs, outputs

@@ -7,8 +7,9 @@ values as more inputs, and returns their new ones.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -40,11 +41,12 @@ from meshtf.tensorflow_import.graph.row_division import divides_rows
 from meshtf.tensorflow_import.graph.state import (
     VARIABLE_OPS,
     State,
-    assign,
     entry_of,
     shape_of,
 )
 
+# By the reference of a tensor.
+_Values = MutableMapping[Any, Value]
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 # Pass a value on. (Checks of numbers are done by `mtf.debugging.check_numerics`.)
@@ -70,21 +72,14 @@ def read_function(
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function, variables, repeats or {})
-    reader.has_marks = bool(marks)
-    reader.state.coming_gradients = len(marks)
+    reader = _Reader(function.graph, variables, marks, repeats or {})
     arguments = reader.arguments(function)
-    outputs = reader.walk(
-        function.graph,
-        function.inputs,
-        arguments,
-        function.outputs,
-        {tensor.ref(): mark for mark in marks for tensor in mark.gradients},
-    )
+    graph = (function.graph, function.inputs, function.outputs)
+    outputs = reader.walk(graph, arguments)
     program = Program(
         inputs=[v for v in arguments if v.kind == "input"],
         outputs=outputs,
-        nodes=reader.nodes,
+        nodes=reader.state.nodes,
         on_entry=reader.state.on_entry,
         updates=reader.state.updates(),
     )
@@ -97,13 +92,16 @@ class _Reader:
     """The walk through the operations."""
 
     def __init__(
-        self, function: Any, variables: Sequence[Any], repeats: Mapping[Any, Repeat]
+        self,
+        graph: tf.Graph,
+        variables: Sequence[Any],
+        marks: Sequence[Mark],
+        repeats: Mapping[Any, Repeat],
     ) -> None:
-        self.library = Library(function.graph)
+        self.library = Library(graph)
+        self.marks = {tensor.ref(): mark for mark in marks for tensor in mark.gradients}
         self.repeats = repeats
-        self.has_marks = False
-        self.state = State()
-        self.nodes: list[Node] = []
+        self.state = State(len(marks))
         self.refusals = Refusals()
         self._variables = {id(handle_of(v)): v for v in variables}
 
@@ -128,44 +126,58 @@ class _Reader:
         return values
 
     def walk(
-        self,
-        graph: tf.Graph,
-        parameters: Sequence[tf.Tensor],
-        arguments: Sequence[Value],
-        results: Sequence[tf.Tensor],
-        marks: Mapping[Any, Mark],
-        prefix: str = "",
+        self, function: FunctionGraph, arguments: Sequence[Value], prefix: str = ""
     ) -> list[Value]:
         """Reads a graph's operations, and returns the values of its results."""
+        graph, parameters, results = function
         values = {p.ref(): v for p, v in zip(parameters, arguments)}
-        operations = graph.get_operations()
+        self._read_all(graph.get_operations(), values, prefix)
+        return [values[t.ref()] for t in results]
+
+    def _read_all(
+        self, operations: Sequence[tf.Operation], values: _Values, prefix: str
+    ) -> None:
+        """Reads operations, and adds what they make to the values of their graph's tensors."""
         for operation in operations:
             outputs = [t.ref() for t in operation.outputs]
             if operation.type == "Placeholder" and all(t in values for t in outputs):
                 continue
-            if outputs and outputs[0] in marks:
+            if outputs and outputs[0] in self.marks:
                 if outputs[0] not in values:
-                    self._gradients(marks[outputs[0]], values)
+                    self._gradients(self.marks[outputs[0]], values)
                 continue
+            path = prefix + operation.name
             if has_rule(operation) and self._is_differentiated():
-                path = prefix + operation.name
-                produced, node = read_rule(self._read_into, operation, values, path)
-                self.nodes.append(node)
+                produced, node = read_rule(self._nodes_of, operation, values, path)
+                self.state.nodes.append(node)
             else:
-                inputs = [values[t.ref()] for t in operation.inputs]
-                produced = self._read(operation, inputs, prefix + operation.name)
+                produced = self._read(operation, values, path)
             values.update(zip(outputs, produced))
-            if not prefix and outputs and outputs[0] in self.repeats:
-                self._repeat(operations, self.repeats[outputs[0]], values, produced[0])
-        return [values[t.ref()] for t in results]
+            if outputs and outputs[0] in self.repeats:
+                repeat = self.repeats[outputs[0]]
+                repeated = operation.graph.get_operations()[repeat.begin : repeat.end]
+                self._repeat(repeated, repeat, values, produced[0])
+
+    def _nodes_of(
+        self, operations: Sequence[tf.Operation], values: _Values, prefix: str
+    ) -> list[Node]:
+        """Reads the operations of a rule into a list of nodes of its own. (Rules within rules
+        would have no end.)
+        """
+        outer, self.state.nodes = self.state.nodes, []
+        for operation in operations:
+            produced = self._read(operation, values, prefix + operation.name)
+            values.update(zip([t.ref() for t in operation.outputs], produced))
+        nodes, self.state.nodes = self.state.nodes, outer
+        return nodes
 
     def _is_differentiated(self) -> bool:
         """Whether a gradient of later operations may be taken: in a step whose gradients are
         marked, until the last one.
         """
-        return bool(self.state.coming_gradients) or not self.has_marks
+        return bool(self.state.coming_gradients) or not self.marks
 
-    def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
+    def _gradients(self, mark: Mark, values: _Values) -> None:
         """Adds the node that computes the gradients of a mark."""
         self.state.coming_gradients -= 1
         inputs = [values[mark.loss.ref()]]
@@ -176,24 +188,20 @@ class _Reader:
                 inputs.append(self.state.read(self._variables[id(handle_of(source))]))
         path = mark.gradients[0].op.name
         outputs = [Value(v.shape, v.dtype, path) for v in inputs[1:]]
-        self.nodes.append(Node("Gradients", inputs, outputs, {}, path))
+        self.state.nodes.append(Node("Gradients", inputs, outputs, {}, path))
         values.update(zip((t.ref() for t in mark.gradients), outputs))
 
-    def _read(
-        self, operation: tf.Operation, inputs: list[Value], path: str
-    ) -> list[Value]:
+    def _read(self, operation: tf.Operation, values: _Values, path: str) -> list[Value]:
+        """Reads an operation, and returns the values of its outputs."""
         kind = operation.type
+        inputs = [values[t.ref()] for t in operation.inputs]
         if kind in CALLS:
             return self._call(operation.get_attr("f").name, inputs, path)
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
-        if kind in _NOTHING:
-            return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
-        if kind in VARIABLE_OPS:
-            if inputs[0].variable is None:
-                return self._unknown_resource(operation, path)
-            return VARIABLE_OPS[kind](self.state, self.nodes, operation, inputs, path)
         outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
+        if kind in _NOTHING:
+            return outputs
         node = Node(
             kind,
             inputs,
@@ -203,7 +211,12 @@ class _Reader:
             operation.op_def,
             dict(operation.node_def.attr),
         )
-        if divides_rows(node, self.nodes, self.library.kinds_of):
+        if kind in VARIABLE_OPS:
+            if inputs[0].variable is not None:
+                return VARIABLE_OPS[kind](self.state, node)
+            self.refusals.concerns_resource(kind, path)
+            return outputs
+        if divides_rows(node, self.state.nodes, self.library.kinds_of):
             name = node.attributes["else_branch"].name
             return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
@@ -214,53 +227,34 @@ class _Reader:
                 self.nodes.extend(gathers)
                 return gathers[-1].outputs
         if self.refusals.concerns(node):
-            self.nodes.append(node)
+            self.state.nodes.append(node)
             return outputs
         infer_shapes(node)
         if fold(node):
             return outputs
         if kind == "StopGradient":
             outputs[0].constant = inputs[0].constant
-        self.nodes.append(node)
+        self.state.nodes.append(node)
         return outputs
 
     def _repeat(
         self,
         operations: Sequence[tf.Operation],
         repeat: Repeat,
-        values: Mapping[Any, Value],
+        values: _Values,
         gradient: Value,
     ) -> None:
         """Reads operations again, with another gradient and other variables."""
-        again = {repeat.gradient: gradient}
-        for operation in operations[repeat.begin : repeat.end]:
-            if operation.type == "Placeholder":
-                continue
-            inputs = []
-            for tensor in operation.inputs:
-                value = again.get(tensor.ref(), values[tensor.ref()])
-                other = repeat.variables.get(id(value.variable))
-                if value.dtype == tf.resource and other is not None:
-                    value = dataclasses.replace(value, variable=other)
-                inputs.append(value)
-            produced = self._read(operation, inputs, operation.name)
-            again.update(zip([t.ref() for t in operation.outputs], produced))
-
-    def _read_into(
-        self, nodes: list[Node], operation: tf.Operation, inputs: list[Value], path: str
-    ) -> list[Value]:
-        """Reads an operation into a list of nodes of its own."""
-        outer_nodes, self.nodes = self.nodes, nodes
-        produced = self._read(operation, inputs, path)
-        self.nodes = outer_nodes
-        return produced
+        again = collections.ChainMap({repeat.gradient: gradient}, values)
+        for tensor in [t for operation in operations for t in operation.inputs]:
+            if tensor.dtype == tf.resource:
+                value = values[tensor.ref()]
+                other = repeat.variables.get(id(value.variable), value.variable)
+                again[tensor.ref()] = dataclasses.replace(value, variable=other)
+        self._read_all(operations, again, "")
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
-        graph, parameters, results = self._graph_of(function, inputs)
-        return self.walk(graph, parameters, inputs, results, {}, path + "/")
-
-    def _graph_of(self, function: str, arguments: Sequence[Value]) -> FunctionGraph:
-        return self.library.graph_of(function, [_tensor_shape(v) for v in arguments])
+        return self.walk(self.library.graph_of(function, inputs), inputs, path + "/")
 
     def _with_bodies(self, node: Node) -> list[Value]:
         """Reads the bodies of a loop or branch. The variables that they use become its last
@@ -274,7 +268,7 @@ class _Reader:
             return self._call(functions[branch][1], arguments, node.path)
         resources = [v.variable for v in node.inputs if v.dtype == tf.resource]
         variables = list({id(v): v for v in resources if v is not None}.values())
-        graphs = {name: self._graph_of(f, arguments) for name, f in functions}
+        graphs = {name: self.library.graph_of(f, arguments) for name, f in functions}
         if loops:
             fixed = unchanged_arguments(graphs["body"])
         else:
@@ -289,13 +283,13 @@ class _Reader:
         for value, result in zip(node.outputs, bodies[0].outputs):
             value.shape = value.shape if is_known(value) else result.shape
             value.items = result.items
-        self.nodes.append(node)
+        self.state.nodes.append(node)
         for k, variable in enumerate(variables):
             entry = self.state.entry_of(variable)
             output = Value(entry.shape, entry.dtype, node.path)
             node.outputs.append(output)
             if any(b.outputs[count + k] is not entry_of(b, variable) for b in bodies):
-                assign(self.state, self.nodes, variable, output, node.path)
+                self.state.assign(variable, output, node.path)
         return node.outputs[:count]
 
     def _body(
@@ -308,34 +302,21 @@ class _Reader:
     ) -> Body:
         """Reads a body. `fixed`: for each argument, whether every run of the body gets it."""
         inputs = [
-            Value(
-                v.shape,
-                v.dtype,
-                path,
-                v.constant if is_fixed else None,
-                "carried",
-                v.variable,
-                v.items,
+            dataclasses.replace(
+                v, path=path, constant=v.constant if is_fixed else None, kind="carried"
             )
             for v, is_fixed in zip(arguments, fixed)
         ]
-        outer, outer_nodes = self.state, self.nodes
-        self.state = State()
-        self.state.coming_gradients = outer.coming_gradients
-        self.nodes = []
+        outer = self.state
+        self.state = State(outer.coming_gradients)
         entries = [self.state.entry_of(v) for v in variables]
-        outputs = self.walk(graph[0], graph[1], inputs, graph[2], {}, path + "/")
+        outputs = self.walk(graph, inputs, path + "/")
         outputs += [self.state.read(v) for v in variables]
-        body = Body([*inputs, *entries], outputs, self.nodes)
+        body = Body([*inputs, *entries], outputs, self.state.nodes)
         for value in entries:
             value.kind = "carried"
         self.state = outer
-        self.nodes = outer_nodes
         return body
-
-    def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
-        self.refusals.concerns_resource(operation.type, path)
-        return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
 
 
 def handle_of(variable: Any) -> Any:
@@ -343,9 +324,3 @@ def handle_of(variable: Any) -> Any:
     if not isinstance(variable, tf.Variable):
         variable = variable.value
     return getattr(variable, "handle", None)
-
-
-def _tensor_shape(value: Value) -> tf.TensorShape:
-    if value.dtype == tf.resource:
-        return tf.TensorShape([])
-    return tf.TensorShape(value.shape)
