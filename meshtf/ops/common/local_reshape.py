@@ -11,12 +11,16 @@ TensorShape([6])
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.ops.common.trace_cache import constant, once_per_trace
+
+# Kernels of TensorFlow for the CPU refuse tensors of more axes, but for plain arithmetic.
+_HIGHEST_RANK = 8
 
 
 def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -73,3 +77,21 @@ def expand(x: Any, axis: int) -> Any:
     sizes_before = x.shape[:axis]
     sizes_after = x.shape[axis:]
     return reshape(x, [*sizes_before, 1, *sizes_after])
+
+
+def elementwise(kernel: Callable[..., Any], *xs: Any) -> Any:
+    """Returns kernel(*xs), a function element by element, for tensors of any rank: those of
+    many axes are reshaped to one axis.
+
+    Args:
+      kernel: a function of tensors that broadcast; it returns a tensor or several.
+      *xs: the tensors.
+    """
+    if max(x.shape.rank for x in xs) <= _HIGHEST_RANK:
+        return kernel(*xs)
+    shape = functools.reduce(tf.broadcast_static_shape, [x.shape for x in xs])
+    flat = []
+    for x in xs:
+        full = x if x.shape == shape else tf.broadcast_to(x, shape)
+        flat.append(tf.reshape(full, [-1]))
+    return tf.nest.map_structure(lambda y: tf.reshape(y, shape), kernel(*flat))

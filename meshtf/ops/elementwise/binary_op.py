@@ -32,6 +32,7 @@ from meshtf.graph import (
 from meshtf.names import is_complex
 from meshtf.ops.common.broadcasting import align, broadcast_shape, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
+from meshtf.ops.common.local_reshape import elementwise
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.function_dtypes import (
@@ -215,10 +216,11 @@ class BinaryGrad(Op):
         x = align(x, x_shape, context.outputs[0])
         y = align(y, y_shape, context.outputs[0])
         if self.fn == "pow":
-            return pow_gradients(dz, x, y)
+            return elementwise(pow_gradients, dz, x, y)
         if self.fn == "logaddexp":
-            return logaddexp_gradients(dz, x, y)
-        return extreme_gradients(self.fn, dz, x, y)
+            return elementwise(logaddexp_gradients, dz, x, y)
+        gradients = functools.partial(extreme_gradients, self.fn)
+        return elementwise(gradients, dz, x, y)
 
     def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> Cotangents:
         if is_complex(dz.dtype):

@@ -39,6 +39,7 @@ from meshtf.ops.common.broadcasting import (
     sum_to_shape,
 )
 from meshtf.ops.common.checks import require_order, same_dtype
+from meshtf.ops.common.local_reshape import elementwise
 from meshtf.ops.common.trace_cache import constant
 
 
@@ -106,7 +107,7 @@ class Where(Op):
                 x_and_y.append(tensors.pop(0))
             else:
                 x_and_y.append(constant(scalar, dtype))
-        return (tf.where(condition, *x_and_y),)
+        return (elementwise(tf.where, condition, *x_and_y),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
         # Cotangents are selected, not multiplied by 0 and 1: 0 times a NaN would be NaN.
@@ -240,7 +241,8 @@ class ClipGrad(Op):
             clip_value_min=constant(low, x.dtype),
             clip_value_max=constant(high, x.dtype),
         )
-        return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
+        zero = tf.zeros([], dy.dtype)
+        return (elementwise(tf.where, tf.equal(x, clipped), dy, zero),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         return [apply(self, dz, x), None]
