@@ -114,8 +114,8 @@ def can_run_alone(node: Node) -> bool:
 
 @functools.cache
 def definition_of(kind: str) -> Any:
-    """Returns TensorFlow's description of one of the kinds that reads and assignments of
-    variables stand for.
+    """Returns TensorFlow's description of one of the kinds that operations with a state
+    (variables, memory) stand for.
     """
     with tf.Graph().as_default():
         x, index = tf.zeros([1]), tf.zeros([], tf.int32)
@@ -123,6 +123,7 @@ def definition_of(kind: str) -> Any:
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
             "StopGradient": lambda: tf.raw_ops.StopGradient(input=x),
+            "Fill": lambda: tf.raw_ops.Fill(dims=index[None], value=x[0]),
             "UnsortedSegmentSum": lambda: tf.raw_ops.UnsortedSegmentSum(
                 data=x, segment_ids=index[None], num_segments=index
             ),

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.tensorflow_import.graph.constants import fold
+from meshtf.tensorflow_import.graph.constants import fold, zeros_for_empty
 from meshtf.tensorflow_import.graph.custom_gradients import has_rule, read_rule
 from meshtf.tensorflow_import.graph.functions import (
     CALLS,
@@ -201,6 +201,8 @@ class _Reader:
             operation.op_def,
             dict(operation.node_def.attr),
         )
+        if kind == "Empty":
+            node = zeros_for_empty(node)
         if kind in _BRANCHES and self._divides_rows(node):
             return self._branch(node, "else_branch")
         if kind in _LOOPS or kind in _BRANCHES:
