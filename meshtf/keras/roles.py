@@ -226,7 +226,7 @@ def _last_layer(model: Any) -> Any:
     """Returns the layer whose variables make a model's classes; None if there are none."""
     loss = getattr(model, "loss", None)
     text = f"{loss if isinstance(loss, str) else type(loss).__name__}".lower()
-    classifies = "crossentropy" in text
+    classifies = "crossentropy" in text or "ctc" in text
     for layer in reversed(getattr(model, "layers", None) or []):
         activation = getattr(getattr(layer, "activation", None), "__name__", "")
         classifies |= "softmax" in f"{activation} {_kinds(layer)}"

@@ -20,8 +20,9 @@ SHARES = RNG.dirichlet(np.ones(5), 12)
 
 
 def subclasses(module: Any, base: type) -> list[str]:
-    """Returns names of a module's classes that have a base class."""
-    classes = {name: getattr(module, name) for name in sorted(dir(module))}
+    """Returns names of a module's classes that have a base class, each class once."""
+    names = [name for name in sorted(dir(module)) if name[0].isupper()]
+    classes = {name: getattr(module, name) for name in names}
     return [
         name
         for name, cls in classes.items()
@@ -35,8 +36,17 @@ def dense() -> keras.Model:
     return keras.Model(inputs, layers.Dense(5)(layers.Dense(4)(inputs)))
 
 
-def run_both(build: Any, optimizer: Any, x: Any, y: Any, steps: int, **settings: Any):
+def run_both(
+    build: Any,
+    optimizer: Any,
+    x: Any,
+    y: Any,
+    steps: int,
+    rtol: float = 1e-9,
+    **settings: Any,
+) -> None:
     """Compares some steps on one device and on a mesh."""
+    atol = rtol / 1000
     results = []
     for mesh in (None, mtf.Mesh("data:2", "batch:data")):
         model = compiled(build, optimizer, mesh, **settings)
@@ -47,9 +57,9 @@ def run_both(build: Any, optimizer: Any, x: Any, y: Any, steps: int, **settings:
     for log, expected in zip(results[1][0], results[0][0]):
         assert log.keys() == expected.keys()
         for name, value in expected.items():
-            np.testing.assert_allclose(log[name], value, 1e-9, 1e-12, err_msg=name)
+            np.testing.assert_allclose(log[name], value, rtol, atol, err_msg=name)
     for value, expected in zip(results[1][1], results[0][1]):
-        np.testing.assert_allclose(value, expected, 1e-9, 1e-12)
+        np.testing.assert_allclose(value, expected, rtol, atol)
 
 
 SPECIAL = {
@@ -142,6 +152,105 @@ def test_the_circle_loss() -> None:
     run_both(dense, optimizers.SGD, X, CLASSES, 2, loss=keras.losses.Circle())
 
 
+def frames() -> keras.Model:
+    """Scores of five classes for each of nine frames."""
+    inputs = keras.Input((9, 3))
+    return keras.Model(inputs, layers.Dense(5)(inputs))
+
+
+def test_the_ctc_loss() -> None:
+    """Labels of several lengths, some twice in a row: its loops over frames are scans. It
+    computes in float32.
+    """
+    x = RNG.normal(size=(12, 9, 3))
+    y = RNG.integers(1, 5, (12, 4))
+    y[::2, 3:] = 0
+    y[::3, 1] = y[::3, 0]
+    results = []
+    for mesh in (None, mtf.Mesh("data:4; model:2", "batch:data; classes:model")):
+        model = compiled(frames, optimizers.SGD, mesh, loss=keras.losses.CTC())
+        logs = [model.train_on_batch(x, y) for _ in range(3)]
+        results.append((logs, model.get_weights()))
+    np.testing.assert_allclose(results[1][0], results[0][0], 1e-6)
+    for value, expected in zip(results[1][1], results[0][1]):
+        np.testing.assert_allclose(value, expected, 1e-6, 1e-6)
+
+
+class Tracked(keras.Model):
+    """`Mean` and `Sum` take values and weights, and no labels: steps of one's own use them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = layers.Dense(5)
+        self.mean = keras.metrics.Mean()
+        self.total = keras.metrics.Sum()
+
+    def call(self, x: Any) -> Any:
+        return self.scores(x)
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        x, y = data[:2]
+        errors = keras.ops.square(self(x) - y)
+        self.mean.update_state(errors, sample_weight=errors[:, :1])
+        self.total.update_state(errors)
+        return {"mean": self.mean.result(), "sum": self.total.result()}
+
+
+def test_metrics_without_labels() -> None:
+    def build():
+        model = Tracked()
+        model(X)
+        return model
+
+    results = []
+    for mesh in (None, mtf.Mesh("data:2", "batch:data")):
+        model = compiled(build, optimizers.SGD, mesh)
+        results.append(model.evaluate(X, SHARES, 4, verbose=0, return_dict=True))
+    assert results[1] == pytest.approx(results[0], rel=1e-9)
+
+
+PENALTIES = {
+    "L1": {"l1": 0.1},
+    "L2": {"l2": 0.1},
+    "L1L2": {"l1": 0.1, "l2": 0.2},
+    "OrthogonalRegularizer": {"factor": 0.1},
+}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "name", subclasses(keras.regularizers, keras.regularizers.Regularizer)
+)
+def test_regularizers(name) -> None:
+    def build():
+        penalty = getattr(keras.regularizers, name)(**PENALTIES[name])
+        hidden = layers.Dense(4, kernel_regularizer=penalty)
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, layers.Dense(5)(hidden(inputs)))
+
+    rtol = 1e-9
+    if name == "OrthogonalRegularizer":  # it takes no float64
+        keras.config.set_floatx("float32")
+        rtol = 1e-5
+    run_both(build, optimizers.SGD, X, SHARES, 2, rtol, loss="mse")
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "name", subclasses(keras.constraints, keras.constraints.Constraint)
+)
+def test_constraints(name) -> None:
+    """They change what the optimizer assigned."""
+
+    def build():
+        constraint = getattr(keras.constraints, name)()
+        hidden = layers.Dense(4, kernel_constraint=constraint)
+        inputs = keras.Input((6,))
+        return keras.Model(inputs, layers.Dense(5)(hidden(inputs)))
+
+    run_both(build, optimizers.SGD, X, SHARES, 2, loss="mse")
+
+
 def metric_of(name: str) -> keras.metrics.Metric:
     """Returns a metric with the settings that it needs."""
     cls = getattr(keras.metrics, name)
@@ -157,7 +266,7 @@ def metric_of(name: str) -> keras.metrics.Metric:
 
 
 def test_metrics() -> None:
-    """All in one model, by the labels that they take. (`Mean` and `Sum` take no labels.)"""
+    """All in one model, by the labels that they take."""
     names = [
         n
         for n in subclasses(keras.metrics, keras.metrics.Metric)

@@ -13,17 +13,17 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.compute.elementwise import BINARY, UNARY
+from tests.tensorflow_import import control_cases, rule_cases
 from tests.tensorflow_import.imported import AXES, check_equal, imported
 from tests.tensorflow_import.rule_cases import (
-    CASES,
     NOT_IN_THIS_FILE,
-    WITHOUT_GRADIENT,
     call,
-    clipped,
     result_of,
 )
 
 raw = tf.raw_ops
+CASES = rule_cases.CASES | control_cases.CASES
+WITHOUT_GRADIENT = rule_cases.WITHOUT_GRADIENT | control_cases.WITHOUT_GRADIENT
 
 
 def _array(text: str, random_numbers: np.random.Generator) -> np.ndarray:
@@ -105,7 +105,7 @@ def test_no_gradient_of_a_loop_until_a_condition() -> None:
 
 def test_a_rule_that_tensorflow_does_not_give() -> None:
     """Within a function that another one calls: right, and without gradient."""
-    inner = tf.function(lambda x: clipped(x * 3.0), autograph=False)
+    inner = tf.function(lambda x: control_cases.clipped(x * 3.0), autograph=False)
     arrays = [_array("f 8 6", np.random.default_rng(0))]
     check_equal(lambda x: inner(x) + 1.0, arrays, random.Random(0), gradients=False)
     program = imported(lambda x: inner(x) + 1.0, arrays)

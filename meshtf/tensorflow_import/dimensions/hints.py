@@ -102,6 +102,8 @@ def _of_variable(path: str, axis: int, rank: int) -> list[Hint]:
             return [(ROLE, ("buckets", "heads")[axis])]
         if axis == 1:
             return [(TABLE, "d_model")]
+        if leaf.startswith("rel") or "relative" in path:
+            return [(ROLE, "buckets")]
         for role in ("position", "segment"):
             if role in path:
                 return [(WEAK if role == "position" else ROLE, role)]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.program import Node, Value
-from meshtf.tensorflow_import.graph.raw_ops import run_operation
+from meshtf.tensorflow_import.graph.raw_ops import definition_of, run_operation
 
 # Larger ones (masks, position tables) are computed on the mesh, in their shards.
 LARGEST = 4096
@@ -40,6 +40,17 @@ def fold(node: Node) -> bool:
     for value, result in zip(node.outputs, results):
         value.constant = result.numpy()
     return True
+
+
+def zeros_for_empty(node: Node) -> Node:
+    """Returns a node of zeros in place of an `Empty`, whose elements may be any."""
+    output = node.outputs[0]
+    zero = np.zeros((), output.dtype.as_numpy_dtype)
+    operands = [
+        node.inputs[0],
+        Value((), output.dtype, node.path, constant=zero, kind="constant"),
+    ]
+    return Node("Fill", operands, [output], {}, node.path, definition_of("Fill"))
 
 
 def _known(values: list[Value]) -> bool:

@@ -123,6 +123,7 @@ def definition_of(kind: str) -> Any:
             "SelectV2": lambda: tf.raw_ops.SelectV2(condition=x > 0, t=x, e=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
             "StopGradient": lambda: tf.raw_ops.StopGradient(input=x),
+            "Fill": lambda: tf.raw_ops.Fill(dims=index[None], value=x[0]),
             "UnsortedSegmentSum": lambda: tf.raw_ops.UnsortedSegmentSum(
                 data=x, segment_ids=index[None], num_segments=index
             ),

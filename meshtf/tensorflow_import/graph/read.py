@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.tensorflow_import.graph.constants import fold
+from meshtf.tensorflow_import.graph.constants import fold, zeros_for_empty
 from meshtf.tensorflow_import.graph.custom_gradients import has_rule, read_rule
 from meshtf.tensorflow_import.graph.functions import (
     CALLS,
@@ -211,6 +211,8 @@ class _Reader:
             operation.op_def,
             dict(operation.node_def.attr),
         )
+        if kind == "Empty":
+            node = zeros_for_empty(node)
         if kind in VARIABLE_OPS:
             if inputs[0].variable is not None:
                 return VARIABLE_OPS[kind](self.state, node)
@@ -222,9 +224,9 @@ class _Reader:
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
         if kind == "StridedSlice":
-            gathers = as_gathers(node, self.nodes)
+            gathers = as_gathers(node, self.state.nodes)
             if gathers is not None:
-                self.nodes.extend(gathers)
+                self.state.nodes.extend(gathers)
                 return gathers[-1].outputs
         if self.refusals.concerns(node):
             self.state.nodes.append(node)

@@ -18,7 +18,13 @@ from meshtf.tensorflow_import.rules.control import (
     lists,
     loops,
 )
-from meshtf.tensorflow_import.rules.layout import batches, gathers, reshapes, slices
+from meshtf.tensorflow_import.rules.layout import (
+    batches,
+    gathers,
+    reshapes,
+    slices,
+    updates,
+)
 from meshtf.tensorflow_import.rules.table import RULES, Rule
 
 _MODULES = (
@@ -38,6 +44,7 @@ _MODULES = (
     reductions,
     reshapes,
     slices,
+    updates,
     windows,
 )
 

@@ -11,6 +11,7 @@ import meshtf as mtf
 
 # Functions of [a b c ...], of which some name "d".
 FUNCTIONS = {
+    "erf": mtf.math.erf,
     "relu": mtf.relu,
     "gelu": mtf.gelu,
     "silu": mtf.silu,

@@ -15,7 +15,7 @@ SIZES = {"m": 12, "h": 4, "k": 2}
 
 
 class Attention(tf.Module):
-    """A layer of attention over embeddings, with biases by distance, and a layer d_ff."""
+    """A layer of attention over embeddings, with biases and keys by distance, and a layer d_ff."""
 
     def __init__(self, inwards: str, outwards: str, heads: int) -> None:
         super().__init__()
@@ -24,6 +24,7 @@ class Attention(tf.Module):
         sizes = SIZES | {"h": heads}
         self.tokens = self._variable("tokens/embeddings", [20, 12])
         self.biases = self._variable("relative_attention/embeddings", [11, heads])
+        self.distances = self._variable("rel_embedding/rel_embedding", [11, 12])
         self.kernels = {
             name: self._variable(f"{name}/kernel", [sizes[c] for c in letters])
             for name, letters in (
@@ -49,6 +50,12 @@ class Attention(tf.Module):
         )
         distance = tf.range(6)[:, None] - tf.range(6)[None] + 5
         bias = tf.transpose(tf.gather(self.biases, distance), [2, 0, 1])
+        of_distances = tf.einsum(
+            f"rm,{inwards}->rhk", self.distances, self.kernels["key"]
+        )
+        scores = tf.einsum("bqhk,rhk->bhqr", q, of_distances)
+        one_hot = tf.one_hot(distance, 11, dtype=tf.float64)
+        bias += tf.einsum("bhqr,qlr->bhql", scores, one_hot)
         weights = tf.nn.softmax(tf.einsum("bqhk,blhk->bhql", q, k) + bias)
         joined = tf.einsum("bhql,blhk->bqhk", weights, v)
         output = self.kernels["attention_output"]
@@ -74,6 +81,7 @@ def test_usual_layouts_fit_saved_models(order, heads, tmp_path) -> None:
         assert list(shapes[f"{name}/kernel"]) == expected
     assert shapes["tokens/embeddings"] == ("vocab", "d_model")
     assert shapes["relative_attention/embeddings"][0] == "buckets"
+    assert shapes["rel_embedding/rel_embedding"] == ("buckets", "d_model")
     assert shapes["up/kernel"] == ("d_model", "d_ff")
 
     ids = np.random.default_rng(1).integers(0, 20, [8, 6]).astype("int32")

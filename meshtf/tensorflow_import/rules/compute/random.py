@@ -170,7 +170,7 @@ def _gamma(lowering: Lowering, output: Value, alpha: Any) -> Tensor:
     return maximum(where(is_small, y * power ** (1.0 / alpha), y), tiny)
 
 
-def _constant(alpha: Any, node: Node) -> Any:
+def _constant(alpha: Tensor, node: Node) -> Any:
     """Returns shape parameters, by which there is no gradient: it is refused."""
 
     @custom_gradient
@@ -183,7 +183,7 @@ def _constant(alpha: Any, node: Node) -> Any:
 
         return 1.0 * x, gradient
 
-    return identity(alpha) if isinstance(alpha, Tensor) else alpha
+    return identity(alpha)
 
 
 @rule("StatelessShuffle", "RandomShuffle")

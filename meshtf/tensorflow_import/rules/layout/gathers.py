@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.indexing.gather import gather, segment_sum
 from meshtf.ops.indexing.one_hot_and_range import one_hot
 from meshtf.ops.shapes.reshape import rename
+from meshtf.ops.variables.fill import full
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
@@ -61,14 +63,18 @@ class OneHot(Rule):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
-        on, off = (float(known(node, k)) for k in (2, 3))
+        on, off = (known(node, k).item() for k in (2, 3))
         axis = node.attributes["axis"] % len(output.shape)
         classes = lowering.axes(output)[axis]
         name = lowering.single(classes, "classes_now")
         ids, size = lowering.tensor(node.inputs[0]), output.shape[axis]
-        x = one_hot(ids, f"{name}:{size}", output.dtype.name)
-        x = lowering.split(x, name, classes)
-        return x if (on, off) == (1.0, 0.0) else x * (on - off) + off
+        is_plain = (on, off) == (1, 0)
+        dtype = output.dtype.name
+        x = one_hot(ids, f"{name}:{size}", dtype if is_plain else "bool")
+        if not is_plain:  # they may be infinite, as logarithms of 0
+            scalars = [full(lowering.mesh, "", value, dtype) for value in (on, off)]
+            x = where(x, *scalars)
+        return lowering.split(x, name, classes)
 
 
 @rule("UnsortedSegmentSum")
