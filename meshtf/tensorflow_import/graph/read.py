@@ -30,10 +30,13 @@ from meshtf.tensorflow_import.graph.program import (
     Node,
     Program,
     Repeat,
+    Section,
+    Sections,
     Value,
 )
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of
+from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 from meshtf.tensorflow_import.graph.refusals import Refusals
 from meshtf.tensorflow_import.graph.state import (
     VARIABLE_OPS,
@@ -55,6 +58,7 @@ def read_function(
     variables: Sequence[Any],
     marks: Sequence[Mark] = (),
     repeats: Mapping[Any, Repeat] | None = None,
+    sections: Sections | None = None,
 ) -> Program:
     """Returns the program of a concrete function.
 
@@ -63,12 +67,13 @@ def read_function(
         variables: TensorFlow or Keras variables that it may use.
         marks: Tensors of the function's graph that stand for gradients.
         repeats: By reference of a tensor that is a gradient, what is repeated with it.
+        sections: Which operations have settings of their own.
 
     Raises:
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function, variables, repeats or {})
+    reader = _Reader(function, variables, repeats or {}, sections or {})
     reader.has_marks = bool(marks)
     reader.state.coming_gradients = len(marks)
     arguments = reader.arguments(function)
@@ -95,8 +100,13 @@ class _Reader:
     """The walk through the operations."""
 
     def __init__(
-        self, function: Any, variables: Sequence[Any], repeats: Mapping[Any, Repeat]
+        self,
+        function: Any,
+        variables: Sequence[Any],
+        repeats: Mapping[Any, Repeat],
+        sections: Sections,
     ) -> None:
+        self.sections = sections
         self.library = Library(function.graph)
         self.repeats = repeats
         self.has_marks = False
@@ -137,7 +147,10 @@ class _Reader:
         """Reads a graph's operations, and returns the values of its results."""
         values = {p.ref(): v for p, v in zip(parameters, arguments)}
         operations = graph.get_operations()
+        sections = self.sections.get(self.library.name_of(graph), {})
+        starts: dict[str, int] = {}  # by operation, the index of its first node
         for operation in operations:
+            starts[operation.name] = len(self.nodes)
             outputs = [t.ref() for t in operation.outputs]
             if operation.type == "Placeholder" and all(t in values for t in outputs):
                 continue
@@ -145,13 +158,14 @@ class _Reader:
                 if outputs[0] not in values:
                     self._gradients(marks[outputs[0]], values)
                 continue
-            if has_rule(operation) and self._is_differentiated():
+            if self._has_own_gradient(operation, starts):
                 path = prefix + operation.name
                 produced, node = read_rule(self._read_into, operation, values, path)
                 self.nodes.append(node)
             else:
                 inputs = [values[t.ref()] for t in operation.inputs]
                 produced = self._read(operation, inputs, prefix + operation.name)
+            self._set_section(starts[operation.name], sections.get(operation.name))
             values.update(zip(outputs, produced))
             if not prefix and outputs and outputs[0] in self.repeats:
                 self._repeat(operations, self.repeats[outputs[0]], values, produced[0])
@@ -162,6 +176,25 @@ class _Reader:
         marked, until the last one.
         """
         return bool(self.state.coming_gradients) or not self.has_marks
+
+    def _has_own_gradient(
+        self, operation: tf.Operation, starts: Mapping[str, int]
+    ) -> bool:
+        """Whether an operation's gradient is a rule of the function's own. (That of
+        `tf.recompute_grad` is none: what it computes again becomes a section.)
+        """
+        if not has_rule(operation) or not self._is_differentiated():
+            return False
+        first = first_recomputed(operation)
+        if first is not None:
+            self._set_section(starts[first], Section(recomputed=object()))
+        return first is None
+
+    def _set_section(self, start: int, section: Section | None) -> None:
+        """Says to which section the last nodes belong, those of sections within it as well."""
+        if section is not None:
+            for node in self.nodes[start:]:
+                node.enclose(section)
 
     def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
         """Adds the node that computes the gradients of a mark."""
