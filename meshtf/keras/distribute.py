@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +14,7 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.without_running import compile_for, explain
 from meshtf.keras.check import check_predictions
+from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of, variables_of
@@ -32,6 +33,8 @@ def distribute(
     mesh: Any,
     names: Mapping[str, str] | None = None,
     layout: Any = None,
+    regions: Mapping[str, Any] | None = None,
+    recompute: str | Sequence[str] | None = None,
 ) -> DistributedModel:
     """Runs a Keras model's batches on a mesh from now on.
 
@@ -47,10 +50,19 @@ def distribute(
         names: New names of dimensions, by their names: {"channels_2": "filters"}.
         layout: A `keras.distribution.LayoutMap`: its rules are the layouts of the variables
             that they match; other variables, and all that is computed, follow the mesh's.
+        regions: Layouts of parts of the model: changes of the mesh's layout, as in
+            `mtf.layout`, by regular expressions of all of a layer's `path`:
+            {"decoder/.*": "length:model"}. The operations and variables of the layers that
+            match follow them.
+        recompute: A regular expression, or several, of the paths of layers: for the backward
+            pass their inputs are stored, and what is within is computed again, as in
+            `mtf.recompute`. `keras.remat` and `keras.RematScope` do the same.
 
     Raises:
-        ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
-        LayoutError: A rule of the map matches no variable, or does not fit one.
+        ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
+            or `recompute` matches no layer.
+        LayoutError: A rule of the map matches no variable, or does not fit one; a region
+            matches no layer, or two match one.
     """
     strategy = getattr(model, "distribute_strategy", None)
     if not isinstance(strategy, tf.distribute.Strategy):
@@ -63,7 +75,9 @@ def distribute(
             f"the model was made in the scope of a {type(strategy).__name__}: make it outside "
             "of the scope, since the mesh takes the strategy's place"
         )
-    return DistributedModel(model, as_mesh(mesh), names or {}, layout)
+    mesh = as_mesh(mesh)
+    settings = LayerSettings(regions, recompute, mesh)
+    return DistributedModel(model, mesh, names or {}, layout, settings)
 
 
 class DistributedModel:
@@ -75,11 +89,19 @@ class DistributedModel:
     """
 
     def __init__(
-        self, model: Any, mesh: Mesh, names: Mapping[str, str], layout: Any = None
+        self,
+        model: Any,
+        mesh: Mesh,
+        names: Mapping[str, str],
+        layout: Any,
+        settings: LayerSettings,
     ) -> None:
         self.model = model
         layouts = VariableLayouts(layout, model, mesh)
-        self.placed = PlacedVariables(mesh, names, layouts)
+        self.placed = PlacedVariables(mesh, names, layouts, settings)
+        self._uses_settings = False
+        if model.built:
+            self._use_settings()
         self._steps: dict[Any, TracedStep] = {}
         # `compile` empties the attributes that the makers fill, so the makers are replaced.
         for kind in _KINDS:
@@ -91,8 +113,22 @@ class DistributedModel:
         """Returns the step of a method of the model for a batch."""
         key = (method, signature_of(batch))
         if key not in self._steps:
+            self._use_settings()
             self._steps[key] = TracedStep(self.model, self.placed, method, batch)
         return self._steps[key]
+
+    def _use_settings(self) -> None:
+        """Finds the layers that have settings, as soon as the model has layers."""
+        settings = self.placed.settings
+        if self._uses_settings or not settings:
+            return
+        if not self.model.built:
+            raise ArgumentError(
+                f"build {type(self.model).__name__} first: call it on a batch, so that "
+                "`regions` and `recompute` find its layers"
+            )
+        settings.use(self.model)
+        self._uses_settings = True
 
     @property
     def dimensions(self) -> DimensionTable:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
-from meshtf.mesh import Layout, Mesh
+from meshtf.mesh import NO_CHANGES, Layout, Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
-from meshtf.tensorflow_import.dimensions.check_names import check_layout
+from meshtf.tensorflow_import.dimensions.check_names import check_layout, check_rules
 from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Program, Value
@@ -33,10 +34,15 @@ class PlacedVariables:
             first trace stay.
         variables: By identity of a Keras variable, the mesh's variable.
         slots: Identities of the optimizer's variables.
+        settings: Those of layers.
     """
 
     def __init__(
-        self, mesh: Mesh, names: Mapping[str, str], layouts: VariableLayouts
+        self,
+        mesh: Mesh,
+        names: Mapping[str, str],
+        layouts: VariableLayouts,
+        settings: LayerSettings,
     ) -> None:
         """Prepares a place for variables.
 
@@ -44,7 +50,9 @@ class PlacedVariables:
             mesh: The mesh.
             names: New names of dimensions.
             layouts: Layouts of single variables.
+            settings: Those of layers.
         """
+        self.settings = settings
         self.mesh = mesh
         self.names = dict(names)
         self._layouts = layouts
@@ -70,6 +78,9 @@ class PlacedVariables:
         named = NamedProgram(program, self.names, self.known_names, hints)
         self._all_names.update(named.names.values())
         check_layout(self.mesh, self._all_names, self.names)
+        for pattern, changes in self.settings.regions.items():
+            label = f'the region "{pattern}"'
+            check_rules(changes, self._all_names, self.names, label)
         for key, value in program.on_entry.items():
             self.known_names.setdefault(key, named.names_of(value))
             self._references[key] = weakref.ref(value.variable)
@@ -78,9 +89,14 @@ class PlacedVariables:
     def layout_of(self, named: NamedProgram, mesh: Mesh, value: Value) -> Layout | None:
         """Returns the layout of a variable of a program; None: that of the mesh."""
         layout = self._layouts.of(named, value)
-        if layout is None and id(value.variable) in self.slots:
-            return mesh.optimizer_layout
-        return layout
+        if layout is not None:
+            return layout
+        is_slot = id(value.variable) in self.slots
+        owner = self._layouts.owner_of(value) if is_slot else id(value.variable)
+        region = self.settings.region_of_variable(owner)
+        if is_slot:
+            return mesh.layout_in(region, "slot")
+        return mesh.layout_in(region, "variable") if region != NO_CHANGES else None
 
     def adopt(self, named: NamedProgram) -> None:
         """Puts a program's variables on the mesh, those that are not there."""

@@ -15,6 +15,8 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.function.function import Function
 from meshtf.graph import Tensor
+from meshtf.keras.layer_settings.calls import layers_noted
+from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.repeated_updates import repeated
@@ -51,7 +53,7 @@ class TracedStep:
         self._method = method
         self.seconds = {"trace": 0.0, "import": 0.0}
         placed.drop_unused()
-        concrete, program = _trace(model, method, batch, self.seconds)
+        concrete, program = _trace(model, method, batch, self.seconds, placed.settings)
         self._structure = concrete.structured_outputs
         if getattr(model, "optimizer", None) is not None:
             placed.slots.update(id(v) for v in model.optimizer.variables)
@@ -124,7 +126,11 @@ def tensors_of(batch: Any) -> list[Any]:
 
 
 def _trace(
-    model: Any, method: str, batch: Any, seconds: dict[str, float]
+    model: Any,
+    method: str,
+    batch: Any,
+    seconds: dict[str, float],
+    settings: LayerSettings,
 ) -> tuple[Any, Program]:
     """Returns a model's step as TensorFlow traced it, and its program."""
     optimizer = getattr(model, "optimizer", None)
@@ -132,12 +138,18 @@ def _trace(
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
     signature = tf.nest.map_structure(_spec_of, batch)
-    with tracing(), gradients_marked() as marks, repeated(model, method) as updates:
+    with (
+        tracing(),
+        gradients_marked() as marks,
+        repeated(model, method) as updates,
+        layers_noted(settings, model) as calls,
+    ):
 
         def step(data: Any) -> Any:
             graph = tf.compat.v1.get_default_graph()
             marks.start(graph)
             updates.start(graph)
+            calls.start()
             return getattr(model, method)(data)
 
         with _timed(seconds, "trace"):
@@ -147,7 +159,10 @@ def _trace(
         variables = variables_of(model)
         handles = {id(v.value.handle) for v in variables}
         variables += [v for v in concrete.variables if id(v.handle) not in handles]
-        program = read_function(concrete, variables, marks.marks, updates.repeats)
+        program = read_function(
+            concrete, variables, marks.marks, updates.repeats, calls.sections
+        )
+        calls.check(concrete.graph, program)
     return concrete, program
 
 

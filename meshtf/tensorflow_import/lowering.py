@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshtf.graph import Tensor
+from meshtf.graph import Tensor, context, current
+from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Mesh
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_sum
@@ -18,7 +20,7 @@ from meshtf.runtime.storage.asarray import constant
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
-from meshtf.tensorflow_import.graph.program import Node, Program, Value
+from meshtf.tensorflow_import.graph.program import Node, Program, Section, Value
 
 # What a rule of lowering is: it returns the outputs' tensors.
 Rule = Callable[["Lowering", Node], Any]
@@ -65,6 +67,8 @@ class Lowering:
         self._rules = rules
         self._variables = variables
         self._tensors: dict[int, Any] = {}
+        # What is computed again, of the node that runs: nodes of its bodies are so anyway.
+        self._recomputed: object = None
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the program, updates its variables, and returns its outputs: their dimensions
@@ -102,10 +106,12 @@ class Lowering:
 
     def run_nodes(self, nodes: Sequence[Node]) -> None:
         """Runs nodes in their order."""
+        groups: dict[object, RecomputeGroup] = {}
         for node in nodes:
             if node.kind == "Assign":
                 continue
-            results = self._run_node(node)
+            with self._within(node.section, groups):
+                results = self._run_node(node)
             if not isinstance(results, (list, tuple)):
                 results = [results]
             self.set(node.outputs, results)
@@ -274,6 +280,31 @@ class Lowering:
             return array.item()
         sizes = [atom.size for atom in self.analysis.atoms_of(value)]
         return constant(self.mesh, array.reshape(sizes), self.shape(value))
+
+    @contextlib.contextmanager
+    def _within(
+        self, section: Section | None, groups: dict[object, RecomputeGroup]
+    ) -> Iterator[None]:
+        """Applies operations with the settings of a section of the program.
+
+        Args:
+            section: The section; None: there are no settings.
+            groups: What is computed again so far. A group may be entered several times: what
+                lies between, and belongs to other layers, is kept as if it were outside.
+        """
+        if section is None:
+            yield
+            return
+        before, group = self._recomputed, current().recompute_group
+        if section.recomputed is not None and section.recomputed is not before:
+            self._recomputed = section.recomputed
+            group = groups.setdefault(section.recomputed, RecomputeGroup())
+        region = current().region.then(section.layout)
+        try:
+            with context(region=region, recompute_group=group):
+                yield
+        finally:
+            self._recomputed = before
 
     def _run_node(self, node: Node) -> Any:
         rule = self._rules.get(node.kind)

@@ -62,7 +62,7 @@ def rule_of(operation: tf.Operation) -> GradientRule | None:
                 list(cotangents.values()),
                 stop_gradients=list(operation.inputs),
             )
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, NotImplementedError, TypeError, ValueError):
             return None
     return GradientRule(
         cotangents,

@@ -25,11 +25,17 @@ class Library:
     def __init__(self, graph: tf.Graph) -> None:
         self._library = graph.as_graph_def().library
         self._functions = {f.signature.name: f for f in self._library.function}
+        self._names = {id(graph): getattr(graph, "name", "")}
+
+    def name_of(self, graph: tf.Graph) -> str:
+        """Returns the name of the function whose graph this is."""
+        return self._names[id(graph)]
 
     def graph_of(self, name: str, arguments: Sequence[Value]) -> FunctionGraph:
         """Returns the graph of a function for arguments of these types and shapes."""
         function = self._functions[name]
         graph = tf.Graph()
+        self._names[id(graph)] = name
         with graph.as_default():
             if self._library.function:
                 tf.graph_util.import_graph_def(

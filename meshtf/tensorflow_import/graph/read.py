@@ -32,10 +32,13 @@ from meshtf.tensorflow_import.graph.program import (
     Node,
     Program,
     Repeat,
+    Section,
+    Sections,
     Value,
 )
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of
+from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 from meshtf.tensorflow_import.graph.refusals import Refusals
 from meshtf.tensorflow_import.graph.row_division import divides_rows
 from meshtf.tensorflow_import.graph.state import (
@@ -59,6 +62,7 @@ def read_function(
     variables: Sequence[Any],
     marks: Sequence[Mark] = (),
     repeats: Mapping[Any, Repeat] | None = None,
+    sections: Sections | None = None,
 ) -> Program:
     """Returns the program of a concrete function.
 
@@ -67,12 +71,13 @@ def read_function(
         variables: TensorFlow or Keras variables that it may use.
         marks: Tensors of the function's graph that stand for gradients.
         repeats: By reference of a tensor that is a gradient, what is repeated with it.
+        sections: Which operations have settings of their own.
 
     Raises:
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function.graph, variables, marks, repeats or {})
+    reader = _Reader(function.graph, variables, marks, repeats or {}, sections or {})
     arguments = reader.arguments(function)
     graph = (function.graph, function.inputs, function.outputs)
     outputs = reader.walk(graph, arguments)
@@ -97,9 +102,11 @@ class _Reader:
         variables: Sequence[Any],
         marks: Sequence[Mark],
         repeats: Mapping[Any, Repeat],
+        sections: Sections,
     ) -> None:
         self.library = Library(graph)
         self.marks = {tensor.ref(): mark for mark in marks for tensor in mark.gradients}
+        self.sections = sections
         self.repeats = repeats
         self.state = State(len(marks))
         self.refusals = Refusals()
@@ -131,14 +138,21 @@ class _Reader:
         """Reads a graph's operations, and returns the values of its results."""
         graph, parameters, results = function
         values = {p.ref(): v for p, v in zip(parameters, arguments)}
-        self._read_all(graph.get_operations(), values, prefix)
+        sections = self.sections.get(self.library.name_of(graph), {})
+        self._read_all(graph.get_operations(), values, prefix, sections)
         return [values[t.ref()] for t in results]
 
     def _read_all(
-        self, operations: Sequence[tf.Operation], values: _Values, prefix: str
+        self,
+        operations: Sequence[tf.Operation],
+        values: _Values,
+        prefix: str,
+        sections: Mapping[str, Section],
     ) -> None:
         """Reads operations, and adds what they make to the values of their graph's tensors."""
+        starts: dict[str, int] = {}  # by operation, the index of its first node
         for operation in operations:
+            starts[operation.name] = len(self.state.nodes)
             outputs = [t.ref() for t in operation.outputs]
             if operation.type == "Placeholder" and all(t in values for t in outputs):
                 continue
@@ -147,11 +161,12 @@ class _Reader:
                     self._gradients(self.marks[outputs[0]], values)
                 continue
             path = prefix + operation.name
-            if has_rule(operation) and self._is_differentiated():
+            if self._has_own_gradient(operation, starts):
                 produced, node = read_rule(self._nodes_of, operation, values, path)
                 self.state.nodes.append(node)
             else:
                 produced = self._read(operation, values, path)
+            self._set_section(starts[operation.name], sections.get(operation.name))
             values.update(zip(outputs, produced))
             if outputs and outputs[0] in self.repeats:
                 repeat = self.repeats[outputs[0]]
@@ -176,6 +191,25 @@ class _Reader:
         marked, until the last one.
         """
         return bool(self.state.coming_gradients) or not self.marks
+
+    def _has_own_gradient(
+        self, operation: tf.Operation, starts: Mapping[str, int]
+    ) -> bool:
+        """Whether an operation's gradient is a rule of the function's own. (That of
+        `tf.recompute_grad` is none: what it computes again becomes a section.)
+        """
+        if not has_rule(operation) or not self._is_differentiated():
+            return False
+        first = first_recomputed(operation)
+        if first is not None:
+            self._set_section(starts[first], Section(recomputed=object()))
+        return first is None
+
+    def _set_section(self, start: int, section: Section | None) -> None:
+        """Says to which section the last nodes belong, those of sections within it as well."""
+        if section is not None:
+            for node in self.state.nodes[start:]:
+                node.enclose(section)
 
     def _gradients(self, mark: Mark, values: _Values) -> None:
         """Adds the node that computes the gradients of a mark."""
@@ -253,7 +287,7 @@ class _Reader:
                 value = values[tensor.ref()]
                 other = repeat.variables.get(id(value.variable), value.variable)
                 again[tensor.ref()] = dataclasses.replace(value, variable=other)
-        self._read_all(operations, again, "")
+        self._read_all(operations, again, "", {})
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
         return self.walk(self.library.graph_of(function, inputs), inputs, path + "/")
