@@ -12,6 +12,7 @@ import numpy as np
 from meshtf.graph import Tensor, context, current
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Mesh
+from meshtf.names import Source
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, rename, transpose, unflatten
@@ -299,9 +300,15 @@ class Lowering:
         if section.recomputed is not None and section.recomputed is not before:
             self._recomputed = section.recomputed
             group = groups.setdefault(section.recomputed, RecomputeGroup())
-        region = current().region.then(section.layout)
+        changes: dict[str, Any] = {
+            "region": current().region.then(section.layout),
+            "recompute_group": group,
+        }
+        if section.layer:
+            changes["source"] = Source(section.layer, "", 0)
+            changes["path"] = tuple(section.layer.split("/"))
         try:
-            with context(region=region, recompute_group=group):
+            with context(**changes):
                 yield
         finally:
             self._recomputed = before

@@ -1,8 +1,8 @@
-"""Which operations of a traced step belong to layers that have settings of their own.
+"""Which operations of a traced step belong to which layer.
 
-While a step is traced, each call of such a layer notes the operations that it adds to the graph:
-those between its begin and its end. (Names of operations tell layers apart no more when one is
-called twice.)
+While a step is traced, each call of a layer notes the operations that it adds to the graph: those
+between its begin and its end. (Names of operations tell layers apart no more when one is called
+twice.)
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ class LayerCalls:
         # By the path of a layer with settings, the graphs that its calls added to.
         self._graphs: dict[str, set[str]] = {}
         self._sections_around = [Section()]
+        # By a graph's identity, in which a call has not ended, the numbers of its first and last
+        # operations, of calls that have ended.
+        self._spans: dict[int, list[tuple[int, int, Section]]] = {}
         # What a pattern says to recompute. Within it nothing else is a section of its own.
         self._by_pattern: object = None
 
@@ -79,23 +82,30 @@ class LayerCalls:
     @contextlib.contextmanager
     def layer(self, layer: Any) -> Iterator[None]:
         """Within, a layer is called."""
-        path = None if layer is self._model else layer.path
+        path = "" if layer is self._model else layer.path or ""
         changes = self._settings.region_of(path)
         is_recomputed = self._settings.is_recomputed(path)
-        if path and (is_recomputed or changes != NO_CHANGES):
+        if is_recomputed or changes != NO_CHANGES:
             self._graphs.setdefault(path, set()).add(_graph_name())
         if self._by_pattern is not None:
             is_recomputed = False
+        label = path or layer.name
         if not is_recomputed:
-            with self._section(Section(changes)):
+            with self._section(Section(label, changes)):
                 yield
             return
         self._by_pattern = object()
         try:
-            with self._section(Section(changes, self._by_pattern)):
+            with self._section(Section(label, changes, self._by_pattern)):
                 yield
         finally:
             self._by_pattern = None
+
+    @contextlib.contextmanager
+    def optimizer(self, optimizer: Any) -> Iterator[None]:
+        """Within, an optimizer updates variables."""
+        with self._section(Section(optimizer.name)):
+            yield
 
     @contextlib.contextmanager
     def recomputed(self) -> Iterator[None]:
@@ -106,20 +116,25 @@ class LayerCalls:
 
     @contextlib.contextmanager
     def _section(self, section: Section) -> Iterator[None]:
-        if section.layout == NO_CHANGES and section.recomputed is None:
-            yield
-            return
         graph = tf.compat.v1.get_default_graph()
-        begin = len(graph.get_operations())
+        is_first = id(graph) not in self._spans
+        spans = self._spans.setdefault(id(graph), [])
+        begin = graph.version  # how many operations it has
         section = section.within(self._sections_around[-1])
         self._sections_around.append(section)
         try:
             yield
+            spans.append((begin, graph.version, section))
         finally:
             self._sections_around.pop()
-        sections = self.sections.setdefault(_graph_name(), {})
-        for operation in graph.get_operations()[begin:]:
-            sections.setdefault(operation.name, section)
+            if is_first:
+                del self._spans[id(graph)]
+        if is_first:
+            sections = self.sections.setdefault(_graph_name(), {})
+            operations = graph.get_operations()
+            for begin, end, section in spans:  # the inner ones come first
+                for operation in operations[begin:end]:
+                    sections.setdefault(operation.name, section)
 
 
 def _graph_name() -> str:
@@ -128,16 +143,23 @@ def _graph_name() -> str:
 
 @contextlib.contextmanager
 def layers_noted(settings: LayerSettings, model: Any) -> Iterator[LayerCalls]:
-    """Notes the calls of layers in the trace of a step, and of what `keras.remat` computes
+    """Notes the calls of layers in the trace of a step, and what `keras.remat` computes
     again.
     """
     calls = LayerCalls(settings, model)
-    call_layer, recompute_grad = keras.Layer.__call__, tf.recompute_grad
+    optimizer_class = keras.optimizers.Optimizer
+    call_layer, apply = keras.Layer.__call__, optimizer_class.apply
+    recompute_grad = tf.recompute_grad
 
     @functools.wraps(call_layer)
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         with calls.layer(layer):
             return call_layer(layer, *args, **kwargs)
+
+    @functools.wraps(apply)
+    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        with calls.optimizer(optimizer):
+            return apply(optimizer, *args, **kwargs)
 
     def recomputed(fn: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fn)
@@ -147,11 +169,12 @@ def layers_noted(settings: LayerSettings, model: Any) -> Iterator[LayerCalls]:
 
         return run
 
-    if settings:
-        keras.Layer.__call__ = call
+    keras.Layer.__call__ = call
+    optimizer_class.apply = update
     tf.recompute_grad = recomputed
     try:
         yield calls
     finally:
         keras.Layer.__call__ = call_layer
+        optimizer_class.apply = apply
         tf.recompute_grad = recompute_grad

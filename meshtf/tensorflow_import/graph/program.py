@@ -59,21 +59,24 @@ class Body:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Section:
-    """Operations of a function that have settings of their own, such as those of one layer.
+    """Operations of a function that belong together, such as those of one layer.
 
     Attributes:
+        layer: The path of the layer, which reports name; "": none.
         layout: Changes of the mesh's layout, as in `mtf.layout`.
         recomputed: What the backward pass computes again, as in `mtf.recompute`: sections with
             the same object are computed again together. None: its tensors are kept.
     """
 
+    layer: str = ""
     layout: Layout = NO_CHANGES
     recomputed: object = None
 
     def within(self, outer: Section) -> Section:
         """Returns the section as one within another, whose settings it changes."""
         recomputed = outer.recomputed if self.recomputed is None else self.recomputed
-        return Section(outer.layout.then(self.layout), recomputed)
+        layout = outer.layout.then(self.layout)
+        return Section(self.layer or outer.layer, layout, recomputed)
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -171,7 +171,8 @@ class _Reader:
             if outputs and outputs[0] in self.repeats:
                 repeat = self.repeats[outputs[0]]
                 repeated = operation.graph.get_operations()[repeat.begin : repeat.end]
-                self._repeat(repeated, repeat, values, produced[0])
+                again = self._values_again(repeated, repeat, values, produced[0])
+                self._read_all(repeated, again, "", sections)
 
     def _nodes_of(
         self, operations: Sequence[tf.Operation], values: _Values, prefix: str
@@ -273,21 +274,21 @@ class _Reader:
         self.state.nodes.append(node)
         return outputs
 
-    def _repeat(
+    def _values_again(
         self,
         operations: Sequence[tf.Operation],
         repeat: Repeat,
         values: _Values,
         gradient: Value,
-    ) -> None:
-        """Reads operations again, with another gradient and other variables."""
+    ) -> _Values:
+        """Returns values for operations that are read again: another gradient, other variables."""
         again = collections.ChainMap({repeat.gradient: gradient}, values)
         for tensor in [t for operation in operations for t in operation.inputs]:
             if tensor.dtype == tf.resource:
                 value = values[tensor.ref()]
                 other = repeat.variables.get(id(value.variable), value.variable)
                 again[tensor.ref()] = dataclasses.replace(value, variable=other)
-        self._read_all(operations, again, "", {})
+        return again
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
         return self.walk(self.library.graph_of(function, inputs), inputs, path + "/")
