@@ -123,7 +123,7 @@ class CrossEntropy(Rule):
         if node.kind.startswith("Sparse"):
             targets = lowering.aligned(labels, axes[:-1])
         else:
-            targets = lowering.full(labels, axes, logits)
+            targets = lowering.full(labels, logits)
             targets, _ = lowering.merged(targets, axes[-1], name)
         return [cross_entropy(x, targets, name), None]
 

@@ -47,7 +47,7 @@ class CustomGradient(Rule):
             lowering.set(body.inputs, cotangents)
             lowering.run_nodes(body.nodes)
             results = {
-                k: lowering.full(v, lowering.axes(node.inputs[k]), node.inputs[k])
+                k: lowering.full(v, node.inputs[k])
                 for k, v in zip(node.attributes["results"], body.outputs)
             }
             return [results[k] if k in results else zeros_like(xs[k]) for k in indices]

@@ -42,11 +42,7 @@ class While(Rule):
         _join_lengths(analysis, node.outputs)
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        start = [_known(values(lowering, v)) for v in node.inputs]
-        start = [
-            v.constant if v.constant is not None else x
-            for v, x in zip(node.inputs, start)
-        ]
+        start = [_known(v, lowering.value(v)) for v in node.inputs]
         counters = count_steps(node, start)
         if counters is None:
             return _run_until(lowering, node)
@@ -58,18 +54,6 @@ class While(Rule):
         return _unroll(lowering, node, counters)
 
 
-def values(lowering: Lowering, value: Value) -> Any:
-    """Returns a value; None for a resource."""
-    return None if value.dtype == tf.resource else lowering.value(value)
-
-
-def run_body(lowering: Lowering, body: Body, inputs: list[Any]) -> list[Any]:
-    """Runs a body on its inputs, and returns its results."""
-    lowering.set(body.inputs, inputs)
-    lowering.run_nodes(body.nodes)
-    return [values(lowering, v) for v in body.outputs]
-
-
 def same_axes(analysis: Analysis, inner: Value, outer: Value) -> None:
     """Gives a body's input the axes of what is passed (a list, if its items are known)."""
     if inner.is_tensor:
@@ -78,8 +62,10 @@ def same_axes(analysis: Analysis, inner: Value, outer: Value) -> None:
         analysis.set_list(inner, analysis.of(outer))
 
 
-def _known(x: Any) -> np.ndarray | None:
-    """Returns a value that is a number of Python."""
+def _known(value: Value, x: Any) -> np.ndarray | None:
+    """Returns the elements of a value that is constant or a number of Python."""
+    if value.constant is not None:
+        return value.constant
     return np.asarray(x) if isinstance(x, (bool, int, float)) else None
 
 
@@ -94,19 +80,18 @@ def _join_lengths(analysis: Analysis, outputs: list[Value]) -> None:
 
 def _unroll(lowering: Lowering, node: Node, counters: Counters) -> list[Any]:
     body = node.bodies["body"]
-    state = [values(lowering, v) for v in node.inputs]
+    state = [lowering.value(v) for v in node.inputs]
     for step in range(counters.steps):
         lowering.set(body.inputs, state)
         counted = [n for n in body.nodes if id(n) in counters.nodes]
         for value in [v for n in counted for v in n.outputs]:
             lowering.set_constant(value, counters.at(value, step))
         lowering.run_nodes([n for n in body.nodes if id(n) not in counters.nodes])
-        state = [
-            lowering.full(result, lowering.axes(entry), entry)
-            if isinstance(values(lowering, result), Tensor)
-            else values(lowering, result)
-            for result, entry in zip(body.outputs, body.inputs)
-        ]
+        results = [lowering.value(v) for v in body.outputs]
+        for k, (result, entry) in enumerate(zip(body.outputs, body.inputs)):
+            if isinstance(results[k], Tensor):
+                results[k] = lowering.full(result, entry)
+        state = results
     return state
 
 
@@ -118,7 +103,7 @@ def _run_until(lowering: Lowering, node: Node) -> list[Any]:
         for k, (entry, result) in enumerate(zip(body.inputs, body.outputs))
         if result is not entry and entry.is_tensor
     ]
-    state = [values(lowering, v) for v in node.inputs]
+    state = [lowering.value(v) for v in node.inputs]
     for entry, result in zip(body.inputs, body.outputs):
         if not entry.is_tensor and result is not entry:
             raise ArgumentError(
@@ -137,9 +122,9 @@ def _run_until(lowering: Lowering, node: Node) -> list[Any]:
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
         enter(body, tensors)
-        return tuple(_carried(lowering, body, k, body.outputs[k]) for k in carried)
+        return tuple(lowering.full(body.outputs[k], body.inputs[k]) for k in carried)
 
-    start = tuple(_carried(lowering, body, k, node.inputs[k]) for k in carried)
+    start = tuple(lowering.full(node.inputs[k], body.inputs[k]) for k in carried)
     results = while_loop(test, step, start)
     for k, x in zip(carried, results):
         is_float = body.inputs[k].dtype.is_floating
@@ -158,9 +143,3 @@ def _without_gradient(node: Node, x: Tensor) -> Tensor:
         )
 
     return custom_gradient(lambda y: (y, refuse))(x)
-
-
-def _carried(lowering: Lowering, body: Body, k: int, value: Value) -> Tensor:
-    """Returns a value with the names that the body's input has."""
-    entry = body.inputs[k]
-    return lowering.full(value, lowering.axes(entry), entry)
