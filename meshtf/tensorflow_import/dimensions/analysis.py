@@ -24,6 +24,7 @@ from meshtf.tensorflow_import.dimensions.atoms import (
     make_foes,
     split,
 )
+from meshtf.tensorflow_import.dimensions.hints import KNOWN
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
 
 # What a rule of dimensions is.
@@ -114,6 +115,12 @@ class Analysis:
     def has_hints(self, value: Value) -> bool:
         """Whether a variable's axes have names of their own."""
         return any(self._hints(value))
+
+    def hint_all(self, value: Value, names: Sequence[str]) -> None:
+        """Says that the dimensions of a variable have some names, if they are as many."""
+        atoms = self.atoms_of(value)
+        for atom, name in zip(atoms, names if len(names) == len(atoms) else ()):
+            atom.hint(KNOWN, name)
 
     def is_met(self, value: Value) -> bool:
         """Whether a value has dimensions already."""
