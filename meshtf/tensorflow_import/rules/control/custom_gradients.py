@@ -59,3 +59,12 @@ class CustomGradient(Rule):
         for k, y in zip(indices, passed(*(xs[k] for k in indices))):
             xs[k] = y
         return xs
+
+
+def without_gradient(x: Tensor, error: str) -> Tensor:
+    """Returns a tensor by which there is no gradient: who asks for one gets an error."""
+
+    def refuse(*cotangents: Tensor) -> list[Tensor]:
+        raise ArgumentError(error)
+
+    return custom_gradient(lambda y: (y, refuse))(x)

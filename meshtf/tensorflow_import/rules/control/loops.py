@@ -10,12 +10,12 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.graph import Tensor
 from meshtf.ops.control.cond_and_while_loop import while_loop
-from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import join
 from meshtf.tensorflow_import.graph.program import Body, Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.control.counters import Counters, count_steps
+from meshtf.tensorflow_import.rules.control.custom_gradients import without_gradient
 from meshtf.tensorflow_import.rules.control.scans import DoesNotFit, run_as_scan
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
@@ -125,21 +125,12 @@ def _run_until(lowering: Lowering, node: Node) -> list[Any]:
         return tuple(lowering.full(body.outputs[k], body.inputs[k]) for k in carried)
 
     start = tuple(lowering.full(node.inputs[k], body.inputs[k]) for k in carried)
-    results = while_loop(test, step, start)
-    for k, x in zip(carried, results):
+    error = (
+        f"the loop at {node.path} has a number of steps that is computed, and so no gradient "
+        "on a mesh: give it a length that is known, such as `tf.range` of a number, or compute "
+        "it in the dataset"
+    )
+    for k, x in zip(carried, while_loop(test, step, start)):
         is_float = body.inputs[k].dtype.is_floating
-        state[k] = _without_gradient(node, x) if is_float else x
+        state[k] = without_gradient(x, error) if is_float else x
     return state
-
-
-def _without_gradient(node: Node, x: Tensor) -> Tensor:
-    """Returns a result of a loop, whose gradient is refused."""
-
-    def refuse(*cotangents: Tensor) -> list[Tensor]:
-        raise ArgumentError(
-            f"the loop at {node.path} has a number of steps that is computed, and so no "
-            "gradient on a mesh: give it a length that is known, such as `tf.range` of a "
-            "number, or compute it in the dataset"
-        )
-
-    return custom_gradient(lambda y: (y, refuse))(x)
