@@ -79,7 +79,9 @@ class Analysis:
         for value in program.inputs:
             self.of(value)
         self.run(program.nodes)
-        for value in (*program.outputs, *program.updates.values()):
+        # Some that no node has: an output may be an input, a variable unused.
+        last = (*program.outputs, *program.updates.values(), *program.on_entry.values())
+        for value in last:
             if value.is_tensor:
                 self.of(value)
         self._join_copies()
