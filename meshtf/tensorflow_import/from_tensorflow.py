@@ -27,6 +27,7 @@ from meshtf.tensorflow_import.axis_names import (
     to_program,
 )
 from meshtf.tensorflow_import.check import check_outputs
+from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
 from meshtf.tensorflow_import.graph.program import Value
@@ -198,7 +199,7 @@ class _Call:
             value.path = argument.label
             if argument.names is not None:
                 named_arguments[id(value)] = argument.names
-        named = NamedProgram(program, renames, arguments=named_arguments)
+        named = NamedProgram(program, renames, hints=Hints(axes=named_arguments))
         self.name = traced.name
         self.named = named
         self.parameters = traced.parameters

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from meshtf.graph import Tensor, context, current
 from meshtf.graph.recorder import RecomputeGroup
@@ -96,11 +97,9 @@ class Lowering:
         updates = {}
         for key, value in program.updates.items():
             entry = program.on_entry[key]
-            updates[key] = self.full(value, self.axes(entry), entry)
+            updates[key] = self.full(value, entry)
         outputs = [
-            self.full(value, self.axes(value), value)
-            for value in program.outputs
-            if value.is_tensor
+            self.full(value, value) for value in program.outputs if value.is_tensor
         ]
         # An output may be a variable, which is read before it is assigned to.
         return [x.tensor() if isinstance(x, Variable) else x for x in outputs], updates
@@ -124,8 +123,10 @@ class Lowering:
 
     def value(self, value: Value) -> Any:
         """Returns a value: a named tensor, or a Python number if it is a constant of one
-        element.
+        element. (None for a resource.)
         """
+        if value.dtype == tf.resource:
+            return None
         if id(value) in self._tensors:
             return self._tensors[id(value)]
         if value.constant is None:
@@ -257,11 +258,16 @@ class Lowering:
         y = function(x, name)
         return self.split(y, name, axis) if name in y.shape else y
 
-    def full(self, value: Value, axes: Sequence[Any], like: Value) -> Tensor:
+    def last_axes(self, value: Value, like: Value) -> Axes:
+        """Returns the axes of another value that those of a value broadcast along."""
+        axes = self.axes(like)
+        return axes[len(axes) - len(value.shape) :]
+
+    def full(self, value: Value, like: Value, axes: Axes | None = None) -> Tensor:
         """Returns a value with all dimensions of another one, in their order: what broadcasts
-        is broadcast.
+        is broadcast. `axes`: whose names it has; None: those of the other one.
         """
-        x = self.operand(value, axes)
+        x = self.operand(value, self.last_axes(value, like) if axes is None else axes)
         if isinstance(x, (bool, int, float)):
             return full(self.mesh, self.shape(like), x, like.dtype.name)
         names = self.names_of(like)

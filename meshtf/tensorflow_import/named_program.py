@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.check_names import check_renames
-from meshtf.tensorflow_import.dimensions.hints import KNOWN, Hint, Hints
+from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.dimensions.names import clashing_names, name_dimensions
 from meshtf.tensorflow_import.dimensions.projections import hint_projections
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
@@ -43,7 +44,6 @@ class NamedProgram:
         renames: Mapping[str, str] | None = None,
         known: Mapping[int, Sequence[str]] | None = None,
         hints: Hints | None = None,
-        arguments: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         """Analyses a program.
 
@@ -52,7 +52,6 @@ class NamedProgram:
             renames: New names of dimensions, by those that they would get.
             known: By identity of a variable, names that its dimensions have already.
             hints: Names for arguments and variables; None: by types and paths.
-            arguments: By identity of an input, names of its axes.
 
         Raises:
             ArgumentError: A name in `renames` is none of a dimension, or two dimensions of an
@@ -60,26 +59,22 @@ class NamedProgram:
         """
         self.program = program
         self.lowering: Lowering | None = None
-        proposed, arguments = hints or Hints(), arguments or {}
-        order = {id(v): k for k, v in enumerate(program.inputs)}
-
-        def hints_of(value: Value) -> Sequence[Sequence[Hint]]:
-            if id(value) in arguments:
-                return [[(KNOWN, name)] for name in arguments[id(value)]]
-            return proposed.of(value, order.get(id(value), 0))
-
+        hints = hints or Hints()
         rules = {kind: rule.dimensions for kind, rule in all_rules().items()}
+        hints_of = functools.partial(hints.of, inputs=program.inputs)
         self.analysis = fewest_renames(
             lambda flipped: Analysis(program, rules, hints_of, flipped)
         )
-        self._hint_known(known or {})
-        if proposed.variables is None:
+        for key, names in (known or {}).items():
+            if key in program.on_entry:
+                self.analysis.hint_all(program.on_entry[key], names)
+        if hints.variables is None:
             hint_projections(self.analysis)
         renames = renames or {}
-        names = name_dimensions(self.analysis)
-        self.names = {atom: renames.get(name, name) for atom, name in names.items()}
+        old = name_dimensions(self.analysis)
+        self.names = {atom: renames.get(name, name) for atom, name in old.items()}
         clashes = clashing_names(self.analysis, self.names) if renames else ()
-        check_renames(renames, set(names.values()), set(self.names.values()), clashes)
+        check_renames(renames, set(old.values()), set(self.names.values()), clashes)
 
     def shape_of(self, value: Value) -> str:
         """Returns the named shape of a value, such as "batch:8; length:16"."""
@@ -93,14 +88,6 @@ class NamedProgram:
     def sizes_of(self, value: Value) -> list[int]:
         """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
         return [atom.size for atom in self.analysis.atoms_of(value)]
-
-    def _hint_known(self, known: Mapping[int, Sequence[str]]) -> None:
-        for key, value in self.program.on_entry.items():
-            atoms = self.analysis.atoms_of(value)
-            names = known.get(key, ())
-            if len(names) == len(atoms):
-                for atom, name in zip(atoms, names):
-                    atom.hint(KNOWN, name)
 
     def replicated(self) -> dict[int, str]:
         """Returns, by the node's identity, why operations run replicated: all of them only

@@ -28,8 +28,7 @@ RULES = {
     "meshtf/ops/control/custom_gradient.py": "rules of users: anything",
     "meshtf/pipeline/gpipe.py": "scales gradients that are computed with the loss",
     "meshtf/tensorflow_import/rules/control/custom_gradients.py": "the operations of a rule of "
-    "TensorFlow's, which may draw by their own seeds",
-    "meshtf/tensorflow_import/rules/control/loops.py": "raises an error",
+    "TensorFlow's, which may draw by their own seeds; one raises an error",
     "transformer/experts/dispatch.py": "gathers: nothing",
 }
 

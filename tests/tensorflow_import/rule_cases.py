@@ -24,6 +24,10 @@ CASES: dict[str, Case] = {
     "add_n": (lambda x, y: tf.add_n([x, y, x]), ["f 8 6", "f 8 6"]),
     "select": (lambda x, y: tf.where(x > 0, y, x * 2.0), ["f 8 6", "f 6"]),
     "select of numbers": (lambda x: tf.where(x > 0, 1.0, 2.0) * x, ["f 8 6"]),
+    "select of a known condition": (
+        lambda x, y: raw.SelectV2(condition=True, t=y, e=x) * x,
+        ["f 6 6", "f 6"],
+    ),
     "outer": (lambda x, y: x[:, None] * y[None, :], ["f 8", "f 6"]),
     "matmul": (lambda x, y: tf.matmul(x, y, transpose_b=True), ["f 8 6", "f 4 6"]),
     "batched matmul": (tf.matmul, ["f 8 4 6", "f 8 6 2"]),

@@ -65,8 +65,7 @@ class Elementwise(Rule):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
-        axes = lowering.axes(output)
-        seen = [axes[len(axes) - len(v.shape) :] for v in node.inputs]
+        seen = [lowering.last_axes(v, output) for v in node.inputs]
         return _run(lowering, node, seen, lowering.names_of(output))
 
 

@@ -122,9 +122,7 @@ class Select(BroadcastRule):
         output = node.outputs[0]
         condition, x, y = operands(lowering, node)
         if not hasattr(condition, "shape"):
-            return lowering.full(
-                node.inputs[1 if condition else 2], lowering.axes(output), output
-            )
+            return lowering.full(node.inputs[1 if condition else 2], output)
         names = [set(z.shape.names) for z in (condition, x, y) if hasattr(z, "shape")]
         if set().union(*names) not in names:
             condition = broadcast(condition, lowering.shape(output))
@@ -136,9 +134,7 @@ class AddN(BroadcastRule):
     """A sum of tensors."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        axes = lowering.axes(node.outputs[0])
-        tensors = [lowering.full(v, axes, node.outputs[0]) for v in node.inputs]
-        return add_n(tensors)
+        return add_n([lowering.full(v, node.outputs[0]) for v in node.inputs])
 
 
 @rule("Assign")
@@ -155,11 +151,8 @@ class Assign(Rule):
 
 def operands(lowering: Lowering, node: Node) -> list[Any]:
     """Returns operands that broadcast, with the names of the result."""
-    axes = lowering.axes(node.outputs[0])
-    return [
-        lowering.operand(v, axes[len(axes) - len(lowering.axes(v)) :])
-        for v in node.inputs
-    ]
+    output = node.outputs[0]
+    return [lowering.operand(v, lowering.last_axes(v, output)) for v in node.inputs]
 
 
 def _complete(lowering: Lowering, x: Tensor, output: Any) -> Tensor:

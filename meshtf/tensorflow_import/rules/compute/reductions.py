@@ -13,15 +13,9 @@ from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.top_k import argmax, argmin, top_k
 from meshtf.ops.nn.cross_entropy import cross_entropy
 from meshtf.ops.nn.softmax import log_softmax, softmax
+from meshtf.ops.reductions import reduce
 from meshtf.ops.reductions.moments import reduce_prod
-from meshtf.ops.reductions.reduce import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_sum,
-)
+from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 from meshtf.ops.scans.cumulative import cumprod, cumsum
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
@@ -29,15 +23,11 @@ from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.layout.known_operands import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
+# Kinds that have one function, `reduce_sum` and so on.
 _REDUCE = {
-    "All": reduce_all,
-    "Any": reduce_any,
-    "Max": reduce_max,
-    "Mean": reduce_mean,
-    "Min": reduce_min,
-    "Prod": reduce_prod,
-    "Sum": reduce_sum,
-}
+    kind: getattr(reduce, f"reduce_{kind.lower()}")
+    for kind in ("All", "Any", "Max", "Mean", "Min", "Sum")
+} | {"Prod": reduce_prod}
 
 
 def _axes(node: Node) -> set[int]:
@@ -123,7 +113,7 @@ class CrossEntropy(Rule):
         if node.kind.startswith("Sparse"):
             targets = lowering.aligned(labels, axes[:-1])
         else:
-            targets = lowering.full(labels, axes, logits)
+            targets = lowering.full(labels, logits)
             targets, _ = lowering.merged(targets, axes[-1], name)
         return [cross_entropy(x, targets, name), None]
 

@@ -30,7 +30,7 @@ class ScatterRow(Rule):
         output = node.outputs[0]
         axes = lowering.axes(output)
         name = lowering.name(axes[0], "the rows of a scatter")
-        table = lowering.full(x, axes, output)
+        table = lowering.full(x, output)
         # The axis of the one row has size 1, and so no name.
         row = lowering.aligned(updates, axes)
         index = lowering.tensor(indices)
