@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import keras
@@ -150,7 +151,8 @@ def _trace(
             marks.start(graph)
             updates.start(graph)
             calls.start()
-            return getattr(model, method)(data)
+            with tf.variable_creator_scope(_outside_of_the_trace):
+                return getattr(model, method)(data)
 
         with _timed(seconds, "trace"):
             function = tf.function(step, autograph=False)
@@ -164,6 +166,25 @@ def _trace(
         )
         calls.check(concrete.graph, program)
     return concrete, program
+
+
+def _outside_of_the_trace(create: Callable[..., Any], **options: Any) -> Any:
+    """Returns a variable that a step creates, as metrics do in their first one.
+
+    `tf.function` traces a function twice if it creates a variable. Of those that another
+    thread creates it does not know.
+
+    Args:
+        create: What creates the variable within the trace.
+        **options: The arguments of `tf.Variable`.
+    """
+    if not callable(options.get("initial_value")):
+        # Its value may depend on what is traced.
+        return create(**options)
+    names = ("initial_value", "trainable", "name", "dtype", "shape", "aggregation")
+    arguments = {name: options[name] for name in names if name in options}
+    with futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(tf.Variable, **arguments).result()
 
 
 @contextlib.contextmanager

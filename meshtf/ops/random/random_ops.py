@@ -205,8 +205,8 @@ def _broadcast_sum(words: Sequence[Any], shapes: Sequence[Shape], out: Shape) ->
     """
     terms = [tf.reshape(x, shape.sizes) for x, shape in zip(words, shapes)]
 
-    def add(first: Any, *others: Any) -> Any:
-        return sum(others, first)
+    def add(first: Any, *rest: Any) -> Any:
+        return sum(rest, first)
 
     return tf.reshape(broadcast_call(add, terms, shapes, out), [-1])
 
