@@ -181,8 +181,11 @@ def _outside_of_the_trace(create: Callable[..., Any], **options: Any) -> Any:
     if not callable(options.get("initial_value")):
         # Its value may depend on what is traced.
         return create(**options)
-    names = ("initial_value", "trainable", "name", "dtype", "shape", "aggregation")
+    names = ("trainable", "name", "dtype", "shape", "aggregation")
     arguments = {name: options[name] for name in names if name in options}
+    # Keras' generators of random numbers are those of this thread.
+    with tf.init_scope():
+        arguments["initial_value"] = options["initial_value"]()
     with futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(tf.Variable, **arguments).result()
 
