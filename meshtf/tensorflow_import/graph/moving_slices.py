@@ -75,9 +75,10 @@ def _entries(value: Value, nodes: Sequence[Node]) -> list[Value] | None:
 
 
 def _is_number(entries: Sequence[Value], masks: dict[str, int], bit: int) -> bool:
-    """Whether the bounds of an axis, as far as they matter, are numbers."""
-    ignored = ("begin", "end") if masks["ellipsis"] & bit else ()
-    return all(v.constant is not None for v in entries) or bool(ignored)
+    """Whether the bounds of an axis are numbers, or do not matter."""
+    if masks["ellipsis"] & bit:
+        return True
+    return all(value.constant is not None for value in entries)
 
 
 def _size(entries: Sequence[Value], nodes: Sequence[Node]) -> int | None:
@@ -100,8 +101,8 @@ def _offset(value: Value, nodes: Sequence[Node]) -> tuple[Value | None, int]:
                 first, second = second, first
             if node.kind in ("AddV2", "Sub") and second.constant is not None:
                 base, offset = _offset(first, nodes)
-                number = int(second.constant)
-                return base, offset + (number if node.kind == "AddV2" else -number)
+                step = int(second.constant)
+                return base, offset + (step if node.kind == "AddV2" else -step)
     return value, 0
 
 
@@ -128,7 +129,7 @@ def _nodes(
     values = {f"{name}_mask": mask for name, mask in masks.items()}
     raw = {name: tf.compat.v1.AttrValue(i=mask) for name, mask in values.items()}
     index = tf.compat.v1.AttrValue(type=tf.int32.as_datatype_enum)
-    part = Node(
+    section = Node(
         node.kind,
         [source, *bounds],
         [Value(None, source.dtype, path)],
@@ -137,8 +138,8 @@ def _nodes(
         node.definition,
         node.raw_attributes | raw | {"Index": index},
     )
-    infer_shapes(part)
-    nodes, result = [part], part.outputs[0]
+    infer_shapes(section)
+    nodes, result = [section], section.outputs[0]
     for axis, begin, size in reversed(moving):
         if size is None:
             index_nodes = _from_the_end(begin, result.shape[axis], path)
@@ -161,8 +162,8 @@ def _nodes(
 def _from_the_end(index: Value, size: int, path: str) -> list[Node]:
     """Returns nodes of an index that counts from the end if it is negative."""
     zero, total = (
-        Value((), index.dtype, path, constant=index.dtype.as_numpy_dtype(number))
-        for number in (0, size)
+        Value((), index.dtype, path, constant=index.dtype.as_numpy_dtype(count))
+        for count in (0, size)
     )
     is_negative = _binary("Less", index, zero, path, tf.bool)
     from_end = _binary("AddV2", index, total, path)
