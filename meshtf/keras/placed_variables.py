@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.keras.check import check_processes
 from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
@@ -20,6 +21,8 @@ from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
+
+_SEED = "Call keras.utils.set_random_seed with one number in all of them, before the model is made."
 
 
 class PlacedVariables:
@@ -97,7 +100,12 @@ class PlacedVariables:
         return mesh.layout_in(region, "variable") if region != NO_CHANGES else None
 
     def adopt(self, named: NamedProgram) -> None:
-        """Puts a program's variables on the mesh, those that are not there."""
+        """Puts a program's variables on the mesh, those that are not there.
+
+        Raises:
+            ClusterError: Several processes have other values of a variable.
+        """
+        arrays: dict[str, np.ndarray] = {}
         for key, value in named.program.on_entry.items():
             if key in self.variables and not self._states[key].is_elsewhere:
                 continue
@@ -109,6 +117,7 @@ class PlacedVariables:
                 continue
             array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
             shape = named.shape_of(value)
+            arrays[f"the variable {path_of(keras_variable)}"] = array
 
             def initial(mesh: Any, shape: Any, name: str, x: np.ndarray = array) -> Any:
                 return asarray(mesh, x, shape)
@@ -124,6 +133,7 @@ class PlacedVariables:
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+        check_processes(self.mesh, arrays, _SEED)
 
     def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
         """Whether a variable that another model has put on this mesh can be shared."""

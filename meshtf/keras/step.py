@@ -14,6 +14,7 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.function.function import function
 from meshtf.graph import Tensor
+from meshtf.keras.check import check_processes
 from meshtf.keras.layer_settings.calls import layers_noted
 from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.marks import gradients_marked
@@ -25,6 +26,10 @@ from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
+
+_SAME_BATCHES = (
+    "Give all of them the same batches, in one order: the mesh shards each batch."
+)
 
 
 class TracedStep:
@@ -73,6 +78,7 @@ class TracedStep:
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
         if not self._states:
+            self._check_batch(batch)
             self.adopt_variables()
         for state in self._states:
             state.to_mesh()
@@ -88,6 +94,14 @@ class TracedStep:
         return tf.nest.map_structure(
             lambda spec: spec if spec is None else next(values), self._structure
         )
+
+    def _check_batch(self, batch: Any) -> None:
+        """Raises ClusterError if several processes have other numbers in the first batch."""
+        arrays = {
+            f"array {k} of a batch": np.asarray(x)
+            for k, x in enumerate(tensors_of(batch))
+        }
+        check_processes(self._placed.mesh, arrays, _SAME_BATCHES)
 
     def adopt_variables(self) -> None:
         """Puts the step's variables on the mesh."""
