@@ -22,6 +22,8 @@ from meshtf.keras.variables import state_of, tracing
 from meshtf.keras.without_running import inputs_of, specs_of
 from meshtf.layout_search import SearchResult, search
 from meshtf.mesh import Mesh
+from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.spmd.live.join_processes import any_process
 from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
 from meshtf.tensorflow_import.without_running import abstract_function
 
@@ -107,7 +109,9 @@ class DistributedModel:
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", self._maker(kind))
             setattr(model, f"{kind}_function", None)
-        model.export = self._export
+        model.export = self._writing("export")
+        model.save = self._writing("save")
+        model.save_weights = self._writing("save_weights")
 
     def step(self, method: str, batch: Any) -> TracedStep:
         """Returns the step of a method of the model for a batch."""
@@ -216,14 +220,28 @@ class DistributedModel:
         """Forgets the steps of a method, which is traced again."""
         self._steps = {k: step for k, step in self._steps.items() if k[0] != method}
 
-    def _export(self, *args: Any, **kwargs: Any) -> Any:
-        """Exports the model. What it traces for that is a copy, which reads no mesh."""
-        for variable in variables_of(self.model):
-            state = state_of(variable)
-            if state is not None:
-                state.to_host()
-        with tracing():
-            return type(self.model).export(self.model, *args, **kwargs)
+    def _writing(self, name: str) -> Callable[..., Any]:
+        """Returns a method of the model that writes files. All processes bring the values of
+        variables, and the first one writes. What is traced for that is a copy, which reads no
+        mesh.
+        """
+        model, method = self.model, getattr(type(self.model), name)
+
+        @functools.wraps(method)
+        def write(*args: Any, **kwargs: Any) -> Any:
+            for variable in variables_of(model):
+                state = state_of(variable)
+                if state is not None:
+                    state.to_host()
+            try:
+                if processes().is_first:
+                    with tracing():
+                        return method(model, *args, **kwargs)
+            finally:
+                any_process(False)  # what is written can be read from now on
+            return None
+
+        return write
 
     def _maker(self, kind: str) -> Callable[..., None]:
         model = self.model

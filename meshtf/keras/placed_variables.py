@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.keras.check import check_processes, has_processes
 from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
@@ -22,6 +23,8 @@ from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
+
+_SEED = "Call keras.utils.set_random_seed with one number in all of them, before the model is made."
 
 
 class PlacedVariables:
@@ -99,7 +102,13 @@ class PlacedVariables:
         return mesh.layout_in(region, "variable") if region != NO_CHANGES else None
 
     def adopt(self, named: NamedProgram) -> None:
-        """Puts a program's variables on the mesh, those that are not there."""
+        """Puts a program's variables on the mesh, those that are not there.
+
+        Raises:
+            ClusterError: Several processes have other values of a variable.
+        """
+        is_compared = has_processes(self.mesh)
+        arrays: dict[str, np.ndarray] = {}
         for key, value in named.program.on_entry.items():
             if key in self.variables and not self._states[key].is_elsewhere:
                 continue
@@ -109,15 +118,19 @@ class PlacedVariables:
                 self.variables[key] = present.variable
                 self._states[key] = present
                 continue
+            array = np.asarray(keras_variable.numpy())
+            if is_compared:
+                arrays[f"the variable {path_of(keras_variable)}"] = array
             variable = named.variable(
                 self.mesh,
                 value,
                 self._variable_name(keras_variable),
-                functools.partial(np.asarray, keras_variable.numpy()),
+                functools.partial(np.asarray, array),
                 self.layout_of(named, self.mesh, value),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+        check_processes(self.mesh, arrays, _SEED)
 
     def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
         """Whether a variable that another model has put on this mesh can be shared."""

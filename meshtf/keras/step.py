@@ -16,6 +16,7 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.function.function import Function
 from meshtf.graph import Tensor
+from meshtf.keras.check import check_processes
 from meshtf.keras.layer_settings.calls import layers_noted
 from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.marks import gradients_marked
@@ -27,6 +28,10 @@ from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
 from meshtf.tensorflow_import.without_running import abstract_function, abstract_mesh
+
+_SAME_BATCHES = (
+    "Give all of them the same batches, in one order: the mesh shards each batch."
+)
 
 
 class TracedStep:
@@ -72,6 +77,7 @@ class TracedStep:
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
         if not self._states:
+            self._check_batch(batch)
             self.adopt_variables()
         for state in self._states:
             state.to_mesh()
@@ -93,6 +99,14 @@ class TracedStep:
         layout_of = functools.partial(self._placed.layout_of, self.program)
         mesh = abstract_mesh(self._placed.mesh)
         return abstract_function(self.program, self._method, mesh, layout_of)
+
+    def _check_batch(self, batch: Any) -> None:
+        """Raises ClusterError if several processes have other numbers in the first batch."""
+        arrays = {
+            f"array {k} of a batch": np.asarray(x)
+            for k, x in enumerate(tensors_of(batch))
+        }
+        check_processes(self._placed.mesh, arrays, _SAME_BATCHES)
 
     def adopt_variables(self) -> None:
         """Puts the step's variables on the mesh."""
