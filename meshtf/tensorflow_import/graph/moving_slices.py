@@ -95,11 +95,11 @@ def _entries(value: Value, nodes: Sequence[Node]) -> list[Any] | None:
         return [int(x) for x in value.constant]
     for node in reversed(nodes):
         if node.outputs and node.outputs[0] is value:
-            return [_number(v) for v in node.inputs] if node.kind == "Pack" else None
+            return [_as_bound(v) for v in node.inputs] if node.kind == "Pack" else None
     return None
 
 
-def _number(value: Value) -> Any:
+def _as_bound(value: Value) -> Any:
     return value if value.constant is None else int(value.constant)
 
 
@@ -133,7 +133,7 @@ def _offset(bound: Any, nodes: Sequence[Node]) -> tuple[Value | None, int]:
         return None, int(bound or 0)
     for node in reversed(nodes):
         if node.outputs and node.outputs[0] is bound and len(node.inputs) == 2:
-            first, second = map(_number, node.inputs)
+            first, second = map(_as_bound, node.inputs)
             if node.kind == "AddV2" and isinstance(first, int):
                 first, second = second, first
             if node.kind in ("AddV2", "Sub") and isinstance(second, int):
