@@ -119,8 +119,6 @@ def definition_of(kind: str) -> Any:
         x, index = tf.zeros([1]), tf.zeros([], tf.int32)
         output = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
-            "Less": lambda: tf.raw_ops.Less(x=x, y=x),
-            "SelectV2": lambda: tf.raw_ops.SelectV2(condition=x > 0, t=x, e=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
             "StopGradient": lambda: tf.raw_ops.StopGradient(input=x),
             "Fill": lambda: tf.raw_ops.Fill(dims=index[None], value=x[0]),

@@ -25,7 +25,7 @@ from meshtf.tensorflow_import.graph.functions import (
     unchanged_arguments,
 )
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
-from meshtf.tensorflow_import.graph.moving_slices import as_gathers
+from meshtf.tensorflow_import.graph.moving_slices import as_moving_slice
 from meshtf.tensorflow_import.graph.program import (
     Body,
     Mark,
@@ -259,10 +259,10 @@ class _Reader:
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
         if kind == "StridedSlice":
-            gathers = as_gathers(node, self.state.nodes)
-            if gathers is not None:
-                self.state.nodes.extend(gathers)
-                return gathers[-1].outputs
+            moving = as_moving_slice(node, self.state.nodes)
+            if moving is not None:
+                self.state.nodes.append(moving)
+                return moving.outputs
         if self.refusals.concerns(node):
             self.state.nodes.append(node)
             return outputs

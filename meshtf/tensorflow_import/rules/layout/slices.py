@@ -9,34 +9,35 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.ops.elementwise.where_cast_clip import where
+from meshtf.ops.indexing.gather import gather
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_any, reduce_sum
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.slice import concat, pad
 from meshtf.ops.shapes.slice import slice as slice_dimension
 from meshtf.ops.shapes.stack import stack, unstack
+from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
 from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
+from meshtf.tensorflow_import.graph.moving_slices import Moving, index_of
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering, shape_text
 from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
 from meshtf.tensorflow_import.rules.table import Rule, rule
-
-# What an index of a strided slice may be, beside "begin:end:stride".
-_MASKS = ("begin", "ellipsis", "end", "new_axis", "shrink_axis")
 
 
 class _Section(NamedTuple):
     """What a slice takes of an axis of its operand (None: a new axis of size 1)."""
 
     axis: int | None
-    begin: int
+    begin: int | Value  # a value, if it is computed
     size: int
     step: int
     drops: bool  # the axis is not in the result
 
 
-@rule("Slice", "StridedSlice")
+@rule("MovingSlice", "Slice", "StridedSlice")
 class Slice(Rule):
     """A part of each axis."""
 
@@ -205,21 +206,20 @@ class Split(Rule):
 
 def _sections(node: Node) -> list[_Section]:
     """Returns what a slice takes, axis by axis of its result."""
-    shape = node.inputs[0].shape
-    index = _index(node)
-    at = index.index(...)
-    count = sum(item is not None for item in index) - 1
-    index[at : at + 1] = [slice(None)] * (len(shape) - count)
     sections, axes = [], itertools.count()
-    for item in index:
+    for item in _index(node):
         if item is None:
             sections.append(_Section(None, 0, 1, 1, False))
             continue
         axis = next(axes)
-        if isinstance(item, int):
-            sections.append(_Section(axis, item % shape[axis], 1, 1, True))
+        size = node.inputs[0].shape[axis]
+        if isinstance(item, Moving):
+            begin, is_one = node.inputs[item.operand], item.size is None
+            sections.append(_Section(axis, begin, item.size or 1, 1, is_one))
+        elif isinstance(item, int):
+            sections.append(_Section(axis, item % size, 1, 1, True))
         else:
-            elements = range(shape[axis])[item]
+            elements = range(size)[item]
             sections.append(
                 _Section(axis, elements.start, len(elements), elements.step, False)
             )
@@ -227,30 +227,21 @@ def _sections(node: Node) -> list[_Section]:
 
 
 def _index(node: Node) -> list[Any]:
-    """Returns the index of a slice as Python writes it: x[1:, None, ..., 2]."""
-    begins = [int(k) for k in known(node, 1)]
+    """Returns the index of a slice as Python writes it: x[1:, None, :, 2]."""
+    if node.kind == "MovingSlice":
+        return node.attributes["index"]
     if node.kind == "Slice":
-        sizes = zip(begins, node.outputs[0].shape)
-        return [*(slice(begin, begin + size) for begin, size in sizes), ...]
-    index: list[Any] = []
-    for k, begin in enumerate(begins):
-        marks = {name for name in _MASKS if node.attributes[f"{name}_mask"] >> k & 1}
-        if "ellipsis" in marks:
-            index.append(...)
-        elif "new_axis" in marks:
-            index.append(None)
-        elif "shrink_axis" in marks:
-            index.append(begin)
-        else:
-            end, stride = (int(known(node, operand)[k]) for operand in (2, 3))
-            first = None if "begin" in marks else begin
-            index.append(slice(first, None if "end" in marks else end, stride))
-    return index if ... in index else [*index, ...]
+        begins = [int(k) for k in known(node, 1)]
+        sizes = node.outputs[0].shape
+        return [slice(begin, begin + size) for begin, size in zip(begins, sizes)]
+    return index_of(node, [[int(x) for x in known(node, k)] for k in (1, 2, 3)])
 
 
 def _section_of(analysis: Analysis, axis: Axis, section: _Section) -> Axis:
     """Returns the axis of a slice: a factor of the old one, if it has one of this size."""
     size, step, atoms = section.size, section.step, flat(axis)
+    if isinstance(section.begin, Value):
+        return analysis.new(size, axis)
     if step > 1 and step * size == axis_size(axis):
         analysis.unify((*analysis.new(size), *analysis.new(step)), axis)
         atoms = flat(axis)
@@ -267,6 +258,9 @@ def _slice(
     """Returns a tensor with a part of an axis, and the names that the part has now."""
     _, begin, size, step, _ = section
     total, names = source.shape[section.axis], lowering.names(axis)
+    if isinstance(begin, Value):
+        x, name = lowering.merged(x, axis, f"cut_{section.axis}")
+        return _moving(lowering, x, name, lowering.tensor(begin), section)
     if size == total and step == 1:
         return x, names
     if size == 1:
@@ -281,6 +275,19 @@ def _slice(
         return slice_dimension(x, name, begin, size), [name]
     indices = begin + step * np.arange(size)
     return entries_at(lowering, x, name, indices), [name]
+
+
+def _moving(
+    lowering: Lowering, x: Tensor, name: str, begin: Tensor, section: _Section
+) -> tuple[Tensor, list[str]]:
+    """Returns entries of a dimension that begin where a value says, and their names."""
+    if section.drops:
+        index = where(begin < 0, begin + x.shape[name], begin)
+        return gather(x, index, name), []
+    moved = f"moved_{section.axis}"
+    offsets = np.arange(section.size, dtype=begin.dtype)
+    indices = begin + constant(lowering.mesh, offsets, moved)
+    return gather(x, indices, name), [moved]
 
 
 def _row(x: Tensor, name: str, index: int) -> Tensor:
