@@ -146,7 +146,7 @@ class DistributedModel:
             self.step("predict_step", batch)
             return self.dimensions
         step = steps[0][1]
-        return dimension_table(step.program, self.placed.mesh, step.input_names)
+        return dimension_table(step.program, self.placed.mesh)
 
     def explain(
         self, batch: Any, method: str = "train_step", **settings: Any

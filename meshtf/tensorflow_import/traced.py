@@ -71,16 +71,16 @@ def trace(
     concrete = _concrete(fn, specs)
     parameters, structure = _parameters(concrete)
     arguments = arguments_of(structure, inputs)
-    leaves = nested.flatten(structure)
     # A rule of tf.custom_gradient is known in the function's own graph alone.
     has_rules = any(map(has_rule, concrete.graph.get_operations()))
     called = _python_function(fn) if has_rules else concrete
 
     def run(tensors: list[tf.Tensor]) -> Any:
         remaining = iter(tensors)
-        values = [next(remaining) if is_spec(x) else x for x in leaves]
         bound = parameters.bind_partial()
-        bound.arguments.update(nested.pack_sequence_as(dict(structure), values))
+        bound.arguments |= nested.map_structure(
+            lambda x: next(remaining) if is_spec(x) else x, structure
+        )
         return called(*bound.args, **bound.kwargs)
 
     full_specs = [tf.TensorSpec(x.sizes, x.spec.dtype) for x in arguments]
