@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+import keras
 import pytest
 
 import meshtf as mtf
@@ -149,7 +150,14 @@ def test_an_axis_that_the_mesh_lacks() -> None:
 
 
 def test_layers_within_a_model() -> None:
-    """Each once, an outer one before those within."""
-    paths = [layer.path for layer in layers_within(encoder())]
+    """Each once, an outer one before those within; also those that build nothing."""
+    paths = [path for _, path in layers_within(encoder())]
     assert paths.count("layer_1/attention/query") == 1
     assert paths.index("layer_1") < paths.index("layer_1/up")
+    inputs = keras.Input((4,))
+    inner = [keras.layers.Dense(4, name="up"), keras.layers.ReLU(name="relu")]
+    x = keras.layers.Add(name="sum")(
+        [inputs, keras.Sequential(inner, name="block")(inputs)]
+    )
+    paths = [path for _, path in layers_within(keras.Model(inputs, x))]
+    assert {"sum", "block", "block/up", "block/relu"} <= set(paths)
