@@ -191,7 +191,9 @@ class DistributedModel:
             **settings: `hardware`, `memory`, `axes`, `layout` and so on of `mtf.search`.
         """
         program = self._program(batch, "train_step")
-        return search_step(program, "train_step", devices=devices, **settings)
+        return search_step(
+            program, self.placed, "train_step", devices=devices, **settings
+        )
 
     def compile_for(
         self, batch: Any, topology: str, method: str = "train_step"

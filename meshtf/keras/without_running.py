@@ -46,9 +46,16 @@ def compile_step_for(
     return compile_for(step, arguments_of(named), topology=topology)
 
 
-def search_step(named: NamedProgram, method: str, **settings: Any) -> SearchResult:
+def search_step(
+    named: NamedProgram, placed: PlacedVariables, method: str, **settings: Any
+) -> SearchResult:
     """Returns the best layouts of a step; `settings` are those of `mtf.search`."""
-    return search(builder(named, method), arguments_of(named), **settings)
+
+    def layout_of(mesh: Mesh, key: int) -> Layout | None:
+        return placed.layout_by_region(mesh, named.program.on_entry[key])
+
+    build = builder(named, method, layout_of)
+    return search(build, arguments_of(named), **settings)
 
 
 def table_of_step(

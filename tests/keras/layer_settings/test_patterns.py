@@ -96,7 +96,7 @@ def test_what_a_layer_within_says_holds_last() -> None:
 def test_search_keeps_regions() -> None:
     """A layout that is found has the time that `explain` gives it."""
     mesh = mtf.Mesh(AXES, "batch:data")
-    regions = {"layer_1": "length:model"}
+    regions = {"layer_1/.*": "length:model", "tokens": "vocab:model"}
     _, named = distributed(mesh, regions=regions)
     settings = {"devices": 8, "hardware": "h100", "axes": AXES}
     best = named.search(batch(), **settings).best[0]
