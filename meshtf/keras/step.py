@@ -157,7 +157,7 @@ def _trace(
         tracing(),
         gradients_marked() as marks,
         repeated(model, method) as updates,
-        layers_noted(settings, model) as calls,
+        layers_noted(settings) as calls,
     ):
 
         def step(data: Any) -> Any:

@@ -20,7 +20,14 @@ from tests.keras.layer_settings.encoder import (
     encoder,
     trained,
 )
-from tests.keras.models import Trained, assert_equal, compiled
+from tests.keras.models import (
+    Trained,
+    assert_equal,
+    batches,
+    cnn,
+    compiled,
+    train,
+)
 
 layers = keras.layers
 LAYOUTS = [
@@ -115,6 +122,34 @@ def test_memory_falls() -> None:
     assert activations(named) < 0.7 * activations(plain)
     flops = [sum(op.flops for op in x.explain(batch()).ops) for x in (plain, named)]
     assert 1.15 * flops[0] < flops[1] < 1.4 * flops[0]
+
+
+def residual() -> keras.Model:
+    """Three blocks of convolutions that are no layers of their own."""
+    x = inputs = keras.Input((8, 8, 3))
+    x = layers.Conv2D(8, 3, padding="same", name="stem")(x)
+    for k in range(3):
+        y = layers.Conv2D(8, 3, padding="same", name=f"block{k}_conv")(x)
+        y = layers.BatchNormalization(name=f"block{k}_norm")(y)
+        y = layers.Activation("gelu", name=f"block{k}_gelu")(y)
+        x = layers.Add(name=f"block{k}_add")([x, y])
+    x = layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, layers.Dense(4)(x))
+
+
+def test_layers_of_a_group_are_computed_again_together() -> None:
+    """Batch norm has the statistics of the batch again, and assigns them once."""
+    mesh = mtf.Mesh("data:2; model:2", "batch:data; channels_2:model")
+    x, y = batches(cnn, 8, 2)
+    expected = train(compiled(residual, adam), x, y, batch_size=8)
+    model, named = distributed(mesh, residual, recompute=r"(block\d)_.*")
+    assert_equal(train(model, x, y, batch_size=8), expected, 1e-9)
+    needed = []
+    for recompute in (r"(block\d)_.*", r"block\d_.*", None):
+        _, named = distributed(mesh, residual, recompute=recompute)
+        forecast = named.explain((x[:8], y[:8]), runtime="placed")
+        needed.append(forecast.memory.activations)
+    assert needed[0] < 0.8 * min(needed[1:])
 
 
 def test_an_outer_layer_is_computed_again_as_a_whole() -> None:
