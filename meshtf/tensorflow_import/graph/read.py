@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold, zeros_for_empty
@@ -33,7 +34,7 @@ from meshtf.tensorflow_import.graph.program import (
     Value,
 )
 from meshtf.tensorflow_import.graph.prune import prune
-from meshtf.tensorflow_import.graph.raw_ops import attributes_of
+from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
 from meshtf.tensorflow_import.graph.refusals import Refusals
 from meshtf.tensorflow_import.graph.state import (
     VARIABLE_OPS,
@@ -70,6 +71,7 @@ def read_function(
     """
     reader = _Reader(function, variables, repeats or {})
     reader.has_marks = bool(marks)
+    reader.constants = {t.ref() for mark in marks for t in mark.constants}
     reader.state.coming_gradients = len(marks)
     arguments = reader.arguments(function)
     outputs = reader.walk(
@@ -100,6 +102,7 @@ class _Reader:
         self.library = Library(function.graph)
         self.repeats = repeats
         self.has_marks = False
+        self.constants: set[Any] = set()
         self.state = State()
         self.nodes: list[Node] = []
         self.refusals = Refusals()
@@ -150,12 +153,25 @@ class _Reader:
                 produced, node = read_rule(self._read_into, operation, values, path)
                 self.nodes.append(node)
             else:
-                inputs = [values[t.ref()] for t in operation.inputs]
+                inputs = [self._operand(values, t, prefix) for t in operation.inputs]
                 produced = self._read(operation, inputs, prefix + operation.name)
             values.update(zip(outputs, produced))
+            for output in self.constants.intersection(outputs):
+                values[output] = self._separate(values[output])
             if not prefix and outputs and outputs[0] in self.repeats:
                 self._repeat(operations, self.repeats[outputs[0]], values, produced[0])
         return [values[t.ref()] for t in results]
+
+    def _operand(
+        self, values: Mapping[Any, Value], tensor: tf.Tensor, prefix: str
+    ) -> Value:
+        """Returns the value of an operand. TensorFlow's gradient of a loop makes the loop read
+        lists that are created after it: they are refused.
+        """
+        if tensor.ref() not in values:
+            self.refusals.concerns_later(tensor.op.type, prefix + tensor.op.name)
+            return Value((), tensor.dtype, tensor.op.name)
+        return values[tensor.ref()]
 
     def _is_differentiated(self) -> bool:
         """Whether a gradient of later operations may be taken: in a step whose gradients are
@@ -174,8 +190,24 @@ class _Reader:
                 inputs.append(self.state.read(self._variables[id(handle_of(source))]))
         path = mark.gradients[0].op.name
         outputs = [Value(v.shape, v.dtype, path) for v in inputs[1:]]
+        known = [values[t.ref()] for t in mark.constants]
+        inputs += [v for v in known if v.constant is None]
         self.nodes.append(Node("Gradients", inputs, outputs, {}, path))
         values.update(zip((t.ref() for t in mark.gradients), outputs))
+
+    def _separate(self, value: Value) -> Value:
+        """Returns a value that is no other operation's: gradients that do not flow beyond it
+        flow beyond the others, such as another read of the same variable.
+        """
+        if value.constant is not None:
+            return value
+        output = Value(value.shape, value.dtype, value.path)
+        one = np.ones((), value.dtype.as_numpy_dtype)
+        operands = [value, Value((), value.dtype, value.path, one, "constant")]
+        self.nodes.append(
+            Node("Mul", operands, [output], {}, value.path, definition_of("Mul"))
+        )
+        return output
 
     def _read(
         self, operation: tf.Operation, inputs: list[Value], path: str
