@@ -3,7 +3,8 @@
 While a step is traced, `tf.GradientTape.gradient` traces no backward operations: it returns
 tensors that stand for gradients. meshtf computes them: the planner sees forward pass, backward
 pass and update as in any step. A step may take gradients several times, of several losses, by
-variables or by tensors.
+variables or by tensors. What a tape records, and what it watches, is as in TensorFlow
+(`tapes/recording.py`).
 
 As in TensorFlow, a source that the target does not depend on has no gradient, and a variable of
 which only rows are read (an embedding) has one of these rows: `tf.IndexedSlices`.
@@ -17,7 +18,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.errors import ArgumentError
 from meshtf.keras.dependencies import Dependencies
+from meshtf.keras.tapes.patches import StepTapes
+from meshtf.keras.tapes.recording import Recording, variable_of
 from meshtf.tensorflow_import.graph.program import Mark
 
 # A tensor, tf.IndexedSlices or None.
@@ -33,45 +37,47 @@ class Marks:
 
     def __init__(self) -> None:
         self.marks: list[Mark] = []
-        self._graph: tf.Graph | None = None
+        self.tapes = StepTapes(self.gradients)
 
     def start(self, graph: tf.Graph) -> None:
         """Starts with a graph. (A function that makes variables is traced twice.)"""
         self.marks = []
-        self._graph = graph
-
-    def can_mark(self, targets: Sequence[Any], sources: Sequence[Any]) -> bool:
-        """Whether gradients are those of tensors of the step's own graph."""
-        if self._graph is None or tf.compat.v1.get_default_graph() is not self._graph:
-            return False
-        tensors = [x for x in sources if not _is_variable(x)]
-        return all(
-            isinstance(x, tf.Tensor) and getattr(x, "graph", None) is self._graph
-            for x in [*targets, *tensors]
-        )
+        self.tapes.start(graph)
 
     def gradients(
-        self, targets: Sequence[tf.Tensor], sources: Sequence[Any], weights: Any
+        self,
+        recording: Recording,
+        targets: Sequence[Any],
+        sources: Sequence[Any],
+        weights: Any,
     ) -> list[_Gradient]:
-        """Returns a mark for each source; None for those that the targets do not depend on."""
-        loss = _sum_of(targets, weights)
-        dependencies = Dependencies(loss, self.marks)
-        mark = Mark(loss)
-        results = []
-        for source in sources:
-            if not _is_variable(source):
-                is_needed = dependencies.of_tensor(source)
-                results.append(mark.add(source) if is_needed else None)
-                continue
-            uses = dependencies.uses_of(source)
-            if uses.rows and not uses.other_uses:
-                results.append(_of_rows(mark, uses.rows, source))
-            elif uses.rows or uses.other_uses:
-                results.append(mark.add(source))
-            else:
+        """Returns a mark for each source; None for those that the targets do not depend on.
+
+        Args:
+            recording: What the tape has recorded.
+            targets: Tensors; the gradient is that of their sum.
+            sources: Tensors or variables.
+            weights: A tensor for each target, which multiplies it; None: all are 1.
+
+        Raises:
+            ArgumentError: A target or a source is no dense tensor or variable.
+        """
+        _check_dense([*targets, *sources])
+        dependencies = Dependencies(targets, self.marks, recording)
+        uses = {k: dependencies.uses_of(x) for k, x in enumerate(sources)}
+        if not any(uses.values()):
+            return [None] * len(sources)
+        mark = Mark(_sum_of(targets, weights))
+        mark.constants = dependencies.constants_above(sources)
+        results: list[_Gradient] = []
+        for k, source in enumerate(sources):
+            if not uses[k]:
                 results.append(None)
-        if mark.gradients:
-            self.marks.append(mark)
+            elif uses[k].rows and not uses[k].other_uses:
+                results.append(_of_rows(mark, uses[k].rows, source))
+            else:
+                results.append(mark.add(source))
+        self.marks.append(mark)
         return results
 
 
@@ -79,42 +85,21 @@ class Marks:
 def gradients_marked() -> Iterator[Marks]:
     """Marks gradients in the trace of a step, which begins with `Marks.start`."""
     marks = Marks()
-    original = tf.GradientTape.gradient
-
-    def gradient(
-        tape: tf.GradientTape,
-        target: Any,
-        sources: Any,
-        output_gradients: Any = None,
-        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
-    ) -> Any:
-        targets, flat = tf.nest.flatten(target), tf.nest.flatten(sources)
-        if not marks.can_mark(targets, flat):
-            return original(
-                tape, target, sources, output_gradients, unconnected_gradients
-            )
-        results = marks.gradients(targets, flat, output_gradients)
-        if tf.UnconnectedGradients(unconnected_gradients).value == "zero":
-            results = [
-                tf.zeros(x.shape, x.dtype) if y is None else y
-                for x, y in zip(flat, results)
-            ]
-        return tf.nest.pack_sequence_as(sources, results)
-
-    tf.GradientTape.gradient = gradient
-    try:
+    with marks.tapes.replaced():
         yield marks
-    finally:
-        tf.GradientTape.gradient = original
 
 
-def _is_variable(x: Any) -> bool:
-    return isinstance(
-        getattr(x, "value", None) if hasattr(x, "path") else x, tf.Variable
-    )
+def _check_dense(values: Sequence[Any]) -> None:
+    """Raises ArgumentError if a target or a source is no dense tensor or variable."""
+    for x in values:
+        if not isinstance(x, tf.Tensor) and variable_of(x) is None:
+            raise ArgumentError(
+                f"tf.GradientTape.gradient of or by a {type(x).__name__}: on a mesh targets "
+                "and sources are dense tensors and variables"
+            )
 
 
-def _sum_of(targets: Sequence[tf.Tensor], weights: Any) -> tf.Tensor:
+def _sum_of(targets: Sequence[Any], weights: Any) -> tf.Tensor:
     """Returns the scalar whose gradient is that of the targets."""
     if weights is not None:
         targets = [

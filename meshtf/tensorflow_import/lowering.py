@@ -64,6 +64,7 @@ class Lowering:
         self.mesh = mesh
         self.replicated: collections.Counter[str] = collections.Counter()
         self._extra_names = 0
+        self._used: set[int] | None = None
         self.reasons: dict[int, str] = {}
         self._names = names
         self._rules = rules
@@ -151,6 +152,18 @@ class Lowering:
             self._extra_names += 1
             name = f"{stem}_{self._extra_names}"
         return name
+
+    def is_used(self, value: Value) -> bool:
+        """Whether an operation or the program's caller reads a value."""
+        if self._used is None:
+            program = self.program
+            used = [*program.outputs, *program.updates.values()]
+            for node in program.all_nodes():
+                used += node.inputs
+                for body in node.bodies.values():
+                    used += body.outputs
+            self._used = {id(v) for v in used}
+        return id(value) in self._used
 
     def variable_or_tensor(self, value: Value) -> Variable | Tensor:
         """Returns the variable that has a value on entry; else the value as a tensor."""

@@ -9,33 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import meshtf as mtf
+from tests.keras.tapes.custom_steps import run_both
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 6))
 Y = RNG.integers(0, 3, 12)
-
-
-def run_both(build: Any, data: Any, count: int = 3) -> Any:
-    """Compares logs and variables after some steps on one device and on a mesh; returns the
-    step of the mesh.
-    """
-    results = []
-    for mesh in (None, mtf.Mesh("data:2; model:2", "batch:data")):
-        keras.backend.clear_session()
-        keras.utils.set_random_seed(0)
-        model = build()
-        if mesh is not None:
-            named = mtf.keras.distribute(model, mesh)
-        logs = [model.train_on_batch(*data, return_dict=True) for _ in range(count)]
-        results.append((logs, [v.numpy() for v in model.variables]))
-    for log, expected in zip(results[1][0], results[0][0]):
-        assert log.pop("nothing", None) is expected.pop("nothing", None) is None
-        assert log == pytest.approx(expected, rel=1e-9)
-    for value, expected in zip(results[1][1], results[0][1]):
-        np.testing.assert_allclose(value, expected, 1e-9, 1e-9)
-    return named
 
 
 class Custom(keras.Model):

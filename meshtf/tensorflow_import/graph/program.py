@@ -109,17 +109,19 @@ class Node:
 @dataclasses.dataclass(eq=False)
 class Mark:
     """Tensors in a graph that stand for the gradients of a loss. They become the outputs of a
-    node "Gradients", whose inputs are the loss and the sources.
+    node "Gradients", whose inputs are the loss, the sources and the constants.
 
     Attributes:
         loss: A scalar.
         gradients: The tensors.
         sources: By what each is the gradient: tensors or variables.
+        constants: Tensors that the gradient does not flow beyond.
     """
 
     loss: tf.Tensor
     gradients: list[tf.Tensor] = dataclasses.field(default_factory=list)
     sources: list[Any] = dataclasses.field(default_factory=list)
+    constants: list[tf.Tensor] = dataclasses.field(default_factory=list)
 
     def add(self, source: Any) -> tf.Tensor:
         """Returns a tensor that stands for the gradient by a tensor or variable."""

@@ -119,6 +119,7 @@ def definition_of(kind: str) -> Any:
         x, index = tf.zeros([1]), tf.zeros([], tf.int32)
         output = {
             "AddV2": lambda: tf.raw_ops.AddV2(x=x, y=x),
+            "Mul": lambda: tf.raw_ops.Mul(x=x, y=x),
             "Sub": lambda: tf.raw_ops.Sub(x=x, y=x),
             "StopGradient": lambda: tf.raw_ops.StopGradient(input=x),
             "Fill": lambda: tf.raw_ops.Fill(dims=index[None], value=x[0]),

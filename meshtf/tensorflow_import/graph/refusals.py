@@ -16,6 +16,18 @@ _STRINGS = "strings have no place on a mesh"
 _RESOURCE = "it uses a table or another resource that is no variable"
 _STATE = "it has a state, or runs Python, which a mesh does not"
 _SIZE = "the size of its result depends on values, and sizes on a mesh are fixed"
+_LOOP_GRADIENT = (
+    "it belongs to the gradient of a loop as TensorFlow takes it, in a branch, a loop, a "
+    "tf.function with a signature or tf.gradients; open the tape in train_step itself, "
+    "where it is meshtf's"
+)
+# Only such gradients have lists that grow, and ask for the shape of a variable.
+_OF_LOOP_GRADIENTS = (
+    "EmptyTensorList",
+    "TensorListPopBack",
+    "TensorListPushBack",
+    "VariableShape",
+)
 _WAY_OUT = (
     "Do this before the function, in the dataset or on the host, and pass it the result: "
     "docs/learn/keras.md#what-is-refused. For sizes, mask or pad instead of selecting."
@@ -45,6 +57,10 @@ class Refusals:
         """Notes a read of or write to a resource that is none of the function's variables."""
         self._effects.append(_line(kind, path, _RESOURCE))
 
+    def concerns_later(self, kind: str, path: str) -> None:
+        """Notes an operation that is created after one that reads it."""
+        self._effects.append(_line(kind, path, _LOOP_GRADIENT))
+
     def check(self, program: Program) -> None:
         """Raises ArgumentError if a pruned program has such operations; it lists them."""
         lines = list(self._effects)
@@ -66,6 +82,8 @@ class Refusals:
 
 def _reason(node: Node) -> str | None:
     values = [*node.inputs, *node.outputs]
+    if node.kind in _OF_LOOP_GRADIENTS:
+        return _LOOP_GRADIENT
     if any(v.dtype == tf.resource for v in values):
         return _RESOURCE
     if any(v.dtype == tf.string for v in values):

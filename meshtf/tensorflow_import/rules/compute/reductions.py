@@ -10,6 +10,7 @@ from meshtf.ops.elementwise.arithmetic import greater, less
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.one_hot_and_range import one_hot
 from meshtf.ops.indexing.top_k import argmax, argmin, top_k
 from meshtf.ops.nn.cross_entropy import cross_entropy
 from meshtf.ops.nn.softmax import log_softmax, softmax
@@ -97,7 +98,7 @@ class Softmax(Rule):
 
 @rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 class CrossEntropy(Rule):
-    """The second output, the gradient, is not computed."""
+    """The second output, the gradient, is what TensorFlow's gradient reads."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
         logits, labels = node.inputs
@@ -115,7 +116,13 @@ class CrossEntropy(Rule):
         else:
             targets = lowering.full(labels, logits)
             targets, _ = lowering.merged(targets, axes[-1], name)
-        return [cross_entropy(x, targets, name), None]
+        y = cross_entropy(x, targets, name)
+        if not lowering.is_used(node.outputs[1]):
+            return [y, None]
+        if node.kind.startswith("Sparse"):
+            targets = one_hot(targets, f"{name}:{x.shape[name]}", x.dtype)
+        difference = softmax(x, name) - targets
+        return [y, lowering.split(difference, name, axes[-1])]
 
 
 @rule("TopKV2")

@@ -1,0 +1,1 @@
+"""TensorFlow's tapes and decorated functions in the trace of a step."""
