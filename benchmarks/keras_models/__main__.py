@@ -23,7 +23,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-_IN_A_PROCESS = 5
+_IN_A_PROCESS = 3
 _PAGE = "docs/reference/keras_models.md"
 
 

@@ -28,7 +28,8 @@ class Result:
         source, name: The configuration.
         loss: The difference of the losses, relative to Keras'.
         weights: The largest difference of weights, relative to the largest weight of a variable.
-        by_batch, by_model: The shares of FLOPs that "batch:data" and a model axis shard.
+        by_batch, by_model: The shares of FLOPs that the data axis and a model axis shard.
+        batches: What the data axis shards: "batch"; of a graph the edges as well.
         names: What the model axis shards.
         replicated: By kind, how many operations run replicated.
         keras_seconds, seconds: Of `fit`, its first step included.
@@ -41,6 +42,7 @@ class Result:
     weights: float = 0.0
     by_batch: float = 0.0
     by_model: float = 0.0
+    batches: list[str] = dataclasses.field(default_factory=list)
     names: list[str] = dataclasses.field(default_factory=list)
     replicated: dict[str, int] = dataclasses.field(default_factory=dict)
     keras_seconds: float = 0.0
@@ -74,15 +76,12 @@ def measure(configuration: Configuration) -> Result:
 
 def _measure(configuration: Configuration, result: Result) -> None:
     reference, history, result.keras_seconds = _fit(configuration, None)
-    one, batch = _distributed(configuration)
-    step = one.step("train_step", batch)
-    step.adopt_variables()
-    work = Work(step, batch)
+    work = Work(*traced_step(configuration))
     result.by_batch, result.by_model = work.by_batch, work.by_model
-    result.names = work.names
-    del one
-    layout = "; ".join(["batch:data", *(f"{name}:model" for name in work.names)])
-    mesh = mtf.Mesh(AXES, layout)
+    result.batches, result.names = work.batches, work.names
+    rules = [f"{name}:data" for name in work.batches]
+    rules += [f"{name}:model" for name in work.names]
+    mesh = mtf.Mesh(AXES, "; ".join(rules))
     model, mesh_history, result.seconds = _fit(configuration, mesh)
     (named,) = model._meshtf_steps
     result.replicated = dict(named.program.lowering.replicated)
@@ -113,11 +112,14 @@ def _compiled(configuration: Configuration) -> tuple[Any, tf.data.Dataset]:
     return model, dataset.apply(tf.data.experimental.assert_cardinality(len(batches)))
 
 
-def _distributed(configuration: Configuration) -> tuple[Any, Any]:
-    """Returns a model on a mesh, of which nothing runs, and a batch."""
+def traced_step(configuration: Configuration) -> tuple[Any, Any]:
+    """Returns a model's training step, of which nothing runs, and a batch."""
     model, dataset = _compiled(configuration)
     named = mtf.keras.distribute(model, mtf.Mesh("data:1"))
-    return named, next(iter(dataset))
+    batch = next(iter(dataset))
+    step = named.step("train_step", batch)
+    step.adopt_variables()
+    return step, batch
 
 
 def _fit(

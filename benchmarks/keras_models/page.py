@@ -32,8 +32,9 @@ def page(results: Sequence[Result]) -> str:
             "- **equal to Keras**: the largest difference of the loss and of all weights and "
             "metrics, relative; models that compute in float32 within reach 1e-5.",
             "- **by batch**, **by model**: the share of the FLOPs of the step, forward, "
-            "backward and update, that `batch:data` and a second axis shard. The second "
-            "axis shards the dimensions that share most FLOPs.",
+            "backward and update, that `batch:data` and a second axis shard, and the "
+            "names that the second axis shards: those found that share most FLOPs. Of a "
+            "graph the edges are sharded by data as well (`batch_2:data`).",
             "- **replicated**: operations that each device runs on gathered operands.",
             "- **seconds**: of `fit` on the mesh and of Keras, tracing included.",
             "",
@@ -56,7 +57,7 @@ def table(results: Sequence[Result]) -> str:
                 r.name,
                 r.equal,
                 f"{r.by_batch:.0%}",
-                f"{r.by_model:.0%}",
+                f"{r.by_model:.0%} {' '.join(r.names)}",
                 replicated or "none",
                 f"{r.seconds:.0f}, {r.keras_seconds:.0f}",
             )

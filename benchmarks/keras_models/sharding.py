@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,15 +13,18 @@ from meshtf.forecast.analysis import forecast
 from meshtf.graph import ControlFlowOp, Node, Role
 from meshtf.graph.op_kinds import factor_of
 
-# Sharding these by a model axis would only be more of what the data axis does.
-_NOT_BY_MODEL = ("batch",)
+_BATCH = re.compile(r"batch(_\d+)?")
+# As many dimensions are tried as the first one of a second axis.
+_STARTS = 5
 
 
 class Work:
     """The FLOPs of a training step, on one device and under layouts.
 
     Attributes:
-        by_batch: The share that "batch:data" shards.
+        batches: The names of batches: "batch", and "batch_2" where examples have parts, as a
+            graph has nodes and edges.
+        by_batch: The share that a data axis shards by these.
         by_model: The share that a second axis shards.
         names: What this second axis shards.
     """
@@ -36,13 +40,20 @@ class Work:
         self._batch = batch
         self._nodes: Sequence[Node] = ()
         self._one = self._flops(mtf.Mesh("data:1", devices="abstract"))
-        self.names = _best_names(self._nodes)
-        self.by_batch = self._share("data:4", "batch:data", 4)
-        layout = "; ".join(f"{name}:model" for name in self.names)
-        self.by_model = self._share("model:2", layout, 2) if self.names else 0.0
+        names = set(step.program.names.values())
+        self.batches = sorted(name for name in names if _BATCH.fullmatch(name))
+        self.by_batch = self._share("data", 4, self.batches)
+        self.names: list[str] = []
+        self.by_model = 0.0
+        for chosen in _candidates(self._nodes, names.difference(self.batches)):
+            share = self._share("model", 2, chosen)
+            if share > self.by_model:
+                self.names, self.by_model = chosen, share
 
-    def _share(self, axes: str, layout: str, size: int) -> float:
-        mesh = mtf.Mesh(axes, layout, devices="abstract")
+    def _share(self, axis: str, size: int, names: Sequence[str]) -> float:
+        """Returns the share of FLOPs that an axis shards, by names."""
+        layout = "; ".join(f"{name}:{axis}" for name in names)
+        mesh = mtf.Mesh(f"{axis}:{size}", layout, devices="abstract")
         return (1 - self._flops(mesh) / self._one) / (1 - 1 / size)
 
     def _flops(self, mesh: mtf.Mesh) -> float:
@@ -54,46 +65,66 @@ class Work:
         return forecast("step", recorded.nodes, recorded.results, mesh).flops()
 
 
-def _best_names(nodes: Sequence[Node]) -> list[str]:
-    """Returns dimensions of which no tensor has two, and that share most FLOPs: one after the
-    other, the one that shards most of those that are not sharded yet.
+def _candidates(nodes: Sequence[Node], names: set[str]) -> list[list[str]]:
+    """Returns lists of dimensions that one axis can shard: no tensor has two of a list.
+
+    Each list begins with one of the dimensions that share most FLOPs, and goes on with the
+    one that shares most of those that are left.
     """
-    remaining: list[tuple[float, set[str]]] = []
+    work: list[tuple[float, set[str]]] = []
     foes: dict[str, set[str]] = collections.defaultdict(set)
     sizes: dict[str, int] = {}
     for node in _all(nodes):
-        names: set[str] = set()
         for tensor in (*node.inputs, *node.outputs):
             for dim in tensor.shape:
                 sizes[dim.name] = math.gcd(dim.size, sizes.get(dim.name, 0))
                 foes[dim.name].update(tensor.shape.names)
-            names.update(
-                name
-                for name in tensor.shape.names
-                if node.op.role(factor_of(node.op, name)) is not Role.UNSHARDED
-            )
         flops = node.op.flops(*(x.spec for x in node.inputs))
-        remaining.append((flops, names))
+        work.append((flops, _shardable(node) & names))
+    even = {name for name in names if sizes.get(name, 1) % 2 == 0}
+    starts = [name for name, _ in _gains(work, even).most_common(_STARTS)]
+    chosen = [_chosen(work, even, foes, start) for start in starts]
+    return list({frozenset(names): names for names in chosen}.values())
+
+
+def _chosen(
+    work: list[tuple[float, set[str]]],
+    free: set[str],
+    foes: dict[str, set[str]],
+    start: str,
+) -> list[str]:
+    """Returns a list of dimensions that begins with `start`."""
     chosen: list[str] = []
+    best = start
     while True:
-        gains: collections.Counter[str] = collections.Counter()
-        for flops, names in remaining:
-            gains.update({a: flops for a in names if _is_free(a, chosen, foes, sizes)})
-        best = max(gains, key=gains.get, default=None)
-        if best is None or not gains[best]:
-            return chosen
         chosen.append(best)
-        remaining = [(f, names) for f, names in remaining if best not in names]
+        free = free - foes[best]
+        work = [(flops, names) for flops, names in work if best not in names]
+        gains = _gains(work, free)
+        if not gains:
+            return chosen
+        best = gains.most_common(1)[0][0]
 
 
-def _is_free(
-    name: str, chosen: list[str], foes: dict[str, set[str]], sizes: dict[str, int]
-) -> bool:
-    return (
-        name not in _NOT_BY_MODEL
-        and sizes[name] % 2 == 0
-        and not any(name in foes[other] for other in chosen)
-    )
+def _gains(
+    work: Sequence[tuple[float, set[str]]], free: set[str]
+) -> collections.Counter[str]:
+    """Returns for names the FLOPs that they share."""
+    gains: collections.Counter[str] = collections.Counter()
+    for flops, names in work:
+        for name in names & free if flops else ():
+            gains[name] += flops
+    return gains
+
+
+def _shardable(node: Node) -> set[str]:
+    """Returns names along which a node's work can be sharded."""
+    names = {name for x in (*node.inputs, *node.outputs) for name in x.shape.names}
+    return {
+        name
+        for name in names
+        if node.op.role(factor_of(node.op, name)) is not Role.UNSHARDED
+    }
 
 
 def _all(nodes: Sequence[Node]) -> Iterator[Node]:

@@ -39,6 +39,7 @@ from meshtf.forecast.report_data import (
     Stage,
     StoredTensor,
     VariableRole,
+    function_of,
 )
 from meshtf.forecast.step_phases import phases
 from meshtf.forecast.time.op_times import OpTimes
@@ -385,7 +386,7 @@ class _Analysis:
         op = Computation(
             index=len(self.ops),
             title=node.op.display_name,
-            function=source.function,
+            function=function_of(source),
             file=source.file,
             line=source.line,
             phase=self.collectives.phase_of(node),

@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from meshtf.names import Source
 from meshtf.names.arguments import as_choice, as_text
 
 Phase = Literal["forward", "backward", "update"]
@@ -39,6 +40,13 @@ def without_indices(path: str) -> str:
     'stack/block_*/norm_*'
     """
     return _BLOCK_INDEX.sub("_*", path)
+
+
+def function_of(source: Source) -> str:
+    """Returns what reports call an op by: the function that the user's line calls, or the layer
+    of an imported model, the same for all equal layers.
+    """
+    return source.function if source.file else without_indices(source.function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +110,9 @@ class Computation:
 
     index: int
     title: str  # the name of the op: "einsum"
-    function: str  # the function that the user called: "einsum"; "add" for "+"
-    file: str  # the user's file that calls the function
+    # The function that the user called: "einsum"; "add" for "+"; a layer of an imported model.
+    function: str
+    file: str  # the user's file that calls the function; "": a layer
     line: int
     phase: Phase
     outputs: tuple[PlacedTensor, ...]

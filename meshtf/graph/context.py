@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from meshtf.mesh import NO_CHANGES, Layout
+from meshtf.names.source import Source
 
 
 class GradientRule(Protocol):
@@ -80,6 +81,8 @@ class Context:
         of the variable.
       random_indices: for dimensions whose indices stand for others in random ops, see
         `ops/random/random_indices.py`; None: there are none.
+      source: what reports and errors name in place of the user's line, of ops that an imported
+        model is made of; None: the user's line.
       runs_again: whether code of a forward pass runs again, in a gradient rule: it does not
         write variables or print a second time.
     """
@@ -104,6 +107,7 @@ class Context:
     functions_run_eagerly: bool = False
     layer_entries: Any = None
     random_indices: Any = None
+    source: Source | None = None
     runs_again: bool = False
 
 
@@ -126,8 +130,9 @@ RESET_IN_TRACES: dict[str, Any] = {
 # if the function draws random numbers, which depend on the path.
 _IN_TRACE_KEY = ("region", "stage", "mesh", "path")
 # A trace does not depend on these attributes. The indices of iterations are arguments of the
-# trace, numerics are checked while it runs, and there is none if functions run eagerly.
-_NOT_IN_TRACES = ("iterations", "check_numerics", "functions_run_eagerly")
+# trace, numerics are checked while it runs, there is none if functions run eagerly, and a source
+# is only shown.
+_NOT_IN_TRACES = ("iterations", "check_numerics", "functions_run_eagerly", "source")
 # A trace would turn the other attributes into constants, but they change from call to call,
 # such as the microbatch or the layer of a `Repeat`. If one of them is set, a function runs
 # op by op.

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from meshtf.keras.tapes.recording import Recording, variable_of
 from meshtf.tensorflow_import.graph.program import Mark
+from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 
 _BARRIERS = ("StopGradient", "PreventGradient", "ZerosLike", "OnesLike")
 _PASS_ON = ("Identity", "Cast", "ReadVariableOp")
@@ -133,6 +134,11 @@ class Dependencies:
                 continue
             if operation.type in _PASS_ON:
                 self._add_uses(uses, operation.outputs[0])
+            elif operation.type == "IdentityN" and first_recomputed(operation):
+                # Variables are among the arguments of a function that is computed again.
+                for x, y in zip(operation.inputs, operation.outputs):
+                    if x is tensor:
+                        self._add_uses(uses, y)
             elif _reads_rows(operation, tensor):
                 uses.rows.append((operation.outputs[0], operation.inputs[1]))
             else:

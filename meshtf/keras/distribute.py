@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,23 +12,20 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
+from meshtf.function.without_running import compile_for, explain
 from meshtf.keras.check import check_predictions
+from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of, variables_of
 from meshtf.keras.variables import state_of, tracing
-from meshtf.keras.without_running import (
-    compile_step_for,
-    explain_step,
-    inputs_of,
-    search_step,
-    specs_of,
-    table_of_step,
-)
-from meshtf.layout_search import SearchResult
+from meshtf.keras.without_running import inputs_of, specs_of
+from meshtf.layout_search import SearchResult, search
 from meshtf.mesh import Mesh
-from meshtf.tensorflow_import.dimensions.table import DimensionTable
-from meshtf.tensorflow_import.named_program import NamedProgram
+from meshtf.runtime.devices.processes import processes
+from meshtf.runtime.spmd.live.join_processes import any_process
+from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
+from meshtf.tensorflow_import.without_running import abstract_function
 
 _KINDS = ("train", "test", "predict")
 
@@ -37,6 +35,8 @@ def distribute(
     mesh: Any,
     names: Mapping[str, str] | None = None,
     layout: Any = None,
+    regions: Mapping[str, Any] | None = None,
+    recompute: str | Sequence[str] | None = None,
 ) -> DistributedModel:
     """Runs a Keras model's batches on a mesh from now on.
 
@@ -52,10 +52,19 @@ def distribute(
         names: New names of dimensions, by their names: {"channels_2": "filters"}.
         layout: A `keras.distribution.LayoutMap`: its rules are the layouts of the variables
             that they match; other variables, and all that is computed, follow the mesh's.
+        regions: Layouts of parts of the model: changes of the mesh's layout, as in
+            `mtf.layout`, by regular expressions of all of a layer's `path`:
+            {"decoder/.*": "length:model"}. The operations and variables of the layers that
+            match follow them.
+        recompute: A regular expression, or several, of the paths of layers: for the backward
+            pass their inputs are stored, and what is within is computed again, as in
+            `mtf.recompute`. `keras.remat` and `keras.RematScope` do the same.
 
     Raises:
-        ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy.
-        LayoutError: A rule of the map matches no variable, or does not fit one.
+        ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
+            or `recompute` matches no layer.
+        LayoutError: A rule of the map matches no variable, or does not fit one; a region
+            matches no layer, or two match one.
     """
     strategy = getattr(model, "distribute_strategy", None)
     if not isinstance(strategy, tf.distribute.Strategy):
@@ -68,7 +77,9 @@ def distribute(
             f"the model was made in the scope of a {type(strategy).__name__}: make it outside "
             "of the scope, since the mesh takes the strategy's place"
         )
-    return DistributedModel(model, as_mesh(mesh), names or {}, layout)
+    mesh = as_mesh(mesh)
+    settings = LayerSettings(regions, recompute, mesh)
+    return DistributedModel(model, mesh, names or {}, layout, settings)
 
 
 class DistributedModel:
@@ -80,24 +91,48 @@ class DistributedModel:
     """
 
     def __init__(
-        self, model: Any, mesh: Mesh, names: Mapping[str, str], layout: Any = None
+        self,
+        model: Any,
+        mesh: Mesh,
+        names: Mapping[str, str],
+        layout: Any,
+        settings: LayerSettings,
     ) -> None:
         self.model = model
         layouts = VariableLayouts(layout, model, mesh)
-        self.placed = PlacedVariables(mesh, names, layouts)
+        self.placed = PlacedVariables(mesh, names, layouts, settings)
+        self._uses_settings = False
+        if model.built:
+            self._use_settings()
         self._steps: dict[Any, TracedStep] = {}
         # `compile` empties the attributes that the makers fill, so the makers are replaced.
         for kind in _KINDS:
             setattr(model, f"make_{kind}_function", self._maker(kind))
             setattr(model, f"{kind}_function", None)
-        model.export = self._export
+        model.export = self._writing("export")
+        model.save = self._writing("save")
+        model.save_weights = self._writing("save_weights")
 
     def step(self, method: str, batch: Any) -> TracedStep:
         """Returns the step of a method of the model for a batch."""
         key = (method, signature_of(batch))
         if key not in self._steps:
+            self._use_settings()
             self._steps[key] = TracedStep(self.model, self.placed, method, batch)
         return self._steps[key]
+
+    def _use_settings(self) -> None:
+        """Finds the layers that have settings, as soon as the model has layers."""
+        settings = self.placed.settings
+        if self._uses_settings or not settings:
+            return
+        if not self.model.built:
+            raise ArgumentError(
+                f"build {type(self.model).__name__} first: call it on a batch, so that "
+                "`regions` and `recompute` find its layers"
+            )
+        settings.use(self.model)
+        self._uses_settings = True
 
     @property
     def dimensions(self) -> DimensionTable:
@@ -111,7 +146,7 @@ class DistributedModel:
             self.step("predict_step", batch)
             return self.dimensions
         step = steps[0][1]
-        return table_of_step(step.program, self.placed, step.input_names)
+        return dimension_table(step.program, self.placed.mesh, step.input_names)
 
     def explain(
         self, batch: Any, method: str = "train_step", **settings: Any
@@ -125,8 +160,11 @@ class DistributedModel:
             method: The step: "train_step", "test_step" or "predict_step".
             **settings: `device_memory`, `hardware` and `runtime` of `mtf.explain`.
         """
-        program = self._program(batch, method)
-        return explain_step(program, self.placed, method, **settings)
+        step = self._step_of_specs(method, batch)
+        mesh = self.placed.mesh
+        if not mesh.abstract:
+            settings.setdefault("runtime", "spmd" if mesh.live else "placed")
+        return explain(step.abstract_function(), *step.program.specs(), **settings)
 
     def check(self, batch: Any) -> None:
         """Compares the model's predictions for a batch with those of TensorFlow on one device.
@@ -147,8 +185,9 @@ class DistributedModel:
             devices: The number of devices.
             **settings: `hardware`, `memory`, `axes`, `layout` and so on of `mtf.search`.
         """
-        program = self._program(batch, "train_step")
-        return search_step(program, "train_step", devices=devices, **settings)
+        program = self._step_of_specs("train_step", batch).program
+        build = functools.partial(abstract_function, program, "train_step")
+        return search(build, *program.specs(), devices=devices, **settings)
 
     def compile_for(
         self, batch: Any, topology: str, method: str = "train_step"
@@ -160,11 +199,12 @@ class DistributedModel:
             topology: As in `mtf.compile_for`, such as "v5e:8".
             method: As in `explain`.
         """
-        program = self._program(batch, method)
-        return compile_step_for(program, self.placed, method, topology)
+        step = self._step_of_specs(method, batch)
+        function = step.abstract_function()
+        return compile_for(function, *step.program.specs(), topology=topology)
 
-    def _program(self, batch: Any, method: str) -> NamedProgram:
-        """Returns the program of a step for a batch or its specs."""
+    def _step_of_specs(self, method: str, batch: Any) -> TracedStep:
+        """Returns the step of a method for a batch of which only specs are known."""
         if method == "train_step" and getattr(self.model, "optimizer", None) is None:
             raise ArgumentError(
                 "compile the model: without an optimizer it trains nothing"
@@ -174,20 +214,34 @@ class DistributedModel:
                 f"build {type(self.model).__name__} first: call it on a batch, so that its "
                 "variables exist"
             )
-        return self.step(method, specs_of(batch)).program
+        return self.step(method, specs_of(batch))
 
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""
         self._steps = {k: step for k, step in self._steps.items() if k[0] != method}
 
-    def _export(self, *args: Any, **kwargs: Any) -> Any:
-        """Exports the model. What it traces for that is a copy, which reads no mesh."""
-        for variable in variables_of(self.model):
-            state = state_of(variable)
-            if state is not None:
-                state.to_host()
-        with tracing():
-            return type(self.model).export(self.model, *args, **kwargs)
+    def _writing(self, name: str) -> Callable[..., Any]:
+        """Returns a method of the model that writes files. All processes bring the values of
+        variables, and the first one writes. What is traced for that is a copy, which reads no
+        mesh.
+        """
+        model, method = self.model, getattr(type(self.model), name)
+
+        @functools.wraps(method)
+        def write(*args: Any, **kwargs: Any) -> Any:
+            for variable in variables_of(model):
+                state = state_of(variable)
+                if state is not None:
+                    state.to_host()
+            try:
+                if processes().is_first:
+                    with tracing():
+                        return method(model, *args, **kwargs)
+            finally:
+                any_process(False)  # what is written can be read from now on
+            return None
+
+        return write
 
     def _maker(self, kind: str) -> Callable[..., None]:
         model = self.model

@@ -53,6 +53,10 @@ class VariableLayouts:
                 that it matches, or names an axis that the mesh lacks.
         """
         self._axes: dict[int, Sequence[Any]] = {}
+        self._paths = {
+            variable.path.replace("/", "_"): (tuple(variable.shape), id(variable))
+            for variable in model.variables
+        }
         if layout_map is None:
             return
         if not isinstance(layout_map, keras.distribution.LayoutMap):
@@ -70,10 +74,6 @@ class VariableLayouts:
         for pattern in layout_map:
             if id(layout_map[pattern]) not in matched:
                 raise _unmatched(pattern, model)
-        self._paths = {
-            variable.path.replace("/", "_"): (tuple(variable.shape), id(variable))
-            for variable in model.variables
-        }
 
     def of(self, named: NamedProgram, value: Value) -> Layout | None:
         """Returns the layout of a variable; None: that of the mesh. A slot of an optimizer has
@@ -91,12 +91,21 @@ class VariableLayouts:
         return Layout(rules)
 
     def _of_slot(self, value: Value) -> Sequence[Any] | None:
+        if id(value.variable) in {key for _, key in self._paths.values()}:
+            return None
+        return self._axes.get(self.owner_of(value) or 0)
+
+    def owner_of(self, value: Value) -> int | None:
+        """Returns the identity of the variable that an optimizer's slot belongs to; None if
+        there is none.
+        """
         path = value.path.replace("/", "_")
-        for text, (shape, key) in self._paths.items():
-            if key in self._axes and text in path and shape == tuple(value.shape):
-                if id(value.variable) not in {k for _, k in self._paths.values()}:
-                    return self._axes[key]
-        return None
+        owners = {
+            text: key
+            for text, (shape, key) in self._paths.items()
+            if text in path and shape == tuple(value.shape)
+        }
+        return owners[max(owners, key=len)] if owners else None
 
 
 def _check_rule(axes: Sequence[Any], variable: Any, mesh: Mesh) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,16 +10,21 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.keras.check import check_processes, has_processes
+from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
-from meshtf.mesh import Layout, Mesh
+from meshtf.mesh import NO_CHANGES, Layout, Mesh
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
-from meshtf.tensorflow_import.dimensions.check_names import check_layout
+from meshtf.tensorflow_import.dimensions.check_names import check_layout, check_rules
 from meshtf.tensorflow_import.dimensions.hints import Hints
+from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Program, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
+
+_SEED = "Call keras.utils.set_random_seed with one number in all of them, before the model is made."
 
 
 class PlacedVariables:
@@ -31,10 +37,15 @@ class PlacedVariables:
             first trace stay.
         variables: By identity of a Keras variable, the mesh's variable.
         slots: Identities of the optimizer's variables.
+        settings: Those of layers.
     """
 
     def __init__(
-        self, mesh: Mesh, names: Mapping[str, str], layouts: VariableLayouts
+        self,
+        mesh: Mesh,
+        names: Mapping[str, str],
+        layouts: VariableLayouts,
+        settings: LayerSettings,
     ) -> None:
         """Prepares a place for variables.
 
@@ -42,7 +53,9 @@ class PlacedVariables:
             mesh: The mesh.
             names: New names of dimensions.
             layouts: Layouts of single variables.
+            settings: Those of layers.
         """
+        self.settings = settings
         self.mesh = mesh
         self.names = dict(names)
         self._layouts = layouts
@@ -68,20 +81,34 @@ class PlacedVariables:
         named = NamedProgram(program, self.names, self.known_names, hints)
         self._all_names.update(named.names.values())
         check_layout(self.mesh, self._all_names, self.names)
+        for pattern, changes in self.settings.regions.items():
+            label = f'the region "{pattern}"'
+            check_rules(changes, self._all_names, self.names, label)
         for key, value in program.on_entry.items():
             self.known_names.setdefault(key, named.names_of(value))
             self._references[key] = weakref.ref(value.variable)
         return named
 
-    def layout_of(self, mesh: Mesh, named: NamedProgram, value: Value) -> Layout | None:
+    def layout_of(self, named: NamedProgram, mesh: Mesh, value: Value) -> Layout | None:
         """Returns the layout of a variable of a program; None: that of the mesh."""
         layout = self._layouts.of(named, value)
-        if layout is None and id(value.variable) in self.slots:
-            return mesh.optimizer_layout
-        return layout
+        if layout is not None:
+            return layout
+        is_slot = id(value.variable) in self.slots
+        owner = self._layouts.owner_of(value) if is_slot else id(value.variable)
+        region = self.settings.region_of_variable(owner)
+        if is_slot:
+            return mesh.layout_in(region, "slot")
+        return mesh.layout_in(region, "variable") if region != NO_CHANGES else None
 
     def adopt(self, named: NamedProgram) -> None:
-        """Puts a program's variables on the mesh, those that are not there."""
+        """Puts a program's variables on the mesh, those that are not there.
+
+        Raises:
+            ClusterError: Several processes have other values of a variable.
+        """
+        is_compared = has_processes(self.mesh)
+        arrays: dict[str, np.ndarray] = {}
         for key, value in named.program.on_entry.items():
             if key in self.variables and not self._states[key].is_elsewhere:
                 continue
@@ -91,23 +118,19 @@ class PlacedVariables:
                 self.variables[key] = present.variable
                 self._states[key] = present
                 continue
-            array = np.asarray(keras_variable.numpy()).reshape(named.sizes_of(value))
-            shape = named.shape_of(value)
-
-            def initial(mesh: Any, shape: Any, name: str, x: np.ndarray = array) -> Any:
-                return asarray(mesh, x, shape)
-
-            variable = Variable(
+            array = np.asarray(keras_variable.numpy())
+            if is_compared:
+                arrays[f"the variable {path_of(keras_variable)}"] = array
+            variable = named.variable(
                 self.mesh,
-                shape,
-                initial,
-                name=self._unused_name(path_of(keras_variable)),
-                dtype=str(array.dtype),
-                trainable=bool(keras_variable.trainable),
-                layout=self.layout_of(self.mesh, named, value),
+                value,
+                self._variable_name(keras_variable),
+                functools.partial(np.asarray, array),
+                self.layout_of(named, self.mesh, value),
             )
             self.variables[key] = variable
             self._states[key] = put_on_mesh(keras_variable, variable)
+        check_processes(self.mesh, arrays, _SEED)
 
     def _fits(self, state: OnMesh, sizes: Sequence[int]) -> bool:
         """Whether a variable that another model has put on this mesh can be shared."""
@@ -131,11 +154,6 @@ class PlacedVariables:
         self._count += 1
         return asarray(self.mesh, np.int32(self._count), "")
 
-    def _unused_name(self, path: str) -> str:
-        used_names = {v.name for v in self.variables.values()}
-        name = path.replace("/", ".")
-        index = 1
-        while name in used_names:
-            index += 1
-            name = f"{path.replace('/', '.')}_{index}"
-        return name
+    def _variable_name(self, variable: Any) -> str:
+        used = {v.name for v in self.variables.values()}
+        return unused_name(path_of(variable).replace("/", "."), used.__contains__)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent import futures
 from typing import Any
 
 import keras
@@ -12,17 +14,24 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ArgumentError
-from meshtf.function.function import function
+from meshtf.function.function import Function
 from meshtf.graph import Tensor
+from meshtf.keras.check import check_processes
+from meshtf.keras.layer_settings.calls import layers_noted
+from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.repeated_updates import repeated
 from meshtf.keras.roles import hints_of_step
 from meshtf.keras.variables import OnMesh, tracing
-from meshtf.ops.control.seeds import seed
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
+from meshtf.tensorflow_import.without_running import abstract_function, abstract_mesh
+
+_SAME_BATCHES = (
+    "Give all of them the same batches, in one order: the mesh shards each batch."
+)
 
 
 class TracedStep:
@@ -47,9 +56,10 @@ class TracedStep:
             batch: A batch, whose shapes and types matter.
         """
         self._placed = placed
+        self._method = method
         self.seconds = {"trace": 0.0, "import": 0.0}
         placed.drop_unused()
-        concrete, program = _trace(model, method, batch, self.seconds)
+        concrete, program = _trace(model, method, batch, self.seconds, placed.settings)
         self._structure = concrete.structured_outputs
         if getattr(model, "optimizer", None) is not None:
             placed.slots.update(id(v) for v in model.optimizer.variables)
@@ -60,17 +70,14 @@ class TracedStep:
         self._outputs = [v for v in program.outputs if v.is_tensor]
         self._states: list[OnMesh] = []
         self._updated: list[OnMesh] = []
-
-        def run(run_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-            with seed(run_seed):
-                return tuple(self.program.run(placed.mesh, placed.variables, inputs))
-
-        run.__name__ = f"{model.name}.{method}"
-        self.function = function(run, mesh=placed.mesh)
+        self.function = self.program.function(
+            f"{model.name}.{method}", placed.mesh, placed.variables
+        )
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
         if not self._states:
+            self._check_batch(batch)
             self.adopt_variables()
         for state in self._states:
             state.to_mesh()
@@ -86,6 +93,20 @@ class TracedStep:
         return tf.nest.map_structure(
             lambda spec: spec if spec is None else next(values), self._structure
         )
+
+    def abstract_function(self) -> Function[..., Any]:
+        """Returns the step as a function that does not run, on the mesh without devices."""
+        layout_of = functools.partial(self._placed.layout_of, self.program)
+        mesh = abstract_mesh(self._placed.mesh)
+        return abstract_function(self.program, self._method, mesh, layout_of)
+
+    def _check_batch(self, batch: Any) -> None:
+        """Raises ClusterError if several processes have other numbers in the first batch."""
+        arrays = {
+            f"array {k} of a batch": np.asarray(x)
+            for k, x in enumerate(tensors_of(batch))
+        }
+        check_processes(self._placed.mesh, arrays, _SAME_BATCHES)
 
     def adopt_variables(self) -> None:
         """Puts the step's variables on the mesh."""
@@ -120,7 +141,11 @@ def tensors_of(batch: Any) -> list[Any]:
 
 
 def _trace(
-    model: Any, method: str, batch: Any, seconds: dict[str, float]
+    model: Any,
+    method: str,
+    batch: Any,
+    seconds: dict[str, float],
+    settings: LayerSettings,
 ) -> tuple[Any, Program]:
     """Returns a model's step as TensorFlow traced it, and its program."""
     optimizer = getattr(model, "optimizer", None)
@@ -128,13 +153,20 @@ def _trace(
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
     signature = tf.nest.map_structure(_spec_of, batch)
-    with tracing(), gradients_marked() as marks, repeated(model, method) as updates:
+    with (
+        tracing(),
+        gradients_marked() as marks,
+        repeated(model, method) as updates,
+        layers_noted(settings, model) as calls,
+    ):
 
         def step(data: Any) -> Any:
             graph = tf.compat.v1.get_default_graph()
             marks.start(graph)
             updates.start(graph)
-            return getattr(model, method)(data)
+            calls.start()
+            with tf.variable_creator_scope(_outside_of_the_trace):
+                return getattr(model, method)(data)
 
         with _timed(seconds, "trace"):
             function = tf.function(step, autograph=False)
@@ -143,8 +175,33 @@ def _trace(
         variables = variables_of(model)
         handles = {id(v.value.handle) for v in variables}
         variables += [v for v in concrete.variables if id(v.handle) not in handles]
-        program = read_function(concrete, variables, marks.marks, updates.repeats)
+        program = read_function(
+            concrete, variables, marks.marks, updates.repeats, calls.sections
+        )
+        calls.check(concrete.graph, program)
     return concrete, program
+
+
+def _outside_of_the_trace(create: Callable[..., Any], **options: Any) -> Any:
+    """Returns a variable that a step creates, as metrics do in their first one.
+
+    `tf.function` traces a function twice if it creates a variable. Of those that another
+    thread creates it does not know.
+
+    Args:
+        create: What creates the variable within the trace.
+        **options: The arguments of `tf.Variable`.
+    """
+    if not callable(options.get("initial_value")):
+        # Its value may depend on what is traced.
+        return create(**options)
+    names = ("trainable", "name", "dtype", "shape", "aggregation")
+    arguments = {name: options[name] for name in names if name in options}
+    # Keras' generators of random numbers are those of this thread.
+    with tf.init_scope():
+        arguments["initial_value"] = options["initial_value"]()
+    with futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(tf.Variable, **arguments).result()
 
 
 @contextlib.contextmanager

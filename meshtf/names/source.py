@@ -87,11 +87,12 @@ def _displayed_name(frame: Any) -> str:
 
 
 class Source(NamedTuple):
-    """The user's line that created a node.
+    """The user's line that created a node, or the layer of an imported model.
 
     Attributes:
-      function: the function of meshtf that the line calls, such as "einsum".
-      file: the path of the user's file.
+      function: the function of meshtf that the line calls, such as "einsum"; the path of a
+        layer, such as "encoder/attention".
+      file: the path of the user's file; "": a layer of an imported model.
       line: the line number.
     """
 
@@ -100,6 +101,8 @@ class Source(NamedTuple):
     line: int
 
     def __str__(self) -> str:
+        if not self.file:
+            return f"the layer {self.function}"
         path = os.path.relpath(self.file)
         if path.startswith(".."):
             path = self.file

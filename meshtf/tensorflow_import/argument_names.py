@@ -43,82 +43,54 @@ def arguments_of(
         ArgumentError: `inputs` names an argument that does not exist.
         ShapeError: Names or sizes do not fit an argument, or a size is unknown.
     """
-    texts = list(_with_texts(dict(structure), inputs, ""))
-    parsed = [_parse(label, spec, text) for label, spec, text in texts]
-    sizes: dict[str, tuple[int, str]] = {}
-    for label, _, axes in parsed:
-        for axis, (name, size) in enumerate(axes):
-            if name and size is not None:
-                _note_size(sizes, name, size, f'axis {axis} of "{label}"')
-    arguments, unknown = [], []
-    for label, spec, axes in parsed:
-        full: list[Any] = [
-            sizes[name][0] if size is None and name in sizes else size
-            for name, size in axes
-        ]
-        if spec.shape.rank is None and not axes and label not in _texts(texts):
-            unknown.append(f'"{label}": its number of axes')
-        unknown += [
-            f'"{label}": axis {axis}'
-            + (f' ("{axes[axis][0]}")' if axes[axis][0] else "")
-            for axis, size in enumerate(full)
-            if size is None
-        ]
-        names = tuple(name for name, _ in axes)
-        arguments.append(
-            Argument(label, spec, names if all(names) else None, tuple(full))
-        )
-    if unknown:
+    texts = _with_texts(dict(structure), inputs, "")
+    arguments = [_argument(label, spec, text) for label, spec, text in texts]
+    by_name = _sizes_by_name(arguments)
+    for k, argument in enumerate(arguments):
+        names = argument.names or [""] * len(argument.sizes)
+        sizes = [by_name.get(name, size) for name, size in zip(names, argument.sizes)]
+        arguments[k] = dataclasses.replace(argument, sizes=tuple(sizes))
+    incomplete = [argument for argument in arguments if _unknown_axes(argument)]
+    if incomplete:
         raise ShapeError(
             explain_error(
                 "sizes of arguments are unknown; a program on a mesh has fixed ones.",
-                arguments="\n".join(unknown),
-                way_out=f"Give them by `inputs`: {_example(arguments)}.",
+                arguments="\n".join(x for a in incomplete for x in _unknown_axes(a)),
+                way_out=f"Give them by `inputs`: {_example(incomplete[0])}.",
             )
         )
     return arguments
-
-
-def _texts(texts: Sequence[tuple[str, Any, str | None]]) -> set[str]:
-    """Returns the labels of arguments that have names."""
-    return {label for label, _, text in texts if text is not None}
 
 
 def _with_texts(
     structure: Any, inputs: Any, label: str
 ) -> Iterator[tuple[str, tf.TensorSpec, str | None]]:
     """Yields each tensor's label, spec and names, in the order of `nested.flatten`."""
-    if isinstance(structure, tf.TensorSpec):
-        if inputs is not None and not isinstance(inputs, str):
+
+    def require(fits: bool, kind: str, names: str) -> None:
+        if inputs is not None and not fits:
             raise ArgumentError(
-                f'the argument "{label}" is one tensor: its names are a string such as '
-                f'"batch; length", not {inputs!r}'
+                f'the argument "{label}" is {kind}: its names are {names}, not {inputs!r}'
             )
+
+    if isinstance(structure, tf.TensorSpec):
+        require(isinstance(inputs, str), "one tensor", '"batch; length" or the like')
         yield label, structure, inputs
     elif isinstance(structure, Mapping):
-        inputs = {} if inputs is None else inputs
-        if not isinstance(inputs, Mapping):
-            raise ArgumentError(
-                f'the argument "{label}" is a dict of tensors: names are a dict as well, '
-                f"not {inputs!r}"
-            )
-        _check_keys(list(inputs), list(structure), label)
+        require(isinstance(inputs, Mapping), "a dict of tensors", "a dict as well")
+        _check_keys(list(inputs or ()), list(structure), label)
         for key in sorted(structure):
             below = f"{label}[{key!r}]" if label else str(key)
-            yield from _with_texts(structure[key], inputs.get(key), below)
+            yield from _with_texts(structure[key], (inputs or {}).get(key), below)
     elif isinstance(structure, (list, tuple)):
-        inputs = [None] * len(structure) if inputs is None else inputs
-        if isinstance(inputs, str) or len(inputs) != len(structure):
-            raise ArgumentError(
-                f'the argument "{label}" is a list of {len(structure)} tensors: names are '
-                f"a list of as many strings, not {inputs!r}"
-            )
-        for k, (item, text) in enumerate(zip(structure, inputs)):
-            yield from _with_texts(item, text, f"{label}[{k}]")
-    elif inputs is not None:
-        raise ArgumentError(
-            f'the argument "{label}" is no tensor: it has no dimensions'
+        fits = isinstance(inputs, (list, tuple)) and len(inputs) == len(structure)
+        require(
+            fits, f"a list of {len(structure)} tensors", "a list of as many strings"
         )
+        for k, item in enumerate(structure):
+            yield from _with_texts(item, inputs and inputs[k], f"{label}[{k}]")
+    else:
+        require(False, "no tensor", "None")
 
 
 def _check_keys(keys: Sequence[str], known: Sequence[str], label: str) -> None:
@@ -134,67 +106,83 @@ def _check_keys(keys: Sequence[str], known: Sequence[str], label: str) -> None:
             )
 
 
-def _parse(
-    label: str, spec: tf.TensorSpec, text: str | None
-) -> tuple[str, tf.TensorSpec, list[tuple[str, int | None]]]:
-    """Returns names ("" for none) and sizes (None: unknown) of an argument's axes."""
-    rank = spec.shape.rank
-    sizes = None if rank is None else spec.shape.as_list()
+def _argument(label: str, spec: tf.TensorSpec, text: str | None) -> Argument:
+    """Returns an argument with the names and sizes of its axes, as far as they are known."""
+    sizes = None if spec.shape.rank is None else spec.shape.as_list()
     if text is None:
-        return label, spec, [("", size) for size in sizes or ()]
+        return Argument(label, spec, None, tuple(sizes or ()))
     pairs = parse_pairs(text, kind="shape", values=False)
-    if rank is not None and len(pairs) != rank:
+    if sizes is not None and len(pairs) != len(sizes):
         raise ShapeError(
             explain_error(
-                f'"{label}" has {rank} axes, and `inputs` names {len(pairs)}.',
+                f'"{label}" has {len(sizes)} axes, and `inputs` names {len(pairs)}.',
                 names=text,
                 shape=str(sizes),
                 way_out="Give one name for each axis, in order.",
             )
         )
-    names = [name for name, _ in pairs]
+    names = tuple(name for name, _ in pairs)
     if len(set(names)) != len(names):
         raise ShapeError(
             f'`inputs` gives two axes of "{label}" one name: {text}; a tensor has each name '
             "once"
         )
-    axes: list[tuple[str, int | None]] = []
-    for axis, (name, size_text) in enumerate(pairs):
-        size = int(size_text) if size_text else None
-        known = None if sizes is None else sizes[axis]
-        if size is not None and known is not None and size != known:
+    known = sizes or [None] * len(pairs)
+    for axis, (name, size) in enumerate(pairs):
+        if size and known[axis] not in (None, int(size)):
             raise ShapeError(
                 explain_error(
                     f'axis {axis} of "{label}" is {name}:{size} by `inputs`, and the '
-                    f"function takes the size {known}.",
+                    f"function takes the size {known[axis]}.",
                     shape=str(sizes),
                     way_out=f'Write "{name}" without a size, or trace the function for '
                     "this size.",
                 )
             )
-        axes.append((name, known if size is None else size))
-    return label, spec, axes
+        known[axis] = int(size) if size else known[axis]
+    return Argument(label, spec, names, tuple(known))
 
 
-def _note_size(
-    sizes: dict[str, tuple[int, str]], name: str, size: int, axis: str
-) -> None:
-    before, first = sizes.setdefault(name, (size, axis))
-    if before != size:
-        raise ShapeError(
-            explain_error(
-                f'dimension "{name}" has the sizes {before} and {size}.',
-                axes=f"{first}, {axis}",
-                way_out="Give one of them another name: dimensions are matched by name.",
-            )
-        )
+def _sizes_by_name(arguments: Sequence[Argument]) -> dict[str, int]:
+    """Returns the sizes of names.
 
-
-def _example(arguments: Sequence[Argument]) -> str:
-    """Returns what the user may write for the first argument with unknown sizes."""
+    Raises:
+        ShapeError: A name has two.
+    """
+    sizes: dict[str, int] = {}
+    first_axes: dict[str, str] = {}
     for argument in arguments:
-        if argument.spec.shape.rank is None or None in argument.sizes:
-            break
+        for axis, (name, size) in enumerate(zip(argument.names or (), argument.sizes)):
+            if size is None:
+                continue
+            label = f'axis {axis} of "{argument.label}"'
+            if sizes.setdefault(name, size) != size:
+                raise ShapeError(
+                    explain_error(
+                        f'dimension "{name}" has the sizes {sizes[name]} and {size}.',
+                        axes=f"{first_axes[name]}, {label}",
+                        way_out="Give one of them another name: dimensions are matched by "
+                        "name.",
+                    )
+                )
+            first_axes.setdefault(name, label)
+    return sizes
+
+
+def _unknown_axes(argument: Argument) -> list[str]:
+    """Returns what is not known of an argument, for an error."""
+    label, names = f'"{argument.label}"', argument.names
+    if argument.spec.shape.rank is None and names is None:
+        return [f"{label}: its number of axes"]
+    return [
+        f"{label}: axis {axis}" + (f' ("{names[axis]}")' if names else "")
+        for axis, size in enumerate(argument.sizes)
+        if size is None
+    ]
+
+
+def _example(argument: Argument) -> str:
+    """Returns what the user may write for an argument with unknown sizes."""
     names = argument.names or ("batch", *(f"dim_{k}" for k in range(1, 9)))
     axes = [
         f"{name}:{8 if size is None else size}"

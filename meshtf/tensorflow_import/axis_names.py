@@ -12,6 +12,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.ops.shapes.reshape import reshape
 from meshtf.tensorflow_import.dimensions.atoms import flat
+from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.graph.program import Value
 from meshtf.tensorflow_import.named_program import NamedProgram
 
@@ -31,11 +32,7 @@ def names_of_axes(named: NamedProgram, value: Value) -> list[str]:
         if factors[1:] == [f"{name}_inner" for name in factors[:1]]:
             del factors[1:]
         stem = "_".join(factors) or f"axis_{position}"
-        name, index = stem, 1
-        while name in names:
-            index += 1
-            name = f"{stem}_{index}"
-        names.append(name)
+        names.append(unused_name(stem, names.__contains__))
     return names
 
 

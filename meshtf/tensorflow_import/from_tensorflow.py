@@ -19,8 +19,6 @@ from meshtf.names import nested
 from meshtf.names.arguments import as_bool, as_mapping, as_text
 from meshtf.names.calls import explain_wrong_calls
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.runtime.storage.asarray import asarray
-from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.axis_names import (
     check_names,
     from_program,
@@ -29,17 +27,14 @@ from meshtf.tensorflow_import.axis_names import (
     to_program,
 )
 from meshtf.tensorflow_import.check import check_outputs
+from meshtf.tensorflow_import.dimensions.hints import Hints
+from meshtf.tensorflow_import.dimensions.names import unused_name
 from meshtf.tensorflow_import.dimensions.table import DimensionTable, dimension_table
 from meshtf.tensorflow_import.graph.program import Value
 from meshtf.tensorflow_import.graph.read import read_function
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 from meshtf.tensorflow_import.traced import TracedFunction, is_spec, trace
-from meshtf.tensorflow_import.without_running import (
-    abstract_mesh,
-    arguments_of,
-    builder,
-)
 
 
 @explain_wrong_calls
@@ -132,10 +127,13 @@ class ImportedFunction(Module):
         self.mesh = mesh
         self._call = call
         entries = call.named.program.on_entry.values()
-        self.copies = [
-            _variable(mesh, call.named, entry, path, value)
-            for (entry, path), value in zip(_unique_paths(entries), values)
-        ]
+        self.copies = []
+        used: set[str] = set()
+        for entry, value in zip(entries, values):
+            stem = path_of(entry.variable).strip("/") or "variable"
+            path = unused_name(stem, used.__contains__)
+            used.add(path)
+            self.copies.append(call.named.variable(mesh, entry, path, value))
         self.bound_function = Function(
             _Body(self, call.parameters, call.name), mesh=mesh, names=call.dims
         )
@@ -149,11 +147,7 @@ class ImportedFunction(Module):
         """A table of the program's dimensions: names, sizes, how they are sharded, where they
         are, and which operations run replicated.
         """
-        named = self._call.named
-        if named.lowering is None:  # the program is recorded once
-            recorder = builder(named, self._call.name)(abstract_mesh(self.mesh))
-            recorder.record_call((arguments_of(named),), {})
-        return dimension_table(named, self.mesh, self._call.labels)
+        return dimension_table(self._call.named, self.mesh, self._call.labels)
 
     @property
     def program(self) -> NamedProgram:
@@ -205,7 +199,7 @@ class _Call:
             value.path = argument.label
             if argument.names is not None:
                 named_arguments[id(value)] = argument.names
-        named = NamedProgram(program, renames, arguments=named_arguments)
+        named = NamedProgram(program, renames, hints=Hints(axes=named_arguments))
         self.name = traced.name
         self.named = named
         self.parameters = traced.parameters
@@ -341,41 +335,3 @@ def _matched(x: Any, value: Value, label: str, shape: str) -> Tensor:
             )
         )
     return transpose(x, expected)
-
-
-def _unique_paths(values: Any) -> list[tuple[Value, str]]:
-    """Returns values of variables, each with a name that no other one has."""
-    pairs: list[tuple[Value, str]] = []
-    used: set[str] = set()
-    for value in values:
-        stem = path_of(value.variable).strip("/") or "variable"
-        name, index = stem, 1
-        while name in used:
-            index += 1
-            name = f"{stem}_{index}"
-        used.add(name)
-        pairs.append((value, name))
-    return pairs
-
-
-def _variable(
-    mesh: Mesh,
-    named: NamedProgram,
-    entry: Value,
-    name: str,
-    value: Callable[[], Any],
-) -> Variable:
-    """Returns a variable on the mesh, with the value that a function returns."""
-    shape, sizes = named.shape_of(entry), named.sizes_of(entry)
-
-    def initial(mesh: Mesh, shape: Any, name: str) -> Tensor:
-        return asarray(mesh, np.asarray(value()).reshape(sizes), shape)
-
-    return Variable(
-        mesh,
-        shape,
-        initial,
-        name=name,
-        dtype=entry.dtype.name,
-        trainable=bool(entry.variable.trainable),
-    )

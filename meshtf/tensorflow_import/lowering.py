@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from meshtf.graph import Tensor
+from meshtf.graph import Tensor, context, current
+from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Mesh
+from meshtf.names import Source
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, rename, transpose, unflatten
@@ -18,7 +22,7 @@ from meshtf.runtime.storage.asarray import constant
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
-from meshtf.tensorflow_import.graph.program import Node, Program, Value
+from meshtf.tensorflow_import.graph.program import Node, Program, Section, Value
 
 # What a rule of lowering is: it returns the outputs' tensors.
 Rule = Callable[["Lowering", Node], Any]
@@ -66,6 +70,8 @@ class Lowering:
         self._rules = rules
         self._variables = variables
         self._tensors: dict[int, Any] = {}
+        # What is computed again, of the node that runs: nodes of its bodies are so anyway.
+        self._recomputed: object = None
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Runs the program, updates its variables, and returns its outputs: their dimensions
@@ -92,21 +98,21 @@ class Lowering:
         updates = {}
         for key, value in program.updates.items():
             entry = program.on_entry[key]
-            updates[key] = self.full(value, self.axes(entry), entry)
+            updates[key] = self.full(value, entry)
         outputs = [
-            self.full(value, self.axes(value), value)
-            for value in program.outputs
-            if value.is_tensor
+            self.full(value, value) for value in program.outputs if value.is_tensor
         ]
         # An output may be a variable, which is read before it is assigned to.
         return [x.tensor() if isinstance(x, Variable) else x for x in outputs], updates
 
     def run_nodes(self, nodes: Sequence[Node]) -> None:
         """Runs nodes in their order."""
+        groups: dict[object, RecomputeGroup] = {}
         for node in nodes:
             if node.kind == "Assign":
                 continue
-            results = self._run_node(node)
+            with self._within(node.section, groups):
+                results = self._run_node(node)
             if not isinstance(results, (list, tuple)):
                 results = [results]
             self.set(node.outputs, results)
@@ -118,8 +124,10 @@ class Lowering:
 
     def value(self, value: Value) -> Any:
         """Returns a value: a named tensor, or a Python number if it is a constant of one
-        element.
+        element. (None for a resource.)
         """
+        if value.dtype == tf.resource:
+            return None
         if id(value) in self._tensors:
             return self._tensors[id(value)]
         if value.constant is None:
@@ -194,10 +202,15 @@ class Lowering:
         """Returns the named shape of atoms."""
         return "; ".join(f"{self._names[a]}:{a.size}" for a in flat(atoms))
 
-    def aligned(self, value: Value, axes: Sequence[Any]) -> Any:
+    def aligned(self, value: Value, axes: Sequence[Any]) -> Tensor:
         """Returns a value with the names of other axes; None among them asks for nothing. Where
         these have other factors, the dimension is merged and split again.
         """
+        x = self.operand(value, axes)
+        return x if isinstance(x, Tensor) else self.tensor(value)
+
+    def operand(self, value: Value, axes: Sequence[Any]) -> Any:
+        """Returns what `aligned` does; a number, if the value is one."""
         x = self.value(value)
         pairs: dict[str, str] = {}
         resplit: list[Any] = []
@@ -229,6 +242,11 @@ class Lowering:
             return broadcast(x, f"{name}:1; {shape_text(x)}"), name
         return flatten(x, names, name), name
 
+    def as_dimension(self, x: Tensor, axis: Axis, name: str) -> Tensor:
+        """Returns a tensor where an axis is one dimension of a given name."""
+        x, present = self.merged(x, axis, name)
+        return x if present == name else rename(x, present, name)
+
     def single(self, axis: Axis, name: str) -> str:
         """Returns the name of an axis; `name` if it is merged, or has size 1."""
         names = self.names(axis)
@@ -244,20 +262,25 @@ class Lowering:
         return x if names[0] == name else rename(x, name, names[0])
 
     def along(
-        self, value: Value, axis: Axis, function: Callable[[Tensor, str], Tensor]
+        self, x: Tensor, axis: Axis, function: Callable[[Tensor, str], Tensor]
     ) -> Tensor:
-        """Returns a function of a value and of the name of one of its axes; what the function
+        """Returns a function of a tensor and of the name of one of its axes; what the function
         leaves of the axis has its names.
         """
-        x, name = self.merged(self.tensor(value), axis, "along")
+        x, name = self.merged(x, axis, "along")
         y = function(x, name)
         return self.split(y, name, axis) if name in y.shape else y
 
-    def full(self, value: Value, axes: Sequence[Any], like: Value) -> Tensor:
+    def last_axes(self, value: Value, like: Value) -> Axes:
+        """Returns the axes of another value that those of a value broadcast along."""
+        axes = self.axes(like)
+        return axes[len(axes) - len(value.shape) :]
+
+    def full(self, value: Value, like: Value, axes: Axes | None = None) -> Tensor:
         """Returns a value with all dimensions of another one, in their order: what broadcasts
-        is broadcast.
+        is broadcast. `axes`: whose names it has; None: those of the other one.
         """
-        x = self.aligned(value, axes)
+        x = self.operand(value, self.last_axes(value, like) if axes is None else axes)
         if isinstance(x, (bool, int, float)):
             return full(self.mesh, self.shape(like), x, like.dtype.name)
         names = self.names_of(like)
@@ -277,6 +300,37 @@ class Lowering:
             return array.item()
         sizes = [atom.size for atom in self.analysis.atoms_of(value)]
         return constant(self.mesh, array.reshape(sizes), self.shape(value))
+
+    @contextlib.contextmanager
+    def _within(
+        self, section: Section | None, groups: dict[object, RecomputeGroup]
+    ) -> Iterator[None]:
+        """Applies operations with the settings of a section of the program.
+
+        Args:
+            section: The section; None: there are no settings.
+            groups: What is computed again so far. A group may be entered several times: what
+                lies between, and belongs to other layers, is kept as if it were outside.
+        """
+        if section is None:
+            yield
+            return
+        before, group = self._recomputed, current().recompute_group
+        if section.recomputed is not None and section.recomputed is not before:
+            self._recomputed = section.recomputed
+            group = groups.setdefault(section.recomputed, RecomputeGroup())
+        changes: dict[str, Any] = {
+            "region": current().region.then(section.layout),
+            "recompute_group": group,
+        }
+        if section.layer:
+            changes["source"] = Source(section.layer, "", 0)
+            changes["path"] = tuple(section.layer.split("/"))
+        try:
+            with context(**changes):
+                yield
+        finally:
+            self._recomputed = before
 
     def _run_node(self, node: Node) -> Any:
         rule = self._rules.get(node.kind)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
+from meshtf.function.function import Function
 from meshtf.graph import Tensor
-from meshtf.mesh import Mesh
+from meshtf.mesh import Layout, Mesh
+from meshtf.ops.control.seeds import seed
+from meshtf.ops.variables.fill import zeros
+from meshtf.runtime.storage.asarray import asarray
 from meshtf.runtime.variable import Variable
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.check_names import check_renames
-from meshtf.tensorflow_import.dimensions.hints import KNOWN, Hint, Hints
+from meshtf.tensorflow_import.dimensions.hints import Hints
 from meshtf.tensorflow_import.dimensions.names import clashing_names, name_dimensions
 from meshtf.tensorflow_import.dimensions.projections import hint_projections
 from meshtf.tensorflow_import.dimensions.search import fewest_renames
@@ -26,6 +35,7 @@ class NamedProgram:
         program: The program.
         analysis: Its dimensions.
         names: By atom, its name.
+        lowering: The last run; None before the first one.
     """
 
     def __init__(
@@ -34,7 +44,6 @@ class NamedProgram:
         renames: Mapping[str, str] | None = None,
         known: Mapping[int, Sequence[str]] | None = None,
         hints: Hints | None = None,
-        arguments: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         """Analyses a program.
 
@@ -43,7 +52,6 @@ class NamedProgram:
             renames: New names of dimensions, by those that they would get.
             known: By identity of a variable, names that its dimensions have already.
             hints: Names for arguments and variables; None: by types and paths.
-            arguments: By identity of an input, names of its axes.
 
         Raises:
             ArgumentError: A name in `renames` is none of a dimension, or two dimensions of an
@@ -51,26 +59,22 @@ class NamedProgram:
         """
         self.program = program
         self.lowering: Lowering | None = None
-        proposed, arguments = hints or Hints(), arguments or {}
-        order = {id(v): k for k, v in enumerate(program.inputs)}
-
-        def hints_of(value: Value) -> Sequence[Sequence[Hint]]:
-            if id(value) in arguments:
-                return [[(KNOWN, name)] for name in arguments[id(value)]]
-            return proposed.of(value, order.get(id(value), 0))
-
+        hints = hints or Hints()
         rules = {kind: rule.dimensions for kind, rule in all_rules().items()}
+        hints_of = functools.partial(hints.of, inputs=program.inputs)
         self.analysis = fewest_renames(
             lambda flipped: Analysis(program, rules, hints_of, flipped)
         )
-        self._hint_known(known or {})
-        if proposed.variables is None:
+        for key, names in (known or {}).items():
+            if key in program.on_entry:
+                self.analysis.hint_all(program.on_entry[key], names)
+        if hints.variables is None:
             hint_projections(self.analysis)
         renames = renames or {}
-        names = name_dimensions(self.analysis)
-        self.names = {atom: renames.get(name, name) for atom, name in names.items()}
+        old = name_dimensions(self.analysis)
+        self.names = {atom: renames.get(name, name) for atom, name in old.items()}
         clashes = clashing_names(self.analysis, self.names) if renames else ()
-        check_renames(renames, set(names.values()), set(self.names.values()), clashes)
+        check_renames(renames, set(old.values()), set(self.names.values()), clashes)
 
     def shape_of(self, value: Value) -> str:
         """Returns the named shape of a value, such as "batch:8; length:16"."""
@@ -81,13 +85,9 @@ class NamedProgram:
         """Returns the names of a value's atoms."""
         return [self.names[atom] for atom in self.analysis.atoms_of(value)]
 
-    def _hint_known(self, known: Mapping[int, Sequence[str]]) -> None:
-        for key, value in self.program.on_entry.items():
-            atoms = self.analysis.atoms_of(value)
-            names = known.get(key, ())
-            if len(names) == len(atoms):
-                for atom, name in zip(atoms, names):
-                    atom.hint(KNOWN, name)
+    def sizes_of(self, value: Value) -> list[int]:
+        """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
+        return [atom.size for atom in self.analysis.atoms_of(value)]
 
     def replicated(self) -> dict[int, str]:
         """Returns, by the node's identity, why operations run replicated: all of them only
@@ -96,9 +96,67 @@ class NamedProgram:
         reasons = self.lowering.reasons if self.lowering is not None else {}
         return self.analysis.replicated | reasons
 
-    def sizes_of(self, value: Value) -> list[int]:
-        """Returns the sizes of a value's atoms: its axes, the merged ones apart."""
-        return [atom.size for atom in self.analysis.atoms_of(value)]
+    def variable(
+        self,
+        mesh: Mesh,
+        entry: Value,
+        name: str,
+        read: Callable[[], Any] | None = None,
+        layout: Layout | None = None,
+    ) -> Variable:
+        """Returns a variable on a mesh for one of the function's.
+
+        Args:
+            mesh: The mesh.
+            entry: The variable's value on entry.
+            name: What it is called.
+            read: Returns its initial value, an array; None: it begins with zeros.
+            layout: Its layout; None: that of the mesh.
+        """
+
+        def initial(mesh: Mesh, shape: Any, name: str) -> Tensor:
+            if read is None:
+                return zeros(mesh, shape, entry.dtype.name)
+            array = np.asarray(read()).reshape(self.sizes_of(entry))
+            return asarray(mesh, array, shape)
+
+        return Variable(
+            mesh,
+            self.shape_of(entry),
+            initial,
+            name=name,
+            dtype=entry.dtype.name,
+            trainable=bool(getattr(entry.variable, "trainable", True)),
+            layout=layout,
+        )
+
+    def function(
+        self, name: str, mesh: Mesh, variables: Mapping[int, Variable]
+    ) -> Function[..., Any]:
+        """Returns the program as a `mtf.function` of a seed and its inputs.
+
+        Args:
+            name: What forecasts call it.
+            mesh: Where it runs.
+            variables: By identity of the program's variable, the mesh's.
+        """
+
+        def run(step_seed: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            with seed(step_seed):
+                return tuple(self.run(mesh, variables, inputs))
+
+        run.__name__ = name
+        shapes = ["; ".join(self.names_of(value)) for value in self.program.inputs]
+        names: Any = {"step_seed": "", "inputs": shapes}
+        return Function(run, mesh=mesh, names=names)
+
+    def specs(self) -> list[Any]:
+        """Returns what `function` may take in place of a seed and inputs, if nothing runs."""
+        specs = [
+            tf.TensorSpec(self.sizes_of(value), value.dtype)
+            for value in self.program.inputs
+        ]
+        return [np.int32(0), *specs]
 
     def run(
         self,

@@ -1,22 +1,15 @@
-"""A named program as a function of an abstract mesh: for forecasts, and searches of layouts."""
+"""A named program on an abstract mesh: for forecasts, and searches of layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from meshtf.function.function import Function, function
-from meshtf.graph import Tensor
+from meshtf.function.function import Function
 from meshtf.mesh import Layout, Mesh
-from meshtf.ops.control.seeds import seed
-from meshtf.runtime.variable import Variable
+from meshtf.tensorflow_import.graph.program import Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
-
-_SEED = "seed"
 
 
 def abstract_mesh(mesh: Mesh) -> Mesh:
@@ -37,71 +30,27 @@ def abstract_mesh(mesh: Mesh) -> Mesh:
     )
 
 
-def builder(
+def abstract_function(
     named: NamedProgram,
     name: str,
-    layout_of: Callable[[Mesh, int], Layout | None] = lambda mesh, key: None,
-) -> Callable[[Mesh], Function[..., Any]]:
-    """Returns a function of an abstract mesh that returns the program as a `mtf.function` of
-    `arguments_of(named)`.
+    mesh: Mesh,
+    layout_of: Callable[[Mesh, Value], Layout | None] = lambda mesh, value: None,
+) -> Function[..., Any]:
+    """Returns a program as a `mtf.function` of `named.specs()`, with variables of its own.
 
     Args:
         named: The program.
         name: What forecasts call it.
-        layout_of: The layout of a variable, by its identity; None: that of the mesh.
+        mesh: An abstract mesh.
+        layout_of: The layout of a variable, by its value on entry; None: that of the mesh.
     """
-    program = named.program
-    texts = {_SEED: ""}
-    texts |= {f"argument_{k}": _names(named, v) for k, v in enumerate(program.inputs)}
-
-    def build(mesh: Mesh) -> Function[..., Any]:
-        variables: dict[int, Variable] = {}
-        for key, value in program.on_entry.items():
-            variables[key] = Variable(
-                mesh,
-                named.shape_of(value),
-                "zeros",
-                name=f"{path_of(value.variable).replace('/', '.')}.{len(variables)}",
-                dtype=value.dtype.name,
-                trainable=bool(getattr(value.variable, "trainable", True)),
-                layout=layout_of(mesh, key),
-            )
-
-        step = _Step(name, named, mesh, variables)
-        return function(step, mesh=mesh, batch=texts)
-
-    return build
-
-
-def arguments_of(named: NamedProgram) -> dict[str, Any]:
-    """Returns the argument of the function that `builder` returns: only shapes and types."""
-    specs: dict[str, Any] = {_SEED: np.int32(0)}
-    for k, value in enumerate(named.program.inputs):
-        specs[f"argument_{k}"] = tf.TensorSpec(named.sizes_of(value), value.dtype)
-    return specs
-
-
-class _Step:
-    """The program as a function of a dictionary: the seed, and each argument."""
-
-    def __init__(
-        self,
-        name: str,
-        named: NamedProgram,
-        mesh: Mesh,
-        variables: Mapping[int, Variable],
-    ) -> None:
-        self.__name__ = name
-        self._named = named
-        self._mesh = mesh
-        self._variables = variables
-
-    def __call__(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        count = len(self._named.program.inputs)
-        inputs = [batch[f"argument_{k}"] for k in range(count)]
-        with seed(batch[_SEED]):
-            return tuple(self._named.run(self._mesh, self._variables, inputs))
-
-
-def _names(named: NamedProgram, value: Any) -> str:
-    return "; ".join(named.names_of(value))
+    variables = {
+        key: named.variable(
+            mesh,
+            value,
+            f"{path_of(value.variable).replace('/', '.')}.{k}",
+            layout=layout_of(mesh, value),
+        )
+        for k, (key, value) in enumerate(named.program.on_entry.items())
+    }
+    return named.function(name, mesh, variables)

@@ -15,6 +15,7 @@ MIRRORS_NO_FILE = {
     "tests/keras/test_callbacks.py": "Keras' callbacks on a mesh",
     "tests/keras/test_custom_steps.py": "training steps of models' own",
     "tests/keras/test_fit.py": "fit beside Keras",
+    "tests/keras/test_layers.py": "Keras' layers",
     "tests/keras/test_objects.py": "Keras' optimizers, losses and metrics",
     "tests/keras/test_trainer.py": "what Keras' trainer does",
     "tests/mutants/": "broken rules of many files",

@@ -28,8 +28,7 @@ RULES = {
     "meshtf/ops/control/custom_gradient.py": "rules of users: anything",
     "meshtf/pipeline/gpipe.py": "scales gradients that are computed with the loss",
     "meshtf/tensorflow_import/rules/control/custom_gradients.py": "the operations of a rule of "
-    "TensorFlow's, which may draw by their own seeds",
-    "meshtf/tensorflow_import/rules/control/loops.py": "raises an error",
+    "TensorFlow's, which may draw by their own seeds; one raises an error",
     "transformer/experts/dispatch.py": "gathers: nothing",
 }
 
@@ -61,6 +60,7 @@ NOT_CAPTURED = {
     "mesh": "that of the program",
     "check_numerics": "of the pass that runs",
     "functions_run_eagerly": "of the pass that runs",
+    "source": "that of the forward node",
     "runs_again": "set by the rule for what it runs again",
 }
 

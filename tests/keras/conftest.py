@@ -14,7 +14,9 @@ import pytest
 @pytest.fixture(autouse=True)
 def float64() -> Iterator[None]:
     """Makes float64 the type of new models."""
-    before = keras.config.floatx()
+    before = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     yield
-    keras.config.set_floatx(before)
+    keras.config.set_floatx(before[0])
+    keras.config.set_dtype_policy(before[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -11,6 +12,8 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.errors import ArgumentError
+from meshtf.forecast.report_data import without_indices
+from meshtf.keras.layer_settings.patterns import layers_within
 from tests.keras.test_roles import batch_of, distributed, transformer
 
 LAYOUT = "batch:data; heads:model; d_ff:model"
@@ -39,6 +42,29 @@ def test_explain_is_the_forecast_of_what_runs() -> None:
     arguments = step.arguments(batch)
     run = mtf.explain(step.function, named.placed.next_seed(), *arguments)
     assert costs(run) == costs(forecast)
+
+
+def test_explain_names_layers() -> None:
+    """Each operation of a layer, forward and backward, has its path; updates the optimizer's
+    name.
+    """
+    model, named = distributed(functools.partial(transformer, 0.0), LAYOUT)
+    forecast = named.explain(batch_of(model))
+    paths = {layer.path for layer in layers_within(model)}
+    used = {op.path for op in forecast.ops} & paths
+    assert {variable.path.rpartition("/")[0] for variable in model.weights} <= used
+    for phase in ("forward", "backward"):
+        named_ops = [op for op in forecast.ops if op.phase == phase and op.path]
+        assert sum(op.flops for op in named_ops) > 0.95 * sum(
+            op.flops for op in forecast.ops if op.phase == phase
+        )
+    updates = [
+        op for op in forecast.ops if op.phase == "update" and op.title != "write"
+    ]
+    assert {op.path for op in updates} == {model.optimizer.name}
+    text = str(forecast)
+    table = text[text.index("  modules") :].partition("\n\n")[0]
+    assert all(without_indices(path) in table for path in used if path.count("/") < 3)
 
 
 def test_explain_of_thousands_of_positions() -> None:

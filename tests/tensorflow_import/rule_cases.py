@@ -15,10 +15,19 @@ raw = tf.raw_ops
 # below 4), then sizes.
 Case = tuple[Callable[..., Any], list[str]]
 
+
+def _moving_slices(x: tf.Tensor, i: tf.Tensor, j: tf.Tensor) -> list[tf.Tensor]:
+    return [x[:, i], x[i : i + 3, None, ..., 1:2], x[..., j - 1 + 2 : j + 3, i - 4]]
+
+
 CASES: dict[str, Case] = {
     "add_n": (lambda x, y: tf.add_n([x, y, x]), ["f 8 6", "f 8 6"]),
     "select": (lambda x, y: tf.where(x > 0, y, x * 2.0), ["f 8 6", "f 6"]),
     "select of numbers": (lambda x: tf.where(x > 0, 1.0, 2.0) * x, ["f 8 6"]),
+    "select of a known condition": (
+        lambda x, y: raw.SelectV2(condition=True, t=y, e=x) * x,
+        ["f 6 6", "f 6"],
+    ),
     "outer": (lambda x, y: x[:, None] * y[None, :], ["f 8", "f 6"]),
     "matmul": (lambda x, y: tf.matmul(x, y, transpose_b=True), ["f 8 6", "f 4 6"]),
     "batched matmul": (tf.matmul, ["f 8 4 6", "f 8 6 2"]),
@@ -148,6 +157,10 @@ CASES: dict[str, Case] = {
         lambda x: (x[:, 1:3], x[..., ::2], x[2:, None, 1], x[:, ::-1], x[1:8:3], x[-1]),
         ["f 8 6 4"],
     ),
+    "slices that move": (
+        lambda x, i: _moving_slices(x, i[0], i[1]),
+        ["f 8 6 4", "i 2"],
+    ),
     "a slice by begin": (lambda x: tf.slice(x, [2, 0], [4, 3]), ["f 8 6"]),
     "padding": (
         lambda x: (
@@ -219,6 +232,7 @@ CASES: dict[str, Case] = {
             tf.linalg.set_diag(x, y[..., 0]),
             tf.linalg.solve(x + 9.0 * tf.eye(4), y),
             tf.linalg.triangular_solve(x + 9.0 * tf.eye(4), y),
+            tf.linalg.solve(x + 9.0 * tf.eye(4), tf.ones([8, 4, 1])),
             tf.linalg.cholesky(tf.matmul(x, x, transpose_b=True) + 9.0 * tf.eye(4)),
         ),
         ["f 8 4 4", "f 8 4 2"],

@@ -140,6 +140,17 @@ def test_assignments_change_the_copy_only():
     assert program.variables[0].numpy()[0] == 16 and not counter.numpy().any()
 
 
+def test_a_variable_that_no_result_needs_is_copied():
+    unused = tf.Variable(tf.ones([3]), name="unused")
+
+    def double(x):
+        tf.identity(unused)
+        return x * 2.0
+
+    program = mtf.from_tensorflow(double, mtf.Mesh(MESH), tf.TensorSpec([4]))
+    assert program.variables[0].numpy().tolist() == [1, 1, 1]
+
+
 def test_nested_arguments_and_python_values():
     def join(batch, training=False, *, power=2.0):
         return batch["a"] ** power if not training else batch["a"], batch["b"][0]

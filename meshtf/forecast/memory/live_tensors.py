@@ -32,6 +32,7 @@ from meshtf.forecast.report_data import (
     LiveKind,
     LiveTensors,
     PlacedTensor,
+    function_of,
     without_indices,
 )
 from meshtf.graph import ControlFlowOp, Node, Spec, Store, Tensor
@@ -118,7 +119,7 @@ def describe_value(
         live.title,
         path="/".join(live.node.path),
         tensor=tensor,
-        function=source.function,
+        function=function_of(source),
         file=source.file,
         line=source.line,
     )

@@ -336,7 +336,7 @@ def _line_text(source: LiveTensors | ModuleCosts, paths: Mapping[str, str]) -> s
 
 def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`."""
-    if not row["file"]:  # reshards of what the function returns have no line
-        return "the results"
+    if not row["file"]:  # a layer; reshards of what the function returns have none
+        return str(row["function"] or "the results")
     path = paths.get(row["file"], row["file"])
     return f"{row['function']} at {path}:{row['line']}"

@@ -155,7 +155,7 @@ class _OpTable:
         last_line, last_function = self._call
         is_new_function = not is_direct and function != last_function
         if line != last_line or is_new_function:
-            yield f"{indent}  {line} {function}"
+            yield f"{indent}  {line} {function}" if line else f"{indent}  {function}"
             self._call = line, function
 
     def collective(self, collective: Collective, indent: str) -> Iterator[str]:

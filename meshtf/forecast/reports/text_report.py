@@ -321,8 +321,8 @@ def _redundant_flops(forecast: ForecastData, sums: Mapping[str, Any]) -> list[st
 
 def _call_text(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     """Returns the function and the user's line of a sum of `totals`, or of an op."""
-    if not row["file"]:
-        return "the results"
+    if not row["file"]:  # a layer; reshards of what the function returns have none
+        return str(row["function"] or "the results")
     path = paths.get(row["file"], row["file"])
     return f"{row['function']} at {path}:{row['line']}"
 

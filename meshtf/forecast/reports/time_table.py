@@ -49,7 +49,9 @@ def slowest_lines(
     """
     sums: dict[str, float] = collections.defaultdict(float)
     for op in forecast.ops:
-        line = f"{op.function} at {paths.get(op.file, op.file)}:{op.line}"
+        line = op.function
+        if op.file:
+            line += f" at {paths.get(op.file, op.file)}:{op.line}"
         sums[line] += op.seconds * op.times
         for collective in op.collectives:
             sums[f"{collective.kind} {collective.axis} for {line}"] += (

@@ -194,7 +194,7 @@ def is_direct_call(op: Computation) -> bool:
         return name.replace("_", "").lower()
 
     # The function "reduce_sum" calls the op "ReduceSum".
-    return normalized(op.function) == normalized(op.title)
+    return bool(op.file) and normalized(op.function) == normalized(op.title)
 
 
 def redundant_flops(op: Computation) -> float:

@@ -65,7 +65,8 @@ def _plain_span(span: Span) -> TimelineSpan:
     line = ""
     if span.node is not None:
         path = "/".join(span.node.path)
-        line = f"{span.node.source.file}:{span.node.source.line}"
+        source = span.node.source
+        line = f"{source.file}:{source.line}" if source.file else ""
     return TimelineSpan(
         stage=span.stage,
         kind=span.kind,

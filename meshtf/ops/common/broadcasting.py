@@ -9,23 +9,34 @@ it must:
     [d batch] with the output [batch d]                 a transpose
     [batch] with the output [batch d]                   a reshape to [batch, 1] without a copy
     [d] or [batch d] with the output [batch d]          no op
+
+TensorFlow's kernels broadcast at most five groups of adjacent axes: in a group are axes of
+which each operand has either all or none. `broadcast_call` calls a function of aligned
+operands that have no more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
 from meshtf.graph import OPERATORS, Source, Tensor, current
 from meshtf.names import Shape, is_complex, is_integer
 from meshtf.names.public_path import public_path
-from meshtf.ops.common.local_reshape import reshape, transpose
+from meshtf.ops.common.local_reshape import (
+    MAX_GROUPS,
+    broadcast_to,
+    reshape,
+    transpose,
+)
 
 
 def align(x: Any, shape: Shape, out: Shape) -> Any:
@@ -50,6 +61,61 @@ def align(x: Any, shape: Shape, out: Shape) -> Any:
     # `get` returns 1 for a name that the shape lacks.
     sizes = [shape.get(name) for name in order[start:]]
     return reshape(x, sizes)
+
+
+def broadcast_call(
+    function: Callable[..., Any], xs: Sequence[Any], shapes: Sequence[Shape], out: Shape
+) -> Any:
+    """Returns what an elementwise function of TensorFlow returns for operands that broadcast
+    to a shape: a tensor, or a tuple of tensors, of this shape.
+
+    Args:
+      function: the function, of as many tensors as there are operands.
+      xs: the operands, TensorFlow tensors.
+      shapes: the named shape of each operand; `out` has all of their names.
+      out: the named shape of the results.
+    """
+    aligned = [align(x, shape, out) for x, shape in zip(xs, shapes, strict=True)]
+    if len(out) <= MAX_GROUPS:
+        return function(*aligned)
+    names_of_operands = [set(shape.names) for shape in shapes]
+    groups = _groups(names_of_operands, out)
+    while len(groups) > MAX_GROUPS:
+        # The operand with most boundaries between groups gets all of its axes.
+        boundaries = [len(_groups([names], out)) for names in names_of_operands]
+        k = boundaries.index(max(boundaries))
+        aligned[k] = broadcast_to(aligned[k], out.sizes)
+        names_of_operands[k] = set(out.names)
+        groups = _groups(names_of_operands, out)
+    merged = []
+    for x, names in zip(aligned, names_of_operands, strict=True):
+        sizes = [
+            math.prod(out[name] if name in names else 1 for name in group)
+            for group in groups
+        ]
+        merged.append(reshape(x, sizes))
+    results = function(*merged)
+    if isinstance(results, tuple):
+        return tuple(tf.reshape(y, out.sizes) for y in results)
+    return tf.reshape(results, out.sizes)
+
+
+def _groups(names_of_operands: Sequence[set[str]], out: Shape) -> list[list[str]]:
+    """Returns the names of `out` in groups: adjacent names that the same operands have.
+
+    Args:
+      names_of_operands: the names of each operand.
+      out: the shape to which the operands broadcast.
+    """
+    groups: list[list[str]] = []
+    owners_before = None
+    for name in out.names:
+        owners = [name in names for names in names_of_operands]
+        if owners != owners_before:
+            groups.append([])
+        groups[-1].append(name)
+        owners_before = owners
+    return groups
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:

@@ -11,7 +11,7 @@ TensorShape([6])
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from meshtf.ops.common.trace_cache import constant, once_per_trace
 
-# Kernels of TensorFlow for the CPU refuse tensors of more axes, but for plain arithmetic.
-_HIGHEST_RANK = 8
+# TensorFlow's kernels broadcast at most this many groups of axes: adjacent axes of which each
+# operand has all, or has size 1 in all.
+MAX_GROUPS = 5
 
 
 def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -79,19 +80,23 @@ def expand(x: Any, axis: int) -> Any:
     return reshape(x, [*sizes_before, 1, *sizes_after])
 
 
-def elementwise(kernel: Callable[..., Any], *xs: Any) -> Any:
-    """Returns kernel(*xs), a function element by element, for tensors of any rank: those of
-    many axes are reshaped to one axis.
+def broadcast_to(x: Any, sizes: Sequence[int]) -> Any:
+    """Returns x repeated to [*sizes], as tf.broadcast_to does, for any number of axes.
 
     Args:
-      kernel: a function of tensors that broadcast; it returns a tensor or several.
-      *xs: the tensors.
+      x: a tensor.
+      sizes: the new sizes, at least as many as x has.
     """
-    if max(x.shape.rank for x in xs) <= _HIGHEST_RANK:
-        return kernel(*xs)
-    shape = functools.reduce(tf.broadcast_static_shape, [x.shape for x in xs])
-    flat = []
-    for x in xs:
-        full = x if x.shape == shape else tf.broadcast_to(x, shape)
-        flat.append(tf.reshape(full, [-1]))
-    return tf.nest.map_structure(lambda y: tf.reshape(y, shape), kernel(*flat))
+    missing = len(sizes) - len(x.shape)
+    old_sizes = [1] * missing + list(x.shape)
+    if len(sizes) <= MAX_GROUPS:
+        return tf.broadcast_to(x, sizes)
+    # Axis by axis, the last one first: only the last copy is as long as the result.
+    for axis in reversed(range(len(sizes))):
+        if old_sizes[axis] == sizes[axis]:
+            continue
+        outer = math.prod(old_sizes[:axis])
+        inner = math.prod(sizes[axis + 1 :])
+        x = tf.reshape(x, [outer, 1, inner])
+        x = tf.broadcast_to(x, [outer, sizes[axis], inner])
+    return tf.reshape(x, sizes)

@@ -30,9 +30,12 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.names import is_complex
-from meshtf.ops.common.broadcasting import align, broadcast_shape, sum_to_shape
+from meshtf.ops.common.broadcasting import (
+    broadcast_call,
+    broadcast_shape,
+    sum_to_shape,
+)
 from meshtf.ops.common.checks import same_dtype
-from meshtf.ops.common.local_reshape import elementwise
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.function_dtypes import (
@@ -165,11 +168,11 @@ class Binary(Op):
         return 1.0 if input_index == 1 and self.fn in REFUSES_INTEGERS else None
 
     def local(self, context: LocalContext, x: Any, y: Any) -> LocalTensors:
+        function = FUNCTIONS[self.fn]
         x_shape, y_shape = context.inputs
-        if x_shape != y_shape:
-            x = align(x, x_shape, context.outputs[0])
-            y = align(y, y_shape, context.outputs[0])
-        return (FUNCTIONS[self.fn](x, y),)
+        if x_shape == y_shape:
+            return (function(x, y),)
+        return (broadcast_call(function, [x, y], context.inputs, context.outputs[0]),)
 
     def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> Cotangents:
         if self.fn in PIECEWISE_CONSTANT:
@@ -212,15 +215,13 @@ class BinaryGrad(Op):
         return (dz, dz)
 
     def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> LocalTensors:
-        _, x_shape, y_shape = context.inputs
-        x = align(x, x_shape, context.outputs[0])
-        y = align(y, y_shape, context.outputs[0])
         if self.fn == "pow":
-            return elementwise(pow_gradients, dz, x, y)
-        if self.fn == "logaddexp":
-            return elementwise(logaddexp_gradients, dz, x, y)
-        gradients = functools.partial(extreme_gradients, self.fn)
-        return elementwise(gradients, dz, x, y)
+            function = pow_gradients
+        elif self.fn == "logaddexp":
+            function = logaddexp_gradients
+        else:
+            function = functools.partial(extreme_gradients, self.fn)
+        return broadcast_call(function, [dz, x, y], context.inputs, context.outputs[0])
 
     def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> Cotangents:
         if is_complex(dz.dtype):

@@ -41,6 +41,7 @@ from meshtf.ops.common.broadcasting import (
     sum_to_shape,
 )
 from meshtf.ops.common.checks import same_dtype
+from meshtf.ops.common.local_reshape import broadcast_to
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
 
@@ -91,8 +92,8 @@ class Complex(Op):
         im = align(im, im_shape, output_shape)
         if re.shape != im.shape:
             # tf.complex does not broadcast.
-            re = tf.broadcast_to(re, output_shape.sizes)
-            im = tf.broadcast_to(im, output_shape.sizes)
+            re = broadcast_to(re, output_shape.sizes)
+            im = broadcast_to(im, output_shape.sizes)
         return (tf.complex(re, im),)
 
     def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> Cotangents:

@@ -32,7 +32,6 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.names import is_complex, is_integer, real_dtype
-from meshtf.ops.common.local_reshape import elementwise
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.binary_op import (
     Binary,
@@ -333,8 +332,7 @@ class Unary(Op):
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         kernel = _TABLE[self.fn].kernel
-        function = tf_function(kernel) if isinstance(kernel, str) else kernel
-        return (elementwise(function, x),)
+        return ((tf_function(kernel) if isinstance(kernel, str) else kernel)(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         function = _TABLE[self.fn]
@@ -388,7 +386,7 @@ class UnaryGrad(Op):
         return (v,)
 
     def local(self, context: LocalContext, dy: Any, v: Any) -> LocalTensors:
-        return (elementwise(FUSED_GRADIENTS[self.fn], dy, v),)
+        return (FUSED_GRADIENTS[self.fn](dy, v),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, v: Any) -> Cotangents:
         if self.fn not in _SECOND_GRADIENTS:

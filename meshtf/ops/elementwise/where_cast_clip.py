@@ -30,7 +30,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.broadcasting import (
-    align,
+    broadcast_call,
     broadcast_operands,
     broadcast_shape,
     check_scalar,
@@ -39,7 +39,6 @@ from meshtf.ops.common.broadcasting import (
     sum_to_shape,
 )
 from meshtf.ops.common.checks import require_order, same_dtype
-from meshtf.ops.common.local_reshape import elementwise
 from meshtf.ops.common.trace_cache import constant
 
 
@@ -94,12 +93,12 @@ class Where(Op):
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
     ) -> LocalTensors:
-        (output_shape,) = context.outputs
-        condition_shape, *branch_shapes = context.inputs
-        condition = align(condition, condition_shape, output_shape)
-        tensors = []
-        for branch, shape in zip(branches, branch_shapes, strict=True):
-            tensors.append(align(branch, shape, output_shape))
+        xs = [condition, *branches]
+        return (broadcast_call(self._select, xs, context.inputs, context.outputs[0]),)
+
+    def _select(self, condition: Any, *branches: Any) -> Any:
+        """Returns the result of operands that TensorFlow broadcasts."""
+        tensors = list(branches)
         dtype = tensors[0].dtype if tensors else self.dtype
         x_and_y = []
         for scalar in (self.x, self.y):
@@ -107,7 +106,7 @@ class Where(Op):
                 x_and_y.append(tensors.pop(0))
             else:
                 x_and_y.append(constant(scalar, dtype))
-        return (elementwise(tf.where, condition, *x_and_y),)
+        return tf.where(condition, *x_and_y)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> Cotangents:
         # Cotangents are selected, not multiplied by 0 and 1: 0 times a NaN would be NaN.
@@ -241,8 +240,7 @@ class ClipGrad(Op):
             clip_value_min=constant(low, x.dtype),
             clip_value_max=constant(high, x.dtype),
         )
-        zero = tf.zeros([], dy.dtype)
-        return (elementwise(tf.where, tf.equal(x, clipped), dy, zero),)
+        return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         return [apply(self, dz, x), None]

@@ -35,6 +35,7 @@ from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.names.arguments import check_bools
 from meshtf.ops.common.broadcasting import align
 from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor_along
+from meshtf.ops.common.local_reshape import broadcast_to
 from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
@@ -94,7 +95,7 @@ class DynamicUpdate(Op):
         if context.compiled or begin_shape.names or may_cross_shards:
             # Each group has a start index. Updates that lie in other shards are dropped.
             begins = align(begin, begin_shape, outer_shape)
-            begins = tf.broadcast_to(begins, outer_shape.sizes)
+            begins = broadcast_to(begins, outer_shape.sizes)
             begins = tf.reshape(begins, [-1, 1, 1])
             y = _scatter_slices(x_3d, begins, updates)
         else:

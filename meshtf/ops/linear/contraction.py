@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.graph import LocalContext
+from meshtf.names import Shape
+from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.linear.matmul_kernels import fast_matmul
 
@@ -69,7 +71,7 @@ def contract(
     y_free_names = [name for name in y_names if name not in shared_names]
     if not summed_names:
         # An elementwise or outer product.
-        return _align(x, x_names, out_names) * _align(y, y_names, out_names)
+        return _product(x, x_names, y, y_names, out_names)
     if not x_free_names and not y_free_names:
         return _dot(
             x, x_names, y, y_names, summed_names=summed_names, out_names=out_names
@@ -183,16 +185,13 @@ def _starts_with(out_names: Names, names: Sequence[str]) -> bool:
     return list(out_names[: len(names)]) == list(names)
 
 
-def _align(x: Any, names: Names, out_names: Names) -> Any:
-    """Returns x transposed, and with added axes of size 1, so that it broadcasts to `out_names`."""
-    order = tuple(name for name in out_names if name in names)
-    x = _transpose_to(x, names, order)
-    last_names = out_names[len(out_names) - len(order) :]
-    if order == last_names:
-        # TensorFlow adds leading axes of size 1.
-        return x
-    sizes = dict(zip(order, x.shape))
-    return reshape(x, [sizes.get(name, 1) for name in out_names])
+def _product(x: Any, x_names: Names, y: Any, y_names: Names, out_names: Names) -> Any:
+    """Returns the elementwise or outer product of two tensors, with the axes `out_names`."""
+    x_shape = Shape(zip(x_names, x.shape))
+    y_shape = Shape(zip(y_names, y.shape))
+    sizes = {dim.name: dim.size for dim in (*x_shape, *y_shape)}
+    out = Shape((name, sizes[name]) for name in out_names)
+    return broadcast_call(tf.multiply, [x, y], [x_shape, y_shape], out)
 
 
 def _dot(
@@ -212,7 +211,7 @@ def _dot(
         # rounded.
         x = tf.cast(x, tf.float32)
         y = tf.cast(y, tf.float32)
-    terms = x * _align(y, y_names, x_names)
+    terms = _product(x, x_names, y, y_names, x_names)
     axes = [x_names.index(name) for name in summed_names]
     z = tf.cast(tf.reduce_sum(terms, axes), dtype)
     remaining_names = tuple(name for name in x_names if name not in summed_names)

@@ -29,7 +29,6 @@ from meshtf.graph import (
 )
 from meshtf.names.arguments import check_bools
 from meshtf.ops.common.checks import require_floating
-from meshtf.ops.common.local_reshape import elementwise
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.unary_op import Unary
 
@@ -69,10 +68,7 @@ class LeakyReluGrad(Op):
         return (dy,)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
-        def kernel(dy: Any, x: Any) -> Any:
-            return tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=self.alpha)
-
-        return (elementwise(kernel, dy, x),)
+        return (tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=self.alpha),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         # z, the output, is linear in dy and does not change with small changes of x.

@@ -33,7 +33,7 @@ from meshtf.graph import (
 )
 from meshtf.names import Shape
 from meshtf.ops.common.batch_dimensions import Strided
-from meshtf.ops.common.broadcasting import align
+from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.random.counter_bits import (
     IndexStride,
@@ -203,10 +203,12 @@ def _broadcast_sum(words: Sequence[Any], shapes: Sequence[Shape], out: Shape) ->
       shapes: the named shape of each tensor.
       out: the shape that they are broadcast to.
     """
-    terms = [
-        align(tf.reshape(x, shape.sizes), shape, out) for x, shape in zip(words, shapes)
-    ]
-    return tf.reshape(sum(terms[1:], terms[0]), [-1])
+    terms = [tf.reshape(x, shape.sizes) for x, shape in zip(words, shapes)]
+
+    def add(first: Any, *rest: Any) -> Any:
+        return sum(rest, first)
+
+    return tf.reshape(broadcast_call(add, terms, shapes, out), [-1])
 
 
 class DropoutMask(Op):
@@ -280,11 +282,14 @@ class Dropout(Op):
         return (x,)
 
     def local(self, context: LocalContext, x: Any, mask: Any) -> LocalTensors:
-        x_shape, mask_shape = context.inputs
-        aligned_mask = align(mask, mask_shape, x_shape)
+        x_shape, _ = context.inputs
         scaled_x = x * constant(self.scale, x.dtype)
         zero = tf.zeros([], x.dtype)
-        return (tf.where(aligned_mask, scaled_x, zero),)
+
+        def dropped(x: Any, mask: Any) -> Any:
+            return tf.where(mask, x, zero)
+
+        return (broadcast_call(dropped, [scaled_x, mask], context.inputs, x_shape),)
 
     def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> Cotangents:
         return [apply(self, dy, mask), None]  # the same scale and mask

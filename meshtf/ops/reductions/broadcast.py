@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
     Cotangents,
@@ -27,6 +25,7 @@ from meshtf.names import (
     ShapeLike,
 )
 from meshtf.ops.common.broadcasting import align, sum_to_shape
+from meshtf.ops.common.local_reshape import broadcast_to
 
 
 class Broadcast(Op):
@@ -62,7 +61,7 @@ class Broadcast(Op):
         (input_shape,) = context.inputs
         (output_shape,) = context.outputs
         aligned_x = align(x, input_shape, output_shape)
-        return (tf.broadcast_to(aligned_x, output_shape.sizes),)
+        return (broadcast_to(aligned_x, output_shape.sizes),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [sum_to_shape(dy, x)]

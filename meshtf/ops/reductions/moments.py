@@ -33,7 +33,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, accumulation_dtype, is_complex, is_floating
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.broadcasting import align
+from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.elementwise.arithmetic import equal, squared_difference
 from meshtf.ops.elementwise.unary import sqrt, square
@@ -155,8 +155,9 @@ class ProdGrad(OpWithStatistics):
     ) -> LocalTensors:
         """Returns the output of the op from the product of all other elements."""
         dy_shape, x_shape = context.inputs
-        dy = align(widen(dy), dy_shape, x_shape)
-        return (tf.cast(other_products * dy, x.dtype),)
+        operands = [other_products, widen(dy)]
+        dx = broadcast_call(tf.multiply, operands, [x_shape, dy_shape], x_shape)
+        return (tf.cast(dx, x.dtype),)
 
 
 def _products_of_others(x: Any, axis: int) -> Any:

@@ -74,7 +74,7 @@ class Stack(Op):
         arranged_xs = [
             arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
         ]
-        return (tf.stack(arranged_xs, self.axis),)
+        return (tf.stack(arranged_xs, context.outputs[0].index(self.dim)),)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]

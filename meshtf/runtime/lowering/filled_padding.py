@@ -20,6 +20,7 @@ import tensorflow as tf
 from meshtf.graph import Node, factor_of, window_of
 from meshtf.ops.common.trace_cache import constant
 from meshtf.runtime.lowering.local_context import DeviceContext
+from meshtf.runtime.lowering.many_dimensions import MAX_AXES
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
 
 
@@ -124,6 +125,12 @@ def _filled(x: Any, axis: int, num_elements: Any, fill: Any) -> Any:
       num_elements: the number of elements that stay, a scalar int32 tensor.
       fill: the other element: a scalar, or a tensor like x of size 1 along the axis.
     """
+    if len(x.shape) > MAX_AXES:
+        outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+        if len(fill.shape) > 0:
+            fill = tf.reshape(fill, [outer, 1, inner])
+        x_3d = tf.reshape(x, [outer, x.shape[axis], inner])
+        return tf.reshape(_filled(x_3d, 1, num_elements, fill), x.shape)
     shape = [1] * len(x.shape)
     shape[axis] = int(x.shape[axis])
     stays = tf.reshape(tf.range(shape[axis]) < num_elements, shape)

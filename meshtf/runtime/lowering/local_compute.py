@@ -35,6 +35,7 @@ from meshtf.runtime.lowering.local_context import (
     MeshCoordinates,
     Stored,
 )
+from meshtf.runtime.lowering.many_dimensions import with_few_axes
 from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.captured_tensors import captured_as_constants
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
@@ -139,10 +140,16 @@ def run_compute(
             inputs = with_poisoned_padding(compute.node, context, inputs)
         if mesh.pads:
             inputs = with_filled_padding(compute.node, context, inputs)
+        output_shapes = context.outputs
+        context, inputs = with_few_axes(compute.node.op, context, inputs)
         with _functions_of_users(compute.node):
             outputs = _local_outputs(
                 compute, context, inputs, shard_of=shard_of, outline=outline
             )
+        if context.outputs != output_shapes and not compute.makes_statistics:
+            outputs = [
+                tf.reshape(y, shape.sizes) for y, shape in zip(outputs, output_shapes)
+            ]
         shard_of.update(zip(compute.outs, outputs))
 
 

@@ -159,6 +159,15 @@ class DeviceContext:
         context.coordinates = MeshCoordinates(tensors)
         return context
 
+    def with_shapes(
+        self, inputs: Sequence[Shape], outputs: Sequence[Shape]
+    ) -> DeviceContext:
+        """Returns the same context with other shapes of the inputs and outputs."""
+        context = copy.copy(self)
+        context.inputs = tuple(inputs)
+        context.outputs = tuple(outputs)
+        return context
+
     def global_size(self, factor: str) -> int:
         """Returns the size of all shards together along a factor, in elements."""
         return self._sizes[factor]
@@ -220,7 +229,7 @@ class DeviceContext:
 
     def axis(self, i: int, dim: str) -> int:
         """Returns the axis of a dimension of input i."""
-        return self._node.inputs[i].shape.index(dim)
+        return self.inputs[i].index(dim)
 
     def window(
         self,

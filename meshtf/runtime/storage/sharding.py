@@ -9,6 +9,7 @@ axis: `Sharded(dim)`, for instance, if the axis shards dimension `dim`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,9 +154,12 @@ def _padded(x: Any, axis: int, num_shards: int) -> Any:
     num_added = shard_size(size, num_shards) * num_shards - size
     if num_added == 0:
         return x
-    pads = [[0, 0] for _ in x.shape]
-    pads[axis][1] = num_added
-    return tf.pad(x, pads)
+    shape = list(x.shape)
+    # Three axes, since TensorFlow pads tensors of at most eight.
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    x_3d = tf.reshape(x, [outer, size, inner])
+    padded = tf.pad(x_3d, [[0, 0], [0, num_added], [0, 0]])
+    return tf.reshape(padded, [*shape[:axis], size + num_added, *shape[axis + 1 :]])
 
 
 def without_padding(shard: Any, region: tuple[slice, ...]) -> Any:

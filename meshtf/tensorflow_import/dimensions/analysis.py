@@ -24,6 +24,7 @@ from meshtf.tensorflow_import.dimensions.atoms import (
     make_foes,
     split,
 )
+from meshtf.tensorflow_import.dimensions.hints import KNOWN
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
 
 # What a rule of dimensions is.
@@ -78,7 +79,9 @@ class Analysis:
         for value in program.inputs:
             self.of(value)
         self.run(program.nodes)
-        for value in (*program.outputs, *program.updates.values()):
+        # Some that no node has: an output may be an input, a variable unused.
+        last = (*program.outputs, *program.updates.values(), *program.on_entry.values())
+        for value in last:
             if value.is_tensor:
                 self.of(value)
         self._join_copies()
@@ -114,6 +117,12 @@ class Analysis:
     def has_hints(self, value: Value) -> bool:
         """Whether a variable's axes have names of their own."""
         return any(self._hints(value))
+
+    def hint_all(self, value: Value, names: Sequence[str]) -> None:
+        """Says that the dimensions of a variable have some names, if they are as many."""
+        atoms = self.atoms_of(value)
+        for atom, name in zip(atoms, names if len(names) == len(atoms) else ()):
+            atom.hint(KNOWN, name)
 
     def is_met(self, value: Value) -> bool:
         """Whether a value has dimensions already."""

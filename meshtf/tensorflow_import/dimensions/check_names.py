@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from meshtf.errors import ArgumentError, LayoutError, explain_error, near_misses
-from meshtf.mesh import Mesh
+from meshtf.mesh import Layout, Mesh
 
 _WAY_OUT = "Print `dimensions` for all names, their sizes and variables."
 
@@ -55,24 +55,41 @@ def check_layout(mesh: Mesh, names: set[str], renames: Mapping[str, str]) -> Non
         LayoutError: A rule's dimension was renamed, or no dimension has its name.
     """
     for layout in (mesh.layout, mesh.variable_layout, mesh.optimizer_layout):
-        for name, _ in layout.items():
-            if name in names:
-                continue
-            if name in renames:
-                raise LayoutError(
-                    explain_error(
-                        f'the layout has a rule for "{name}", which `names` renamed.',
-                        layout=layout,
-                        way_out=f'Its name is "{renames[name]}": write that in the layout.',
-                    )
-                )
+        check_rules(layout, names, renames, "the layout")
+
+
+def check_rules(
+    layout: Layout, names: set[str], renames: Mapping[str, str], label: str
+) -> None:
+    """Checks that a layout has rules for dimensions that exist.
+
+    Args:
+        layout: The layout, or changes of one.
+        names: Those of all dimensions.
+        renames: New names, by old ones.
+        label: What errors call the layout.
+
+    Raises:
+        LayoutError: A rule's dimension was renamed, or no dimension has its name.
+    """
+    for name, _ in layout.items():
+        if name in names or name == "*":
+            continue
+        if name in renames:
             raise LayoutError(
                 explain_error(
-                    f'the layout has a rule for "{name}", a name that no dimension of the '
-                    "model has.",
+                    f'{label} has a rule for "{name}", which `names` renamed.',
                     layout=layout,
-                    similar=near_misses(name, names) or "none",
-                    dimensions=", ".join(sorted(names)),
-                    way_out=_WAY_OUT,
+                    way_out=f'Its name is "{renames[name]}": write that in the layout.',
                 )
             )
+        raise LayoutError(
+            explain_error(
+                f'{label} has a rule for "{name}", a name that no dimension of the model '
+                "has.",
+                layout=layout,
+                similar=near_misses(name, names) or "none",
+                dimensions=", ".join(sorted(names)),
+                way_out=_WAY_OUT,
+            )
+        )

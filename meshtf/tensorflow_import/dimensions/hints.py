@@ -49,15 +49,20 @@ class Hints:
         arguments: What the first arguments are called, such as "token_ids".
         labels_from: From which argument on they are labels and weights, of which only the
             batch is named.
+        axes: By an argument's identity, the names that the user gave its axes.
     """
 
     variables: Mapping[int, Sequence[Sequence[Hint]]] | None = None
     arguments: Sequence[str] = ()
     labels_from: int | None = None
+    axes: Mapping[int, Sequence[str]] = dataclasses.field(default_factory=dict)
 
-    def of(self, value: Value, index: int) -> Sequence[Sequence[Hint]]:
-        """Returns hints for each axis of a variable, or of the argument at `index`."""
+    def of(self, value: Value, inputs: list[Value]) -> Sequence[Sequence[Hint]]:
+        """Returns hints for each axis of a variable, or of one of a program's inputs."""
+        if id(value) in self.axes:
+            return [[(KNOWN, name)] for name in self.axes[id(value)]]
         if value.kind != "variable":
+            index = inputs.index(value)
             if self.labels_from is not None and index >= self.labels_from:
                 return [[(GIVEN, "batch")]]
             return _of_argument(value, "".join(self.arguments[index : index + 1]))

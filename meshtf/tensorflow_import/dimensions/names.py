@@ -12,7 +12,7 @@ from __future__ import annotations
 import collections
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
@@ -25,6 +25,15 @@ from meshtf.tensorflow_import.graph.program import Node
 # so that a mesh axis can divide all of them.
 _ALL_SIZES = ("d_head", "heads", "height", "k_", "kv_", "position", "vocab", "width")
 _MULTIPLE = 8
+
+
+def unused_name(stem: str, is_used: Callable[[str], bool]) -> str:
+    """Returns a name, with a number if it is in use: "heads", "heads_2", "heads_3"."""
+    name, index = stem, 1
+    while is_used(name):
+        index += 1
+        name = f"{stem}_{index}"
+    return name
 
 
 def name_dimensions(analysis: Analysis) -> dict[Atom, str]:
@@ -56,7 +65,7 @@ class _Naming:
         ranks = {}
         for index, atom in enumerate(atoms):
             stem = stems.get(atom)
-            rivals = sum(
+            rivals = math.fsum(  # in any order the same
                 weights[other]
                 for other in self._foes[atom]
                 if other is not atom and stems.get(other) == stem
@@ -74,10 +83,7 @@ class _Naming:
             return self._name(atom, "kv_length" if "length" in stem else f"kv_{stem}")
         if atom in self._queries and not stem.startswith("q_"):
             return self._name(atom, f"q_{stem}")
-        index = 2
-        while self._clashes(atom, f"{stem}_{index}"):
-            index += 1
-        return f"{stem}_{index}"
+        return unused_name(stem, lambda name: self._clashes(atom, name))
 
     def _clashes(self, atom: Atom, name: str) -> bool:
         """Whether an atom may not have the name that others have."""

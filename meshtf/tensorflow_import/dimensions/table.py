@@ -12,6 +12,7 @@ from meshtf.tensorflow_import.dimensions.flops import flops_of
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
+from meshtf.tensorflow_import.without_running import abstract_function
 
 _SHOWN = 2  # places of a dimension
 
@@ -113,13 +114,16 @@ class DimensionTable:
 def dimension_table(
     named: NamedProgram, mesh: Mesh, input_names: Sequence[str] = ()
 ) -> DimensionTable:
-    """Returns the table of a program, which has been recorded at least once.
+    """Returns the table of a program.
 
     Args:
         named: The program.
         mesh: The mesh, whose layout says what is sharded.
         input_names: What arguments are called.
     """
+    if named.lowering is None:  # a run tells which operations are replicated
+        function = abstract_function(named, "program", Mesh("", devices="abstract"))
+        function.record_call(tuple(named.specs()), {})
     paths: dict[str, list[str]] = {}
     inputs: dict[str, list[str]] = {}
     for k, value in enumerate(named.program.inputs):

@@ -6,7 +6,8 @@ gradient is the user's rule. TensorFlow builds the rule's operations when asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import collections
+from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -61,7 +62,7 @@ def rule_of(operation: tf.Operation) -> GradientRule | None:
                 list(cotangents.values()),
                 stop_gradients=list(operation.inputs),
             )
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, NotImplementedError, TypeError, ValueError):
             return None
     return GradientRule(
         cotangents,
@@ -71,16 +72,16 @@ def rule_of(operation: tf.Operation) -> GradientRule | None:
 
 
 def read_rule(
-    read: Callable[..., list[Value]],
+    read: Callable[..., list[Node]],
     operation: tf.Operation,
-    values: dict[Any, Value],
+    values: MutableMapping[Any, Value],
     path: str,
 ) -> tuple[list[Value], Node]:
     """Reads an IdentityN whose gradient is the user's rule, as a node "CustomGradient". What the
     rule uses of the function follows the operands.
 
     Args:
-        read: Reads an operation into a list of nodes, on some inputs, under a path.
+        read: Returns nodes of operations, and adds what they make to values; under a path.
         operation: The IdentityN.
         values: Those of the graph's tensors.
         path: The operation's.
@@ -92,17 +93,13 @@ def read_rule(
         floats = [k for k, v in enumerate(inputs) if v.dtype.is_floating]
         attributes = {"cotangents": floats, "results": []}
         return outputs, Node("CustomGradient", inputs, outputs, attributes, path)
-    inner = dict(values)
-    nodes: list[Node] = []
-    cotangents: list[Value] = []
-    for k, tensor in rule.cotangents.items():
-        value = Value(inputs[k].shape, inputs[k].dtype, path, kind="carried")
-        cotangents.append(value)
-        inner[tensor.ref()] = value
-    for each in rule.operations:
-        operands = [inner[t.ref()] for t in each.inputs]
-        produced = read(nodes, each, operands, f"{path}/{each.name}")
-        inner.update(zip([t.ref() for t in each.outputs], produced))
+    cotangents = [
+        Value(inputs[k].shape, inputs[k].dtype, path, kind="carried")
+        for k in rule.cotangents
+    ]
+    tensors = [t.ref() for t in rule.cotangents.values()]
+    inner = collections.ChainMap(dict(zip(tensors, cotangents)), values)
+    nodes = read(rule.operations, inner, f"{path}/")
     results = [inner[t.ref()] for t in rule.results.values()]
     within = {id(v) for v in [*cotangents, *(v for n in nodes for v in n.outputs)]}
     used = [*results, *(v for n in nodes for v in n.inputs)]

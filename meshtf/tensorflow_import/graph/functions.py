@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.graph.program import Node, Value
 
 # A graph, its arguments and its results.
 FunctionGraph = tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]
@@ -25,18 +25,17 @@ class Library:
     def __init__(self, graph: tf.Graph) -> None:
         self._library = graph.as_graph_def().library
         self._functions = {f.signature.name: f for f in self._library.function}
+        self._names = {id(graph): getattr(graph, "name", "")}
 
-    def graph_of(
-        self, name: str, shapes: Sequence[tf.TensorShape]
-    ) -> tuple[tf.Graph, list[tf.Tensor], list[tf.Tensor]]:
-        """Returns a function's graph, its arguments and its results.
+    def name_of(self, graph: tf.Graph) -> str:
+        """Returns the name of the function whose graph this is."""
+        return self._names[id(graph)]
 
-        Args:
-            name: The function's name.
-            shapes: Of its arguments.
-        """
+    def graph_of(self, name: str, arguments: Sequence[Value]) -> FunctionGraph:
+        """Returns the graph of a function for arguments of these types and shapes."""
         function = self._functions[name]
         graph = tf.Graph()
+        self._names[id(graph)] = name
         with graph.as_default():
             if self._library.function:
                 tf.graph_util.import_graph_def(
@@ -44,12 +43,18 @@ class Library:
                 )
             inputs = [
                 tf.raw_ops.Placeholder(
-                    dtype=tf.as_dtype(argument.type), shape=shape, name=argument.name
+                    dtype=value.dtype,
+                    shape=() if value.dtype == tf.resource else value.shape,
+                    name=argument.name,
                 )
-                for argument, shape in zip(function.signature.input_arg, shapes)
+                for argument, value in zip(function.signature.input_arg, arguments)
             ]
             outputs = self._emit(graph, function, inputs)
         return graph, inputs, outputs
+
+    def kinds_of(self, name: str) -> set[str]:
+        """Returns the kinds of a function's operations."""
+        return {node.op for node in self._functions[name].node_def}
 
     def _emit(
         self, graph: tf.Graph, function: Any, inputs: Sequence[tf.Tensor]

@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.mesh import NO_CHANGES, Layout
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Value:
@@ -55,6 +57,28 @@ class Body:
     nodes: list[Node]
 
 
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Section:
+    """Operations of a function that belong together, such as those of one layer.
+
+    Attributes:
+        layer: The path of the layer, which reports name; "": none.
+        layout: Changes of the mesh's layout, as in `mtf.layout`.
+        recomputed: What the backward pass computes again, as in `mtf.recompute`: sections with
+            the same object are computed again together. None: its tensors are kept.
+    """
+
+    layer: str = ""
+    layout: Layout = NO_CHANGES
+    recomputed: object = None
+
+    def within(self, outer: Section) -> Section:
+        """Returns the section as one within another, whose settings it changes."""
+        recomputed = outer.recomputed if self.recomputed is None else self.recomputed
+        layout = outer.layout.then(self.layout)
+        return Section(self.layer or outer.layer, layout, recomputed)
+
+
 @dataclasses.dataclass(eq=False, slots=True)
 class Node:
     """An operation: its kind ("MatMul"), values and attributes.
@@ -62,7 +86,8 @@ class Node:
     `definition` is TensorFlow's description of the kind (`tf.Operation.op_def`), None for the
     few nodes that stand for no operation; `raw_attributes` are the attributes as TensorFlow's
     protocol messages. `bodies`: of loops ("cond", "body") and branches
-    ("then_branch", "else_branch").
+    ("then_branch", "else_branch"). `section`: the one that it belongs to; None: in a body that
+    of the loop or branch, else there is none.
     """
 
     kind: str
@@ -73,6 +98,12 @@ class Node:
     definition: Any = None
     raw_attributes: Any = None
     bodies: dict[str, Body] = dataclasses.field(default_factory=dict)
+    section: Section | None = None
+
+    def enclose(self, section: Section) -> None:
+        """Makes the node one of a section, around the one that it belongs to."""
+        inner = self.section
+        self.section = section if inner is None else inner.within(section)
 
 
 @dataclasses.dataclass(eq=False)
@@ -119,12 +150,21 @@ class Program:
     on_entry: dict[int, Value]
     updates: dict[int, Value]
 
+    def differentiated_variables(self) -> set[int]:
+        """Returns identities of the variables by which gradients are taken."""
+        sources = [v for n in self.nodes if n.kind == "Gradients" for v in n.inputs]
+        return {id(v.variable) for v in sources if v.kind == "variable"}
+
     def all_nodes(self, nodes: list[Node] | None = None) -> Iterator[Node]:
         """Yields all nodes, those of bodies after the loop or branch."""
         for node in self.nodes if nodes is None else nodes:
             yield node
             for body in node.bodies.values():
                 yield from self.all_nodes(body.nodes)
+
+
+# By the name of a function's graph, and that of an operation, the section that it belongs to.
+Sections = Mapping[str, Mapping[str, Section]]
 
 
 @dataclasses.dataclass(frozen=True)

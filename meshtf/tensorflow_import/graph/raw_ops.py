@@ -114,9 +114,7 @@ def can_run_alone(node: Node) -> bool:
 
 @functools.cache
 def definition_of(kind: str) -> Any:
-    """Returns TensorFlow's description of one of the kinds that operations with a state
-    (variables, memory) stand for.
-    """
+    """Returns TensorFlow's description of one of the kinds that other kinds are read as."""
     with tf.Graph().as_default():
         x, index = tf.zeros([1]), tf.zeros([], tf.int32)
         output = {

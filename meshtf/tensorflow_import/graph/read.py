@@ -7,11 +7,11 @@ values as more inputs, and returns their new ones.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold, zeros_for_empty
@@ -25,25 +25,31 @@ from meshtf.tensorflow_import.graph.functions import (
     unchanged_arguments,
 )
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
+from meshtf.tensorflow_import.graph.moving_slices import as_moving_slice
 from meshtf.tensorflow_import.graph.program import (
     Body,
     Mark,
     Node,
     Program,
     Repeat,
+    Section,
+    Sections,
     Value,
 )
 from meshtf.tensorflow_import.graph.prune import prune
-from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
+from meshtf.tensorflow_import.graph.raw_ops import attributes_of
+from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 from meshtf.tensorflow_import.graph.refusals import Refusals
+from meshtf.tensorflow_import.graph.row_division import divides_rows
 from meshtf.tensorflow_import.graph.state import (
     VARIABLE_OPS,
     State,
-    assign,
     entry_of,
     shape_of,
 )
 
+# By the reference of a tensor.
+_Values = MutableMapping[Any, Value]
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 # Pass a value on. (Checks of numbers are done by `mtf.debugging.check_numerics`.)
@@ -56,6 +62,7 @@ def read_function(
     variables: Sequence[Any],
     marks: Sequence[Mark] = (),
     repeats: Mapping[Any, Repeat] | None = None,
+    sections: Sections | None = None,
 ) -> Program:
     """Returns the program of a concrete function.
 
@@ -64,27 +71,20 @@ def read_function(
         variables: TensorFlow or Keras variables that it may use.
         marks: Tensors of the function's graph that stand for gradients.
         repeats: By reference of a tensor that is a gradient, what is repeated with it.
+        sections: Which operations have settings of their own.
 
     Raises:
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
-    reader = _Reader(function, variables, repeats or {})
-    reader.has_marks = bool(marks)
-    reader.constants = {t.ref() for mark in marks for t in mark.constants}
-    reader.state.coming_gradients = len(marks)
+    reader = _Reader(function.graph, variables, marks, repeats or {}, sections or {})
     arguments = reader.arguments(function)
-    outputs = reader.walk(
-        function.graph,
-        function.inputs,
-        arguments,
-        function.outputs,
-        {tensor.ref(): mark for mark in marks for tensor in mark.gradients},
-    )
+    graph = (function.graph, function.inputs, function.outputs)
+    outputs = reader.walk(graph, arguments)
     program = Program(
         inputs=[v for v in arguments if v.kind == "input"],
         outputs=outputs,
-        nodes=reader.nodes,
+        nodes=reader.state.nodes,
         on_entry=reader.state.on_entry,
         updates=reader.state.updates(),
     )
@@ -97,14 +97,19 @@ class _Reader:
     """The walk through the operations."""
 
     def __init__(
-        self, function: Any, variables: Sequence[Any], repeats: Mapping[Any, Repeat]
+        self,
+        graph: tf.Graph,
+        variables: Sequence[Any],
+        marks: Sequence[Mark],
+        repeats: Mapping[Any, Repeat],
+        sections: Sections,
     ) -> None:
-        self.library = Library(function.graph)
+        self.library = Library(graph)
+        self.marks = {tensor.ref(): mark for mark in marks for tensor in mark.gradients}
+        self.sections = sections
         self.repeats = repeats
-        self.has_marks = False
-        self.constants: set[Any] = set()
-        self.state = State()
-        self.nodes: list[Node] = []
+        self.constants = {tensor.ref() for mark in marks for tensor in mark.constants}
+        self.state = State(len(marks))
         self.refusals = Refusals()
         self._variables = {id(handle_of(v)): v for v in variables}
 
@@ -129,47 +134,68 @@ class _Reader:
         return values
 
     def walk(
-        self,
-        graph: tf.Graph,
-        parameters: Sequence[tf.Tensor],
-        arguments: Sequence[Value],
-        results: Sequence[tf.Tensor],
-        marks: Mapping[Any, Mark],
-        prefix: str = "",
+        self, function: FunctionGraph, arguments: Sequence[Value], prefix: str = ""
     ) -> list[Value]:
         """Reads a graph's operations, and returns the values of its results."""
+        graph, parameters, results = function
         values = {p.ref(): v for p, v in zip(parameters, arguments)}
-        operations = graph.get_operations()
+        sections = self.sections.get(self.library.name_of(graph), {})
+        self._read_all(graph.get_operations(), values, prefix, sections)
+        return [values[t.ref()] for t in results]
+
+    def _read_all(
+        self,
+        operations: Sequence[tf.Operation],
+        values: _Values,
+        prefix: str,
+        sections: Mapping[str, Section],
+    ) -> None:
+        """Reads operations, and adds what they make to the values of their graph's tensors."""
+        starts: dict[str, int] = {}  # by operation, the index of its first node
         for operation in operations:
+            starts[operation.name] = len(self.state.nodes)
             outputs = [t.ref() for t in operation.outputs]
             if operation.type == "Placeholder" and all(t in values for t in outputs):
                 continue
-            if outputs and outputs[0] in marks:
+            if outputs and outputs[0] in self.marks:
                 if outputs[0] not in values:
-                    self._gradients(marks[outputs[0]], values)
+                    self._gradients(self.marks[outputs[0]], values)
                 continue
-            if has_rule(operation) and self._is_differentiated():
-                path = prefix + operation.name
-                produced, node = read_rule(self._read_into, operation, values, path)
-                self.nodes.append(node)
+            path = prefix + operation.name
+            if self._has_own_gradient(operation, starts):
+                produced, node = read_rule(self._nodes_of, operation, values, path)
+                self.state.nodes.append(node)
             else:
-                inputs = [self._operand(values, t, prefix) for t in operation.inputs]
-                produced = self._read(operation, inputs, prefix + operation.name)
+                produced = self._read(operation, values, path)
+            self._set_section(starts[operation.name], sections.get(operation.name))
             values.update(zip(outputs, produced))
             for output in self.constants.intersection(outputs):
-                values[output] = self._separate(values[output])
-            if not prefix and outputs and outputs[0] in self.repeats:
-                self._repeat(operations, self.repeats[outputs[0]], values, produced[0])
-        return [values[t.ref()] for t in results]
+                values[output] = self.state.separate(values[output])
+            if outputs and outputs[0] in self.repeats:
+                repeat = self.repeats[outputs[0]]
+                repeated = operation.graph.get_operations()[repeat.begin : repeat.end]
+                again = self._values_again(repeated, repeat, values, produced[0])
+                self._read_all(repeated, again, "", sections)
 
-    def _operand(
-        self, values: Mapping[Any, Value], tensor: tf.Tensor, prefix: str
-    ) -> Value:
+    def _nodes_of(
+        self, operations: Sequence[tf.Operation], values: _Values, prefix: str
+    ) -> list[Node]:
+        """Reads the operations of a rule into a list of nodes of its own. (Rules within rules
+        would have no end.)
+        """
+        outer, self.state.nodes = self.state.nodes, []
+        for operation in operations:
+            produced = self._read(operation, values, prefix + operation.name)
+            values.update(zip([t.ref() for t in operation.outputs], produced))
+        nodes, self.state.nodes = self.state.nodes, outer
+        return nodes
+
+    def _operand(self, values: _Values, tensor: tf.Tensor) -> Value:
         """Returns the value of an operand. TensorFlow's gradient of a loop makes the loop read
         lists that are created after it: they are refused.
         """
         if tensor.ref() not in values:
-            self.refusals.concerns_later(tensor.op.type, prefix + tensor.op.name)
+            self.refusals.concerns_later(tensor.op.type, tensor.op.name)
             return Value((), tensor.dtype, tensor.op.name)
         return values[tensor.ref()]
 
@@ -177,9 +203,28 @@ class _Reader:
         """Whether a gradient of later operations may be taken: in a step whose gradients are
         marked, until the last one.
         """
-        return bool(self.state.coming_gradients) or not self.has_marks
+        return bool(self.state.coming_gradients) or not self.marks
 
-    def _gradients(self, mark: Mark, values: dict[Any, Value]) -> None:
+    def _has_own_gradient(
+        self, operation: tf.Operation, starts: Mapping[str, int]
+    ) -> bool:
+        """Whether an operation's gradient is a rule of the function's own. (That of
+        `tf.recompute_grad` is none: what it computes again becomes a section.)
+        """
+        if not has_rule(operation) or not self._is_differentiated():
+            return False
+        first = first_recomputed(operation)
+        if first is not None:
+            self._set_section(starts[first], Section(recomputed=object()))
+        return first is None
+
+    def _set_section(self, start: int, section: Section | None) -> None:
+        """Says to which section the last nodes belong, those of sections within it as well."""
+        if section is not None:
+            for node in self.state.nodes[start:]:
+                node.enclose(section)
+
+    def _gradients(self, mark: Mark, values: _Values) -> None:
         """Adds the node that computes the gradients of a mark."""
         self.state.coming_gradients -= 1
         inputs = [values[mark.loss.ref()]]
@@ -192,38 +237,20 @@ class _Reader:
         outputs = [Value(v.shape, v.dtype, path) for v in inputs[1:]]
         known = [values[t.ref()] for t in mark.constants]
         inputs += [v for v in known if v.constant is None]
-        self.nodes.append(Node("Gradients", inputs, outputs, {}, path))
+        self.state.nodes.append(Node("Gradients", inputs, outputs, {}, path))
         values.update(zip((t.ref() for t in mark.gradients), outputs))
 
-    def _separate(self, value: Value) -> Value:
-        """Returns a value that is no other operation's: gradients that do not flow beyond it
-        flow beyond the others, such as another read of the same variable.
-        """
-        if value.constant is not None:
-            return value
-        output = Value(value.shape, value.dtype, value.path)
-        one = np.ones((), value.dtype.as_numpy_dtype)
-        operands = [value, Value((), value.dtype, value.path, one, "constant")]
-        self.nodes.append(
-            Node("Mul", operands, [output], {}, value.path, definition_of("Mul"))
-        )
-        return output
-
-    def _read(
-        self, operation: tf.Operation, inputs: list[Value], path: str
-    ) -> list[Value]:
+    def _read(self, operation: tf.Operation, values: _Values, path: str) -> list[Value]:
+        """Reads an operation, and returns the values of its outputs."""
         kind = operation.type
+        inputs = [self._operand(values, t) for t in operation.inputs]
         if kind in CALLS:
             return self._call(operation.get_attr("f").name, inputs, path)
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
-        if kind in _NOTHING:
-            return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
-        if kind in VARIABLE_OPS:
-            if inputs[0].variable is None:
-                return self._unknown_resource(operation, path)
-            return VARIABLE_OPS[kind](self.state, self.nodes, operation, inputs, path)
         outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
+        if kind in _NOTHING:
+            return outputs
         node = Node(
             kind,
             inputs,
@@ -235,81 +262,50 @@ class _Reader:
         )
         if kind == "Empty":
             node = zeros_for_empty(node)
-        if kind in _BRANCHES and self._divides_rows(node):
-            return self._branch(node, "else_branch")
+        if kind in VARIABLE_OPS:
+            if inputs[0].variable is not None:
+                return VARIABLE_OPS[kind](self.state, node)
+            self.refusals.concerns_resource(kind, path)
+            return outputs
+        if divides_rows(node, self.state.nodes, self.library.kinds_of):
+            name = node.attributes["else_branch"].name
+            return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
             return self._with_bodies(node)
+        if kind == "StridedSlice":
+            moving = as_moving_slice(node, self.state.nodes)
+            if moving is not None:
+                self.state.nodes.append(moving)
+                return moving.outputs
         if self.refusals.concerns(node):
-            self.nodes.append(node)
+            self.state.nodes.append(node)
             return outputs
         infer_shapes(node)
         if fold(node):
             return outputs
         if kind == "StopGradient":
             outputs[0].constant = inputs[0].constant
-        self.nodes.append(node)
+        self.state.nodes.append(node)
         return outputs
 
-    def _repeat(
+    def _values_again(
         self,
         operations: Sequence[tf.Operation],
         repeat: Repeat,
-        values: Mapping[Any, Value],
+        values: _Values,
         gradient: Value,
-    ) -> None:
-        """Reads operations again, with another gradient and other variables."""
-        again = {repeat.gradient: gradient}
-        for operation in operations[repeat.begin : repeat.end]:
-            if operation.type == "Placeholder":
-                continue
-            inputs = []
-            for tensor in operation.inputs:
-                value = again.get(tensor.ref(), values[tensor.ref()])
-                other = repeat.variables.get(id(value.variable))
-                if value.dtype == tf.resource and other is not None:
-                    value = dataclasses.replace(value, variable=other)
-                inputs.append(value)
-            produced = self._read(operation, inputs, operation.name)
-            again.update(zip([t.ref() for t in operation.outputs], produced))
-
-    def _divides_rows(self, node: Node) -> bool:
-        """Whether a branch is that of Keras' division of rows (`tf.IndexedSlices`) by a tensor.
-
-        If the divisor has zeros or NaNs somewhere, other rows become NaN as well: as many as
-        there are. On a mesh sizes do not depend on values, so the other branch is taken.
-        """
-        if (
-            all(is_known(v) for v in node.outputs)
-            or "then_branch" not in node.attributes
-        ):
-            return False
-        return any(
-            n.kind == "Any" and n.outputs[0] is node.inputs[0] for n in self.nodes
-        )
-
-    def _branch(self, node: Node, name: str) -> list[Value]:
-        """Reads one branch only, in place."""
-        arguments = node.inputs[1:]
-        graph, parameters, results = self.library.graph_of(
-            node.attributes[name].name, [_tensor_shape(v) for v in arguments]
-        )
-        return self.walk(graph, parameters, arguments, results, {}, f"{node.path}/")
-
-    def _read_into(
-        self, nodes: list[Node], operation: tf.Operation, inputs: list[Value], path: str
-    ) -> list[Value]:
-        """Reads an operation into a list of nodes of its own."""
-        outer_nodes, self.nodes = self.nodes, nodes
-        produced = self._read(operation, inputs, path)
-        self.nodes = outer_nodes
-        return produced
+    ) -> _Values:
+        """Returns values for operations that are read again: another gradient, other variables."""
+        again = collections.ChainMap({repeat.gradient: gradient}, values)
+        for tensor in [t for operation in operations for t in operation.inputs]:
+            if tensor.dtype == tf.resource:
+                value = values[tensor.ref()]
+                other = repeat.variables.get(id(value.variable), value.variable)
+                again[tensor.ref()] = dataclasses.replace(value, variable=other)
+        return again
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
-        graph, parameters, results = self._graph_of(function, inputs)
-        return self.walk(graph, parameters, inputs, results, {}, path + "/")
-
-    def _graph_of(self, function: str, arguments: Sequence[Value]) -> FunctionGraph:
-        return self.library.graph_of(function, [_tensor_shape(v) for v in arguments])
+        return self.walk(self.library.graph_of(function, inputs), inputs, path + "/")
 
     def _with_bodies(self, node: Node) -> list[Value]:
         """Reads the bodies of a loop or branch. The variables that they use become its last
@@ -323,7 +319,7 @@ class _Reader:
             return self._call(functions[branch][1], arguments, node.path)
         resources = [v.variable for v in node.inputs if v.dtype == tf.resource]
         variables = list({id(v): v for v in resources if v is not None}.values())
-        graphs = {name: self._graph_of(f, arguments) for name, f in functions}
+        graphs = {name: self.library.graph_of(f, arguments) for name, f in functions}
         if loops:
             fixed = unchanged_arguments(graphs["body"])
         else:
@@ -338,13 +334,13 @@ class _Reader:
         for value, result in zip(node.outputs, bodies[0].outputs):
             value.shape = value.shape if is_known(value) else result.shape
             value.items = result.items
-        self.nodes.append(node)
+        self.state.nodes.append(node)
         for k, variable in enumerate(variables):
             entry = self.state.entry_of(variable)
             output = Value(entry.shape, entry.dtype, node.path)
             node.outputs.append(output)
             if any(b.outputs[count + k] is not entry_of(b, variable) for b in bodies):
-                assign(self.state, self.nodes, variable, output, node.path)
+                self.state.assign(variable, output, node.path)
         return node.outputs[:count]
 
     def _body(
@@ -357,34 +353,21 @@ class _Reader:
     ) -> Body:
         """Reads a body. `fixed`: for each argument, whether every run of the body gets it."""
         inputs = [
-            Value(
-                v.shape,
-                v.dtype,
-                path,
-                v.constant if is_fixed else None,
-                "carried",
-                v.variable,
-                v.items,
+            dataclasses.replace(
+                v, path=path, constant=v.constant if is_fixed else None, kind="carried"
             )
             for v, is_fixed in zip(arguments, fixed)
         ]
-        outer, outer_nodes = self.state, self.nodes
-        self.state = State()
-        self.state.coming_gradients = outer.coming_gradients
-        self.nodes = []
+        outer = self.state
+        self.state = State(outer.coming_gradients)
         entries = [self.state.entry_of(v) for v in variables]
-        outputs = self.walk(graph[0], graph[1], inputs, graph[2], {}, path + "/")
+        outputs = self.walk(graph, inputs, path + "/")
         outputs += [self.state.read(v) for v in variables]
-        body = Body([*inputs, *entries], outputs, self.nodes)
+        body = Body([*inputs, *entries], outputs, self.state.nodes)
         for value in entries:
             value.kind = "carried"
         self.state = outer
-        self.nodes = outer_nodes
         return body
-
-    def _unknown_resource(self, operation: tf.Operation, path: str) -> list[Value]:
-        self.refusals.concerns_resource(operation.type, path)
-        return [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
 
 
 def handle_of(variable: Any) -> Any:
@@ -392,9 +375,3 @@ def handle_of(variable: Any) -> Any:
     if not isinstance(variable, tf.Variable):
         variable = variable.value
     return getattr(variable, "handle", None)
-
-
-def _tensor_shape(value: Value) -> tf.TensorShape:
-    if value.dtype == tf.resource:
-        return tf.TensorShape([])
-    return tf.TensorShape(value.shape)

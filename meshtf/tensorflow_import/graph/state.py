@@ -15,15 +15,18 @@ from meshtf.tensorflow_import.graph.raw_ops import definition_of
 
 
 class State:
-    """Present values of variables, of a function or of the body of a loop or branch.
+    """Present values of variables and the nodes so far, of a function or of the body of a loop
+    or branch.
 
     Attributes:
+        nodes: What was read so far.
         coming_gradients: How many gradients are still to be computed.
         on_entry: By the variable's identity, its value on entry.
     """
 
-    def __init__(self) -> None:
-        self.coming_gradients = 0
+    def __init__(self, coming_gradients: int) -> None:
+        self.nodes: list[Node] = []
+        self.coming_gradients = coming_gradients
         self.on_entry: dict[int, Value] = {}
         self._present: dict[int, Value] = {}
 
@@ -46,10 +49,20 @@ class State:
         self.entry_of(variable)
         return self._present[id(variable)]
 
-    def assign(self, variable: Any, value: Value) -> None:
-        """Replaces its present value."""
-        self.entry_of(variable)
+    def assign(self, variable: Any, value: Value, path: str) -> None:
+        """Replaces its present value. In TensorFlow no gradient flows through an assignment."""
+        present = self.read(variable)
+        if self.coming_gradients:
+            value = self.add("StopGradient", [value], present, path)
+        # The new value has the dimensions of the old one.
+        self.nodes.append(Node("Assign", [present, value], [], {}, path))
         self._present[id(variable)] = value
+
+    def add(self, kind: str, inputs: list[Value], like: Value, path: str) -> Value:
+        """Adds a node whose output has the shape and type of another value."""
+        output = Value(like.shape, like.dtype, path)
+        self.nodes.append(Node(kind, inputs, [output], {}, path, definition_of(kind)))
+        return output
 
     def updates(self) -> dict[int, Value]:
         """Returns the present values that differ from those on entry."""
@@ -58,6 +71,16 @@ class State:
             for key, value in self._present.items()
             if value is not self.on_entry[key]
         }
+
+    def separate(self, value: Value) -> Value:
+        """Returns a value that is no other operation's: gradients that do not flow beyond it
+        flow beyond the others, such as another read of the same variable.
+        """
+        if value.constant is not None:
+            return value
+        one = np.ones((), value.dtype.as_numpy_dtype)
+        factor = Value((), value.dtype, value.path, one, "constant")
+        return self.add("Mul", [value, factor], value, value.path)
 
 
 def path_of(variable: Any) -> str:
@@ -79,89 +102,57 @@ def entry_of(body: Body, variable: Any) -> Value:
     )
 
 
-# What an operation on a variable gets: present values, nodes so far, itself, its inputs and path.
-_VariableOp = Callable[[State, list[Node], tf.Operation, list[Value], str], list[Value]]
+def _read(state: State, node: Node) -> list[Value]:
+    return [state.read(node.inputs[0].variable)]
 
 
-def _read(
-    state: State, nodes: list[Node], operation: Any, inputs: list[Value], path: str
-) -> list[Value]:
-    return [state.read(inputs[0].variable)]
-
-
-def _gather(
-    state: State, nodes: list[Node], operation: Any, inputs: list[Value], path: str
-) -> list[Value]:
+def _gather(state: State, node: Node) -> list[Value]:
     """A read of some rows."""
-    dims = operation.get_attr("batch_dims")
-    axis = Value((), tf.int32, path, constant=np.int32(dims))
-    table = state.read(inputs[0].variable)
-    output = Value(
-        (*inputs[1].shape, *table.shape[dims + 1 :]), operation.outputs[0].dtype, path
-    )
-    attributes = {"batch_dims": dims}
-    definition = definition_of("GatherV2")
-    operands = [table, inputs[1], axis]
-    nodes.append(Node("GatherV2", operands, [output], attributes, path, definition))
+    resource, ids = node.inputs
+    table = state.read(resource.variable)
+    dims = node.attributes["batch_dims"]
+    axis = Value((), tf.int32, node.path, constant=np.int32(dims))
+    rows = Value((*ids.shape, *table.shape[dims + 1 :]), table.dtype)
+    output = state.add("GatherV2", [table, ids, axis], rows, node.path)
+    state.nodes[-1].attributes["batch_dims"] = dims
     return [output]
 
 
-def _assign_operation(
-    state: State, nodes: list[Node], operation: Any, inputs: list[Value], path: str
-) -> list[Value]:
-    variable, value = inputs[0].variable, inputs[1]
-    present = state.read(variable)
-    kind = {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}.get(
-        operation.type
-    )
-    if kind is not None:
-        value = _add(nodes, kind, [present, value], present, path)
-    assign(state, nodes, variable, value, path)
+def _assign(state: State, node: Node) -> list[Value]:
+    variable, value = node.inputs[0].variable, node.inputs[1]
+    if node.kind in _SUMS:
+        present = state.read(variable)
+        value = state.add(_SUMS[node.kind], [present, value], present, node.path)
+    state.assign(variable, value, node.path)
     return []
 
 
-def _scatter(
-    state: State, nodes: list[Node], operation: Any, inputs: list[Value], path: str
-) -> list[Value]:
+def _scatter(state: State, node: Node) -> list[Value]:
     """An addition to some rows: entries with the same id are added up."""
-    variable, ids, entries = inputs[0].variable, *inputs[1:]
-    present = state.read(variable)
-    count = Value((), tf.int32, path, constant=np.int32(present.shape[0]))
+    resource, ids, entries = node.inputs
+    present = state.read(resource.variable)
+    count = Value((), tf.int32, node.path, constant=np.int32(present.shape[0]))
     operands = [entries, ids, count]
-    sums = _add(nodes, "UnsortedSegmentSum", operands, present, path)
-    kind = "AddV2" if operation.type == "ResourceScatterAdd" else "Sub"
-    value = _add(nodes, kind, [present, sums], present, path)
-    assign(state, nodes, variable, value, path)
+    sums = state.add("UnsortedSegmentSum", operands, present, node.path)
+    value = state.add(_SUMS[node.kind], [present, sums], present, node.path)
+    state.assign(resource.variable, value, node.path)
     return []
 
 
-def _add(
-    nodes: list[Node], kind: str, inputs: list[Value], like: Value, path: str
-) -> Value:
-    """Adds a node whose output has the shape and type of another value."""
-    output = Value(like.shape, like.dtype, path)
-    nodes.append(Node(kind, inputs, [output], {}, path, definition_of(kind)))
-    return output
-
-
-def assign(
-    state: State, nodes: list[Node], variable: Any, value: Value, path: str
-) -> None:
-    """Assigns to a variable. In TensorFlow no gradient flows through an assignment."""
-    present = state.read(variable)
-    if state.coming_gradients:
-        value = _add(nodes, "StopGradient", [value], present, path)
-    # The new value has the dimensions of the old one.
-    nodes.append(Node("Assign", [present, value], [], {}, path))
-    state.assign(variable, value)
-
-
-VARIABLE_OPS: dict[str, _VariableOp] = {
+# What assignments add or subtract by.
+_SUMS = {
+    "AssignAddVariableOp": "AddV2",
+    "AssignSubVariableOp": "Sub",
+    "ResourceScatterAdd": "AddV2",
+    "ResourceScatterSub": "Sub",
+}
+# Return the outputs of an operation on a variable.
+VARIABLE_OPS: dict[str, Callable[[State, Node], list[Value]]] = {
     "ReadVariableOp": _read,
     "ResourceGather": _gather,
-    "AssignVariableOp": _assign_operation,
-    "AssignAddVariableOp": _assign_operation,
-    "AssignSubVariableOp": _assign_operation,
+    "AssignVariableOp": _assign,
+    "AssignAddVariableOp": _assign,
+    "AssignSubVariableOp": _assign,
     "ResourceScatterAdd": _scatter,
     "ResourceScatterSub": _scatter,
 }

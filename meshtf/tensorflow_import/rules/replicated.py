@@ -23,83 +23,35 @@ from meshtf.tensorflow_import.graph.raw_ops import can_run_alone, run_operation
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
-# How many leading axes of the first operand and of the result are independent; of a negative
+# By how many leading axes of the first operand and of the result are independent; of a negative
 # number: all but the last ones.
-_INDEPENDENT = {
-    "AdjustContrastv2": -3,
-    "AdjustHue": -1,
-    "AdjustSaturation": -1,
-    "Cholesky": -2,
-    "Conv2D": 1,
-    "Conv3D": 1,
-    "DepthwiseConv2dNative": 1,
-    "Dilation2D": 1,
-    "ExtractImagePatches": 1,
-    "ExtractVolumePatches": 1,
-    "HSVToRGB": -1,
-    "ImageProjectiveTransformV3": 1,
-    "IRFFT": -1,
-    "IRFFT2D": -2,
-    "LRN": 1,
-    "MatrixBandPart": -2,
-    "MatrixDeterminant": -2,
-    "MatrixDiagPartV3": -2,
-    "MatrixDiagV3": -1,
-    "MatrixInverse": -2,
-    "MatrixSetDiagV3": -2,
-    "MatrixSolve": -2,
-    "MatrixTriangularSolve": -2,
-    "Qr": -2,
-    "ResizeArea": 1,
-    "ResizeBicubic": 1,
-    "RFFT": -1,
-    "RFFT2D": -2,
-    "RGBToHSV": -1,
-    "Svd": -2,
+_KINDS_BY_AXES = {
+    1: "Conv2D Conv3D DepthwiseConv2dNative Dilation2D ExtractImagePatches "
+    "ExtractVolumePatches ImageProjectiveTransformV3 LRN ResizeArea ResizeBicubic",
+    -1: "AdjustHue AdjustSaturation HSVToRGB IRFFT MatrixDiagV3 RFFT RGBToHSV",
+    -2: "Cholesky IRFFT2D MatrixBandPart MatrixDeterminant MatrixDiagPartV3 MatrixInverse "
+    "MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve Qr RFFT2D Svd",
+    -3: "AdjustContrastv2",
 }
+_INDEPENDENT = {
+    kind: axes for axes, kinds in _KINDS_BY_AXES.items() for kind in kinds.split()
+}
+# Of these, whose other operands have the same leading axes.
+_BATCHED = (
+    "ImageProjectiveTransformV3",
+    "MatrixSetDiagV3",
+    "MatrixSolve",
+    "MatrixTriangularSolve",
+)
 
 # Each element of the result depends on one element of each operand. (Those that a mesh has as
 # operations of its own are in `compute/elementwise.py`.)
 _ELEMENTWISE = (
-    "Acos",
-    "Acosh",
-    "Angle",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atan2",
-    "Atanh",
-    "Betainc",
-    "Bitcast",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "ClipByValue",
-    "Cosh",
-    "Digamma",
-    "Erfinv",
-    "FakeQuantWithMinMaxArgs",
-    "Igamma",
-    "Igammac",
-    "Invert",
-    "LeftShift",
-    "Lgamma",
-    "Mod",
-    "MulNoNan",
-    "Ndtri",
-    "NextAfter",
-    "Polygamma",
-    "RightShift",
-    "Sinh",
-    "Softsign",
-    "Tan",
-    "TruncateDiv",
-    "TruncateMod",
-    "Xdivy",
-    "Xlog1py",
-    "Xlogy",
-    "Zeta",
-)
+    "Acos Acosh Angle Asin Asinh Atan Atan2 Atanh Betainc Bitcast BitwiseAnd BitwiseOr "
+    "BitwiseXor ClipByValue Cosh Digamma Erfinv FakeQuantWithMinMaxArgs Igamma Igammac Invert "
+    "LeftShift Lgamma Mod MulNoNan Ndtri NextAfter Polygamma RightShift Sinh Softsign Tan "
+    "TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
+).split()
 
 
 @rule(*_ELEMENTWISE)
@@ -113,8 +65,7 @@ class Elementwise(Rule):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
-        axes = lowering.axes(output)
-        seen = [axes[len(axes) - len(v.shape) :] for v in node.inputs]
+        seen = [lowering.last_axes(v, output) for v in node.inputs]
         return _run(lowering, node, seen, lowering.names_of(output))
 
 
@@ -123,14 +74,14 @@ class Independent(Rule):
     """An operation whose first axes are those of its first operand."""
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
-        axes = analysis.of(node.inputs[0])
+        axes, shape = analysis.of(node.inputs[0]), node.inputs[0].shape
         count = _independent(node)
         for value in node.outputs:
             rest = value.shape[count:]
             analysis.set(value, [*axes[:count], *map(analysis.new, rest)])
         for value in node.inputs[1:]:
             other_axes = analysis.of(value)
-            if node.kind in ("ImageProjectiveTransformV3", "MatrixSetDiagV3"):
+            if node.kind in _BATCHED and value.shape[:count] == shape[:count]:
                 analysis.unify_all(axes[:count], other_axes[:count])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
@@ -175,7 +126,6 @@ def _operands(
     for k in sorted(fed):
         value = node.inputs[k]
         x = lowering.aligned(value, seen[k])
-        x = x if hasattr(x, "shape") else lowering.tensor(value)
         names = [
             lowering.names(expected if have else ())
             for have, expected in zip(lowering.axes(value), seen[k])
@@ -246,7 +196,10 @@ def _shardable(lowering: Lowering, node: Node) -> list[str]:
     count = _independent(node)
     axes = lowering.axes(node.inputs[0])[:count]
     names = lowering.names([atom for axis in axes for atom in axis])
-    return [a for a in names if all(a in lowering.names_of(v) for v in node.outputs)]
+    required = list(node.outputs)
+    if node.kind in _BATCHED:
+        required += [v for v in node.inputs if math.prod(v.shape[:count]) > 1]
+    return [a for a in names if all(a in lowering.names_of(v) for v in required)]
 
 
 def run_of_nothing(lowering: Lowering, run: Any, shapes: list[str]) -> Any:

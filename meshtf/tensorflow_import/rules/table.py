@@ -17,12 +17,21 @@ class Rule:
     """
 
     def dimensions(self, analysis: Analysis, node: Node) -> None:
-        """Says which axes of the operands and results are the same."""
-        raise NotImplementedError
+        """Says which axes of the operands and results are the same: those of the first operand
+        and result, where a rule does not say otherwise.
+        """
+        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         """Returns the outputs, as named tensors."""
         raise NotImplementedError
+
+
+class BroadcastRule(Rule):
+    """A rule of operands that broadcast."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        analysis.broadcast(node.inputs, node.outputs[0])
 
 
 RULES: dict[str, Rule] = {}

@@ -20,6 +20,7 @@ from meshtf.mesh import Mesh, Sharded, State
 from meshtf.mesh.shard_sizes import is_padded, shard_size
 from meshtf.partition import ReshardStep
 from meshtf.partition.cost import local_shape
+from meshtf.runtime.lowering.padding.element_ranges import take_elements
 
 
 class BlockOps(Protocol):
@@ -42,15 +43,11 @@ class TensorFlowOps:
 
     def pad_end(self, x: Any, axis: int, size: int) -> Any:
         """Returns x with zeros at the end of an axis, which then has `size` elements."""
-        pads = [[0, 0] for _ in x.shape]
-        pads[axis][1] = size - int(x.shape[axis])
-        return tf.pad(x, pads)
+        return take_elements(x, axis, start=0, stop=size, fill=0)
 
     def crop_end(self, x: Any, axis: int, size: int) -> Any:
         """Returns the first `size` elements of an axis."""
-        sizes = x.shape.as_list()
-        sizes[axis] = size
-        return tf.slice(x, [0] * len(sizes), sizes)
+        return take_elements(x, axis, start=0, stop=size, fill=0)
 
     def reshape(self, x: Any, shape: Sequence[int]) -> Any:
         """Returns x in another shape."""

@@ -107,6 +107,17 @@ def any_process(flag: bool) -> bool:
     return _sum_over_processes(int(flag)) > 0
 
 
+def same_in_all_processes(value: int) -> bool:
+    """Returns whether a number, which is at least 0 and less than 2**31, is the same in all
+    processes. All of them call it, and wait for each other.
+    """
+    group = processes()
+    if group.count == 1:
+        return True
+    of_first = _sum_over_processes(value if group.is_first else 0)
+    return _sum_over_processes(int(value != of_first)) == 0
+
+
 @contextlib.contextmanager
 def native_output_to_stderr() -> Iterator[None]:
     """A context in which what libraries in C++ print goes to stderr, if there are several

@@ -9,6 +9,7 @@ from meshtf.graph import Tensor
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise import arithmetic, unary
 from meshtf.ops.elementwise.add_n import add_n
+from meshtf.ops.elementwise.complex import complex, conj, imag, real
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.nn.activations import elu, leaky_relu, relu, selu
 from meshtf.ops.reductions.broadcast import broadcast
@@ -16,76 +17,55 @@ from meshtf.ops.variables.fill import ones_like, zeros_like
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.table import Rule, rule
+from meshtf.tensorflow_import.rules.table import BroadcastRule, Rule, rule
+
+# Kinds whose names are those of meshtf's functions.
+_UNARY = (
+    "Abs Ceil Cos Erf Exp Expm1 Floor Log Log1p Reciprocal Round Rsqrt Sigmoid Sign Sin "
+    "Softplus Sqrt Square Tanh"
+)
+_BINARY = "Add Equal FloorDiv FloorMod Greater Less Maximum Minimum Pow"
 
 
-def _relu6(x: Tensor) -> Tensor:
-    return clip(x, 0.0, 6.0)
-
-
-def _erfc(x: Tensor) -> Tensor:
-    return 1.0 - unary.erf(x)
-
-
-def _is_inf(x: Tensor) -> Tensor:
-    return unary.logical_not(arithmetic.logical_or(unary.is_finite(x), unary.is_nan(x)))
+def _functions(kinds: str, module: Any) -> dict[str, Callable[..., Tensor]]:
+    """Returns the functions of a module that are called as some kinds are."""
+    return {kind: getattr(module, kind.lower()) for kind in kinds.split()}
 
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
-    "Abs": unary.abs,
-    "Ceil": unary.ceil,
-    "Cos": unary.cos,
+    **_functions(_UNARY, unary),
+    "ComplexAbs": unary.abs,
+    "Conj": conj,
     "Elu": elu,
-    "Erf": unary.erf,
-    "Erfc": _erfc,
-    "Exp": unary.exp,
-    "Expm1": unary.expm1,
-    "Floor": unary.floor,
+    "Erfc": lambda x: 1.0 - unary.erf(x),
+    "Imag": imag,
     "IsFinite": unary.is_finite,
-    "IsInf": _is_inf,
+    "IsInf": lambda x: ~(unary.is_finite(x) | unary.is_nan(x)),
     "IsNan": unary.is_nan,
-    "Log": unary.log,
-    "Log1p": unary.log1p,
     "LogicalNot": unary.logical_not,
     "Neg": unary.negative,
     "OnesLike": ones_like,
-    "Reciprocal": unary.reciprocal,
-    "Relu": relu,
-    "Relu6": _relu6,
-    "Rint": unary.round,
-    "Round": unary.round,
-    "Rsqrt": unary.rsqrt,
-    "Selu": selu,
-    "Sigmoid": unary.sigmoid,
-    "Sign": unary.sign,
-    "Sin": unary.sin,
-    "Softplus": unary.softplus,
-    "Sqrt": unary.sqrt,
-    "Square": unary.square,
-    "StopGradient": stop_gradient,
     "PreventGradient": stop_gradient,
-    "Tanh": unary.tanh,
+    "Real": real,
+    "Relu": relu,
+    "Relu6": lambda x: clip(x, 0.0, 6.0),
+    "Rint": unary.round,
+    "Selu": selu,
+    "StopGradient": stop_gradient,
     "ZerosLike": zeros_like,
 }
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": arithmetic.add,
+    **_functions(_BINARY, arithmetic),
     "AddV2": arithmetic.add,
     "BiasAdd": arithmetic.add,
+    "Complex": complex,
     "DivNoNan": arithmetic.divide_no_nan,
-    "Equal": arithmetic.equal,
-    "FloorDiv": arithmetic.floordiv,
-    "FloorMod": arithmetic.floormod,
-    "Greater": arithmetic.greater,
     "GreaterEqual": arithmetic.greater_equal,
-    "Less": arithmetic.less,
     "LessEqual": arithmetic.less_equal,
     "LogicalAnd": arithmetic.logical_and,
     "LogicalOr": arithmetic.logical_or,
-    "Maximum": arithmetic.maximum,
-    "Minimum": arithmetic.minimum,
     "Mul": arithmetic.multiply,
     "NotEqual": arithmetic.not_equal,
-    "Pow": arithmetic.pow,
     "RealDiv": arithmetic.divide,
     "SquaredDifference": arithmetic.squared_difference,
     "Sub": arithmetic.subtract,
@@ -95,9 +75,6 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 @rule(*UNARY)
 class Unary(Rule):
     """An operation of one tensor."""
-
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         return UNARY[node.kind](lowering.tensor(node.inputs[0]))
@@ -120,11 +97,8 @@ class Cast(Unary):
 
 
 @rule(*BINARY)
-class Binary(Rule):
+class Binary(BroadcastRule):
     """An operation of two tensors that broadcast."""
-
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.broadcast(node.inputs, node.outputs[0])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
@@ -141,19 +115,14 @@ class Binary(Rule):
 
 
 @rule("Select", "SelectV2")
-class Select(Rule):
+class Select(BroadcastRule):
     """`where`."""
-
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.broadcast(node.inputs, node.outputs[0])
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         output = node.outputs[0]
         condition, x, y = operands(lowering, node)
         if not hasattr(condition, "shape"):
-            return lowering.full(
-                node.inputs[1 if condition else 2], lowering.axes(output), output
-            )
+            return lowering.full(node.inputs[1 if condition else 2], output)
         names = [set(z.shape.names) for z in (condition, x, y) if hasattr(z, "shape")]
         if set().union(*names) not in names:
             condition = broadcast(condition, lowering.shape(output))
@@ -161,16 +130,11 @@ class Select(Rule):
 
 
 @rule("AddN")
-class AddN(Rule):
+class AddN(BroadcastRule):
     """A sum of tensors."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.broadcast(node.inputs, node.outputs[0])
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        axes = lowering.axes(node.outputs[0])
-        tensors = [lowering.full(v, axes, node.outputs[0]) for v in node.inputs]
-        return add_n(tensors)
+        return add_n([lowering.full(v, node.outputs[0]) for v in node.inputs])
 
 
 @rule("Assign")
@@ -187,11 +151,8 @@ class Assign(Rule):
 
 def operands(lowering: Lowering, node: Node) -> list[Any]:
     """Returns operands that broadcast, with the names of the result."""
-    axes = lowering.axes(node.outputs[0])
-    return [
-        lowering.aligned(v, axes[len(axes) - len(lowering.axes(v)) :])
-        for v in node.inputs
-    ]
+    output = node.outputs[0]
+    return [lowering.operand(v, lowering.last_axes(v, output)) for v in node.inputs]
 
 
 def _complete(lowering: Lowering, x: Tensor, output: Any) -> Tensor:

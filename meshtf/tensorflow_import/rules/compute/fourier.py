@@ -1,27 +1,14 @@
-"""Fourier transforms and complex numbers."""
+"""Fourier transforms."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from meshtf.ops.elementwise.complex import complex, conj, imag, real
-from meshtf.ops.elementwise.unary import abs
 from meshtf.ops.linear.fourier import fft, ifft
-from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.compute.elementwise import (
-    BINARY,
-    UNARY,
-    Binary,
-    Unary,
-)
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
-UNARY |= {"ComplexAbs": abs, "Conj": conj, "Imag": imag, "Real": real}
-BINARY |= {"Complex": complex}
-rule("ComplexAbs", "Conj", "Imag", "Real")(Unary)
-rule("Complex")(Binary)
 # How many of the last axes are transformed.
 _TRANSFORMS = {
     "FFT": (fft, 1),
@@ -37,14 +24,9 @@ _TRANSFORMS = {
 class Transform(Rule):
     """A Fourier transform of complex numbers along the last axes."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         function, count = _TRANSFORMS[node.kind]
         x = lowering.tensor(node.inputs[0])
         for axis in lowering.axes(node.inputs[0])[-count:]:
-            if axis:
-                x, name = lowering.merged(x, axis, "transformed")
-                x = lowering.split(function(x, name), name, axis)
+            x = lowering.along(x, axis, function)
         return x

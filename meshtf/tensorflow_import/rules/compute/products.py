@@ -54,8 +54,6 @@ class Product(Rule):
             lowering.aligned(v, [by_letter[letter] for letter in names])
             for v, names in zip(node.inputs, letters)
         ]
-        if any(not hasattr(x, "shape") for x in tensors):
-            tensors = [lowering.tensor(v) for v in node.inputs]
         expected = lowering.names_of(node.outputs[0])
         return einsum(tensors, expected)
 

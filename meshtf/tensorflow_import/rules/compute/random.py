@@ -7,14 +7,20 @@ step, and go on after a restart.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from meshtf.graph import Tensor
 from meshtf.module import scope
 from meshtf.ops.control.seeds import seed
-from meshtf.ops.elementwise.arithmetic import floormod
-from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.elementwise.arithmetic import floormod, logical_and, maximum
+from meshtf.ops.elementwise.unary import log, sqrt
+from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.top_k import argmax
 from meshtf.ops.random.random import (
     categorical,
     random_normal,
@@ -22,31 +28,36 @@ from meshtf.ops.random.random import (
     truncated_normal,
 )
 from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import unstack
+from meshtf.ops.sorting.sort import argsort
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
+from meshtf.tensorflow_import.rules.control.custom_gradients import without_gradient
 from meshtf.tensorflow_import.rules.layout.known_operands import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
-# By kind: the function, and which operand is the seed or the key (None: the run's seed).
-_DRAWS: dict[str, tuple[Callable[..., Tensor], int | None]] = {
-    "RandomStandardNormal": (random_normal, None),
-    "RandomUniform": (random_uniform, None),
-    "StatelessRandomNormal": (random_normal, 1),
-    "StatelessRandomNormalV2": (random_normal, 1),
-    "StatelessRandomUniform": (random_uniform, 1),
-    "StatelessRandomUniformV2": (random_uniform, 1),
-    "StatelessTruncatedNormal": (truncated_normal, 1),
-    "StatelessTruncatedNormalV2": (truncated_normal, 1),
-    "TruncatedNormal": (truncated_normal, None),
+_FLOATS: dict[str, Callable[..., Tensor]] = {
+    "RandomStandardNormal": random_normal,
+    "RandomUniform": random_uniform,
+    "StatelessRandomNormal": random_normal,
+    "StatelessRandomNormalV2": random_normal,
+    "StatelessRandomUniform": random_uniform,
+    "StatelessRandomUniformV2": random_uniform,
+    "StatelessTruncatedNormal": truncated_normal,
+    "StatelessTruncatedNormalV2": truncated_normal,
+    "TruncatedNormal": truncated_normal,
 }
-# The same, with the operand of the smallest integer; the next one is the limit.
-_INTEGERS: dict[str, tuple[int | None, int]] = {
-    "RandomUniformInt": (None, 1),
-    "StatelessRandomUniformInt": (1, 2),
-    "StatelessRandomUniformIntV2": (1, 4),
+# Which operand is the smallest integer; the next one is the limit.
+_INTEGERS = {
+    "RandomUniformInt": 1,
+    "StatelessRandomUniformInt": 2,
+    "StatelessRandomUniformIntV2": 4,
 }
+# Which operand has the shape parameters.
+_GAMMAS = {"RandomGamma": 1, "StatelessRandomGammaV2": 2, "StatelessRandomGammaV3": 4}
+_TRIES = 16  # each fails in 5 % of cases at most
 _BITS = 2**31
 
 
@@ -57,31 +68,33 @@ class _Draw(Rule):
         analysis.of(node.outputs[0])
 
     def draw(
-        self, lowering: Lowering, key: Value | None, function: Callable[[], Tensor]
+        self,
+        lowering: Lowering,
+        node: Node,
+        function: Callable[..., Tensor],
+        *args: Any,
     ) -> Tensor:
-        """Calls a function that draws, under the seed that a value is."""
-        if key is None:
+        """Calls a function that draws, under the seed or key that is an operand of stateless
+        kinds; others have the run's own seed.
+        """
+        if not node.kind.startswith("Stateless"):
             with scope(lowering.unused_name("draw")):
-                return function()
+                return function(*args)
+        key = node.inputs[2 if node.kind == "StatelessMultinomial" else 1]
         x = lowering.value(key)
-        seeds = x if isinstance(x, tuple) else _seeds(lowering, key)
-        with seed(*seeds):
-            return function()
+        with seed(*(x if isinstance(x, tuple) else _seeds(lowering, key))):
+            return function(*args)
 
 
-@rule(*_DRAWS)
+@rule(*_FLOATS)
 class Random(_Draw):
     """Floats of a standard distribution."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        function, seed_index = _DRAWS[node.kind]
         output = node.outputs[0]
+        function = functools.partial(_FLOATS[node.kind], dtype=output.dtype.name)
         return self.draw(
-            lowering,
-            None if seed_index is None else node.inputs[seed_index],
-            lambda: function(
-                lowering.mesh, lowering.shape(output), dtype=output.dtype.name
-            ),
+            lowering, node, function, lowering.mesh, lowering.shape(output)
         )
 
 
@@ -90,20 +103,77 @@ class RandomIntegers(_Draw):
     """Integers between two numbers."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        seed_index, first = _INTEGERS[node.kind]
+        first, output = _INTEGERS[node.kind], node.outputs[0]
         low, high = (int(known(node, k)) for k in (first, first + 1))
-        output = node.outputs[0]
-        return self.draw(
-            lowering,
-            None if seed_index is None else node.inputs[seed_index],
-            lambda: random_uniform(
-                lowering.mesh,
-                lowering.shape(output),
-                low,
-                high,
-                dtype=output.dtype.name,
-            ),
+        function = functools.partial(random_uniform, dtype=output.dtype.name)
+        shape = lowering.shape(output)
+        return self.draw(lowering, node, function, lowering.mesh, shape, low, high)
+
+
+@rule(*_GAMMAS)
+class Gamma(_Draw):
+    """Numbers of gamma distributions.
+
+    The method is that of G. Marsaglia and W. W. Tsang, A simple method for generating gamma
+    variables, 2000: section 3, and section 6 for shape parameters below 1. All tries are drawn
+    at once.
+    """
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        alpha = node.inputs[_GAMMAS[node.kind]]
+        analysis.broadcast([alpha], node.outputs[0])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        value, output = node.inputs[_GAMMAS[node.kind]], node.outputs[0]
+        alpha = without_gradient(
+            lowering.aligned(value, lowering.last_axes(value, output)),
+            f"{node.kind} at {node.path} has no gradient by its shape parameter alpha: stop "
+            "it by tf.stop_gradient",
         )
+        return self.draw(lowering, node, _gamma, lowering, output, alpha)
+
+
+def _gamma(lowering: Lowering, output: Value, alpha: Any) -> Tensor:
+    """Draws numbers of gamma distributions with shape parameters alpha."""
+    mesh, shape, dtype = lowering.mesh, lowering.shape(output), output.dtype.name
+    tries = lowering.unused_name("tries")
+    tiny = float(np.finfo(output.dtype.as_numpy_dtype).tiny)
+    alpha = broadcast(alpha, shape)
+    is_small = alpha < 1.0
+    d = where(is_small, alpha + 1.0, alpha) - 1.0 / 3.0
+    with scope("normal"):
+        x = random_normal(mesh, f"{shape}; {tries}:{_TRIES}", dtype=dtype)
+    with scope("uniform"):
+        u = random_uniform(mesh, x.shape, dtype=dtype)
+    v = (1.0 + x / sqrt(9.0 * d)) ** 3
+    bound = 0.5 * x * x + d * (1.0 - v + log(maximum(v, tiny)))
+    accepted = logical_and(v > 0.0, log(maximum(u, tiny)) < bound)
+    first = argmax(cast(accepted, "int32"), tries)
+    y = d * gather(v, first, tries)
+    with scope("power"):
+        power = random_uniform(mesh, shape, dtype=dtype)
+    return maximum(where(is_small, y * power ** (1.0 / alpha), y), tiny)
+
+
+@rule("StatelessShuffle", "RandomShuffle")
+class Shuffle(_Draw):
+    """The entries of the first axis in another order."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        value = node.inputs[0]
+        axis = lowering.axes(value)[0]
+
+        def shuffled(x: Tensor, name: str) -> Tensor:
+            size = f"{name}:{x.shape[name]}"
+            keys = self.draw(lowering, node, random_uniform, lowering.mesh, size)
+            moved = lowering.unused_name("shuffled")
+            order = rename(argsort(keys, name), name, moved)
+            return rename(gather(x, order, name), moved, name)
+
+        return lowering.along(lowering.tensor(value), axis, shuffled)
 
 
 @rule("Multinomial", "StatelessMultinomial")
@@ -117,13 +187,11 @@ class Categorical(_Draw):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         logits, output = node.inputs[0], node.outputs[0]
-        classes = lowering.name(lowering.axes(logits)[1], "a sample of classes")
-        shape = (
-            f"{lowering.shape(output)}; {lowering.shape_of(lowering.axes(logits)[1])}"
-        )
+        axis = lowering.axes(logits)[1]
+        classes = lowering.name(axis, "a sample of classes")
+        shape = f"{lowering.shape(output)}; {lowering.shape_of(axis)}"
         x = broadcast(lowering.tensor(logits), shape)
-        key = node.inputs[2] if node.kind == "StatelessMultinomial" else None
-        index = self.draw(lowering, key, lambda: categorical(x, classes))
+        index = self.draw(lowering, node, categorical, x, classes)
         return cast(index, output.dtype.name)
 
 

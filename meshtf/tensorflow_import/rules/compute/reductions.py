@@ -14,15 +14,9 @@ from meshtf.ops.indexing.one_hot_and_range import one_hot
 from meshtf.ops.indexing.top_k import argmax, argmin, top_k
 from meshtf.ops.nn.cross_entropy import cross_entropy
 from meshtf.ops.nn.softmax import log_softmax, softmax
+from meshtf.ops.reductions import reduce
 from meshtf.ops.reductions.moments import reduce_prod
-from meshtf.ops.reductions.reduce import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_sum,
-)
+from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 from meshtf.ops.scans.cumulative import cumprod, cumsum
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Node
@@ -30,15 +24,11 @@ from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.layout.known_operands import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
+# Kinds that have one function, `reduce_sum` and so on.
 _REDUCE = {
-    "All": reduce_all,
-    "Any": reduce_any,
-    "Max": reduce_max,
-    "Mean": reduce_mean,
-    "Min": reduce_min,
-    "Prod": reduce_prod,
-    "Sum": reduce_sum,
-}
+    kind: getattr(reduce, f"reduce_{kind.lower()}")
+    for kind in ("All", "Any", "Max", "Mean", "Min", "Sum")
+} | {"Prod": reduce_prod}
 
 
 def _axes(node: Node) -> set[int]:
@@ -91,7 +81,8 @@ class ArgMax(Reduce):
         (axis,) = _axes(node)
         function = argmax if node.kind == "ArgMax" else argmin
         source = node.inputs[0]
-        index = lowering.along(source, lowering.axes(source)[axis], function)
+        x, axes = lowering.tensor(source), lowering.axes(source)
+        index = lowering.along(x, axes[axis], function)
         return cast(index, node.outputs[0].dtype.name)
 
 
@@ -99,14 +90,10 @@ class ArgMax(Reduce):
 class Softmax(Rule):
     """Softmax over the last axis, or its logarithm."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         function = softmax if node.kind == "Softmax" else log_softmax
-        return lowering.along(
-            node.inputs[0], lowering.axes(node.outputs[0])[-1], function
-        )
+        axis = lowering.axes(node.outputs[0])[-1]
+        return lowering.along(lowering.tensor(node.inputs[0]), axis, function)
 
 
 @rule("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
@@ -126,10 +113,8 @@ class CrossEntropy(Rule):
         x, name = lowering.merged(lowering.tensor(logits), axes[-1], "classes")
         if node.kind.startswith("Sparse"):
             targets = lowering.aligned(labels, axes[:-1])
-            if not hasattr(targets, "shape"):
-                targets = lowering.tensor(labels)
         else:
-            targets = lowering.full(labels, axes, logits)
+            targets = lowering.full(labels, logits)
             targets, _ = lowering.merged(targets, axes[-1], name)
         y = cross_entropy(x, targets, name)
         if not lowering.is_used(node.outputs[1]):
@@ -184,13 +169,12 @@ class InTopK(Rule):
 class Cumulative(Rule):
     """Sums or products of the elements before."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
         axis = lowering.axes(node.inputs[0])[int(known(node, 1))]
         exclusive, reverse = (node.attributes[k] for k in ("exclusive", "reverse"))
         function = cumsum if node.kind == "Cumsum" else cumprod
         return lowering.along(
-            node.inputs[0], axis, lambda x, name: function(x, name, exclusive, reverse)
+            lowering.tensor(node.inputs[0]),
+            axis,
+            lambda x, name: function(x, name, exclusive, reverse),
         )

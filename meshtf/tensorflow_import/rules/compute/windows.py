@@ -61,14 +61,7 @@ class WindowRule(Rule):
         for k in space:
             x, name = lowering.merged(x, axes[k], f"space_{k}")
             names.append(name)
-        stride = {a: int(node.attributes["strides"][k]) for a, k in zip(names, space)}
-        padding = _padding(node, names)
-        if node.kind in _POOLS:
-            sizes = [node.attributes["ksize"][k] for k in space]
-            window = "; ".join(f"{a}:{size}" for a, size in zip(names, sizes))
-            y = _POOLS[node.kind](x, window, stride, padding)
-        else:
-            y = _convolve(lowering, node, x, names, stride, padding)
+        y = _Windows(lowering, node, names).slide(x)
         # Two of them may swap their names.
         y = rename(y, {a: f"moved_{k}" for a, k in zip(names, space)})
         for k in space:
@@ -94,33 +87,17 @@ class Resize(Rule):
         for k in _SPACE:
             x, old = lowering.merged(x, axes[k], "rows")
             matrix = _resize_matrix(node, source.shape[k], output.shape[k], source)
-            weights = constant(
-                lowering.mesh,
-                matrix.numpy(),
-                f"resized:{output.shape[k]}; {old}:{source.shape[k]}",
-            )
+            shape = f"resized:{output.shape[k]}; {old}:{source.shape[k]}"
+            weights = constant(lowering.mesh, matrix.numpy(), shape)
             names = ["resized" if name == old else name for name in x.shape.names]
-            x = lowering.split(
-                einsum([x, weights], names), "resized", lowering.axes(output)[k]
-            )
+            x = einsum([x, weights], names)
+            x = lowering.split(x, "resized", lowering.axes(output)[k])
         return x
 
 
 def _image(node: Node) -> Value:
     """Returns the images that a window slides over."""
     return node.inputs[2 if node.kind in _TRANSPOSED else 0]
-
-
-def _padding(node: Node, names: Sequence[str]) -> Any:
-    """Returns how an axis is padded: all in one way, or each with elements of elements."""
-    padding = node.attributes["padding"].decode().lower()
-    if padding != "explicit":
-        return padding
-    elements = node.attributes["explicit_paddings"]
-    return {
-        a: (int(elements[2 * k]), int(elements[2 * k + 1]))
-        for k, a in enumerate(names, start=1)
-    }
 
 
 def _convolution(analysis: Analysis, node: Node, space: Sequence[Any]) -> None:
@@ -143,63 +120,78 @@ def _convolution(analysis: Analysis, node: Node, space: Sequence[Any]) -> None:
     analysis.set(node.outputs[0], [x[0], *space, analysis.of(filters)[-1]])
 
 
-def _convolve(
-    lowering: Lowering,
-    node: Node,
-    x: Tensor,
-    names: Sequence[str],
-    stride: dict[str, int],
-    padding: Any,
-) -> Tensor:
-    filters, image, output = node.inputs[1], _image(node), node.outputs[0]
-    channels = lowering.axes(image)[-1]
-    result = lowering.axes(output)[-1]
-    free = [None] * len(names)
-    if node.kind in _TRANSPOSED:
-        kernel = lowering.aligned(filters, [*free, result, channels])
-    elif node.kind == "DepthwiseConv2dNative":
-        kernel = lowering.aligned(filters, [*free, channels, None])
-    elif image.shape[-1] == filters.shape[-2]:
-        kernel = lowering.aligned(filters, [*free, channels, result])
-    else:
-        return _convolve_groups(lowering, node, x, names, stride, padding)
-    kernel, window = _with_taps(lowering, node, kernel, names)
-    if node.kind in _TRANSPOSED:
-        sizes = {a: output.shape[k] for k, a in enumerate(names, start=1)}
-        return conv_transpose(x, kernel, window, stride, padding, output_size=sizes)
-    groups = lowering.names(channels) if node.kind == "DepthwiseConv2dNative" else []
-    return conv(x, kernel, window, stride, padding, _dilation(node, names), groups)
+class _Windows:
+    """How the windows of a node slide over images whose rows and columns have some names."""
 
+    def __init__(self, lowering: Lowering, node: Node, names: Sequence[str]) -> None:
+        self.lowering = lowering
+        self.node = node
+        self.names = names
+        self.stride = self._sizes("strides")
+        self.padding: Any = node.attributes["padding"].decode().lower()
+        if self.padding == "explicit":
+            pads = [int(size) for size in node.attributes["explicit_paddings"]]
+            pairs = list(zip(pads[::2], pads[1::2]))
+            self.padding = dict(zip(names, pairs[1:]))
 
-def _convolve_groups(
-    lowering: Lowering,
-    node: Node,
-    x: Tensor,
-    names: Sequence[str],
-    stride: dict[str, int],
-    padding: Any,
-) -> Tensor:
-    """Returns the convolution of groups of channels, each with filters of its own."""
-    (image, filters), output = node.inputs, node.outputs[0]
-    inner, outer = filters.shape[-2:]
-    count = image.shape[-1] // inner
-    channels = lowering.axes(image)[-1]
-    axes = lowering.axes(filters)
-    x = _in_groups(lowering, x, channels, count, "inner")
-    kernel = _in_groups(lowering, lowering.tensor(filters), axes[-1], count, "outer")
-    kernel, name = lowering.merged(kernel, axes[-2], "inner")
-    if name != "inner":
-        kernel = rename(kernel, name, "inner")
-    kernel, window = _with_taps(lowering, node, kernel, names)
-    y = conv(x, kernel, window, stride, padding, _dilation(node, names), "group")
-    axis = lowering.axes(output)[-1]
-    group, rest = _first(axis, count)
-    if group is None:
-        return lowering.split(
-            flatten(y, "group; outer", "channels_now"), "channels_now", axis
-        )
-    y = rename(y, "group", lowering.names([group])[0])
-    return lowering.split(y, "outer", rest)
+    def slide(self, x: Tensor) -> Tensor:
+        """Returns a pooling or convolution of images."""
+        lowering, node, free = self.lowering, self.node, [None] * len(self.names)
+        if node.kind in _POOLS:
+            extents = self._sizes("ksize").items()
+            extent = "; ".join(f"{a}:{size}" for a, size in extents)
+            return _POOLS[node.kind](x, extent, self.stride, self.padding)
+        filters, image, output = node.inputs[1], _image(node), node.outputs[0]
+        channels, result = (lowering.axes(v)[-1] for v in (image, output))
+        if node.kind in _TRANSPOSED:
+            kernel = lowering.aligned(filters, [*free, result, channels])
+            kernel, window = self._with_taps(kernel)
+            sizes = {a: output.shape[k] for k, a in enumerate(self.names, start=1)}
+            return conv_transpose(
+                x, kernel, window, self.stride, self.padding, output_size=sizes
+            )
+        if node.kind == "DepthwiseConv2dNative":
+            kernel = lowering.aligned(filters, [*free, channels, None])
+            return self._convolve(x, kernel, lowering.names(channels))
+        if image.shape[-1] == filters.shape[-2]:
+            kernel = lowering.aligned(filters, [*free, channels, result])
+            return self._convolve(x, kernel)
+        return self._convolve_groups(x)
+
+    def _convolve(self, x: Tensor, kernel: Tensor, groups: Any = ()) -> Tensor:
+        kernel, window = self._with_taps(kernel)
+        dilation = self._sizes("dilations")
+        return conv(x, kernel, window, self.stride, self.padding, dilation, groups)
+
+    def _convolve_groups(self, x: Tensor) -> Tensor:
+        """Returns the convolution of groups of channels, each with filters of its own."""
+        lowering, (image, filters) = self.lowering, self.node.inputs
+        count = image.shape[-1] // filters.shape[-2]
+        *_, inner, outer = lowering.axes(filters)
+        x = _in_groups(lowering, x, lowering.axes(image)[-1], count, "inner")
+        kernel = _in_groups(lowering, lowering.tensor(filters), outer, count, "outer")
+        kernel = lowering.as_dimension(kernel, inner, "inner")
+        y = self._convolve(x, kernel, "group")
+        axis = lowering.axes(self.node.outputs[0])[-1]
+        group, rest = _first(axis, count)
+        if group is None:
+            y = flatten(y, "group; outer", "channels_now")
+            return lowering.split(y, "channels_now", axis)
+        y = rename(y, "group", lowering.names([group])[0])
+        return lowering.split(y, "outer", rest)
+
+    def _with_taps(self, kernel: Tensor) -> tuple[Tensor, dict[str, str]]:
+        """Returns filters with a name for each axis of their windows, and these names."""
+        window = {}
+        axes = self.lowering.axes(self.node.inputs[1])
+        for k, name in enumerate(self.names):
+            kernel, window[name] = self.lowering.merged(kernel, axes[k], f"tap_{k}")
+        return kernel, window
+
+    def _sizes(self, attribute: str) -> dict[str, int]:
+        """Returns numbers for rows, columns and so on: an attribute has one for each axis."""
+        values = self.node.attributes[attribute][1:]
+        return {name: int(size) for name, size in zip(self.names, values)}
 
 
 def _in_groups(
@@ -219,23 +211,6 @@ def _first(axis: Axis, size: int) -> tuple[Atom | None, Axis]:
     if axis and axis[0].size == size:
         return axis[0], axis[1:]
     return None, axis
-
-
-def _with_taps(
-    lowering: Lowering, node: Node, kernel: Tensor, names: Sequence[str]
-) -> tuple[Tensor, dict[str, str]]:
-    """Returns filters with a name for each axis of their windows, and these names."""
-    window = {}
-    for k, name in enumerate(names):
-        axis = lowering.axes(node.inputs[1])[k]
-        kernel, window[name] = lowering.merged(kernel, axis, f"tap_{k}")
-    return kernel, window
-
-
-def _dilation(node: Node, names: Sequence[str]) -> dict[str, int]:
-    return {
-        a: int(node.attributes["dilations"][k]) for k, a in enumerate(names, start=1)
-    }
 
 
 def _resize_matrix(node: Node, old: int, new: int, source: Value) -> tf.Tensor:

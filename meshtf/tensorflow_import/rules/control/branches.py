@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.errors import ArgumentError
@@ -12,7 +13,7 @@ from meshtf.ops.elementwise.arithmetic import equal, not_equal
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.graph.program import Body, Node
 from meshtf.tensorflow_import.lowering import Lowering
-from meshtf.tensorflow_import.rules.control.loops import same_axes, values
+from meshtf.tensorflow_import.rules.control.loops import same_axes
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
 
@@ -33,57 +34,41 @@ class Branches(Rule):
                     analysis.unify_all(analysis.of(output), analysis.of(result))
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        outer = [values(lowering, v) for v in node.inputs[1:]]
+        outer = [lowering.value(v) for v in node.inputs[1:]]
         bodies = list(node.bodies.values())
-        passed: dict[int, Any] = {
-            k: _passed(bodies, k) for k in range(len(node.outputs))
-        }
-        computed = [
-            k for k, v in enumerate(node.outputs) if v.is_tensor and passed[k] is None
-        ]
-        for k, output in enumerate(node.outputs):
-            if passed[k] is None and not output.is_tensor:
-                raise ArgumentError(
-                    f"the branches at {node.path} return lists of tensors or resources: "
-                    "return tensors"
-                )
+        passed = [_passed(bodies, k) for k in range(len(node.outputs))]
+        computed = [k for k, index in enumerate(passed) if index is None]
+        if not all(node.outputs[k].is_tensor for k in computed):
+            raise ArgumentError(
+                f"the branches at {node.path} return lists of tensors or resources: return "
+                "tensors"
+            )
 
-        def branch(body: Body) -> Callable[[], list[Tensor]]:
-            def run() -> list[Tensor]:
-                lowering.set(body.inputs, outer)
-                lowering.run_nodes(body.nodes)
-                return [
-                    lowering.full(
-                        body.outputs[k],
-                        lowering.axes(node.outputs[k]),
-                        node.outputs[k],
-                    )
-                    for k in computed
-                ]
-
-            return run
+        def branch(body: Body) -> list[Tensor]:
+            lowering.set(body.inputs, outer)
+            lowering.run_nodes(body.nodes)
+            return [lowering.full(body.outputs[k], node.outputs[k]) for k in computed]
 
         index = lowering.tensor(node.inputs[0])
         if node.kind.endswith("If") and index.dtype != "bool":
             index = not_equal(index, 0)
-        results = _choose(index, [branch(body) for body in bodies])
-        by_index = dict(zip(computed, results))
-        return [
-            by_index[k] if k in by_index else outer[passed[k]]
-            for k in range(len(node.outputs))
-        ]
+        branches = [functools.partial(branch, body) for body in bodies]
+        results = iter(_choose(index, branches))
+        return [next(results) if k is None else outer[k] for k in passed]
 
 
 def _passed(bodies: list[Body], k: int) -> int | None:
     """Returns which input is the k-th result of all branches, if one is."""
-    indices = set()
-    for body in bodies:
-        matches = [j for j, v in enumerate(body.inputs) if v is body.outputs[k]]
-        indices.add(matches[0] if matches else None)
+    indices = {
+        next((j for j, v in enumerate(body.inputs) if v is body.outputs[k]), None)
+        for body in bodies
+    }
     return indices.pop() if len(indices) == 1 else None
 
 
-def _choose(index: Tensor, branches: list[Callable[[], Any]], first: int = 0) -> Any:
+def _choose(
+    index: Tensor, branches: Sequence[Callable[[], Any]], first: int = 0
+) -> Any:
     """Returns the results of the branch that `index` says: a boolean (the first one if it is
     true), or an integer (the last one if there is no such branch). `first`: the index of the
     first one.

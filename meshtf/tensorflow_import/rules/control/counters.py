@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,34 +15,36 @@ from meshtf.tensorflow_import.graph.raw_ops import can_run_alone, run_operation
 _MOST_STEPS = 100_000
 
 
+@dataclasses.dataclass(frozen=True)
 class Counters:
     """The values of a loop that depend on nothing but constants.
 
     Attributes:
-        steps: How many steps the loop has.
         nodes: Identities of the nodes of its body that compute only such values.
+        history: For each step, these values by identity.
         last: By place among what is carried, the value after the last step.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.nodes: set[int] = set()
-        self.last: dict[int, np.ndarray] = {}
-        self._history: list[dict[int, np.ndarray]] = []
+    nodes: set[int]
+    history: list[dict[int, np.ndarray]]
+    last: dict[int, np.ndarray]
+
+    @property
+    def steps(self) -> int:
+        """How many steps the loop has."""
+        return len(self.history)
 
     def has(self, value: Value) -> bool:
         """Whether a value of the body is known in each step."""
-        return value.constant is not None or id(value) in self._history[0]
+        return _is_in(value, self.history[0])
 
     def at(self, value: Value, step: int) -> np.ndarray:
         """Returns the value in a step."""
-        if value.constant is not None:
-            return value.constant
-        return self._history[step][id(value)]
+        return _array(value, self.history[step])
 
     def all(self, value: Value) -> np.ndarray:
         """Returns the value in all steps, `[steps, ...]`."""
-        return np.stack([self.at(value, step) for step in range(self.steps)])
+        return np.stack([_array(value, step) for step in self.history])
 
 
 def count_steps(node: Node, start: Sequence[np.ndarray | None]) -> Counters | None:
@@ -62,24 +65,23 @@ def count_steps(node: Node, start: Sequence[np.ndarray | None]) -> Counters | No
     tested, test_nodes = _reached(cond, known)
     if not _is_in(cond.outputs[0], tested):
         return None
-    state: dict[int, Any] = {k: start[k] for k in known}
+    state: dict[int, Any] = {k: np.asarray(start[k]) for k in known}
     history: list[dict[int, np.ndarray]] = []
-    while _evaluate(cond, test_nodes, state, [cond.outputs[0]])[0][0]:
+    while _array(cond.outputs[0], _evaluate(cond, test_nodes, state)):
         if len(history) == _MOST_STEPS:
             return None
-        expected = [body.outputs[k] for k in state]
-        results, step = _evaluate(body, nodes, state, expected)
+        step = _evaluate(body, nodes, state)
         history.append(step)
-        state = dict(zip(state, results))
-    counters = Counters(len(history))
-    counters.nodes = {id(n) for n in nodes}
-    counters.last = state
-    counters._history = history
-    return counters
+        state = {k: _array(body.outputs[k], step) for k in state}
+    return Counters({id(n) for n in nodes}, history, state)
 
 
-def _is_in(value: Value, values: set[int]) -> bool:
+def _is_in(value: Value, values: Container[int]) -> bool:
     return value.constant is not None or id(value) in values
+
+
+def _array(value: Value, values: Mapping[int, np.ndarray]) -> np.ndarray:
+    return values[id(value)] if value.constant is None else value.constant
 
 
 def _reached(body: Body, known: set[int]) -> tuple[set[int], list[Node]]:
@@ -93,17 +95,13 @@ def _reached(body: Body, known: set[int]) -> tuple[set[int], list[Node]]:
 
 
 def _evaluate(
-    body: Body, nodes: Sequence[Node], state: dict[int, Any], results: Sequence[Value]
-) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
-    """Runs nodes on known inputs of a body. Returns the results, and all values."""
-    values = {id(body.inputs[k]): np.asarray(x) for k, x in state.items()}
-
-    def value_of(value: Value) -> np.ndarray:
-        return value.constant if value.constant is not None else values[id(value)]
-
+    body: Body, nodes: Sequence[Node], state: Mapping[int, np.ndarray]
+) -> dict[int, np.ndarray]:
+    """Runs nodes on known inputs of a body, and returns all values by identity."""
+    values = {id(body.inputs[k]): x for k, x in state.items()}
     with tf.init_scope(), tf.device("CPU:0"):
         for node in nodes:
-            inputs = [tf.constant(value_of(v), v.dtype) for v in node.inputs]
+            inputs = [tf.constant(_array(v, values), v.dtype) for v in node.inputs]
             outputs = run_operation(node.kind, node.definition, node.attributes, inputs)
             values |= {id(v): x.numpy() for v, x in zip(node.outputs, outputs)}
-    return [value_of(v) for v in results], values
+    return values

@@ -47,7 +47,7 @@ class CustomGradient(Rule):
             lowering.set(body.inputs, cotangents)
             lowering.run_nodes(body.nodes)
             results = {
-                k: lowering.full(v, lowering.axes(node.inputs[k]), node.inputs[k])
+                k: lowering.full(v, node.inputs[k])
                 for k, v in zip(node.attributes["results"], body.outputs)
             }
             return [results[k] if k in results else zeros_like(xs[k]) for k in indices]
@@ -59,3 +59,12 @@ class CustomGradient(Rule):
         for k, y in zip(indices, passed(*(xs[k] for k in indices))):
             xs[k] = y
         return xs
+
+
+def without_gradient(x: Tensor, error: str) -> Tensor:
+    """Returns a tensor by which there is no gradient: who asks for one gets an error."""
+
+    def refuse(*cotangents: Tensor) -> list[Tensor]:
+        raise ArgumentError(error)
+
+    return custom_gradient(lambda y: (y, refuse))(x)

@@ -112,7 +112,7 @@ class SetItem(Rule):
         source, index, item = node.inputs[:3]
         entries = list(lowering.value(source).entries())
         axes = lowering.axes(node.outputs[0])[1:]
-        entries[lowering.value(index)] = lowering.full(item, axes, item)
+        entries[lowering.value(index)] = lowering.full(item, item, axes)
         return [TensorList(entries=tuple(entries))]
 
 

@@ -10,12 +10,12 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.graph import Tensor
 from meshtf.ops.control.cond_and_while_loop import while_loop
-from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import join
 from meshtf.tensorflow_import.graph.program import Body, Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.control.counters import Counters, count_steps
+from meshtf.tensorflow_import.rules.control.custom_gradients import without_gradient
 from meshtf.tensorflow_import.rules.control.scans import DoesNotFit, run_as_scan
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
@@ -42,11 +42,7 @@ class While(Rule):
         _join_lengths(analysis, node.outputs)
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        start = [_known(values(lowering, v)) for v in node.inputs]
-        start = [
-            v.constant if v.constant is not None else x
-            for v, x in zip(node.inputs, start)
-        ]
+        start = [_known(v, lowering.value(v)) for v in node.inputs]
         counters = count_steps(node, start)
         if counters is None:
             return _run_until(lowering, node)
@@ -58,18 +54,6 @@ class While(Rule):
         return _unroll(lowering, node, counters)
 
 
-def values(lowering: Lowering, value: Value) -> Any:
-    """Returns a value; None for a resource."""
-    return None if value.dtype == tf.resource else lowering.value(value)
-
-
-def run_body(lowering: Lowering, body: Body, inputs: list[Any]) -> list[Any]:
-    """Runs a body on its inputs, and returns its results."""
-    lowering.set(body.inputs, inputs)
-    lowering.run_nodes(body.nodes)
-    return [values(lowering, v) for v in body.outputs]
-
-
 def same_axes(analysis: Analysis, inner: Value, outer: Value) -> None:
     """Gives a body's input the axes of what is passed (a list, if its items are known)."""
     if inner.is_tensor:
@@ -78,8 +62,10 @@ def same_axes(analysis: Analysis, inner: Value, outer: Value) -> None:
         analysis.set_list(inner, analysis.of(outer))
 
 
-def _known(x: Any) -> np.ndarray | None:
-    """Returns a value that is a number of Python."""
+def _known(value: Value, x: Any) -> np.ndarray | None:
+    """Returns the elements of a value that is constant or a number of Python."""
+    if value.constant is not None:
+        return value.constant
     return np.asarray(x) if isinstance(x, (bool, int, float)) else None
 
 
@@ -94,19 +80,18 @@ def _join_lengths(analysis: Analysis, outputs: list[Value]) -> None:
 
 def _unroll(lowering: Lowering, node: Node, counters: Counters) -> list[Any]:
     body = node.bodies["body"]
-    state = [values(lowering, v) for v in node.inputs]
+    state = [lowering.value(v) for v in node.inputs]
     for step in range(counters.steps):
         lowering.set(body.inputs, state)
         counted = [n for n in body.nodes if id(n) in counters.nodes]
         for value in [v for n in counted for v in n.outputs]:
             lowering.set_constant(value, counters.at(value, step))
         lowering.run_nodes([n for n in body.nodes if id(n) not in counters.nodes])
-        state = [
-            lowering.full(result, lowering.axes(entry), entry)
-            if isinstance(values(lowering, result), Tensor)
-            else values(lowering, result)
-            for result, entry in zip(body.outputs, body.inputs)
-        ]
+        results = [lowering.value(v) for v in body.outputs]
+        for k, (result, entry) in enumerate(zip(body.outputs, body.inputs)):
+            if isinstance(results[k], Tensor):
+                results[k] = lowering.full(result, entry)
+        state = results
     return state
 
 
@@ -118,7 +103,7 @@ def _run_until(lowering: Lowering, node: Node) -> list[Any]:
         for k, (entry, result) in enumerate(zip(body.inputs, body.outputs))
         if result is not entry and entry.is_tensor
     ]
-    state = [values(lowering, v) for v in node.inputs]
+    state = [lowering.value(v) for v in node.inputs]
     for entry, result in zip(body.inputs, body.outputs):
         if not entry.is_tensor and result is not entry:
             raise ArgumentError(
@@ -137,30 +122,15 @@ def _run_until(lowering: Lowering, node: Node) -> list[Any]:
 
     def step(*tensors: Tensor) -> tuple[Tensor, ...]:
         enter(body, tensors)
-        return tuple(_carried(lowering, body, k, body.outputs[k]) for k in carried)
+        return tuple(lowering.full(body.outputs[k], body.inputs[k]) for k in carried)
 
-    start = tuple(_carried(lowering, body, k, node.inputs[k]) for k in carried)
-    results = while_loop(test, step, start)
-    for k, x in zip(carried, results):
+    start = tuple(lowering.full(node.inputs[k], body.inputs[k]) for k in carried)
+    error = (
+        f"the loop at {node.path} has a number of steps that is computed, and so no gradient "
+        "on a mesh: give it a length that is known, such as `tf.range` of a number, or compute "
+        "it in the dataset"
+    )
+    for k, x in zip(carried, while_loop(test, step, start)):
         is_float = body.inputs[k].dtype.is_floating
-        state[k] = _without_gradient(node, x) if is_float else x
+        state[k] = without_gradient(x, error) if is_float else x
     return state
-
-
-def _without_gradient(node: Node, x: Tensor) -> Tensor:
-    """Returns a result of a loop, whose gradient is refused."""
-
-    def refuse(*cotangents: Tensor) -> list[Tensor]:
-        raise ArgumentError(
-            f"the loop at {node.path} has a number of steps that is computed, and so no "
-            "gradient on a mesh: give it a length that is known, such as `tf.range` of a "
-            "number, or compute it in the dataset"
-        )
-
-    return custom_gradient(lambda y: (y, refuse))(x)
-
-
-def _carried(lowering: Lowering, body: Body, k: int, value: Value) -> Tensor:
-    """Returns a value with the names that the body's input has."""
-    entry = body.inputs[k]
-    return lowering.full(value, lowering.axes(entry), entry)

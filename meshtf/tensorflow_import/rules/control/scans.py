@@ -10,17 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from meshtf.graph import Tensor
 from meshtf.ops.control.loops import scan
-from meshtf.ops.indexing.gather import gather
-from meshtf.ops.shapes.reshape import rename
 from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.control.counters import Counters
 from meshtf.tensorflow_import.rules.control.lists import TensorList
+from meshtf.tensorflow_import.rules.layout.known_operands import entries_at
 
 
 class DoesNotFit(Exception):
@@ -56,20 +54,22 @@ class _Scan:
     def run(self) -> list[Any]:
         """Runs the loop."""
         lowering, body = self.lowering, self.body
-        outer = [
-            None if v.dtype == tf.resource else lowering.value(v)
-            for v in self.node.inputs
-        ]
+        outer = [lowering.value(v) for v in self.node.inputs]
         for k in self.fixed:
             lowering.set([body.inputs[k]], [outer[k]])
         scanned = self._scanned()
-        start = [self._as_entry(k, self.node.inputs[k]) for k in self.carried]
+        entries = [body.inputs[k] for k in self.carried]
+        start = [
+            lowering.full(self.node.inputs[k], body.inputs[k]) for k in self.carried
+        ]
 
         def step(carry: list[Tensor], xs: list[Tensor]) -> tuple[Any, Any]:
-            lowering.set([body.inputs[k] for k in self.carried], carry)
+            lowering.set(entries, carry)
             lowering.set([value for value, _ in scanned], xs)
             lowering.run_nodes(self.nodes)
-            results = [self._as_entry(k, body.outputs[k]) for k in self.carried]
+            results = [
+                lowering.full(body.outputs[k], body.inputs[k]) for k in self.carried
+            ]
             items = [self._item(n) for n in self.writes.values()]
             return results, items
 
@@ -145,15 +145,9 @@ class _Scan:
         """Returns entries of `dim` at some indices."""
         if np.array_equal(indices, np.arange(x.shape[self.dim])):
             return x
-        ids = constant(self.lowering.mesh, indices.astype("int32"), "indices")
-        return rename(gather(x, ids, self.dim), "indices", self.dim)
-
-    def _as_entry(self, k: int, value: Value) -> Tensor:
-        """Returns a value with the names that the body's k-th input has."""
-        entry = self.body.inputs[k]
-        return self.lowering.full(value, self.lowering.axes(entry), entry)
+        return entries_at(self.lowering, x, self.dim, indices)
 
     def _item(self, node: Node) -> Tensor:
         item = node.inputs[2]
         axes = self.lowering.axes(node.outputs[0])[1:]
-        return self.lowering.full(item, axes, item)
+        return self.lowering.full(item, item, axes)

@@ -38,11 +38,7 @@ class Gather(Rule):
         count = len(lowering.axes(ids)) - batches
         looked_up = expected[axis : axis + count]
         index = lowering.aligned(ids, [*expected[:batches], *looked_up])
-        if not hasattr(index, "shape"):
-            index = lowering.tensor(ids)
         x = lowering.aligned(table, [*expected[:axis], None, *expected[axis + count :]])
-        if not hasattr(x, "shape"):
-            x = lowering.tensor(table)
         x, name = lowering.merged(x, axes[axis], "rows")
         # Only batch dimensions may be in both.
         new = [
@@ -97,8 +93,6 @@ class SegmentSum(Rule):
         data, ids, _ = node.inputs
         rows = lowering.axes(node.outputs[0])[0]
         index = lowering.aligned(ids, lowering.axes(data))
-        if not hasattr(index, "shape"):
-            index = lowering.tensor(ids)
         name = lowering.single(rows, "segments_now")
         segments = f"{name}:{node.outputs[0].shape[0]}"
         y = segment_sum(lowering.tensor(data), index, segments)

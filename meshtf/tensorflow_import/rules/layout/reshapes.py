@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import numpy as np
@@ -121,10 +121,6 @@ class Pack(Rule):
         axes = lowering.axes(node.outputs[0])
         new = axes.pop(axis)
         tensors = [lowering.aligned(v, axes) for v in node.inputs]
-        tensors = [
-            x if hasattr(x, "shape") else lowering.tensor(v)
-            for x, v in zip(tensors, node.inputs)
-        ]
         if not new:  # of one tensor
             return tensors[0]
         return stack(tensors, lowering.name(new, "stack"))
@@ -156,42 +152,27 @@ class Unpack(Rule):
 class Reverse(Rule):
     """The last element first."""
 
-    def dimensions(self, analysis: Analysis, node: Node) -> None:
-        analysis.set(node.outputs[0], analysis.of(node.inputs[0]))
-
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        return _moved(
-            lowering,
-            node,
-            np.atleast_1d(known(node, 1)),
-            lambda x, name, k: entries_at(
-                lowering, x, name, np.arange(x.shape[name])[::-1]
-            ),
-        )
+        def reverse(x: Tensor, name: str) -> Tensor:
+            return entries_at(lowering, x, name, np.arange(x.shape[name])[::-1])
+
+        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
+        for axis in [axes[k] for k in np.atleast_1d(known(node, 1))]:
+            x = lowering.along(x, axis, reverse) if axis else x
+        return x
 
 
 @rule("Roll")
-class Roll(Reverse):
+class Roll(Rule):
     """Elements shifted, those from the end to the front."""
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
-        shifts, axes = (np.atleast_1d(known(node, k)) for k in (1, 2))
-        return _moved(
-            lowering, node, axes, lambda x, name, k: roll(x, name, int(shifts[k]))
-        )
-
-
-def _moved(
-    lowering: Lowering, node: Node, axes: np.ndarray, function: Callable[..., Tensor]
-) -> Tensor:
-    """Returns an operand with the elements of some axes moved."""
-    x = lowering.tensor(node.inputs[0])
-    for k, axis in enumerate(axes):
-        atoms = lowering.axes(node.inputs[0])[int(axis)]
-        if atoms:
-            x, name = lowering.merged(x, atoms, "moved")
-            x = lowering.split(function(x, name, k), name, atoms)
-    return x
+        x, axes = lowering.tensor(node.inputs[0]), lowering.axes(node.inputs[0])
+        shifts, rolled = (np.atleast_1d(known(node, k)) for k in (1, 2))
+        for shift, k in zip(shifts, rolled):
+            if axes[k]:
+                x = lowering.along(x, axes[k], functools.partial(roll, by=int(shift)))
+        return x
 
 
 @rule("DepthToSpace", "SpaceToDepth")

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshtf.graph import Tensor
+from meshtf.ops.elementwise.where_cast_clip import where
+from meshtf.ops.indexing.gather import gather
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_any, reduce_sum
-from meshtf.ops.shapes.reshape import flatten, rename
+from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.slice import concat, pad
 from meshtf.ops.shapes.slice import slice as slice_dimension
 from meshtf.ops.shapes.stack import stack, unstack
+from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
-from meshtf.tensorflow_import.dimensions.atoms import Axes, Axis, flat
+from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
+from meshtf.tensorflow_import.graph.moving_slices import Moving, index_of
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering, shape_text
 from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known
@@ -26,13 +31,13 @@ class _Section(NamedTuple):
     """What a slice takes of an axis of its operand (None: a new axis of size 1)."""
 
     axis: int | None
-    begin: int
+    begin: int | Value  # a value, if it is computed
     size: int
     step: int
     drops: bool  # the axis is not in the result
 
 
-@rule("Slice", "StridedSlice")
+@rule("MovingSlice", "Slice", "StridedSlice")
 class Slice(Rule):
     """A part of each axis."""
 
@@ -119,42 +124,32 @@ class Concat(Rule):
         joined = lowering.names(outer_axis)
         axes[axis] = None
         tensors = [lowering.aligned(v, axes) for v in values]
-        tensors = [
-            x if hasattr(x, "shape") else lowering.tensor(v)
-            for x, v in zip(tensors, values)
-        ]
-        sections = [lowering.names(lowering.axes(v)[axis]) for v in values]
-        if len(joined) == len(sections[0]) + 1 and all(
-            p == sections[0] for p in sections
+        sections = [lowering.axes(v)[axis] for v in values]
+        names = lowering.names(sections[0])
+        if len(joined) == len(names) + 1 and all(
+            lowering.names(section) == names for section in sections
         ):
             return stack(tensors, joined[0])
         name = joined[0] if len(joined) == 1 else "joined"
-        other = [a for axis in axes if axis is not None for a in axis]
+        other = [atom for k, each in enumerate(axes) if k != axis for atom in each]
         tensors = [
-            Concat._section(lowering, x, section, name, other)
+            lowering.as_dimension(_with_all(lowering, x, other), section, name)
             for x, section in zip(tensors, sections)
         ]
-        return lowering.split(concat(tensors, name), name, tuple(flat(outer_axis)))
+        return lowering.split(concat(tensors, name), name, outer_axis)
 
     @staticmethod
     def axis(node: Node) -> int:
         """Returns the axis along which it joins."""
         return int(known(node, len(node.inputs) - 1)) % len(node.outputs[0].shape)
 
-    @staticmethod
-    def _section(
-        lowering: Lowering, x: Tensor, names: list[str], new: str, other: list
-    ) -> Tensor:
-        """Returns a part with the joined dimension, and with those that broadcast in it."""
-        missing = [a for a in other if lowering.names([a])[0] not in x.shape.names]
-        if missing:
-            sizes = lowering.shape_of(missing)
-            x = broadcast(x, f"{sizes}; {shape_text(x)}")
-        if not names:
-            return broadcast(x, f"{new}:1; {shape_text(x)}")
-        if len(names) > 1:
-            return flatten(x, names, new)
-        return x if names[0] == new else rename(x, names[0], new)
+
+def _with_all(lowering: Lowering, x: Tensor, atoms: Sequence[Atom]) -> Tensor:
+    """Returns a tensor with all of some dimensions: those that it lacks, it repeats along."""
+    missing = [a for a in atoms if lowering.names([a])[0] not in x.shape.names]
+    if not missing:
+        return x
+    return broadcast(x, f"{lowering.shape_of(missing)}; {shape_text(x)}")
 
 
 @rule("Split", "SplitV")
@@ -211,51 +206,42 @@ class Split(Rule):
 
 def _sections(node: Node) -> list[_Section]:
     """Returns what a slice takes, axis by axis of its result."""
-    shape = node.inputs[0].shape
-    if node.kind == "Slice":
-        begins, sizes = known(node, 1), node.outputs[0].shape
-        return [
-            _Section(k, int(b), s, 1, False)
-            for k, (b, s) in enumerate(zip(begins, sizes))
-        ]
-    begins, ends, strides = (known(node, k) for k in (1, 2, 3))
-
-    def is_set(mask: str, k: int) -> bool:
-        return bool(node.attributes[f"{mask}_mask"] >> k & 1)
-
-    count = sum(not is_set("new_axis", k) for k in range(len(begins)))
-    count -= sum(is_set("ellipsis", k) for k in range(len(begins)))
-    sections, axis = [], 0
-    for k in range(len(begins)):
-        if is_set("ellipsis", k):
-            for _ in range(len(shape) - count):
-                sections.append(_Section(axis, 0, shape[axis], 1, False))
-                axis += 1
-            continue
-        if is_set("new_axis", k):
+    sections, axes = [], itertools.count()
+    for item in _index(node):
+        if item is None:
             sections.append(_Section(None, 0, 1, 1, False))
             continue
-        drops = is_set("shrink_axis", k)
-        elements = range(shape[axis])[
-            slice(
-                None if is_set("begin", k) else int(begins[k]),
-                None if is_set("end", k) else int(ends[k]),
-                int(strides[k]),
+        axis = next(axes)
+        size = node.inputs[0].shape[axis]
+        if isinstance(item, Moving):
+            begin, is_one = node.inputs[item.operand], item.size is None
+            sections.append(_Section(axis, begin, item.size or 1, 1, is_one))
+        elif isinstance(item, int):
+            sections.append(_Section(axis, item % size, 1, 1, True))
+        else:
+            elements = range(size)[item]
+            sections.append(
+                _Section(axis, elements.start, len(elements), elements.step, False)
             )
-        ]
-        if drops:
-            elements = range(int(begins[k]) % shape[axis], shape[axis])[:1]
-        sections.append(
-            _Section(axis, elements.start, len(elements), elements.step, drops)
-        )
-        axis += 1
-    sections += [_Section(k, 0, shape[k], 1, False) for k in range(axis, len(shape))]
     return sections
+
+
+def _index(node: Node) -> list[Any]:
+    """Returns the index of a slice as Python writes it: x[1:, None, :, 2]."""
+    if node.kind == "MovingSlice":
+        return node.attributes["index"]
+    if node.kind == "Slice":
+        begins = [int(k) for k in known(node, 1)]
+        sizes = node.outputs[0].shape
+        return [slice(begin, begin + size) for begin, size in zip(begins, sizes)]
+    return index_of(node, [[int(x) for x in known(node, k)] for k in (1, 2, 3)])
 
 
 def _section_of(analysis: Analysis, axis: Axis, section: _Section) -> Axis:
     """Returns the axis of a slice: a factor of the old one, if it has one of this size."""
     size, step, atoms = section.size, section.step, flat(axis)
+    if isinstance(section.begin, Value):
+        return analysis.new(size, axis)
     if step > 1 and step * size == axis_size(axis):
         analysis.unify((*analysis.new(size), *analysis.new(step)), axis)
         atoms = flat(axis)
@@ -272,6 +258,9 @@ def _slice(
     """Returns a tensor with a part of an axis, and the names that the part has now."""
     _, begin, size, step, _ = section
     total, names = source.shape[section.axis], lowering.names(axis)
+    if isinstance(begin, Value):
+        x, name = lowering.merged(x, axis, f"cut_{section.axis}")
+        return _moving(lowering, x, name, lowering.tensor(begin), section)
     if size == total and step == 1:
         return x, names
     if size == 1:
@@ -286,6 +275,19 @@ def _slice(
         return slice_dimension(x, name, begin, size), [name]
     indices = begin + step * np.arange(size)
     return entries_at(lowering, x, name, indices), [name]
+
+
+def _moving(
+    lowering: Lowering, x: Tensor, name: str, begin: Tensor, section: _Section
+) -> tuple[Tensor, list[str]]:
+    """Returns entries of a dimension that begin where a value says, and their names."""
+    if section.drops:
+        index = where(begin < 0, begin + x.shape[name], begin)
+        return gather(x, index, name), []
+    moved = f"moved_{section.axis}"
+    offsets = np.arange(section.size, dtype=begin.dtype)
+    indices = begin + constant(lowering.mesh, offsets, moved)
+    return gather(x, indices, name), [moved]
 
 
 def _row(x: Tensor, name: str, index: int) -> Tensor:

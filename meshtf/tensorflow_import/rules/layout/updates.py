@@ -6,7 +6,7 @@ from typing import Any
 
 from meshtf.ops.elementwise.arithmetic import add
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
-from meshtf.ops.variables.fill import full, zeros_like
+from meshtf.ops.variables.fill import zeros_like
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, NoRule
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
@@ -30,11 +30,9 @@ class ScatterRow(Rule):
         output = node.outputs[0]
         axes = lowering.axes(output)
         name = lowering.name(axes[0], "the rows of a scatter")
-        table = lowering.full(x, axes, output)
+        table = lowering.full(x, output)
         # The axis of the one row has size 1, and so no name.
         row = lowering.aligned(updates, axes)
-        if not hasattr(row, "shape"):
-            row = full(lowering.mesh, "", row, output.dtype.name)
         index = lowering.tensor(indices)
         if node.kind == "TensorScatterAdd":
             return add(table, dynamic_update(zeros_like(table), name, index, row))

@@ -19,6 +19,11 @@ DRAWS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "integers": lambda seed: tf.random.stateless_uniform(
         [64, 32], seed, 0, 7, dtype=tf.int32
     ),
+    "gamma": lambda seed: tf.random.stateless_gamma([64, 32], seed, 3.0),
+    "small gamma": lambda seed: tf.random.stateless_gamma([64, 32], seed, 0.5),
+    "shuffled": lambda seed: tf.reshape(
+        tf.random.experimental.stateless_shuffle(tf.range(64 * 32), seed), [64, 32]
+    ),
     "classes": lambda seed: tf.random.stateless_categorical(
         tf.zeros([64, 7]), 32, seed
     ),
@@ -46,6 +51,9 @@ def test_equal_under_layouts(name: str) -> None:
         "uniform": (0.5, 12**-0.5),
         "normal": (0.0, 1.0),
         "truncated": (0.0, 0.88),
+        "gamma": (3.0, 3.0**0.5),
+        "small gamma": (0.5, 0.5**0.5),
+        "shuffled": (1023.5, 2048 / 12**0.5),
         "integers": (3.0, 2.0),
         "classes": (3.0, 2.0),
     }[name]

@@ -1,0 +1,180 @@
+"""Which operations of a traced step belong to which layer.
+
+While a step is traced, each call of a layer notes the operations that it adds to the graph: those
+between its begin and its end. (Names of operations tell layers apart no more when one is called
+twice.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from meshtf.errors import ArgumentError, explain_error
+from meshtf.keras.layer_settings.patterns import LayerSettings
+from meshtf.mesh import NO_CHANGES
+from meshtf.tensorflow_import.graph.program import Program, Section
+
+
+class LayerCalls:
+    """The calls of layers in a trace.
+
+    Attributes:
+        sections: By the name of a function's graph, and that of an operation, its section.
+    """
+
+    def __init__(self, settings: LayerSettings, model: Any) -> None:
+        """Prepares a trace.
+
+        Args:
+            settings: Those of layers.
+            model: The model, which is no layer of itself.
+        """
+        self.sections: dict[str, dict[str, Section]] = {}
+        self._settings = settings
+        self._model = model
+        # By the path of a layer with settings, the graphs that its calls added to.
+        self._graphs: dict[str, set[str]] = {}
+        self._sections_around = [Section()]
+        # By a graph's identity, in which a call has not ended, the numbers of its first and last
+        # operations, of calls that have ended.
+        self._spans: dict[int, list[tuple[int, int, Section]]] = {}
+        # What a pattern says to recompute. Within it nothing else is a section of its own.
+        self._by_pattern: object = None
+
+    def start(self) -> None:
+        """Starts with a graph. (A function that makes variables is traced twice.)"""
+        self.sections.clear()
+        self._graphs.clear()
+
+    def check(self, graph: tf.Graph, program: Program) -> None:
+        """Checks that layers of each pattern were called in the traced graph, or in bodies of
+        its loops and branches, if the program uses their variables.
+
+        Args:
+            graph: The graph.
+            program: What was read of it.
+
+        Raises:
+            ArgumentError: All were called in a `tf.function` of their own.
+        """
+        functions = graph.as_graph_def().library.function if self._settings else ()
+        known = {getattr(graph, "name", ""), *(f.signature.name for f in functions)}
+        used = program.differentiated_variables() or set(program.on_entry)
+        for pattern, layers in self._settings.matched.items():
+            called = any(known & self._graphs.get(path, set()) for path in layers)
+            if not called and any(used & variables for variables in layers.values()):
+                raise ArgumentError(
+                    explain_error(
+                        f'the layers that match "{pattern}", of `regions` or `recompute`, '
+                        "are not called as layers of the model's step.",
+                        layers=", ".join(layers),
+                        way_out="They are called within a tf.function of their own, or by "
+                        "`layer.call`: match a layer around them, or call `layer` itself.",
+                    )
+                )
+
+    @contextlib.contextmanager
+    def layer(self, layer: Any) -> Iterator[None]:
+        """Within, a layer is called."""
+        path = "" if layer is self._model else layer.path or ""
+        changes = self._settings.region_of(path)
+        is_recomputed = self._settings.is_recomputed(path)
+        if is_recomputed or changes != NO_CHANGES:
+            self._graphs.setdefault(path, set()).add(_graph_name())
+        if self._by_pattern is not None:
+            is_recomputed = False
+        label = path or layer.name
+        if not is_recomputed:
+            with self._section(Section(label, changes)):
+                yield
+            return
+        self._by_pattern = object()
+        try:
+            with self._section(Section(label, changes, self._by_pattern)):
+                yield
+        finally:
+            self._by_pattern = None
+
+    @contextlib.contextmanager
+    def optimizer(self, optimizer: Any) -> Iterator[None]:
+        """Within, an optimizer updates variables."""
+        with self._section(Section(optimizer.name)):
+            yield
+
+    @contextlib.contextmanager
+    def recomputed(self) -> Iterator[None]:
+        """Within, a function of `tf.recompute_grad` is called."""
+        recomputed = object() if self._by_pattern is None else None
+        with self._section(Section(recomputed=recomputed)):
+            yield
+
+    @contextlib.contextmanager
+    def _section(self, section: Section) -> Iterator[None]:
+        graph = tf.compat.v1.get_default_graph()
+        is_first = id(graph) not in self._spans
+        spans = self._spans.setdefault(id(graph), [])
+        begin = graph.version  # how many operations it has
+        section = section.within(self._sections_around[-1])
+        self._sections_around.append(section)
+        try:
+            yield
+            spans.append((begin, graph.version, section))
+        finally:
+            self._sections_around.pop()
+            if is_first:
+                del self._spans[id(graph)]
+        if is_first:
+            sections = self.sections.setdefault(_graph_name(), {})
+            operations = graph.get_operations()
+            for begin, end, section in spans:  # the inner ones come first
+                for operation in operations[begin:end]:
+                    sections.setdefault(operation.name, section)
+
+
+def _graph_name() -> str:
+    return getattr(tf.compat.v1.get_default_graph(), "name", "")
+
+
+@contextlib.contextmanager
+def layers_noted(settings: LayerSettings, model: Any) -> Iterator[LayerCalls]:
+    """Notes the calls of layers in the trace of a step, and what `keras.remat` computes
+    again.
+    """
+    calls = LayerCalls(settings, model)
+    optimizer_class = keras.optimizers.Optimizer
+    call_layer, apply = keras.Layer.__call__, optimizer_class.apply
+    recompute_grad = tf.recompute_grad
+
+    @functools.wraps(call_layer)
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        with calls.layer(layer):
+            return call_layer(layer, *args, **kwargs)
+
+    @functools.wraps(apply)
+    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        with calls.optimizer(optimizer):
+            return apply(optimizer, *args, **kwargs)
+
+    def recomputed(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with calls.recomputed():
+                return fn(*args, **kwargs)
+
+        return run
+
+    keras.Layer.__call__ = call
+    optimizer_class.apply = update
+    tf.recompute_grad = recomputed
+    try:
+        yield calls
+    finally:
+        keras.Layer.__call__ = call_layer
+        optimizer_class.apply = apply
+        tf.recompute_grad = recompute_grad

@@ -1,0 +1,172 @@
+"""Which layers of a model have settings of their own: regular expressions of their paths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from meshtf.errors import ArgumentError, LayoutError, explain_error, near_misses
+from meshtf.mesh import NO_CHANGES, Layout, Mesh
+
+_WAY_OUT = (
+    "A layer's path is `layer.path`; a pattern is a regular expression of all of it."
+)
+
+
+class LayerSettings:
+    """What a user has said of the layers of a model.
+
+    Attributes:
+        regions: By pattern, changes of the layout for the layers that it matches.
+        recompute: Patterns of the layers that the backward pass computes again.
+        matched: By pattern, and by the path of a layer that it matches, identities of the
+            layer's variables.
+    """
+
+    def __init__(self, regions: Any, recompute: Any, mesh: Mesh) -> None:
+        """Reads patterns.
+
+        Args:
+            regions: By pattern, changes of the layout; None: there are none.
+            recompute: Patterns, or one; None: there are none.
+            mesh: Where the model runs.
+
+        Raises:
+            ArgumentError: One of them has another type, or a pattern is no regular expression.
+            ParseError: A layout cannot be read.
+        """
+        if not isinstance(regions or {}, Mapping):
+            raise ArgumentError(
+                "`regions` gives layouts by patterns of layers, such as "
+                f'{{"decoder/.*": "length:model"}}; it is a {type(regions).__name__}'
+            )
+        self.regions = {
+            _checked(pattern, "regions"): Layout.changes(changes)
+            for pattern, changes in (regions or {}).items()
+        }
+        for changes in self.regions.values():
+            mesh.layout_in(changes)  # warns of an axis that the mesh lacks
+        patterns = [recompute] if isinstance(recompute, str) else recompute or ()
+        if not isinstance(patterns, Sequence):
+            raise ArgumentError(
+                "`recompute` is a pattern of layers, or a list of them, such as "
+                f'"encoder/layer_\\d+"; it is a {type(recompute).__name__}'
+            )
+        self.recompute = [_checked(pattern, "recompute") for pattern in patterns]
+        self.matched: dict[str, dict[str, set[int]]] = {}
+        self._of_variables: dict[int, Layout] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.regions or self.recompute)
+
+    def region_of(self, path: str | None) -> Layout:
+        """Returns the changes of the layout for a layer, by its path."""
+        for pattern, changes in self.regions.items():
+            if path and re.fullmatch(pattern, path):
+                return changes
+        return NO_CHANGES
+
+    def is_recomputed(self, path: str | None) -> bool:
+        """Whether the backward pass computes a layer again, by its path."""
+        return any(re.fullmatch(p, path) for p in self.recompute if path)
+
+    def region_of_variable(self, key: int | None) -> Layout:
+        """Returns the changes of the layout for a variable, by its identity: those of the
+        layers that it belongs to.
+        """
+        return self._of_variables.get(key or 0, NO_CHANGES)
+
+    def use(self, model: Any) -> None:
+        """Finds the layers of a built model.
+
+        Raises:
+            ArgumentError: A pattern of `recompute` matches no layer.
+            LayoutError: One of `regions` matches none, or two match one layer.
+        """
+        layers = [layer for layer in layers_within(model) if layer.path]
+        self._check([layer.path for layer in layers])
+        for pattern in (*self.regions, *self.recompute):
+            matched = self.matched.setdefault(pattern, {})
+            for layer in layers:
+                if re.fullmatch(pattern, layer.path):
+                    variables = {id(v) for v in layer.weights}
+                    matched.setdefault(layer.path, set()).update(variables)
+        for layer in layers:
+            changes = self.region_of(layer.path)
+            for variable in layer.weights:
+                outer = self.region_of_variable(id(variable))
+                self._of_variables[id(variable)] = outer.then(changes)
+
+    def _check(self, paths: Sequence[str]) -> None:
+        """Raises an error for a pattern without a layer, and for a layer with two regions."""
+        for pattern in self.recompute:
+            if not any(re.fullmatch(pattern, path) for path in paths):
+                raise ArgumentError(_unmatched("recompute", pattern, paths))
+        for pattern in self.regions:
+            if not any(re.fullmatch(pattern, path) for path in paths):
+                raise LayoutError(_unmatched("regions", pattern, paths))
+        for path in paths:
+            matching = [p for p in self.regions if re.fullmatch(p, path)]
+            if len(matching) > 1:
+                raise LayoutError(
+                    explain_error(
+                        f"two patterns of `regions` match the layer {path}.",
+                        patterns=", ".join(matching),
+                        way_out="Narrow one of them: each layer has one region. (Those of "
+                        "the layers around it hold as well.)",
+                    )
+                )
+
+
+def layers_within(layer: Any) -> Iterator[Any]:
+    """Yields the layers within a layer, each once, the outer ones first."""
+    seen = {id(layer)}
+    stack = list(_inner_layers(vars(layer).values()))[::-1]
+    while stack:
+        inner = stack.pop()
+        if id(inner) not in seen:
+            seen.add(id(inner))
+            yield inner
+            stack += list(_inner_layers(vars(inner).values()))[::-1]
+
+
+def _inner_layers(values: Iterable[Any]) -> Iterator[Any]:
+    """Yields layers among values, and in lists and dictionaries of them."""
+    for value in values:
+        if isinstance(value, keras.Layer):
+            yield value
+        elif isinstance(value, dict):
+            yield from _inner_layers(value.values())
+        elif isinstance(value, (list, tuple)):
+            yield from _inner_layers(value)
+
+
+def _checked(pattern: Any, argument: str) -> str:
+    """Returns a pattern.
+
+    Raises:
+        ArgumentError: It is no regular expression.
+    """
+    try:
+        re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ArgumentError(
+            f"`{argument}` has {pattern!r}, which is no regular expression: {error}"
+        ) from None
+    return str(pattern)
+
+
+def _unmatched(argument: str, pattern: str, paths: Sequence[str]) -> str:
+    plain = re.sub(r"\W*[.][*+]|\\d[*+]?", "", pattern)
+    ends = {"/".join(path.split("/")[-k:]): path for path in paths for k in (1, 2, 3)}
+    near = near_misses(plain, ends)
+    similar = ", ".join(dict.fromkeys(ends[end] for end in near.split(", ") if end))
+    return explain_error(
+        f'`{argument}` has a pattern "{pattern}" that matches no layer.',
+        similar=similar or "none",
+        layers=", ".join(paths[:5]) + (", ..." if len(paths) > 5 else ""),
+        way_out=_WAY_OUT,
+    )
