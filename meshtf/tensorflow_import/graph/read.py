@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold, zeros_for_empty
@@ -38,7 +37,7 @@ from meshtf.tensorflow_import.graph.program import (
     Value,
 )
 from meshtf.tensorflow_import.graph.prune import prune
-from meshtf.tensorflow_import.graph.raw_ops import attributes_of, definition_of
+from meshtf.tensorflow_import.graph.raw_ops import attributes_of
 from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 from meshtf.tensorflow_import.graph.refusals import Refusals
 from meshtf.tensorflow_import.graph.row_division import divides_rows
@@ -109,7 +108,7 @@ class _Reader:
         self.marks = {tensor.ref(): mark for mark in marks for tensor in mark.gradients}
         self.sections = sections
         self.repeats = repeats
-        self.constants = {t.ref() for mark in marks for t in mark.constants}
+        self.constants = {tensor.ref() for mark in marks for tensor in mark.constants}
         self.state = State(len(marks))
         self.refusals = Refusals()
         self._variables = {id(handle_of(v)): v for v in variables}
@@ -171,7 +170,7 @@ class _Reader:
             self._set_section(starts[operation.name], sections.get(operation.name))
             values.update(zip(outputs, produced))
             for output in self.constants.intersection(outputs):
-                values[output] = self._separate(values[output])
+                values[output] = self.state.separate(values[output])
             if outputs and outputs[0] in self.repeats:
                 repeat = self.repeats[outputs[0]]
                 repeated = operation.graph.get_operations()[repeat.begin : repeat.end]
@@ -191,12 +190,12 @@ class _Reader:
         nodes, self.state.nodes = self.state.nodes, outer
         return nodes
 
-    def _operand(self, values: _Values, tensor: tf.Tensor, path: str) -> Value:
+    def _operand(self, values: _Values, tensor: tf.Tensor) -> Value:
         """Returns the value of an operand. TensorFlow's gradient of a loop makes the loop read
         lists that are created after it: they are refused.
         """
         if tensor.ref() not in values:
-            self.refusals.concerns_later(tensor.op.type, path)
+            self.refusals.concerns_later(tensor.op.type, tensor.op.name)
             return Value((), tensor.dtype, tensor.op.name)
         return values[tensor.ref()]
 
@@ -241,23 +240,10 @@ class _Reader:
         self.state.nodes.append(Node("Gradients", inputs, outputs, {}, path))
         values.update(zip((t.ref() for t in mark.gradients), outputs))
 
-    def _separate(self, value: Value) -> Value:
-        """Returns a value that is no other operation's: gradients that do not flow beyond it
-        flow beyond the others, such as another read of the same variable.
-        """
-        if value.constant is not None:
-            return value
-        output = Value(value.shape, value.dtype, value.path)
-        one = np.ones((), value.dtype.as_numpy_dtype)
-        operands = [value, Value((), value.dtype, value.path, one, "constant")]
-        node = Node("Mul", operands, [output], {}, value.path, definition_of("Mul"))
-        self.state.nodes.append(node)
-        return output
-
     def _read(self, operation: tf.Operation, values: _Values, path: str) -> list[Value]:
         """Reads an operation, and returns the values of its outputs."""
         kind = operation.type
-        inputs = [self._operand(values, t, path) for t in operation.inputs]
+        inputs = [self._operand(values, t) for t in operation.inputs]
         if kind in CALLS:
             return self._call(operation.get_attr("f").name, inputs, path)
         if kind in _SAME:

@@ -72,6 +72,16 @@ class State:
             if value is not self.on_entry[key]
         }
 
+    def separate(self, value: Value) -> Value:
+        """Returns a value that is no other operation's: gradients that do not flow beyond it
+        flow beyond the others, such as another read of the same variable.
+        """
+        if value.constant is not None:
+            return value
+        one = np.ones((), value.dtype.as_numpy_dtype)
+        factor = Value((), value.dtype, value.path, one, "constant")
+        return self.add("Mul", [value, factor], value, value.path)
+
 
 def path_of(variable: Any) -> str:
     """Returns a Keras variable's path, or another variable's name."""
