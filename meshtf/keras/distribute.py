@@ -14,7 +14,7 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.without_running import compile_for, explain
 from meshtf.keras.check import check_predictions
-from meshtf.keras.layer_settings.patterns import LayerSettings
+from meshtf.keras.layer_settings.patterns import LayerSettings, is_built
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of, variables_of
@@ -104,7 +104,7 @@ class DistributedModel:
         layouts = VariableLayouts(layout, model, mesh)
         self.placed = PlacedVariables(mesh, names, layouts, settings)
         self._uses_settings = False
-        if model.built:
+        if is_built(model):
             self._use_settings()
         self._steps: dict[Any, TracedStep] = {}
         # `compile` empties the attributes that the makers fill, so the makers are replaced.
@@ -128,7 +128,7 @@ class DistributedModel:
         settings = self.placed.settings
         if self._uses_settings or not settings:
             return
-        if not self.model.built:
+        if not is_built(self.model):
             raise ArgumentError(
                 f"build {type(self.model).__name__} first: call it on a batch, so that "
                 "`regions` and `recompute` find its layers"

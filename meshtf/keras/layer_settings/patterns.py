@@ -133,6 +133,14 @@ class LayerSettings:
                 )
 
 
+def is_built(model: Any) -> bool:
+    """Whether a model has all of its layers and their paths. (One with a step of its own may
+    never be called itself.)
+    """
+    layers = [layer for layer, _ in layers_within(model)]
+    return model.built or bool(layers and all(layer.built for layer in layers))
+
+
 def layers_within(layer: Any) -> Iterator[tuple[Any, str]]:
     """Yields the layers within a layer, each once, the outer ones first, and their paths. A
     layer that builds nothing has no path in Keras: it has that of the layer around it, and its

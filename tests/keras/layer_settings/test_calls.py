@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -28,6 +29,7 @@ from tests.keras.models import (
     compiled,
     train,
 )
+from tests.keras.test_custom_steps import Adversarial
 
 layers = keras.layers
 LAYOUTS = [
@@ -215,6 +217,24 @@ def test_remat_scope() -> None:
         for each in (named, distributed(mesh, plain)[1])
     ]
     assert needed[0] < 0.8 * needed[1]
+
+
+def test_a_model_with_a_step_of_its_own() -> None:
+    """A GAN, which is never called itself, and whose discriminator is called twice."""
+    x = np.random.default_rng(0).random((12, 8, 8, 1))
+    noise = np.random.default_rng(1).normal(size=(12, 6))
+    weights = []
+    for settings in ({}, {"recompute": "sequential.*", "regions": {".*/conv2d": "*:"}}):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0)
+        model = Adversarial()
+        model.compile(jit_compile=False)
+        mesh = mtf.Mesh("data:2; model:2", "batch:data")
+        mtf.keras.distribute(model, mesh, **settings)
+        model.fit(x, noise, batch_size=12, verbose=0)
+        weights.append(model.get_weights())
+    for result, expected in zip(*weights, strict=True):
+        np.testing.assert_allclose(result, expected, 1e-9, 1e-9)
 
 
 class Traced(layers.Layer):
