@@ -38,7 +38,7 @@ def distribute(
     regions: Mapping[str, Any] | None = None,
     recompute: str | Sequence[str] | None = None,
 ) -> DistributedModel:
-    """Runs a Keras model's batches on a mesh from now on.
+    r"""Runs a Keras model's batches on a mesh from now on.
 
     `model.fit`, `evaluate`, `predict`, `train_on_batch` and the like work as before, with
     the model's own `train_step`, loss, optimizer, metrics and callbacks. Dimensions have
@@ -58,7 +58,9 @@ def distribute(
             match follow them.
         recompute: A regular expression, or several, of the paths of layers: for the backward
             pass their inputs are stored, and what is within is computed again, as in
-            `mtf.recompute`. `keras.remat` and `keras.RematScope` do the same.
+            `mtf.recompute`. Each layer by itself; with a group in the expression, as in
+            r"(conv\d_block\d)_.*", those together for which it is the same. `keras.remat` and
+            `keras.RematScope` do the same.
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
@@ -146,7 +148,7 @@ class DistributedModel:
             self.step("predict_step", batch)
             return self.dimensions
         step = steps[0][1]
-        return dimension_table(step.program, self.placed.mesh, step.input_names)
+        return dimension_table(step.program, self.placed.mesh)
 
     def explain(
         self, batch: Any, method: str = "train_step", **settings: Any
@@ -186,7 +188,12 @@ class DistributedModel:
             **settings: `hardware`, `memory`, `axes`, `layout` and so on of `mtf.search`.
         """
         program = self._step_of_specs("train_step", batch).program
-        build = functools.partial(abstract_function, program, "train_step")
+        build = functools.partial(
+            abstract_function,
+            program,
+            "train_step",
+            layout_of=self.placed.layout_by_region,
+        )
         return search(build, *program.specs(), devices=devices, **settings)
 
     def compile_for(

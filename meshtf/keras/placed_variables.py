@@ -92,8 +92,12 @@ class PlacedVariables:
     def layout_of(self, named: NamedProgram, mesh: Mesh, value: Value) -> Layout | None:
         """Returns the layout of a variable of a program; None: that of the mesh."""
         layout = self._layouts.of(named, value)
-        if layout is not None:
-            return layout
+        return self.layout_by_region(mesh, value) if layout is None else layout
+
+    def layout_by_region(self, mesh: Mesh, value: Value) -> Layout | None:
+        """Returns the layout that a variable has by the region of its layer, and as a slot of
+        an optimizer; None: that of the mesh.
+        """
         is_slot = id(value.variable) in self.slots
         owner = self._layouts.owner_of(value) if is_slot else id(value.variable)
         region = self.settings.region_of_variable(owner)

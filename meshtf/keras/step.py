@@ -39,7 +39,6 @@ class TracedStep:
 
     Attributes:
         program: What it does, with names.
-        input_names: What the model's inputs are called.
         function: The `mtf.function` that runs it.
         seconds: Processor time of Keras' own trace ("trace") and of its import ("import").
     """
@@ -64,7 +63,8 @@ class TracedStep:
         if getattr(model, "optimizer", None) is not None:
             placed.slots.update(id(v) for v in model.optimizer.variables)
         hints = hints_of_step(model, batch)
-        self.input_names = tuple(hints.arguments)
+        for value, name in zip(program.inputs, hints.arguments):
+            value.path = name or value.path
         with _timed(self.seconds, "import"):
             self.program = placed.name(program, hints)
         self._outputs = [v for v in program.outputs if v.is_tensor]
@@ -157,7 +157,7 @@ def _trace(
         tracing(),
         gradients_marked() as marks,
         repeated(model, method) as updates,
-        layers_noted(settings, model) as calls,
+        layers_noted(settings) as calls,
     ):
 
         def step(data: Any) -> Any:

@@ -46,9 +46,7 @@ def from_program(named: NamedProgram, value: Value, x: Tensor) -> Tensor:
     return reshape(x, shape_text(value, names_of_axes(named, value)))
 
 
-def check_names(
-    named: NamedProgram, value: Value, label: str, names: Sequence[str]
-) -> None:
+def check_names(named: NamedProgram, value: Value, names: Sequence[str]) -> None:
     """Checks that the names which the user gave an argument's axes exist in the program.
 
     An axis may become another dimension of the program when the function starts (the mask of
@@ -65,7 +63,7 @@ def check_names(
             final = named.names[atoms[0]]
             raise ShapeError(
                 explain_error(
-                    f'`inputs` calls axis {position} of "{label}" {name!r}, but it is '
+                    f'`inputs` calls axis {position} of "{value.path}" {name!r}, but it is '
                     f"one dimension with an axis that is called {final!r}.",
                     shape=str(list(value.shape)),
                     way_out="Axes that the function adds or multiplies element by element "

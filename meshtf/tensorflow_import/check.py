@@ -50,12 +50,10 @@ def check_outputs(
     if any("Random" in node.kind for node in program.all_nodes()):
         return
     arrays = _random_arrays(program.inputs)
-    results = iter(_run_imported(named, stored, arrays))
-    expected, assigned = _run_tensorflow(named, traced, arrays)
-    for label, value, reference in expected:
-        _compare(f"the result {label}".rstrip(), value, next(results), reference)
-    for label, value, reference in assigned:
-        _compare(f"the new value of {label}", value, next(results), reference)
+    results = _run_imported(named, stored, arrays)
+    references = _run_tensorflow(named, traced, arrays)
+    for result, (label, value, reference) in zip(results, references):
+        _compare(label, value, result, reference)
 
 
 def _random_arrays(inputs: Iterable[Value]) -> list[np.ndarray]:
@@ -112,28 +110,25 @@ def _read_stores(planned: Program) -> Iterator[Store]:
 
 def _run_tensorflow(
     named: NamedProgram, traced: TracedFunction, arrays: Sequence[np.ndarray]
-) -> tuple[list[_Result], list[_Result]]:
-    """Returns TensorFlow's results and new values of variables, which get their old values
+) -> list[_Result]:
+    """Returns TensorFlow's results, then new values of variables, which get their old values
     back.
     """
     program = named.program
     variables = [program.on_entry[key].variable for key in program.updates]
     before = [np.asarray(v.numpy()) for v in variables]
     tensors = [tf.constant(x, v.dtype) for x, v in zip(arrays, program.inputs)]
-    results = traced.concrete(tensors)
-    values = [v for v in program.outputs if v.is_tensor]
-    labels, arrays_out = [], []
-    for path, leaf in labelled(results, ""):
-        if leaf is not None:
-            labels.append(path)
-            arrays_out.append(leaf.numpy())
-    new = [np.asarray(v.numpy()) for v in variables]
+    results = [
+        (f"the result {path}".rstrip(), leaf.numpy())
+        for path, leaf in labelled(traced.concrete(tensors), "")
+        if leaf is not None
+    ]
+    results += [(f"the new value of {path_of(v)}", v.numpy()) for v in variables]
     for variable, array in zip(variables, before):
         variable.assign(array)
-    return (
-        list(zip(labels, values, arrays_out)),
-        list(zip(map(path_of, variables), program.updates.values(), new)),
-    )
+    values = [v for v in program.outputs if v.is_tensor]
+    values += program.updates.values()
+    return [(label, v, np.asarray(x)) for (label, x), v in zip(results, values)]
 
 
 def labelled(nesting: Any, label: str) -> Iterator[tuple[str, Any]]:

@@ -147,7 +147,7 @@ class ImportedFunction(Module):
         """A table of the program's dimensions: names, sizes, how they are sharded, where they
         are, and which operations run replicated.
         """
-        return dimension_table(self._call.named, self.mesh, self._call.labels)
+        return dimension_table(self._call.named, self.mesh)
 
     @property
     def program(self) -> NamedProgram:
@@ -188,7 +188,6 @@ class _Call:
       name: The TensorFlow function's name.
       named: The program.
       parameters: The function's parameters.
-      labels: What errors call the arguments.
       dims: By parameter, a nesting of named shapes.
     """
 
@@ -204,7 +203,6 @@ class _Call:
         self.named = named
         self.parameters = traced.parameters
         self._structure = traced.structure
-        self.labels = [argument.label for argument in traced.arguments]
         self._outputs = nested.map_structure(
             lambda x: x is not None, traced.concrete.structured_outputs
         )
@@ -213,26 +211,21 @@ class _Call:
             axis_names = names_of_axes(named, value)
             if argument.names is not None:
                 axis_names = [renames.get(name, name) for name in argument.names]
-                check_names(named, value, argument.label, axis_names)
+                check_names(named, value, axis_names)
             self._shapes.append(shape_text(value, axis_names))
         self._takes_double = any(v.dtype.name == "float64" for v in program.inputs)
-        self.dims = self._dims()
+        remaining = iter(self._shapes)
+        dims = nested.map_structure(
+            lambda x: next(remaining) if is_spec(x) else None, dict(traced.structure)
+        )
+        self.dims = {
+            name: nesting
+            for name, nesting in dims.items()
+            if None not in nested.flatten(nesting)
+        }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Call:
         return self
-
-    def _dims(self) -> dict[str, Any]:
-        remaining = iter(self._shapes)
-        leaves = [
-            next(remaining) if is_spec(x) else None
-            for x in nested.flatten(dict(self._structure))
-        ]
-        dims = nested.pack_sequence_as(dict(self._structure), leaves)
-        return {
-            name: nesting
-            for name, nesting in dims.items()
-            if all(leaf is not None for leaf in nested.flatten(nesting))
-        }
 
     def as_floats(self, x: Any) -> Any:
         """Returns an array of float64 as float32, unless the function takes float64: so does
@@ -256,12 +249,12 @@ class _Call:
                 f"the function takes {len(traced_leaves)} values, in the structure "
                 f"{dict(self._structure)}, not {len(leaves)}"
             )
-        inputs = iter(zip(self.named.program.inputs, self.labels, self._shapes))
+        inputs = iter(zip(self.named.program.inputs, self._shapes))
         tensors = []
         for leaf, traced_leaf in zip(leaves, traced_leaves):
             if is_spec(traced_leaf):
-                value, label, shape = next(inputs)
-                x = _matched(leaf, value, label, shape)
+                value, shape = next(inputs)
+                x = _matched(leaf, value, shape)
                 tensors.append(to_program(self.named, value, x))
             elif leaf is not traced_leaf and leaf != traced_leaf:
                 raise ArgumentError(
@@ -277,11 +270,9 @@ class _Call:
         remaining = iter(
             from_program(self.named, value, x) for value, x in zip(values, outputs)
         )
-        leaves = [
-            next(remaining) if is_tensor else None
-            for is_tensor in nested.flatten(self._outputs)
-        ]
-        return nested.pack_sequence_as(self._outputs, leaves)
+        return nested.map_structure(
+            lambda is_tensor: next(remaining) if is_tensor else None, self._outputs
+        )
 
 
 class _Body:
@@ -307,13 +298,14 @@ class _Body:
         return _Body(module, self.__signature__, self.__name__)
 
 
-def _matched(x: Any, value: Value, label: str, shape: str) -> Tensor:
+def _matched(x: Any, value: Value, shape: str) -> Tensor:
     """Returns a tensor with its dimensions in the order of an argument's axes.
 
     Raises:
       ShapeError: It has other dimensions.
       DTypeError: It has another type.
     """
+    label = value.path
     expected = [axis.split(":")[0] for axis in shape.split("; ") if axis]
     if not isinstance(x, Tensor) and hasattr(x, "tensor"):
         x = x.tensor()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,12 +23,11 @@ class TracedFunction:
 
     Attributes:
         name: The name of the function.
-        concrete: It; its inputs are those of `arguments`, in order.
+        concrete: It: takes a list of tensors, those of `arguments` in order.
         parameters: Its parameters. Those without tensors have what it was traced with as
             their default.
         structure: By parameter, a nesting of specs of tensors and Python values.
         arguments: The tensors among the arguments.
-        call: Runs it: takes a list of tensors.
         source: What must live as long as its variables.
     """
 
@@ -37,7 +36,6 @@ class TracedFunction:
     parameters: inspect.Signature
     structure: Mapping[str, Any]
     arguments: Sequence[Argument]
-    call: Callable[[list[tf.Tensor]], Any]
     source: Any
 
 
@@ -71,36 +69,28 @@ def trace(
     concrete = _concrete(fn, specs)
     parameters, structure = _parameters(concrete)
     arguments = arguments_of(structure, inputs)
-    leaves = nested.flatten(structure)
     # A rule of tf.custom_gradient is known in the function's own graph alone.
     has_rules = any(map(has_rule, concrete.graph.get_operations()))
-    called = _python_function(fn) if has_rules else concrete
+    called = getattr(fn, "python_function", fn) if has_rules else concrete
 
     def run(tensors: list[tf.Tensor]) -> Any:
         remaining = iter(tensors)
-        values = [next(remaining) if is_spec(x) else x for x in leaves]
         bound = parameters.bind_partial()
-        bound.arguments.update(nested.pack_sequence_as(dict(structure), values))
+        bound.arguments |= nested.map_structure(
+            lambda x: next(remaining) if is_spec(x) else x, structure
+        )
         return called(*bound.args, **bound.kwargs)
 
     full_specs = [tf.TensorSpec(x.sizes, x.spec.dtype) for x in arguments]
-    outer = tf.function(run, autograph=called is not concrete).get_concrete_function(
-        full_specs
-    )
+    outer = tf.function(run, autograph=called is not concrete)
     return TracedFunction(
-        _name_of(fn, signature),
-        outer,
-        parameters,
-        structure,
-        arguments,
-        outer,
-        (source, concrete),
+        name=_name_of(fn, signature),
+        concrete=outer.get_concrete_function(full_specs),
+        parameters=parameters,
+        structure=structure,
+        arguments=arguments,
+        source=(source, concrete),
     )
-
-
-def _python_function(fn: Any) -> Any:
-    """Returns the Python function of a `tf.function`; another function as it is."""
-    return getattr(fn, "python_function", fn)
 
 
 _TAKES = (

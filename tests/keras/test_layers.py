@@ -137,7 +137,7 @@ def assert_equal(result: Trained, expected: Trained, tolerance: float) -> None:
             close(result.weights[path], value, err_msg=path)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_layers(name: str) -> None:
     one = trained(name, mtf.Mesh("data:1"))

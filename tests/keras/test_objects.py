@@ -314,6 +314,7 @@ def test_metrics() -> None:
         np.testing.assert_allclose(results[1][name], value, 1e-9, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["TopK", "SparseTopK"])
 def test_metrics_of_the_largest(name) -> None:
     keras.config.set_floatx("float32")

@@ -146,6 +146,7 @@ def test_names(build: Any) -> None:
     assert {row.name: row.sizes for row in named.dimensions} == NAMES[build]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("build", [transformer, convolutions, recurrent])
 def test_names_are_stable(build: Any) -> None:
     """The same in training, evaluation and prediction, in any order, and for other batches; and

@@ -66,6 +66,7 @@ def test_several_steps_per_execution() -> None:
     both(fit, steps_per_execution=3)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["dataset", "generator", "steps"])
 def test_sources_of_batches(kind) -> None:
     def fit(model):
@@ -158,6 +159,7 @@ def test_a_model_built_by_its_first_batch() -> None:
     both(lambda model: train(model, X, Y, batch_size=6, epochs=2), Subclassed)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("overwrite", [None, 2])
 def test_moving_averages_of_weights(overwrite) -> None:
     def optimizer():
@@ -175,6 +177,7 @@ def test_gradients_of_several_batches() -> None:
     both(lambda model: train(model, X, Y, batch_size=3), optimizer=optimizer)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_mixed_precision(policy) -> None:
 

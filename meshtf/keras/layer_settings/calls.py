@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from meshtf.errors import ArgumentError, explain_error
 from meshtf.keras.layer_settings.patterns import LayerSettings
-from meshtf.mesh import NO_CHANGES
 from meshtf.tensorflow_import.graph.program import Program, Section
 
 
@@ -28,17 +27,11 @@ class LayerCalls:
         sections: By the name of a function's graph, and that of an operation, its section.
     """
 
-    def __init__(self, settings: LayerSettings, model: Any) -> None:
-        """Prepares a trace.
-
-        Args:
-            settings: Those of layers.
-            model: The model, which is no layer of itself.
-        """
+    def __init__(self, settings: LayerSettings) -> None:
+        """Prepares a trace of a model whose layers have settings."""
         self.sections: dict[str, dict[str, Section]] = {}
         self._settings = settings
-        self._model = model
-        # By the path of a layer with settings, the graphs that its calls added to.
+        # By the path of a layer, the graphs that its calls added to.
         self._graphs: dict[str, set[str]] = {}
         self._sections_around = [Section()]
         # By a graph's identity, in which a call has not ended, the numbers of its first and last
@@ -46,11 +39,13 @@ class LayerCalls:
         self._spans: dict[int, list[tuple[int, int, Section]]] = {}
         # What a pattern says to recompute. Within it nothing else is a section of its own.
         self._by_pattern: object = None
+        self._groups: dict[tuple[str | None, ...], object] = {}
 
     def start(self) -> None:
         """Starts with a graph. (A function that makes variables is traced twice.)"""
         self.sections.clear()
         self._graphs.clear()
+        self._groups.clear()
 
     def check(self, graph: tf.Graph, program: Program) -> None:
         """Checks that layers of each pattern were called in the traced graph, or in bodies of
@@ -82,19 +77,20 @@ class LayerCalls:
     @contextlib.contextmanager
     def layer(self, layer: Any) -> Iterator[None]:
         """Within, a layer is called."""
-        path = "" if layer is self._model else layer.path or ""
-        changes = self._settings.region_of(path)
-        is_recomputed = self._settings.is_recomputed(path)
-        if is_recomputed or changes != NO_CHANGES:
+        path = self._settings.path_of(layer)
+        if path:
             self._graphs.setdefault(path, set()).add(_graph_name())
-        if self._by_pattern is not None:
-            is_recomputed = False
-        label = path or layer.name
-        if not is_recomputed:
+        changes = self._settings.region_of(path)
+        group = self._settings.recomputed_group(path)
+        label = path or layer.path or layer.name
+        if group is None or self._by_pattern is not None:
             with self._section(Section(label, changes)):
                 yield
             return
-        self._by_pattern = object()
+        # Calls of layers of one group are computed again together, others each for itself.
+        self._by_pattern = (
+            self._groups.setdefault(group, object()) if group else object()
+        )
         try:
             with self._section(Section(label, changes, self._by_pattern)):
                 yield
@@ -142,11 +138,11 @@ def _graph_name() -> str:
 
 
 @contextlib.contextmanager
-def layers_noted(settings: LayerSettings, model: Any) -> Iterator[LayerCalls]:
+def layers_noted(settings: LayerSettings) -> Iterator[LayerCalls]:
     """Notes the calls of layers in the trace of a step, and what `keras.remat` computes
     again.
     """
-    calls = LayerCalls(settings, model)
+    calls = LayerCalls(settings)
     optimizer_class = keras.optimizers.Optimizer
     call_layer, apply = keras.Layer.__call__, optimizer_class.apply
     recompute_grad = tf.recompute_grad

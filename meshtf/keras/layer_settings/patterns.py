@@ -57,21 +57,28 @@ class LayerSettings:
             )
         self.recompute = [_checked(pattern, "recompute") for pattern in patterns]
         self.matched: dict[str, dict[str, set[int]]] = {}
+        self._paths: dict[int, str] = {}
         self._of_variables: dict[int, Layout] = {}
 
     def __bool__(self) -> bool:
         return bool(self.regions or self.recompute)
 
-    def region_of(self, path: str | None) -> Layout:
-        """Returns the changes of the layout for a layer, by its path."""
+    def region_of(self, path: str) -> Layout:
+        """Returns the changes of the layout for a layer, by its path; "" is none."""
         for pattern, changes in self.regions.items():
             if path and re.fullmatch(pattern, path):
                 return changes
         return NO_CHANGES
 
-    def is_recomputed(self, path: str | None) -> bool:
-        """Whether the backward pass computes a layer again, by its path."""
-        return any(re.fullmatch(p, path) for p in self.recompute if path)
+    def recomputed_group(self, path: str) -> tuple[str | None, ...] | None:
+        """Returns what the groups of a pattern match in the path of a layer that the backward
+        pass computes again; None if it does not.
+        """
+        for pattern in self.recompute:
+            match = re.fullmatch(pattern, path) if path else None
+            if match:
+                return match.groups()
+        return None
 
     def region_of_variable(self, key: int | None) -> Layout:
         """Returns the changes of the layout for a variable, by its identity: those of the
@@ -86,19 +93,24 @@ class LayerSettings:
             ArgumentError: A pattern of `recompute` matches no layer.
             LayoutError: One of `regions` matches none, or two match one layer.
         """
-        layers = [layer for layer in layers_within(model) if layer.path]
-        self._check([layer.path for layer in layers])
+        layers = list(layers_within(model))
+        self._check([path for _, path in layers])
+        self._paths = {id(layer): path for layer, path in layers}
         for pattern in (*self.regions, *self.recompute):
             matched = self.matched.setdefault(pattern, {})
-            for layer in layers:
-                if re.fullmatch(pattern, layer.path):
+            for layer, path in layers:
+                if re.fullmatch(pattern, path):
                     variables = {id(v) for v in layer.weights}
-                    matched.setdefault(layer.path, set()).update(variables)
-        for layer in layers:
-            changes = self.region_of(layer.path)
+                    matched.setdefault(path, set()).update(variables)
+        for layer, path in layers:
+            changes = self.region_of(path)
             for variable in layer.weights:
                 outer = self.region_of_variable(id(variable))
                 self._of_variables[id(variable)] = outer.then(changes)
+
+    def path_of(self, layer: Any) -> str:
+        """Returns the path of a layer of the model; "" of other layers."""
+        return self._paths.get(id(layer), "")
 
     def _check(self, paths: Sequence[str]) -> None:
         """Raises an error for a pattern without a layer, and for a layer with two regions."""
@@ -121,16 +133,20 @@ class LayerSettings:
                 )
 
 
-def layers_within(layer: Any) -> Iterator[Any]:
-    """Yields the layers within a layer, each once, the outer ones first."""
+def layers_within(layer: Any) -> Iterator[tuple[Any, str]]:
+    """Yields the layers within a layer, each once, the outer ones first, and their paths. A
+    layer that builds nothing has no path in Keras: it has that of the layer around it, and its
+    name.
+    """
     seen = {id(layer)}
-    stack = list(_inner_layers(vars(layer).values()))[::-1]
-    while stack:
-        inner = stack.pop()
-        if id(inner) not in seen:
-            seen.add(id(inner))
-            yield inner
-            stack += list(_inner_layers(vars(inner).values()))[::-1]
+    queue = [(layer, "")]
+    for outer, path in queue:
+        for inner in _inner_layers(vars(outer).values()):
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                own_path = inner.path or "/".join(filter(None, [path, inner.name]))
+                queue.append((inner, own_path))
+                yield inner, own_path
 
 
 def _inner_layers(values: Iterable[Any]) -> Iterator[Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshtf.mesh import Mesh
 from meshtf.tensorflow_import.dimensions.flops import flops_of
 from meshtf.tensorflow_import.graph.program import Node, Value
-from meshtf.tensorflow_import.graph.state import path_of
 from meshtf.tensorflow_import.named_program import NamedProgram
 from meshtf.tensorflow_import.without_running import abstract_function
 
@@ -111,28 +110,19 @@ class DimensionTable:
     __repr__ = __str__
 
 
-def dimension_table(
-    named: NamedProgram, mesh: Mesh, input_names: Sequence[str] = ()
-) -> DimensionTable:
+def dimension_table(named: NamedProgram, mesh: Mesh) -> DimensionTable:
     """Returns the table of a program.
 
     Args:
         named: The program.
         mesh: The mesh, whose layout says what is sharded.
-        input_names: What arguments are called.
     """
     if named.lowering is None:  # a run tells which operations are replicated
         function = abstract_function(named, "program", Mesh("", devices="abstract"))
         function.record_call(tuple(named.specs()), {})
-    paths: dict[str, list[str]] = {}
-    inputs: dict[str, list[str]] = {}
-    for k, value in enumerate(named.program.inputs):
-        label = input_names[k] if k < len(input_names) else ""
-        for name in named.names_of(value):
-            inputs.setdefault(name, []).append(label or value.path)
-    for value in named.program.on_entry.values():
-        if named.analysis.has_hints(value):
-            _add_variable(named, value, paths)
+    entries = named.program.on_entry.values()
+    inputs = _paths(named, named.program.inputs)
+    variables = _paths(named, filter(named.analysis.has_hints, entries))
     sizes: dict[str, set[int]] = collections.defaultdict(set)
     for atom, name in named.names.items():
         sizes[name].add(atom.size)
@@ -141,19 +131,21 @@ def dimension_table(
             name,
             tuple(sorted(sizes[name])),
             _sharded(mesh, name),
-            tuple(paths.get(name, ())),
+            tuple(variables.get(name, ())),
             tuple(inputs.get(name, ())),
         )
-        for name in dict.fromkeys([*inputs, *paths])
+        for name in dict.fromkeys([*inputs, *variables])
     ]
     return DimensionTable(tuple(rows), tuple(_replicated(named)))
 
 
-def _add_variable(
-    named: NamedProgram, value: Value, paths: dict[str, list[str]]
-) -> None:
-    for name in named.names_of(value):
-        paths.setdefault(name, []).append(path_of(value.variable))
+def _paths(named: NamedProgram, values: Iterable[Value]) -> dict[str, list[str]]:
+    """Returns by name of a dimension what values have it."""
+    paths: dict[str, list[str]] = {}
+    for value in values:
+        for name in named.names_of(value):
+            paths.setdefault(name, []).append(value.path)
+    return paths
 
 
 def _sharded(mesh: Mesh, name: str) -> str:

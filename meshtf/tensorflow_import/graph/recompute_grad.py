@@ -84,7 +84,7 @@ def _noted_tapes() -> Iterator[list[_Tape]]:
         last = [k for k, each in enumerate(operations) if each.name in names][-1:]
         since = operations[last[0] + 1 :] if last else operations
         tapes.append(_Tape(len(tf.nest.flatten(target)), len(arguments), since))
-        zeros = [tf.zeros(x.shape, x.dtype) for x in flat]
+        zeros = [None if x is None else tf.zeros(x.shape, x.dtype) for x in flat]
         return tf.nest.pack_sequence_as(sources, zeros)
 
     tf.GradientTape.gradient = gradient

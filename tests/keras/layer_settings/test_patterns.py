@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+import keras
 import pytest
 
 import meshtf as mtf
@@ -95,7 +96,7 @@ def test_what_a_layer_within_says_holds_last() -> None:
 def test_search_keeps_regions() -> None:
     """A layout that is found has the time that `explain` gives it."""
     mesh = mtf.Mesh(AXES, "batch:data")
-    regions = {"layer_1": "length:model"}
+    regions = {"layer_1/.*": "length:model", "tokens": "vocab:model"}
     _, named = distributed(mesh, regions=regions)
     settings = {"devices": 8, "hardware": "h100", "axes": AXES}
     best = named.search(batch(), **settings).best[0]
@@ -149,7 +150,14 @@ def test_an_axis_that_the_mesh_lacks() -> None:
 
 
 def test_layers_within_a_model() -> None:
-    """Each once, an outer one before those within."""
-    paths = [layer.path for layer in layers_within(encoder())]
+    """Each once, an outer one before those within; also those that build nothing."""
+    paths = [path for _, path in layers_within(encoder())]
     assert paths.count("layer_1/attention/query") == 1
     assert paths.index("layer_1") < paths.index("layer_1/up")
+    inputs = keras.Input((4,))
+    inner = [keras.layers.Dense(4, name="up"), keras.layers.ReLU(name="relu")]
+    x = keras.layers.Add(name="sum")(
+        [inputs, keras.Sequential(inner, name="block")(inputs)]
+    )
+    paths = [path for _, path in layers_within(keras.Model(inputs, x))]
+    assert {"sum", "block", "block/up", "block/relu"} <= set(paths)

@@ -71,6 +71,7 @@ class Unconnected(keras.Model):
         return {f"{k}": tf.cast(tf.size(r), x.dtype) for k, r in enumerate(results)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cls", [OfMeans, OneByOne, OfExamples, Unconnected])
 def test_jacobians(cls) -> None:
     def build():

@@ -133,6 +133,7 @@ class DecoratedTape(Step):
         return super().step(x, y)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cls", Step.__subclasses__())
 def test_steps_of_an_lstm(cls) -> None:
     def build():
@@ -202,6 +203,7 @@ class Functional(Step):
 OF_TENSORFLOW = [TapeInLoop, TapeInBranch, Signature, Functional]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cls", OF_TENSORFLOW)
 def test_gradients_of_tensorflow(cls) -> None:
     def build():
@@ -214,6 +216,7 @@ def test_gradients_of_tensorflow(cls) -> None:
     run_both(build, (FRAMES, Y))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cls", OF_TENSORFLOW)
 def test_gradients_of_tensorflow_through_loops_are_refused(cls) -> None:
     inputs = keras.Input((5, 6))

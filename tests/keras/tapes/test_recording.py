@@ -127,6 +127,7 @@ class InnerOutside(Step):
         return loss, outer.gradient(loss, weights)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("cls", Step.__subclasses__())
 def test_tapes_record_as_in_tensorflow(cls) -> None:
     def build():
