@@ -10,6 +10,8 @@
 #                     over an hour
 #   make spmd-versions   the short tests of live meshes with several versions of jax; half an
 #                     hour, and 350 MB for each version
+#   make keras-versions  the short tests of Keras models with several versions of Keras; an hour,
+#                     and 10 MB for each version
 #   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
 #   make docs         writes a reference of all public names to build/docs
@@ -23,11 +25,12 @@ MINUTES ?= 30
 KERAS_HUB ?=
 WORKERS ?= 2
 JAX_VERSIONS ?= 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2
+KERAS_VERSIONS ?= 3.10.0 3.11.3 3.12.4 3.13.2 3.14.1 3.15.1
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick public mutants test-spmd spmd-versions fuzz bert docs \
-  keras-models gallery clean
+.PHONY: train train-long test quick public mutants test-spmd spmd-versions keras-versions fuzz \
+  bert docs keras-models gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -70,6 +73,16 @@ spmd-versions: $(VENV)/.test
 	  PYTHONPATH=$$folder $(VENV)/bin/python -c 'import jax; print("jax", jax.__version__)'; \
 	  PYTHONPATH=$$folder $(VENV)/bin/python -m pytest -q -n $(WORKERS) tests/runtime/spmd \
 	    tests/cluster/test_process_group.py || exit 1; \
+	done
+
+keras-versions: $(VENV)/.test
+	for version in $(KERAS_VERSIONS); do \
+	  folder=build/keras/$$version; \
+	  test -d $$folder || $(VENV)/bin/python -m pip install --quiet --no-deps \
+	    --target=$$folder keras==$$version || exit 1; \
+	  PYTHONPATH=$$folder $(VENV)/bin/python -c 'import keras; print("keras", keras.__version__)'; \
+	  PYTHONPATH=$$folder $(VENV)/bin/python -m pytest -q -n $(WORKERS) -m 'not slow' \
+	    tests/keras || exit 1; \
 	done
 
 fuzz: $(VENV)/.test
