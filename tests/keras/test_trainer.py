@@ -291,3 +291,24 @@ class TestRefusals:
     def test_no_model(self) -> None:
         with pytest.raises(mtf.ArgumentError, match="takes a keras.Model"):
             mtf.keras.distribute(layers.Dense(3), mesh())
+
+
+class CountsTraces(keras.Sequential):
+    """A model that counts how often its training step is called."""
+
+    traces = 0
+
+    def train_step(self, data):
+        self.traces += 1
+        return super().train_step(data)
+
+
+def test_a_step_whose_metrics_create_variables_is_traced_once():
+    model = CountsTraces([keras.Input((6,)), keras.layers.Dense(3)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    mtf.keras.distribute(model, mtf.Mesh("data:2", "batch:data"))
+    x, y = np.ones([8, 6], "float32"), np.zeros(8, "int32")
+    history = model.fit(x, y, epochs=2, batch_size=4, verbose=0).history
+    assert model.traces == 1
+    assert len(history["accuracy"]) == 2
