@@ -100,8 +100,8 @@ _KERAS_HUB: dict[str, dict[str, Any]] = {
 }
 
 
-# Models that mix the two types if they should run in float64.
-IN_FLOAT32 = ("Mixtral",)
+# Mixtral mixes the two types if it should run in float64; TensorFlow has no MaxPool3D of it.
+IN_FLOAT32 = ("Mixtral", "volumes")
 
 
 class Configuration(NamedTuple):

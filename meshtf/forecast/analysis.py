@@ -383,19 +383,20 @@ class _Analysis:
           seconds: the predicted time of each run.
         """
         source = node.source
-        op = Computation(
-            index=len(self.ops),
-            title=node.op.display_name,
-            function=function_of(source),
-            file=source.file,
-            line=source.line,
-            phase=self.collectives.phase_of(node),
-            outputs=outputs,
-            collectives=self.collectives.pop(node),
-            flops=flops,
-            repeated=repeated,
-            times=times,
-            path="/".join(node.path),
-            seconds=seconds,
+        self.ops.append(
+            Computation(
+                index=len(self.ops),
+                title=node.op.display_name,
+                function=function_of(source),
+                file=source.file,
+                line=source.line,
+                phase=self.collectives.phase_of(node),
+                outputs=outputs,
+                collectives=self.collectives.pop(node),
+                flops=flops,
+                repeated=repeated,
+                times=times,
+                path="/".join(node.path),
+                seconds=seconds,
+            )
         )
-        self.ops.append(op)

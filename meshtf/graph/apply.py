@@ -141,10 +141,8 @@ def _apply_all(
     # `primals`: in a gradient rule, the tensors of the forward node. Errors in gradient
     # rules show the line of the forward op.
     primals = context.primals
-    if primals:
-        source = primals[-1].node.source
-    else:
-        source = context.source or Source.of_caller()
+    source = primals[-1].node.source if primals else context.source
+    source = source or Source.of_caller()
     if mesh is not None:
         mesh = as_mesh("mesh", mesh)
     # Reads variables, which may determine the mesh of the executor.

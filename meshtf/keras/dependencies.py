@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.keras.tapes.recording import Recording, variable_of
+from meshtf.tensorflow_import.graph.patterns.recompute_grad import first_recomputed
 from meshtf.tensorflow_import.graph.program import Mark
-from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 
 _BARRIERS = ("StopGradient", "PreventGradient", "ZerosLike", "OnesLike")
 _PASS_ON = ("Identity", "Cast", "ReadVariableOp")

@@ -25,7 +25,9 @@ from meshtf.tensorflow_import.graph.functions import (
     unchanged_arguments,
 )
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
-from meshtf.tensorflow_import.graph.moving_slices import as_moving_slice
+from meshtf.tensorflow_import.graph.patterns.moving_slices import as_moving_slice
+from meshtf.tensorflow_import.graph.patterns.recompute_grad import first_recomputed
+from meshtf.tensorflow_import.graph.patterns.row_division import divides_rows
 from meshtf.tensorflow_import.graph.program import (
     Body,
     Mark,
@@ -38,9 +40,7 @@ from meshtf.tensorflow_import.graph.program import (
 )
 from meshtf.tensorflow_import.graph.prune import prune
 from meshtf.tensorflow_import.graph.raw_ops import attributes_of
-from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
 from meshtf.tensorflow_import.graph.refusals import Refusals
-from meshtf.tensorflow_import.graph.row_division import divides_rows
 from meshtf.tensorflow_import.graph.state import (
     VARIABLE_OPS,
     State,

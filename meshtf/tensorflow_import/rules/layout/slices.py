@@ -20,7 +20,7 @@ from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis, axis_size
 from meshtf.tensorflow_import.dimensions.atoms import Atom, Axes, Axis, flat
-from meshtf.tensorflow_import.graph.moving_slices import Moving, index_of
+from meshtf.tensorflow_import.graph.patterns.moving_slices import Moving, index_of
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering, shape_text
 from meshtf.tensorflow_import.rules.layout.known_operands import entries_at, known

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.tensorflow_import.graph.custom_gradients import has_rule
-from meshtf.tensorflow_import.graph.recompute_grad import first_recomputed
+from meshtf.tensorflow_import.graph.patterns.recompute_grad import first_recomputed
 
 KERNEL = tf.Variable(np.ones([4, 4]))
 

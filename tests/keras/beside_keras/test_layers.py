@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from tests.keras.layer_cases import CASES
+from tests.keras.beside_keras.layer_cases import CASES
 from tests.keras.models import weights_of
 
 layers = keras.layers

@@ -1,0 +1,1 @@
+"""What several operations of a graph stand for."""
