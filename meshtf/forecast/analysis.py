@@ -382,21 +382,19 @@ class _Analysis:
           repeated: how many devices compute the same.
           seconds: the predicted time of each run.
         """
-        source = node.source
-        self.ops.append(
-            Computation(
-                index=len(self.ops),
-                title=node.op.display_name,
-                function=function_of(source),
-                file=source.file,
-                line=source.line,
-                phase=self.collectives.phase_of(node),
-                outputs=outputs,
-                collectives=self.collectives.pop(node),
-                flops=flops,
-                repeated=repeated,
-                times=times,
-                path="/".join(node.path),
-                seconds=seconds,
-            )
+        op = Computation(
+            index=len(self.ops),
+            title=node.op.display_name,
+            function=function_of(node.source),
+            file=node.source.file,
+            line=node.source.line,
+            phase=self.collectives.phase_of(node),
+            outputs=outputs,
+            collectives=self.collectives.pop(node),
+            flops=flops,
+            repeated=repeated,
+            times=times,
+            path="/".join(node.path),
+            seconds=seconds,
         )
+        self.ops.append(op)

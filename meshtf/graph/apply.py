@@ -138,8 +138,7 @@ def _apply_all(
         if earlier_read is not None:
             outputs: tuple[Tensor, ...] = earlier_read.outputs
             return outputs
-    # `primals`: in a gradient rule, the tensors of the forward node. Errors in gradient
-    # rules show the line of the forward op.
+    # `primals`: in a gradient rule, tensors of the forward node, whose line errors show.
     primals = context.primals
     source = primals[-1].node.source if primals else context.source
     source = source or Source.of_caller()
