@@ -322,6 +322,25 @@ WITHOUT_GRADIENT = {
         ),
         ["i 8 6", "f 8 6"],
     ),
+    "gradients of tensorflow": (
+        lambda x, y: tf.add_n(
+            [
+                raw.EluGrad(gradients=x, outputs=y),
+                raw.LeakyReluGrad(gradients=x, features=y, alpha=0.1),
+                raw.ReciprocalGrad(y=y, dy=x),
+                raw.Relu6Grad(gradients=x, features=y),
+                raw.ReluGrad(gradients=x, features=y),
+                raw.RsqrtGrad(y=y, dy=x),
+                raw.SeluGrad(gradients=x, outputs=y),
+                raw.SigmoidGrad(y=y, dy=x),
+                raw.SoftplusGrad(gradients=x, features=y),
+                raw.SoftsignGrad(gradients=x, features=y),
+                raw.SqrtGrad(y=y, dy=x),
+                raw.TanhGrad(y=y, dy=x),
+            ]
+        ),
+        ["f 8 6", "p 8 6"],
+    ),
     "colors": (
         lambda x: (
             tf.image.adjust_contrast(x, 0.5),

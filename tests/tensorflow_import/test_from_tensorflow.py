@@ -151,6 +151,51 @@ def test_a_variable_that_no_result_needs_is_copied():
     assert program.variables[0].numpy().tolist() == [1, 1, 1]
 
 
+class Trained(tf.Module):
+    """A model with its training step."""
+
+    def __init__(self):
+        super().__init__()
+        rng = np.random.default_rng(2)
+        self.kernel = tf.Variable(rng.normal(size=(12, 8)), name="kernel")
+        self.bias = tf.Variable(tf.zeros([8], tf.float64), name="bias")
+        self.steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="steps")
+
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None, 12], tf.float64),
+            tf.TensorSpec([None], tf.int64),
+        ]
+    )
+    def train(self, x, y):
+        weights = [self.kernel, self.bias]
+        with tf.GradientTape() as tape:
+            scores = tf.nn.gelu(x @ self.kernel + self.bias)
+            scores = tf.math.l2_normalize(scores, -1)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, scores)
+            loss = tf.reduce_mean(losses)
+        for variable, gradient in zip(weights, tape.gradient(loss, weights)):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss, "steps": self.steps.assign_add(1)}
+
+
+def test_a_training_signature_of_a_saved_model(tmp_path):
+    """For batches of any size: TensorFlow's gradients reduce what was broadcast."""
+    module = Trained()
+    tf.saved_model.save(module, str(tmp_path), signatures={"train": module.train})
+    mesh = mtf.Mesh(MESH, "batch:data; kernel:model")
+    inputs = {"x": "batch:6; features", "y": "batch"}
+    program = mtf.from_tensorflow(tmp_path, mesh, inputs=inputs, signature="train")
+    x, y = X[:, 0].astype("float64"), np.arange(6)
+    for _ in range(3):
+        ours, theirs = program(x=x, y=y), module.train(x, y)
+        assert float(ours["loss"].numpy()) == pytest.approx(float(theirs["loss"]), 1e-9)
+        assert int(ours["steps"].numpy()) == int(theirs["steps"])
+    for copy, variable in zip(program.copies, [module.kernel, module.bias]):
+        np.testing.assert_allclose(copy.numpy(), variable.numpy(), 1e-9, 1e-12)
+    assert not program.program.replicated()
+
+
 def test_nested_arguments_and_python_values():
     def join(batch, training=False, *, power=2.0):
         return batch["a"] ** power if not training else batch["a"], batch["b"][0]

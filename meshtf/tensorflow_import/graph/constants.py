@@ -39,6 +39,7 @@ def fold(node: Node) -> bool:
         )
     for value, result in zip(node.outputs, results):
         value.constant = result.numpy()
+        value.shape = tuple(result.shape)
     return True
 
 
@@ -72,6 +73,8 @@ def _can_fold(node: Node) -> bool:
         return False
     if any(not v.is_tensor or v.dtype == tf.string for v in values):
         return False
-    if any(v.constant is None for v in node.inputs) or not _known(node.outputs):
+    if any(v.constant is None for v in node.inputs):
         return False
-    return all(math.prod(v.shape) <= LARGEST for v in values)
+    # Sizes that depend on values are known with these, as of BroadcastGradientArgs.
+    known = [v for v in values if _known([v])]
+    return all(math.prod(v.shape) <= LARGEST for v in known)

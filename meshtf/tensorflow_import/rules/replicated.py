@@ -50,7 +50,10 @@ _ELEMENTWISE = (
     "Acos Acosh Angle Asin Asinh Atan Atan2 Atanh Betainc Bitcast BitwiseAnd BitwiseOr "
     "BitwiseXor ClipByValue Cosh Digamma Erfinv FakeQuantWithMinMaxArgs Igamma Igammac Invert "
     "LeftShift Lgamma Mod MulNoNan Ndtri NextAfter Polygamma RightShift Sinh Softsign Tan "
-    "TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta"
+    "TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta "
+    # Of TensorFlow's own gradients.
+    "EluGrad LeakyReluGrad ReciprocalGrad Relu6Grad ReluGrad RsqrtGrad SeluGrad SigmoidGrad "
+    "SoftplusGrad SoftsignGrad SqrtGrad TanhGrad"
 ).split()
 
 
