@@ -7,7 +7,6 @@ values as more inputs, and returns their new ones.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
@@ -173,7 +172,7 @@ class _Reader:
                 values[output] = self.state.separate(values[output])
             if outputs and outputs[0] in self.repeats:
                 repeat = self.repeats[outputs[0]]
-                repeated = operation.graph.get_operations()[repeat.begin : repeat.end]
+                repeated = operations[repeat.begin : repeat.end]
                 again = self._values_again(repeated, repeat, values, produced[0])
                 self._read_all(repeated, again, "", sections)
 
@@ -251,22 +250,19 @@ class _Reader:
         outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         if kind in _NOTHING:
             return outputs
-        node = Node(
-            kind,
-            inputs,
-            outputs,
-            attributes_of(operation),
-            path,
-            operation.op_def,
-            dict(operation.node_def.attr),
-        )
-        if kind == "Empty":
-            node = zeros_for_empty(node)
+        node = Node(kind, inputs, outputs, {}, path, operation.op_def)
         if kind in VARIABLE_OPS:
             if inputs[0].variable is not None:
+                # Most operations are reads and assignments, which need no attributes.
+                if kind == "ResourceGather":
+                    node.attributes = attributes_of(operation)
                 return VARIABLE_OPS[kind](self.state, node)
             self.refusals.concerns_resource(kind, path)
             return outputs
+        node.attributes = attributes_of(operation)
+        node.raw_attributes = dict(operation.node_def.attr)
+        if kind == "Empty":
+            node = zeros_for_empty(node)
         if divides_rows(node, self.state.nodes, self.library.kinds_of):
             name = node.attributes["else_branch"].name
             return self._call(name, node.inputs[1:], node.path)
@@ -296,12 +292,14 @@ class _Reader:
         gradient: Value,
     ) -> _Values:
         """Returns values for operations that are read again: another gradient, other variables."""
-        again = collections.ChainMap({repeat.gradient: gradient}, values)
-        for tensor in [t for operation in operations for t in operation.inputs]:
-            if tensor.dtype == tf.resource:
-                value = values[tensor.ref()]
-                other = repeat.variables.get(id(value.variable), value.variable)
-                again[tensor.ref()] = dataclasses.replace(value, variable=other)
+        again: _Values = {}
+        for tensor in [t for x in operations for t in (*x.inputs, *x.outputs)]:
+            value = values[tensor.ref()]
+            other = repeat.variables.get(id(value.variable))
+            if value.dtype == tf.resource and other is not None:
+                value = dataclasses.replace(value, variable=other)
+            again[tensor.ref()] = value
+        again[repeat.gradient] = gradient
         return again
 
     def _call(self, function: str, inputs: list[Value], path: str) -> list[Value]:
