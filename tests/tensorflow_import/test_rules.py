@@ -54,6 +54,20 @@ def test_rule_without_gradient(name: str) -> None:
     _check(name, gradients=False)
 
 
+def test_relative_shift() -> None:
+    """Scores by distance, as in XLNet: reshapes change the digits of an axis that keeps its
+    name, with two sizes.
+    """
+
+    def scores(x: tf.Tensor) -> tf.Tensor:
+        by_distance = tf.reshape(x, [8, 8, 4])[:, 1:]
+        return tf.reshape(by_distance, [8, 4, 7])[:, :, :4] + x[:, :, :4]
+
+    arrays = [np.random.default_rng(0).normal(size=[8, 4, 8]).astype("float32")]
+    result = check_equal(scores, arrays, random.Random(0), True)
+    assert not result.named.lowering.replicated
+
+
 @pytest.mark.parametrize("kinds", [UNARY, BINARY], ids=["unary", "binary"])
 def test_element_by_element(kinds: dict[str, Any]) -> None:
     """All such operations in one function, of operands that broadcast."""

@@ -29,16 +29,15 @@ class Reshape(Rule):
 
     def lower(self, lowering: Lowering, node: Node) -> Any:
         x = lowering.value(node.inputs[0])
-        old, new = (lowering.names_of(v) for v in (node.inputs[0], node.outputs[0]))
-        if old == new or not hasattr(x, "shape"):
+        source, output = node.inputs[0], node.outputs[0]
+        is_same = lowering.shape(source) == lowering.shape(output)
+        if is_same or not hasattr(x, "shape"):
             return x
-        gone = [name for name in old if name not in new]
-        axis = [
-            atom
-            for atom in lowering.analysis.atoms_of(node.outputs[0])
-            if lowering.names([atom])[0] not in old
-        ]
-        return lowering.split(flatten(x, gone, "merged"), "merged", tuple(axis))
+        # By atoms: one that goes and one that comes may have the same name, with two sizes.
+        old, new = (lowering.analysis.atoms_of(v) for v in (source, output))
+        gone = lowering.names([atom for atom in old if atom not in new])
+        axis = tuple(atom for atom in new if atom not in old)
+        return lowering.split(flatten(x, gone, "merged"), "merged", axis)
 
 
 @rule("Transpose")
