@@ -50,7 +50,7 @@ def test_explain_names_layers() -> None:
     """
     model, named = distributed(functools.partial(transformer, 0.0), LAYOUT)
     forecast = named.explain(batch_of(model))
-    paths = {layer.path for layer in layers_within(model)}
+    paths = {path for _, path in layers_within(model)}
     used = {op.path for op in forecast.ops} & paths
     assert {variable.path.rpartition("/")[0] for variable in model.weights} <= used
     for phase in ("forward", "backward"):

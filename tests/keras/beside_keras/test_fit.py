@@ -24,7 +24,7 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01),
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1),
 }
-FSDP = {"layout": "batch:data", "variable_layout": "d_model:data; channels_2:data"}
+FSDP = {"layout": "batch:data", "variable_layout": "channels_2:data"}
 # The model, the optimizer, the mesh, its layouts, and the size of a batch.
 PLACED = [
     (cnn, "adam", "data:8", {"layout": "batch:data"}, 14),
@@ -39,7 +39,13 @@ PLACED = [
         {"layout": "batch:data; heads:model; vocab:model"},
         8,
     ),
-    (transformer, "adamw", "data:8", FSDP, 14),
+    (
+        transformer,
+        "adamw",
+        "data:8",
+        {"layout": "batch:data", "variable_layout": "d_model:data"},
+        14,
+    ),
     (transformer, "adam", "data:2; seq:4", {"layout": "batch:data; length:seq"}, 8),
 ]
 LIVE = [PLACED[1], PLACED[2], PLACED[5], PLACED[7]]

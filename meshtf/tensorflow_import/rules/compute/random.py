@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.graph import Tensor
+from meshtf.graph import Tensor, context
 from meshtf.module import scope
 from meshtf.ops.control.seeds import seed
 from meshtf.ops.elementwise.arithmetic import floormod, logical_and, maximum
@@ -75,15 +75,17 @@ class _Draw(Rule):
         *args: Any,
     ) -> Tensor:
         """Calls a function that draws, under the seed or key that is an operand of stateless
-        kinds; others have the run's own seed.
+        kinds; others have the run's own seed. Numbers do not depend on the layer, whose name
+        Keras may choose.
         """
-        if not node.kind.startswith("Stateless"):
-            with scope(lowering.unused_name("draw")):
+        with context(path=()):
+            if not node.kind.startswith("Stateless"):
+                with scope(lowering.unused_name("draw")):
+                    return function(*args)
+            key = node.inputs[2 if node.kind == "StatelessMultinomial" else 1]
+            x = lowering.value(key)
+            with seed(*(x if isinstance(x, tuple) else _seeds(lowering, key))):
                 return function(*args)
-        key = node.inputs[2 if node.kind == "StatelessMultinomial" else 1]
-        x = lowering.value(key)
-        with seed(*(x if isinstance(x, tuple) else _seeds(lowering, key))):
-            return function(*args)
 
 
 @rule(*_FLOATS)
