@@ -51,10 +51,10 @@ def test_a_model_is_equal_to_itself_and_a_wrong_rule_is_seen(monkeypatch):
         mtf.keras.distribute(bent_model(), mesh).check(x)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Any:
+@pytest.fixture
+def expected(float64: None, tmp_path: Path) -> Any:
     """Returns what Keras gets on one device."""
-    return fit.results_of(None, str(tmp_path_factory.mktemp("keras")), on_mesh=False)
+    return fit.results_of(None, str(tmp_path), on_mesh=False)
 
 
 def results_of(run: Launched) -> list[Any]:

@@ -250,17 +250,18 @@ class _Reader:
         outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
         if kind in _NOTHING:
             return outputs
-        node = Node(kind, inputs, outputs, {}, path, operation.op_def)
+        attributes, raw_attributes = {}, None
+        # Most operations are reads and assignments, which need no attributes.
+        if kind not in VARIABLE_OPS or kind == "ResourceGather":
+            attributes = attributes_of(operation)
+            raw_attributes = dict(operation.node_def.attr)
+        definition = operation.op_def
+        node = Node(kind, inputs, outputs, attributes, path, definition, raw_attributes)
         if kind in VARIABLE_OPS:
             if inputs[0].variable is not None:
-                # Most operations are reads and assignments, which need no attributes.
-                if kind == "ResourceGather":
-                    node.attributes = attributes_of(operation)
                 return VARIABLE_OPS[kind](self.state, node)
             self.refusals.concerns_resource(kind, path)
             return outputs
-        node.attributes = attributes_of(operation)
-        node.raw_attributes = dict(operation.node_def.attr)
         if kind == "Empty":
             node = zeros_for_empty(node)
         if divides_rows(node, self.state.nodes, self.library.kinds_of):
