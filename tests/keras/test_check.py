@@ -66,6 +66,7 @@ def results_of(run: Launched) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_two_processes_do_what_keras_does(
     runtime: str, expected: Any, tmp_path: Path
