@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from meshtf.keras.layer_settings.patterns import inner_layers
 from meshtf.tensorflow_import.dimensions.hints import (
     LAST,
     LAYER,
@@ -69,21 +70,10 @@ def hints_of_variables(model: Any) -> dict[int, list[list[Hint]]]:
 def _layers(layer: Any, above: tuple[Any, ...], seen: set[int]) -> Iterator[Any]:
     """Yields the layers of a model, the inner ones first, each with its outer ones."""
     seen.add(id(layer))
-    for inner in _inner_layers(list(vars(layer).values())):
+    for inner in inner_layers(vars(layer).values()):
         if id(inner) not in seen:
             yield from _layers(inner, (*above, layer), seen)
     yield layer, above
-
-
-def _inner_layers(values: list[Any]) -> Iterator[Any]:
-    """Yields layers among values, and in lists and dictionaries of them."""
-    for value in values:
-        if isinstance(value, keras.Layer):
-            yield value
-        elif isinstance(value, dict):
-            yield from _inner_layers(list(value.values()))
-        elif isinstance(value, (list, tuple)):
-            yield from _inner_layers(list(value))
 
 
 def _of_variable(

@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.errors import ArgumentError
 from meshtf.function.function import Function
 from meshtf.graph import Tensor
-from meshtf.keras.check import check_processes
+from meshtf.keras.check import check_processes, has_processes
 from meshtf.keras.layer_settings.calls import layers_noted
 from meshtf.keras.layer_settings.patterns import LayerSettings
 from meshtf.keras.marks import gradients_marked
@@ -77,7 +77,8 @@ class TracedStep:
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
         if not self._states:
-            self._check_batch(batch)
+            if has_processes(self._placed.mesh):
+                self._check_batch(batch)
             self.adopt_variables()
         for state in self._states:
             state.to_mesh()

@@ -28,7 +28,7 @@ class LayerCalls:
     """
 
     def __init__(self, settings: LayerSettings) -> None:
-        """Prepares a trace of a model whose layers have settings."""
+        """Prepares a trace of a model whose layers may have settings."""
         self.sections: dict[str, dict[str, Section]] = {}
         self._settings = settings
         # By the path of a layer, the graphs that its calls added to.

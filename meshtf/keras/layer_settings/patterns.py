@@ -149,7 +149,7 @@ def layers_within(layer: Any) -> Iterator[tuple[Any, str]]:
     seen = {id(layer)}
     queue = [(layer, "")]
     for outer, path in queue:
-        for inner in _inner_layers(vars(outer).values()):
+        for inner in inner_layers(vars(outer).values()):
             if id(inner) not in seen:
                 seen.add(id(inner))
                 own_path = inner.path or "/".join(filter(None, [path, inner.name]))
@@ -157,15 +157,15 @@ def layers_within(layer: Any) -> Iterator[tuple[Any, str]]:
                 yield inner, own_path
 
 
-def _inner_layers(values: Iterable[Any]) -> Iterator[Any]:
+def inner_layers(values: Iterable[Any]) -> Iterator[Any]:
     """Yields layers among values, and in lists and dictionaries of them."""
     for value in values:
         if isinstance(value, keras.Layer):
             yield value
         elif isinstance(value, dict):
-            yield from _inner_layers(value.values())
+            yield from inner_layers(value.values())
         elif isinstance(value, (list, tuple)):
-            yield from _inner_layers(value)
+            yield from inner_layers(value)
 
 
 def _checked(pattern: Any, argument: str) -> str:

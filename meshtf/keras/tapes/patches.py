@@ -24,6 +24,7 @@ from meshtf.keras.tapes.recording import Recording
 Gradients = Callable[[Recording, Sequence[Any], Sequence[Any], Any], list[Any]]
 
 _NONE = tf.UnconnectedGradients.NONE
+_FUNCTION = type(tf.function(lambda: None))  # has no public name
 
 
 class StepTapes:
@@ -65,8 +66,7 @@ class StepTapes:
                 _replace(stack, tf.GradientTape, name, self._asking(ours))
             _replace(stack, tf.GradientTape, "__init__", self._init)
             _replace(stack, tf.GradientTape, "__enter__", self._enter)
-            function_type = type(tf.function(lambda: None))
-            _replace(stack, function_type, "__call__", self._call)
+            _replace(stack, _FUNCTION, "__call__", self._call)
             yield
 
     def _init(self, original: Any, tape: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,11 +143,12 @@ class StepTapes:
         output_gradients: Any = None,
         unconnected_gradients: Any = _NONE,
     ) -> Any:
-        flat = tf.nest.flatten(sources)
         targets = tf.nest.flatten(target)
-        results = self._gradients(recording, targets, flat, output_gradients)
-        results = _connected(flat, results, unconnected_gradients, ())
-        return tf.nest.pack_sequence_as(sources, results)
+
+        def by(flat: Sequence[Any]) -> Sequence[Any]:
+            return self._gradients(recording, targets, flat, output_gradients)
+
+        return _for_sources(by, sources, unconnected_gradients, ())
 
     def _jacobian(
         self,
@@ -158,14 +159,14 @@ class StepTapes:
         parallel_iterations: Any = None,
         experimental_use_pfor: bool = True,
     ) -> Any:
-        flat = tf.nest.flatten(sources)
-        results = jacobian(
-            lambda weights: self._gradients(recording, [target], flat, [weights]),
-            target,
-            flat,
-        )
-        results = _connected(flat, results, unconnected_gradients, target.shape)
-        return tf.nest.pack_sequence_as(sources, results)
+        def by(flat: Sequence[Any]) -> Sequence[Any]:
+            return jacobian(
+                lambda weights: self._gradients(recording, [target], flat, [weights]),
+                target,
+                flat,
+            )
+
+        return _for_sources(by, sources, unconnected_gradients, target.shape)
 
     def _batch_jacobian(
         self,
@@ -189,14 +190,13 @@ class StepTapes:
         """Calls a decorated function. One with a signature converts its arguments, so it keeps
         its graph.
         """
-        is_plain = type(function) is type(tf.function(lambda: None))
+        is_plain = type(function) is _FUNCTION
         if not self.is_here() or not is_plain or function.input_signature is not None:
             return original(function, *args, **kwargs)
         try:
             converted = tf.autograph.to_graph(function.python_function)
-        except (
-            Exception
-        ):  # its source is not there: AutoGraph's errors have no common class
+        # AutoGraph's errors, as of a function without its source, have no common class.
+        except Exception:
             return original(function, *args, **kwargs)
         return converted(*args, **kwargs)
 
@@ -226,23 +226,26 @@ def _are_zeros(unconnected_gradients: Any) -> bool:
     return bool(tf.UnconnectedGradients(unconnected_gradients).value == "zero")
 
 
-def _connected(
-    sources: Sequence[Any],
-    results: Sequence[Any],
+def _for_sources(
+    by: Callable[[Sequence[Any]], Sequence[Any]],
+    sources: Any,
     unconnected_gradients: Any,
     shape: Sequence[int],
-) -> list[Any]:
-    """Returns gradients with zeros in place of None, if that is asked for.
+) -> Any:
+    """Returns gradients in the structure of their sources, with zeros in place of None if that
+    is asked for.
 
     Args:
-        sources: By what they are gradients.
-        results: The gradients.
+        by: Returns the gradients by a list of sources.
+        sources: Tensors and variables in any structure.
         unconnected_gradients: A `tf.UnconnectedGradients`.
         shape: What gradients have before the shape of their source.
     """
-    if not _are_zeros(unconnected_gradients):
-        return list(results)
-    return [
-        tf.zeros([*shape, *x.shape], x.dtype) if y is None else y
-        for x, y in zip(sources, results)
-    ]
+    flat = tf.nest.flatten(sources)
+    results = list(by(flat))
+    if _are_zeros(unconnected_gradients):
+        results = [
+            tf.zeros([*shape, *x.shape], x.dtype) if y is None else y
+            for x, y in zip(flat, results)
+        ]
+    return tf.nest.pack_sequence_as(sources, results)

@@ -22,7 +22,7 @@ class Recording:
     Attributes:
         graph: The step's graph.
         watches_variables: Whether it watches each trainable variable that is read.
-        sections: When it was recording: counts of the graph's operations at the start and at
+        spans: When it was recording: counts of the graph's operations at the start and at
             the end; None, while it is recording.
         watched: References of the tensors that it watches.
         variables: Identities of the handles of variables that it watches since it was told to.
@@ -30,14 +30,14 @@ class Recording:
 
     graph: tf.Graph
     watches_variables: bool = True
-    sections: list[tuple[int, int | None]] = dataclasses.field(default_factory=list)
+    spans: list[tuple[int, int | None]] = dataclasses.field(default_factory=list)
     watched: set[Any] = dataclasses.field(default_factory=set)
     variables: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def is_on(self) -> bool:
         """Whether it is recording."""
-        return bool(self.sections) and self.sections[-1][1] is None
+        return bool(self.spans) and self.spans[-1][1] is None
 
     def start(self) -> None:
         """Records what is created from now on.
@@ -47,17 +47,17 @@ class Recording:
         """
         if self.is_on:
             raise ArgumentError("a tf.GradientTape was entered that is recording")
-        self.sections.append((self._count(), None))
+        self.spans.append((self._count(), None))
 
     def stop(self) -> None:
         """Records no more."""
         if self.is_on:
-            self.sections[-1] = (self.sections[-1][0], self._count())
+            self.spans[-1] = (self.spans[-1][0], self._count())
 
     def forget(self) -> None:
         """Forgets what was recorded and is watched."""
         was_on = self.is_on
-        self.sections = []
+        self.spans = []
         self.watched = set()
         self.variables = set()
         if was_on:
@@ -82,7 +82,7 @@ class Recording:
         operations = self.graph.get_operations()
         return {
             operation.name
-            for begin, end in self.sections
+            for begin, end in self.spans
             for operation in operations[begin:end]
         }
 

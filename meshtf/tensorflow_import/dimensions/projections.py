@@ -1,7 +1,7 @@
 """Names of the axes of attention's kernels in a function without its layers, such as a SavedModel.
 
 The layers' names are known by the variables' paths. The order of the axes is not: kernels of
-queries are [d_model, heads, d_head] in most models, and [heads, d_model, d_head] in head_axes. So
+queries are [d_model, heads, d_head] in most models, and [heads, d_model, d_head] in others. So
 what the product sums over tells which axis is which.
 """
 

@@ -43,7 +43,7 @@ def has_rule(operation: tf.Operation) -> bool:
 
 def rule_of(operation: tf.Operation) -> GradientRule | None:
     """Returns an operation's rule; None if TensorFlow cannot build it here, as in functions that
-    are called by factors_left.
+    are called by others.
     """
     graph = operation.graph
     before = len(graph.get_operations())

@@ -10,6 +10,15 @@ import numpy as np
 import meshtf as mtf
 
 
+def two_layers(cls: type[keras.Model]) -> keras.Model:
+    """Returns a model of a class: two dense layers, [batch, 6] to [batch, 3]."""
+    inputs = keras.Input((6,))
+    hidden = keras.layers.Dense(4, activation="tanh")(inputs)
+    model = cls(inputs, keras.layers.Dense(3)(hidden))
+    model.compile("sgd", jit_compile=False)
+    return model
+
+
 def run_both(build: Any, data: Any, count: int = 3) -> Any:
     """Compares logs and variables after some steps on one device and on a mesh; returns the
     step of the mesh.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.keras.tapes.custom_steps import run_both
+from tests.keras.tapes.custom_steps import run_both, two_layers
 
 layers = keras.layers
 X = np.random.default_rng(0).normal(size=(8, 6))
@@ -74,11 +74,4 @@ class Unconnected(keras.Model):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("cls", [OfMeans, OneByOne, OfExamples, Unconnected])
 def test_jacobians(cls) -> None:
-    def build():
-        inputs = keras.Input((6,))
-        hidden = layers.Dense(4, activation="tanh")(inputs)
-        model = cls(inputs, layers.Dense(3)(hidden))
-        model.compile("sgd", jit_compile=False)
-        return model
-
-    run_both(build, (X, X))
+    run_both(lambda: two_layers(cls), (X, X))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from tests.keras.tapes.custom_steps import run_both
+from tests.keras.tapes.custom_steps import run_both, two_layers
 
 layers = keras.layers
 RNG = np.random.default_rng(0)
@@ -130,14 +130,7 @@ class InnerOutside(Step):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("cls", Step.__subclasses__())
 def test_tapes_record_as_in_tensorflow(cls) -> None:
-    def build():
-        inputs = keras.Input((6,))
-        hidden = layers.Dense(4, activation="tanh")(inputs)
-        model = cls(inputs, layers.Dense(3)(hidden))
-        model.compile("sgd", jit_compile=False)
-        return model
-
-    run_both(build, (X, Y))
+    run_both(lambda: two_layers(cls), (X, Y))
 
 
 def test_variables_that_are_not_trainable() -> None:
