@@ -89,8 +89,8 @@ class FirstPosition(PlacedExecutor):
         """Returns the result of the stand-in of a collective."""
         assert step.src.spec is not None
         (x,) = self.values[step.src]
-        if step.wait_for is not None:  # the collective may only start after this value
-            x = identity(x, self.devices[0], self.values[step.wait_for][0])
+        for value in step.waits_for:  # the collective may only start after them
+            x = identity(x, self.devices[0], self.values[value][0])
         result = self._add_stand_in(
             step.reshard.kind,
             x,

@@ -44,23 +44,10 @@ from meshtf.forecast.report_data import (
 from meshtf.forecast.step_phases import phases
 from meshtf.forecast.time.op_times import OpTimes
 from meshtf.forecast.time.step_time import step_time
-from meshtf.graph import Node, Store, Tensor
+from meshtf.graph import Node, Store, Tensor, is_variable
 from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
-from meshtf.partition import (
-    BranchStep,
-    CallStep,
-    Compute,
-    GatherStatisticsStep,
-    LoopStep,
-    Program,
-    ReadStep,
-    ReshardStep,
-    Value,
-    WindowStep,
-    WriteStep,
-    build,
-)
+from meshtf.partition import CallStep, Compute, Program, Step, Value, build
 
 
 def forecast(
@@ -154,41 +141,37 @@ class _Analysis:
         self._stores: dict[Store, None] = {}
         self._optimizer_state: set[Store] = set()
         self._call_counts = collections.Counter(
-            step.body for step in program.steps if isinstance(step, CallStep)
+            step.call.body for step in program.steps if step.call is not None
         )
         # For the body of calls: the index in `ops` of the op with the costs of all calls.
         self._call_indices: dict[Program, int] = {}
 
-    def add(self, step: object, times: int) -> None:
+    def add(self, step: Step, times: int) -> None:
         """Adds the costs of one step, which runs `times` times in a call of the program."""
-        if isinstance(step, ReadStep):
-            self._stores[step.store] = None
-        elif isinstance(step, ReshardStep):
-            self.collectives.add_reshard(step, times)
-            self._gradients.add_reshard(step)
-        elif isinstance(step, WindowStep):
-            self.collectives.add_window(step, times)
-        elif isinstance(step, GatherStatisticsStep):
-            self.collectives.add_statistics(step, times)
-        elif isinstance(step, WriteStep):
+        self._stores.update(dict.fromkeys((*step.reads, *step.writes)))
+        if step.collective is not None:
+            self.collectives.add(step.collective, times)
+            for reshard in step.reshards:
+                self._gradients.add_reshard(reshard)
+        elif step.computation is not None:
+            # An op whose shards exchange statistics has two of these steps: one counts.
+            if not step.computation.makes_statistics:
+                self._add_compute(step.computation, times)
+        elif step.call is not None:
+            self._add_call(step.call, times)
+        elif step.bodies:
+            self._add_bodies(step, times)
+            if step.loop is not None:
+                self._gradients.add_outputs(step)
+        elif step.has_effect:
             self._add_write(step, times)
-        # An op whose shards exchange statistics has two of these steps: one counts.
-        elif isinstance(step, Compute) and not step.makes_statistics:
-            self._add_compute(step, times)
-        elif isinstance(step, LoopStep):
-            self._add_loop(step, times)
-        elif isinstance(step, CallStep):
-            self._add_call(step, times)
-        elif isinstance(step, BranchStep):
-            costliest = max(step.bodies, key=global_flops)
-            self._add_bodies(step, [costliest], times, iterations=1)
 
     def variables(self) -> list[StoredTensor]:
         """Returns the variables that the program reads or writes."""
         return [
             StoredTensor(store.name, self._tensors.of_store(store), self._role(store))
             for store in self._stores
-            if store.kind in ("parameter", "state")
+            if is_variable(store)
         ]
 
     def memory_by_stage(self, timelines: Timelines) -> list[Memory]:
@@ -264,7 +247,8 @@ class _Analysis:
         if live.value in gradients:
             return "gradient"
         computed_in = self.collectives.phase_of(live.node)
-        used_in = self.collectives.phase_of(getattr(live.used_by, "node", None))
+        used_by = live.used_by
+        used_in = self.collectives.phase_of(None if used_by is None else used_by.node)
         if computed_in == "forward" and used_in != "forward":
             return "activation"
         return "temporary"
@@ -275,24 +259,13 @@ class _Analysis:
             return "parameter"
         return "optimizer state" if store in self._optimizer_state else "other"
 
-    def _add_loop(self, step: LoopStep, times: int) -> None:
-        if step.op.num_iterations is None:
-            self.notes.append(
-                f"the number of iterations of the loop of {step.node.source} is not known: "
-                "one iteration is counted."
-            )
-        bodies = [body for body in (step.test, step.body) if body is not None]
-        iterations = step.op.num_iterations or 1
-        self._add_bodies(step, bodies, times, iterations=iterations)
-        self._gradients.add_outputs(step)
-
     def _add_call(self, step: CallStep, times: int) -> None:
         """Adds the first call of a body with the costs of all its calls; a later call
         adds only the collectives of its inputs to this op.
         """
         if step.body not in self._call_indices:
             count = self._call_counts[step.body]
-            self._add_bodies(step, [step.body], times, iterations=count)
+            self._add_bodies(step, times, runs_of_step=count)
             # `_add_bodies` has appended the op of the call.
             self._call_indices[step.body] = len(self.ops) - 1
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
@@ -304,44 +277,47 @@ class _Analysis:
             self.ops[index] = dataclasses.replace(op, collectives=collectives)
         self._gradients.add_call(step)
 
-    def _add_bodies(
-        self,
-        step: LoopStep | BranchStep | CallStep,
-        bodies: Sequence[Program],
-        times: int,
-        iterations: int,
-    ) -> None:
+    def _add_bodies(self, step: Step, times: int, runs_of_step: int = 1) -> None:
         """Adds the steps of the bodies of a loop, branch or call, and then the op itself.
 
         Args:
           step: the loop, branch or call, which runs `times` times.
-          bodies: the programs to count; the last one returns the results of the step.
           times: how often the step runs in one call of the program.
-          iterations: how often each body runs in one run of the step.
+          runs_of_step: how many equal steps count with this one.
         """
-        with self.collectives.body_of(step.node):
+        node = step.node
+        assert node is not None
+        if step.loop is not None and step.loop.op.num_iterations is None:
+            self.notes.append(
+                f"the number of iterations of the loop of {node.source} is not known: "
+                "one iteration is counted."
+            )
+        bodies = step.bodies_by(global_flops)
+        with self.collectives.body_of(node):
             for body in bodies:
-                with self._times.within(body):
-                    for inner_step in body.steps:
-                        self.add(inner_step, times * iterations)
-        self.collectives.pass_origins(bodies[-1].results, step.outs)
-        self._add_op(step.node, self._tensors.of_values(step.outs), times)
+                with self._times.within(body.program):
+                    for inner_step in body.program.steps:
+                        self.add(inner_step, times * runs_of_step * body.runs)
+        # The last body returns the results of the step.
+        self.collectives.pass_origins(bodies[-1].program.results, step.outputs)
+        self._add_op(node, self._tensors.of_values(step.outputs), times)
 
-    def _add_write(self, step: WriteStep, times: int) -> None:
+    def _add_write(self, step: Step, times: int) -> None:
         """Adds a write of variables, or a host op."""
-        if not step.variables:
-            self._add_op(step.node, self._tensors.of_values(step.values), times)
+        node = step.node
+        assert node is not None
+        if step.host_op is not None:
+            self._add_op(node, self._tensors.of_values(step.inputs), times)
             return
-        self._stores.update(dict.fromkeys(step.variables))
         # An update writes a parameter and its optimizer slots, or only slots. A slot has kind
         # "state", like other variables that are not trained.
-        variable, *slots = step.variables
+        variable, *slots = step.writes
         self._optimizer_state.update(slots)
-        is_update = self.collectives.phase_of(step.node) != "forward"
+        is_update = self.collectives.phase_of(node) != "forward"
         if variable.kind == "state" and is_update:
             self._optimizer_state.add(variable)
         self._add_op(
-            step.node,
+            node,
             (self._tensors.of_store(variable),),
             times,
             seconds=self._times.seconds(step),

@@ -13,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from meshtf.forecast.memory.peak_memory import num_stages
 from meshtf.forecast.op_costs import global_flops
@@ -20,29 +21,15 @@ from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
     Collective,
     Phase,
-    PlacedTensor,
     without_indices,
 )
 from meshtf.graph import Node
 from meshtf.hardware import CollectiveTimes
-from meshtf.mesh import Mesh, OnStage, Partial, Placement
-from meshtf.partition import (
-    BranchStep,
-    CallStep,
-    Compute,
-    GatherStatisticsStep,
-    LoopStep,
-    Program,
-    ReshardStep,
-    Value,
-    WindowStep,
-)
-from meshtf.partition.cost import (
-    bytes_received,
-    elements_received,
-    local_bytes,
-    local_shape,
-)
+from meshtf.mesh import Mesh, Partial
+from meshtf.mesh.shard_sizes import shard_size
+from meshtf.partition import CollectiveStep, Compute, Program, Value
+from meshtf.partition.cost import local_bytes
+from meshtf.partition.reshard_table import Reshard
 
 
 class Communication:
@@ -117,102 +104,31 @@ class Communication:
             if result in self._origins:
                 self._origins[out] = self._origins[result]
 
-    def add_reshard(self, step: ReshardStep, times: int) -> None:
-        """Adds the collective of a reshard.
-
-        Args:
-          step: the reshard.
-          times: how often it runs in one call of the program.
-        """
-        reshard = step.reshard
-        origin = self._origins.get(step.src)
-        reduces = isinstance(reshard.before, Partial)
-        self._add(
-            step.node,
-            origin=origin if reduces else step.node,
-            kind=reshard.kind,
-            axis=reshard.axes_text,
-            before=self._tensors.of_value(step.src),
-            after=self._tensors.of_value(step.out),
-            received=_received_by_reshard(step, self._mesh),
-            times=times,
-        )
-        if origin is not None:  # the output may still be partial along other axes
-            self._origins[step.out] = origin
-
-    def add_window(self, step: WindowStep, times: int) -> None:
-        """Adds the neighbour (halo) exchange of an op, such as a convolution, that reads
-        windows of a sharded dimension.
-        """
-        tensor = self._tensors.of_value(step.src)
-        self._add(
-            step.node,
-            origin=step.node,
-            kind="window",
-            axis="+".join(step.axes),
-            before=tensor,
-            after=tensor,
-            received=_received_by_window(step, self._mesh),
-            times=times,
-        )
-
-    def add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
-        """Adds the all_gather of an op's statistics: small tensors that each shard computes
-        and all shards need, such as the maxima of a softmax.
-
-        An op may exchange several tensors. Their bytes are added, and the largest tensor
-        represents them all.
-        """
-        specs = step.specs(self._mesh)
-        largest_spec = max(specs, key=lambda spec: spec.shape.size)
-        largest = self._tensors.of(largest_spec, self._mesh.replicated)
-        self._add(
-            step.node,
-            origin=step.node,
-            kind="gather_statistics",
-            axis="+".join(step.axes),
-            before=largest,
-            after=largest,
-            received=_received_by_statistics(step, self._mesh),
-            times=times,
-        )
-
-    def _add(
-        self,
-        node: Node | None,
-        *,
-        origin: Node | None,
-        kind: str,
-        axis: str,
-        before: PlacedTensor,
-        after: PlacedTensor,
-        received: float,
-        times: int,
-    ) -> None:
+    def add(self, step: CollectiveStep, times: int) -> None:
         """Adds a collective.
 
         Args:
-          node: the op that needs the collective; None: the results of the program.
-          origin: the op whose phase the collective has; None: the results.
-          kind: the kind of collective, such as "all_reduce".
-          axis: the mesh axis; several are joined by "+".
-          before: the tensor before the collective.
-          after: the tensor after the collective.
-          received: the bytes that one device receives, each time.
-          times: how often the collective runs in one call of the program.
+          step: the collective.
+          times: how often it runs in one call of the program.
         """
-        path = ""
+        node = step.node
+        origin = node
+        for reduction in step.reductions:
+            origin = self._origins.get(reduction.src)
+        before, after = step.exchanged(self._mesh)
         named_node = origin or node
+        path = ""
         if named_node is not None:
             path = without_indices("/".join(named_node.path))
+        received = _received(step, self._mesh)
         seconds = 0.0
         if self._times is not None:
-            seconds = float(self._times.seconds(kind, axis.split("+"), received))
+            seconds = float(self._times.seconds(step.kind, step.axes, received))
         collective = Collective(
-            kind=kind,
-            axis=axis,
-            tensor=before,
-            after=after,
+            kind=step.kind,
+            axis="+".join(step.axes),
+            tensor=self._tensors.of(*before),
+            after=self._tensors.of(*after),
             bytes=received,
             phase=self.phase_of(origin),
             times=times,
@@ -220,6 +136,10 @@ class Communication:
             seconds=seconds,
         )
         self._pending.setdefault(node, []).append(collective)
+        # The output may still be partial along other axes.
+        for reshard in step.reshards:
+            if reshard.src in self._origins:
+                self._origins[reshard.out] = self._origins[reshard.src]
 
     def pop(self, node: Node | None) -> tuple[Collective, ...]:
         """Removes and returns the collectives that were added for a node; None: for the
@@ -235,71 +155,49 @@ def received_bytes(program: Program) -> float:
     total = 0.0
     received_by_calls: dict[Program, float] = {}
     for step in program.steps:
-        if isinstance(step, ReshardStep):
-            total += _received_by_reshard(step, program.mesh)
-        elif isinstance(step, WindowStep):
-            total += _received_by_window(step, program.mesh)
-        elif isinstance(step, GatherStatisticsStep):
-            total += _received_by_statistics(step, program.mesh)
-        elif isinstance(step, LoopStep):
-            bodies = [body for body in (step.test, step.body) if body is not None]
-            total += sum(map(received_bytes, bodies)) * (step.op.num_iterations or 1)
-        elif isinstance(step, CallStep):
-            if step.body not in received_by_calls:
-                received_by_calls[step.body] = received_bytes(step.body)
-            total += received_by_calls[step.body]
-        elif isinstance(step, BranchStep):
-            total += received_bytes(max(step.bodies, key=global_flops))
+        if step.collective is not None:
+            total += _received(step.collective, program.mesh)
+        for body in step.bodies_by(global_flops):
+            if step.call is None or body.program not in received_by_calls:
+                received_by_calls[body.program] = received_bytes(body.program)
+            total += received_by_calls[body.program] * body.runs
     return total
 
 
-def _received_by_reshard(step: ReshardStep, mesh: Mesh) -> float:
-    """Returns the bytes that a device receives in a reshard."""
-    reshard = step.reshard
-    assert step.src.spec is not None
-    num_bytes = local_bytes(step.src.spec, step.src.placement, mesh)
-    num_devices = reshard.num_exchanging(mesh.axes)
-    received = bytes_received(reshard.kind, num_bytes, num_devices)
-    # The mean over the stages of a pipeline. A reshard along the axis of the stages concerns
-    # all of them; along any other axis only those that hold the tensor.
-    if mesh.stages not in reshard.axes:
-        received *= _fraction_of_stages(step.src.placement, mesh)
+def _received(step: CollectiveStep, mesh: Mesh) -> float:
+    """Returns the bytes that a device receives in a collective, as the mean over the stages of
+    a pipeline. A collective along the axis of the stages concerns all of them; along any other
+    axis only those that run it.
+    """
+    received = float(step.received(PlannedSizes(mesh)))
+    if mesh.stages not in step.axes and step.stage(mesh) is not None:
+        received /= num_stages(mesh)
     return received
 
 
-def _received_by_window(step: WindowStep, mesh: Mesh) -> float:
-    """Returns the bytes that a device receives in an exchange with its neighbours."""
-    spec, placement = step.src.spec, step.src.placement
-    assert spec is not None
-    local_size = local_shape(spec.shape, placement, mesh)[step.dim]
-    # `factor_size` is the global size of the dimension in the op's output.
-    received_length = elements_received(
-        step.window,
-        step.factor_size,
-        input_size=local_size,
-        num_shards=mesh.group_size(*step.axes),
-    )
-    num_bytes = local_bytes(spec, placement, mesh) * (received_length / local_size)
-    return num_bytes * _fraction_of_stages(placement, mesh)
+class PlannedSizes(NamedTuple):
+    """The sizes on one device for which a program was planned: see `ShardSizes`."""
 
+    mesh: Mesh
 
-def _received_by_statistics(step: GatherStatisticsStep, mesh: Mesh) -> float:
-    """Returns the bytes that a device receives in an exchange of statistics."""
-    bytes_per_shard = sum(
-        local_bytes(spec, mesh.replicated, mesh) for spec in step.specs(mesh)
-    )
-    received_shards = float(step.num_shards(mesh) - 1)
-    # The mean over the stages, of which only one exchanges these statistics.
-    if step.plan.stage is not None:
-        received_shards /= num_stages(mesh)
-    return bytes_per_shard * received_shards
+    def local_bytes(self, value: Value) -> float:
+        """Returns the bytes of one shard of a value."""
+        assert value.spec is not None
+        return local_bytes(value.spec, value.placement, self.mesh)
 
+    def group_size(self, axes: tuple[str, ...]) -> int:
+        """Returns how many devices differ along axes."""
+        return self.mesh.group_size(*axes)
 
-def _fraction_of_stages(placement: Placement, mesh: Mesh) -> float:
-    """Returns the fraction of the pipeline stages that hold a tensor."""
-    if any(isinstance(state, OnStage) for state in placement):
-        return 1 / num_stages(mesh)
-    return 1.0
+    def num_exchanging(self, reshard: Reshard) -> float:
+        """Returns `Reshard.num_exchanging`."""
+        return reshard.num_exchanging(self.mesh.axes)
+
+    def local_size(self, name: str, size: int, axes: tuple[str, ...]) -> int:
+        """Returns the size of a dimension on one device, with padding."""
+        for axis in axes:
+            size = shard_size(size, self.mesh.axes[axis])
+        return size
 
 
 def merge_equal(collectives: Iterable[Collective]) -> tuple[Collective, ...]:

@@ -15,7 +15,7 @@ from meshtf.forecast.time.durations import Durations
 from meshtf.graph import Store
 from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
-from meshtf.partition import Program, ReadStep, Value, WriteStep, walk
+from meshtf.partition import Program, Value, walk
 from meshtf.partition.cost import local_bytes
 
 
@@ -59,11 +59,9 @@ def stored_bytes(
     # A program that was recorded on another mesh only knows the placements of its reads.
     stored: dict[Store, Value] = {}
     for step, _ in walk(program):
-        if isinstance(step, ReadStep):
-            stored[step.store] = step.out
-        elif isinstance(step, WriteStep):
-            for store in step.variables:
-                stored.setdefault(store, Value(store.spec, store.placement))
+        stored.update(zip(step.reads, step.outputs))
+        for store in step.writes:
+            stored.setdefault(store, Value(store.spec, store.placement))
     of_stage = set(by_stage(stored.values(), program.mesh)[stage])
     totals: list[Any] = [0.0, 0.0]
     for store, value in stored.items():

@@ -108,8 +108,8 @@ def global_flops(body: Program) -> float:
     """Returns the FLOPs of a body on all devices; a loop counts as one iteration, and all
     calls of one body as one.
     """
-    computes = (step for step, _ in walk(body) if isinstance(step, Compute))
-    return sum(_global_node_flops(step.node) for step in computes)
+    computes = (step.computation for step, _ in walk(body))
+    return sum(_global_node_flops(step.node) for step in computes if step is not None)
 
 
 def _global_node_flops(node: Node) -> float:

@@ -14,9 +14,8 @@ from meshtf.forecast.report_data import StepTime
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import time_of
-from meshtf.graph import Store
 from meshtf.hardware import Hardware
-from meshtf.partition import Program, ReadStep, WriteStep, walk
+from meshtf.partition import Program
 from meshtf.partition.cost import local_bytes
 
 
@@ -53,14 +52,8 @@ def outline(program: Program, hardware: Hardware) -> Outline:
 def _peak_bytes(program: Program, under_xla: bool) -> float:
     """Returns the bytes at the peak of memory, those of variables and arguments included."""
     mesh = program.mesh
-    stores: dict[Store, None] = {}
-    for step, _ in walk(program):
-        if isinstance(step, ReadStep):
-            stores[step.store] = None
-        elif isinstance(step, WriteStep):
-            stores.update(dict.fromkeys(step.variables))
     peaks = Timelines(program, set(), under_xla).peaks()
     return max(
         peak.everything + sum(local_bytes(x.spec, x.placement, mesh) for x in stored)
-        for peak, stored in zip(peaks, by_stage(stores, mesh), strict=True)
+        for peak, stored in zip(peaks, by_stage(program.stores, mesh), strict=True)
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from meshtf.forecast.placed_tensors import PlacedTensors, has_shape_of
 from meshtf.graph import Node, ReadOp, Store
-from meshtf.partition import CallStep, Compute, LoopStep, ReshardStep, Value
+from meshtf.partition import CallStep, ReshardStep, Step, Value
 
 
 class ParameterGradients:
@@ -56,14 +56,15 @@ class ParameterGradients:
             values.append(step.out)
             self._placements_of[step.out] = values
 
-    def add_outputs(self, step: Compute | LoopStep) -> None:
+    def add_outputs(self, step: Step) -> None:
         """Adds the outputs that are gradients of parameters.
 
         If several steps compute the gradient of one parameter, the last one, which
         computes the sum of all, replaces the others.
         """
         # A loop has several outputs, and some have the same shape: each matches once.
-        remaining = list(step.outs)
+        remaining = list(step.outputs)
+        assert step.node is not None
         for store in dict.fromkeys(parameters(step.node)):
             matches = [
                 value for value in remaining if has_shape_of(value.spec, store.spec)

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from meshtf.graph import Node, ReadOp, Tensor, WriteOp
+from meshtf.graph import Node, ReadOp, Tensor, WriteOp, is_variable
 from meshtf.graph.context import Context
 from meshtf.graph.control_flow.body import used_tensors
 from meshtf.mesh import Layout
 from meshtf.names import has_gradient
 from meshtf.ops.variables.read_write import PathHash
-from meshtf.partition import ReadStep
 from meshtf.runtime.eager import EAGER
 from meshtf.runtime.runtimes import Executable
 from meshtf.runtime.storage.argument_storage import DeviceStore, ShardsStore
@@ -52,11 +51,12 @@ def written_variables(nodes: Iterable[Node]) -> list[Any]:
 
 def read_variables(executable: Executable) -> list[Any]:
     """Returns the variables that a program reads."""
-    stores = []
-    for step in executable.program.steps:
-        if isinstance(step, ReadStep) and _is_variable(step.store):
-            stores.append(step.store)
-    return stores
+    return [
+        store
+        for step in executable.program.steps
+        for store in step.reads
+        if is_variable(store)
+    ]
 
 
 def differentiable_arguments(
@@ -105,14 +105,9 @@ def is_random(node: Node) -> bool:
     return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathHash)
 
 
-def _is_variable(store: Any) -> bool:
-    """Returns whether a store is a variable, and not an argument or a Python number."""
-    return store.kind in ("parameter", "state")
-
-
 def reads_variable(node: Node) -> bool:
     """Returns whether a node reads a variable."""
-    return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
+    return isinstance(node.op, ReadOp) and is_variable(node.op.store)
 
 
 def outer_read(x: Tensor) -> Tensor:

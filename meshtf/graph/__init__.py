@@ -44,6 +44,7 @@ from meshtf.graph.op_kinds import (
     WriteOp,
     contracted_factors,
     factor_of,
+    is_variable,
     window_of,
 )
 from meshtf.graph.operators import OPERATORS, Operators, register_operator
@@ -101,6 +102,7 @@ __all__ = [
     "executing",
     "factor_of",
     "gradients",
+    "is_variable",
     "next_serial",
     "record_body",
     "register_operator",

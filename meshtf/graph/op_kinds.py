@@ -59,6 +59,11 @@ class Store(Protocol):
         """
 
 
+def is_variable(store: Store) -> bool:
+    """Returns whether a store is a variable, which keeps its value between calls."""
+    return store.kind in ("parameter", "state")
+
+
 class EffectOp(Op):
     """Base of ops with side effects, and of ops whose outputs depend on more than their
     inputs.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshtf.graph.op_kinds import ControlFlowOp, ReadOp, Store, WriteOp
+from meshtf.graph.op_kinds import ControlFlowOp, ReadOp, Store, WriteOp, is_variable
 from meshtf.graph.tensor import Node
 from meshtf.mesh import LayoutUse, Mesh
 from meshtf.mesh.axis_order import axes_by_dim
@@ -37,7 +37,7 @@ def layout_use(nodes: Iterable[Node]) -> LayoutUse:
                 dims.update(y.shape.names)
         for store in _stores(node):
             dims.update(store.spec.shape.names)
-            if store.mesh is node.mesh and store.kind in ("parameter", "state"):
+            if store.mesh is node.mesh and is_variable(store):
                 rules.update(_rules_of(store))
     # Loops and gradients make names that begin with ".", which no rule can have.
     user_dims = frozenset(name for name in dims if not name.startswith("."))

@@ -24,7 +24,7 @@ from collections.abc import (
 from types import MappingProxyType
 from typing import Any, Literal
 
-from meshtf.graph import Loop, Node, ReadOp, Spec, Store, Tensor, WriteOp
+from meshtf.graph import Loop, Node, ReadOp, Spec, Store, Tensor, WriteOp, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.problem import Problem, all_nodes
 from meshtf.mesh import NO_CHANGES, Layout, Mesh, Placement
@@ -155,7 +155,7 @@ class Stores:
             region = getattr(store, "changes", NO_CHANGES)
             if store in self._slots:
                 layout = mesh.layout_in(region, "slot")
-            elif store.kind in ("parameter", "state"):
+            elif is_variable(store):
                 layout = mesh.layout_in(region, "variable")
             else:
                 layout = mesh.layout

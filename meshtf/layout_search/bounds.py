@@ -31,7 +31,7 @@ from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.schedule import Schedule
-from meshtf.graph import Node, WriteOp
+from meshtf.graph import Node, WriteOp, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.hardware import proportional
 from meshtf.layout_search.beginning import (
@@ -59,7 +59,7 @@ from meshtf.layout_search.pricing import (
 )
 from meshtf.layout_search.problem import MICROBATCHES, Problem
 from meshtf.layout_search.space import Structure
-from meshtf.partition import Compute, LoopStep, Program, WriteStep, build
+from meshtf.partition import Program, WriteStep, build
 from meshtf.partition.build import live_nodes
 
 # What a beginning of the program depends on: a structure as far as there are no updates yet,
@@ -275,7 +275,7 @@ class LowerBounds:
             size = sum(
                 durations.shard_bytes(store.spec, store.placement)
                 for store in stores.values()
-                if store.kind in ("parameter", "state")
+                if is_variable(store)
             )
             writes: Any = 0.0
             for node in self._writes:
@@ -349,12 +349,14 @@ def _seconds_of_forward(
     gathered once for all of these, without it.
     """
     last = program.steps[-1] if program.steps else None
-    if not isinstance(last, LoopStep) or last.outs:
+    if last is None or last.loop is None or last.outputs:
         return Schedule(program, durations, counts=False).computed
     # What follows may run while the last collectives of a microbatch do.
-    last_body = without_collectives_of_weights(last.body) if gathers_once else last.body
+    last_body = last.loop.body
+    if gathers_once:
+        last_body = without_collectives_of_weights(last_body)
     body = Schedule(last_body, durations, counts=False)
-    seconds = body.computed * durations.sizes.num_iterations(last)
+    seconds = body.computed * durations.sizes.runs(last.bodies[-1])
     if gathers_once:
         return seconds
     before = dataclasses.replace(program, steps=program.steps[:-1])
@@ -381,11 +383,13 @@ def _seconds_after(
     in_memory = values_in_memory(program, durations.hardware.fuses)
     total: Any = 0.0
     for step in program.steps:
-        if isinstance(step, Compute) and step.node.serial not in done:
-            total = total + durations.compute(step, in_memory)
-        elif isinstance(step, LoopStep) and step.node.serial not in done:
-            body = Schedule(step.body, durations, counts=False).computed
-            total = total + body * durations.sizes.num_iterations(step)
+        if step.node is None or step.node.serial in done:
+            continue
+        if step.computation is not None:
+            total = total + durations.compute(step.computation, in_memory)
+        elif step.loop is not None:
+            body = Schedule(step.loop.body, durations, counts=False).computed
+            total = total + body * durations.sizes.runs(step.bodies[-1])
     return total
 
 

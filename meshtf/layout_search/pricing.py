@@ -365,11 +365,10 @@ def microbatch_dims(
     planned = PLANNED_MICROBATCHES
     result: dict[tuple[str, int], Any] = {(SCANNED, planned): microbatches}
     for step, _ in walk(program):
-        if not isinstance(step, LoopStep):
+        loop = step.loop
+        if loop is None or loop.op.dim is None or loop.op.dim.name != SCANNED:
             continue
-        if step.op.dim is None or step.op.dim.name != SCANNED:
-            continue
-        for value in step.scanned_inputs:
+        for value in loop.scanned_inputs:
             assert value.spec is not None
             for dim in value.spec.shape:
                 if dim.name == "batch":
@@ -381,8 +380,8 @@ def microbatch_dims(
 def loop_over_microbatches(program: Program) -> LoopStep | None:
     """Returns the loop that computes gradients; None: there is none."""
     for step in program.steps:
-        if isinstance(step, LoopStep) and has_gradient(step.op):
-            return step
+        if step.loop is not None and has_gradient(step.loop.op):
+            return step.loop
     return None
 
 
@@ -396,5 +395,6 @@ def residual_bytes(program: Program, durations: Durations) -> Any:
 def stacks(program: Program, of_forward: bool) -> Iterator[Value]:
     """Yields the values that loops of the forward pass, or of the backward pass, stack."""
     for step in program.steps:
-        if isinstance(step, LoopStep) and bool(step.node.primals) != of_forward:
-            yield from step.outs[step.op.num_carries + step.op.num_sums :]
+        loop = step.loop
+        if loop is not None and bool(loop.node.primals) != of_forward:
+            yield from loop.stacked

@@ -22,7 +22,7 @@ from meshtf.errors import (
 from meshtf.forecast.report_data import ForecastData
 from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
-from meshtf.graph import ReadOp, Store, WriteOp
+from meshtf.graph import ReadOp, Store, WriteOp, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.candidates import Candidate
 from meshtf.layout_search.problem import Names, Problem, all_nodes
@@ -259,7 +259,7 @@ def state_bytes(recorded: Recorded) -> StateBytes:
             sum(
                 store.spec.shape.size * dtype_bytes(store.spec.dtype)
                 for store in stores
-                if store.kind in ("parameter", "state")
+                if is_variable(store)
             )
         )
 

@@ -10,7 +10,15 @@ placement of a tensor on a mesh (how it is sharded or replicated along each mesh
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.layout_use import LayoutUse
 from meshtf.mesh.mesh import NO_CHANGES, Mesh
-from meshtf.mesh.state import OnStage, Partial, Placement, Replicated, Sharded, State
+from meshtf.mesh.state import (
+    OnStage,
+    Partial,
+    Placement,
+    Replicated,
+    Sharded,
+    State,
+    stage_of,
+)
 
 __all__ = [
     "OnStage",
@@ -24,4 +32,5 @@ __all__ = [
     "Sharded",
     "State",
     "Replicated",
+    "stage_of",
 ]

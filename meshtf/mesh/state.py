@@ -145,3 +145,11 @@ def creates_partial(old: Placement, new: Placement) -> bool:
         if isinstance(new_state, Partial) and new_state != old_state:
             return True
     return False
+
+
+def stage_of(placement: Placement) -> int | None:
+    """Returns the pipeline stage that holds a tensor; None: all stages do."""
+    for state in placement:
+        if isinstance(state, OnStage):
+            return state.coordinate
+    return None

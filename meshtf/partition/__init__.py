@@ -10,7 +10,7 @@ Contents:
     preferred_placement     the placement that outputs should have, and a node's stage
     reshard_table           the collectives between any two placements of a tensor
     cost                    sizes of shards, and the bytes that reshards communicate
-    steps                   the steps of a program, and the values that they compute
+    steps                   the steps of a program: what each says of itself
     builder                 plans one node after another, and appends its steps
     loops_and_branches      plans loops and branches, with their bodies
     calls                   plans calls of a body that many calls share
@@ -25,9 +25,11 @@ from meshtf.partition.planner import NodePlan, plan_node
 from meshtf.partition.reshard_table import Reshard, reshards
 from meshtf.partition.segments import Segment, schedule
 from meshtf.partition.steps import (
+    Body,
     BranchStep,
     Bucket,
     CallStep,
+    CollectiveStep,
     Compute,
     GatherStatisticsStep,
     LoopStep,
@@ -42,9 +44,11 @@ from meshtf.partition.steps import (
 )
 
 __all__ = [
+    "Body",
     "BranchStep",
     "Bucket",
     "CallStep",
+    "CollectiveStep",
     "Compute",
     "ReadStep",
     "LoopStep",

@@ -9,19 +9,10 @@ Accelerating Data Parallel Training", 2020, section 3.2.3).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import TypeGuard
 
-from meshtf.mesh import Mesh, OnStage, Partial
+from meshtf.mesh import Mesh, Partial, stage_of
 from meshtf.partition.cost import local_bytes
-from meshtf.partition.steps import Bucket, ReshardStep, Step, Value, dependencies_of
-
-
-def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
-    """Returns whether a step reduces a partial sum over devices."""
-    return isinstance(step, ReshardStep) and step.reshard.kind in (
-        "all_reduce",
-        "reduce_scatter",
-    )
+from meshtf.partition.steps import Bucket, ReshardStep, Step, Value
 
 
 class Buckets:
@@ -50,14 +41,14 @@ class Buckets:
         """
         ready_steps: list[Step] = []
         for step in steps:
-            self._close_for(dependencies_of(step), ready_steps)
+            self._close_for(step.dependencies, ready_steps)
             # A reduction with a control dependency is not delayed any further.
-            if not is_reduction(step) or step.wait_for is not None:
+            if not step.reductions or step.waits_for:
                 ready_steps.append(step)
                 continue
-            key = _bucket_key(step)
+            key = _bucket_key(*step.reductions)
             reductions = self._open.setdefault(key, [])
-            reductions.append(step)
+            reductions += step.reductions
             if sum(map(self._bytes, reductions)) >= self.limit:
                 self._close(key, ready_steps)
         self._close_for(needed_values, ready_steps)
@@ -95,9 +86,8 @@ class Buckets:
 
 def _bucket_key(step: ReshardStep) -> Hashable:
     """Returns the attributes in which all reductions of a bucket agree."""
-    reshard = step.reshard
+    before = step.reshard.before
     assert step.src.spec is not None
-    assert isinstance(reshard.before, Partial)
-    stages = tuple(state for state in step.src.placement if isinstance(state, OnStage))
-    dtype = step.src.spec.dtype
-    return reshard.kind, reshard.axes, reshard.before.kind, dtype, stages
+    assert isinstance(before, Partial)
+    stage = stage_of(step.src.placement)
+    return step.kind, step.axes, before.kind, step.src.spec.dtype, stage

@@ -198,16 +198,16 @@ class Builder:
             if placement in values:
                 continue
             values[placement] = Value(tensor.spec, placement)
-            wait_for = None
+            waits_for: tuple[Value, ...] = ()
             if reshard.kind == "all_gather" and is_freed(tensor):
-                wait_for = self.control_dependencies.of_all_gather(placement)
+                waits_for = self.control_dependencies.of_all_gather(placement)
             self.steps.append(
                 ReshardStep(
                     reshard=reshard,
                     src=source,
                     out=values[placement],
                     node=node,
-                    wait_for=wait_for,
+                    waits_for=waits_for,
                 )
             )
 
@@ -268,8 +268,8 @@ class Builder:
             values.append(self._with_window(node, i, plan, value))
         ins = tuple(values)
         outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, plan.results))
-        wait_for = self.control_dependencies.of_node(node)
-        gathered, residuals = self._exchange_statistics(node, plan, ins, wait_for)
+        waits_for = self.control_dependencies.of_node(node)
+        gathered, residuals = self._exchange_statistics(node, plan, ins, waits_for)
         self.steps.append(
             Compute(
                 node=node,
@@ -278,7 +278,7 @@ class Builder:
                 outs=outs,
                 gathered=gathered,
                 residuals=residuals,
-                wait_for=wait_for,
+                waits_for=waits_for,
             )
         )
         uses_gathered_parameter = any(
@@ -326,7 +326,7 @@ class Builder:
         node: Node,
         plan: NodePlan,
         ins: tuple[Value, ...],
-        wait_for: Value | None,
+        waits_for: tuple[Value, ...],
     ) -> tuple[Value | None, Value | None]:
         """Appends the steps by which shards exchange statistics, if the op needs any.
 
@@ -352,7 +352,7 @@ class Builder:
                 ins=ins,
                 outs=(statistics, residuals),
                 makes_statistics=True,
-                wait_for=wait_for,
+                waits_for=waits_for,
             )
         )
         self.steps.append(

@@ -57,7 +57,7 @@ def plan_call(builder: Builder, node: Node) -> None:
             arguments=tuple(arguments),
             captured_values=planned.captures,
             outs=tuple(outputs),
-            wait_for=_values_to_wait_for(builder, node, op),
+            waits_for=_values_to_wait_for(builder, node, op),
         )
     )
     set_outputs(builder, node, outputs)
@@ -71,10 +71,7 @@ def _values_to_wait_for(builder: Builder, node: Node, op: Call) -> tuple[Value, 
     for x in op.wait_for:
         if x in builder.values:
             values.extend(builder.values[x].values())
-    control_dependency = builder.control_dependencies.of_node(node)
-    if control_dependency is not None:
-        values.append(control_dependency)
-    return tuple(values)
+    return (*values, *builder.control_dependencies.of_node(node))
 
 
 def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:

@@ -62,14 +62,14 @@ class ControlDependencies:
         self.builder = builder
         self.users: dict[State, list[Value]] = collections.defaultdict(list)
 
-    def of_node(self, node: Node) -> Value | None:
-        """Returns the value that a node waits for, resharded to the stage where the node
-        runs if necessary; None: the node does not wait.
+    def of_node(self, node: Node) -> tuple[Value, ...]:
+        """Returns the value that a node waits for, if there is one; resharded to the stage
+        where the node runs if necessary.
         """
         builder = self.builder
         tensor = node.wait_for
         if tensor is None:
-            return None
+            return ()
         placement = builder.placement_of(tensor)
         stage = builder.preferred.stage(node)
         if not is_on_stage(builder.mesh, placement, stage):
@@ -82,17 +82,17 @@ class ControlDependencies:
                 placement = placements_on_stage[0]
             else:
                 placement = with_stage(builder.mesh, placement, stage)
-        return builder.reshard_to(tensor, placement, node)
+        return (builder.reshard_to(tensor, placement, node),)
 
-    def of_all_gather(self, placement: Placement) -> Value | None:
-        """Returns the value that the all_gather of a variable to `placement` waits for,
-        so that few gathered variables exist at once; None: it does not wait.
+    def of_all_gather(self, placement: Placement) -> tuple[Value, ...]:
+        """Returns the value that the all_gather of a variable to `placement` waits for, if
+        there is one, so that few gathered variables exist at once.
         """
         users = self.users[stage_state(self.builder.mesh, placement)]
         if len(users) >= PREFETCH:
             # After this op has run, the variables that it used are freed.
-            return users[-PREFETCH]
-        return None
+            return (users[-PREFETCH],)
+        return ()
 
     def add_user(self, output: Value) -> None:
         """Records an output of an op that used gathered variables."""

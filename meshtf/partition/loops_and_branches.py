@@ -25,13 +25,8 @@ from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
     Program,
-    ReshardStep,
     Step,
     Value,
-    WriteStep,
-    dependencies_of,
-    inputs_of,
-    outputs_of,
 )
 
 
@@ -78,7 +73,7 @@ def plan_loop(builder: Builder, node: Node) -> None:
             scanned_inputs=tuple(scanned_inputs),
             captured_values=captured_values([body, test], inner_values=varying),
             outs=outs,
-            wait_for=builder.control_dependencies.of_node(node),
+            waits_for=builder.control_dependencies.of_node(node),
         )
     )
     set_outputs(builder, node, outs)
@@ -218,10 +213,10 @@ def plan_branch(builder: Builder, node: Node) -> None:
         BranchStep(
             node=node,
             predicate=predicate,
-            bodies=(programs[0], programs[1]),
+            programs=(programs[0], programs[1]),
             captured_values=captured_values(programs, inner_values=set()),
             outs=outs,
-            wait_for=builder.control_dependencies.of_node(node),
+            waits_for=builder.control_dependencies.of_node(node),
         )
     )
     set_outputs(builder, node, outs)
@@ -309,15 +304,12 @@ def hoist_invariant_steps(
     invariant_steps: list[Step] = []
     varying_steps: list[Step] = []
     for step in program.steps:
-        if isinstance(step, WriteStep) or any(v in varying for v in inputs_of(step)):
-            varying.update(outputs_of(step))
+        if step.has_effect or any(v in varying for v in step.needs):
+            varying.update(step.outputs)
             varying_steps.append(step)
-        elif isinstance(step, ReshardStep):
-            # The reshard may wait for a value that exists only within an iteration. Before
-            # the loop it need not wait.
-            invariant_steps.append(dataclasses.replace(step, wait_for=None))
         else:
-            invariant_steps.append(step)
+            # What it does not need may exist only within an iteration.
+            invariant_steps.append(step.waiting_for(step.needs))
     return dataclasses.replace(program, steps=tuple(varying_steps)), invariant_steps
 
 
@@ -335,13 +327,9 @@ def captured_values(
     for program in programs:
         if program is None:
             continue
-        used_values = [
-            value for step in program.steps for value in dependencies_of(step)
-        ]
+        used_values = [value for step in program.steps for value in step.dependencies]
         used_values += program.results
-        computed_values = {
-            value for step in program.steps for value in outputs_of(step)
-        }
+        computed_values = {value for step in program.steps for value in step.outputs}
         for value in used_values:
             if value not in computed_values and value not in inner_values:
                 captures[value] = None

@@ -27,18 +27,9 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 
 from meshtf.mesh import Mesh, Replicated
-from meshtf.partition.buckets import Buckets, is_reduction
+from meshtf.partition.buckets import Buckets
 from meshtf.partition.cost import local_bytes
-from meshtf.partition.steps import (
-    Compute,
-    Program,
-    ReadStep,
-    Step,
-    Value,
-    WriteStep,
-    dependencies_of,
-    outputs_of,
-)
+from meshtf.partition.steps import Compute, Program, Step, Value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,24 +73,19 @@ def _compute_key(compute: Compute, index: dict[Value, int]) -> Hashable:
       index: {value: its index among the segment's values}, for values that exist before
         the computation.
     """
-    # A value that must exist before the computation runs, although it is no input of the op.
-    wait_for = compute.wait_for
-    wait_for_key = None
-    if wait_for is not None:
-        # The spec and the placement determine the local shape of this value. The other parts
-        # of the key determine only the local shapes of the op's inputs.
-        wait_for_key = (wait_for.spec, wait_for.placement)
     return (
         compute.node.op,
         compute.plan,
         tuple(x.spec for x in compute.node.inputs),
-        tuple(index[value] for value in compute.inputs),
+        tuple(index[value] for value in compute.dependencies),
         # Which method of the op runs. Where shards exchange statistics, a node has two
         # computations: the first runs `statistics`, and the second, which has the `gathered`
         # statistics of all shards, runs `local_sharded`. All others run `local`.
         compute.makes_statistics,
         compute.gathered is None,
-        wait_for_key,
+        # The spec and the placement determine the local shape of what it waits for. The other
+        # parts of the key determine only the local shapes of the op's inputs.
+        tuple((value.spec, value.placement) for value in compute.waits_for),
     )
 
 
@@ -127,7 +113,7 @@ def in_order(
     """
     reduced_values = set()
     if bucket_bytes:
-        reduced_values = {step.src for step in program.steps if is_reduction(step)}
+        reduced_values = {x.src for step in program.steps for x in step.reductions}
     counter = _PartialSumCounter(program.mesh, bucket_bytes, reduced_values)
     segments = _segments(program, split_by_axes, counter)
     if bucket_bytes:
@@ -222,20 +208,17 @@ class _Levels:
 
     def add(self, step: Step) -> None:
         """Adds the next step of the program."""
-        if isinstance(step, Compute):
-            self._add_compute(step)
+        if step.computation is not None:
+            self._add_compute(step.computation)
             return
-        dependencies = [self._level_after(value) for value in dependencies_of(step)]
-        level = max(dependencies, default=0)
-        if isinstance(step, WriteStep):
-            # Host ops, which write no variable, keep their order as well.
-            stores = step.variables or (None,)
-            last_writes = [self.written_at.get(store, 0) for store in stores]
-            level = max([level, *last_writes])
-            self.written_at.update(dict.fromkeys(stores, level))
-        elif isinstance(step, ReadStep):
-            level = self.written_at.get(step.store, 0)
-        self.available_from.update(dict.fromkeys(outputs_of(step), level))
+        dependencies = [self._level_after(value) for value in step.dependencies]
+        # Host ops, which write no variable, keep their order as well.
+        written = step.writes or ((None,) if step.host_op else ())
+        used = (*step.reads, *written)
+        last_writes = [self.written_at.get(store, 0) for store in used]
+        level = max([0, *dependencies, *last_writes])
+        self.written_at.update(dict.fromkeys(written, level))
+        self.available_from.update(dict.fromkeys(step.outputs, level))
         self._grow_before(level)
         self.before[level].append(step)
 
@@ -246,7 +229,7 @@ class _Levels:
         current_level = len(self.groups) - 1
         if self.counter.reset_if_full():
             current_level += 1
-        level = max([current_level, *map(self._level_with, step.inputs)])
+        level = max([current_level, *map(self._level_with, step.dependencies)])
         if level >= len(self.groups):
             self.counter.bytes = 0.0  # a new level starts
         self.counter.add(step.outs)
@@ -270,7 +253,7 @@ class _Levels:
         axes = self._varying_axes(step)
         # The index of the last group that computes an input; -1: there is none.
         last_needed = -1
-        for value in step.inputs:
+        for value in step.dependencies:
             if self.computed_at.get(value) == level:
                 index = groups.index(self.group_of[value])
                 last_needed = max(last_needed, index)
@@ -293,7 +276,7 @@ class _Levels:
         varying = []
         for i, axis in enumerate(self.mesh.axes):
             # `ins` are the inputs of the op. `inputs` would also include the gathered
-            # statistics, the residuals and `wait_for`.
+            # statistics and the residuals.
             input_states = [value.placement[i] for value in step.ins]
             if axis in sharded or any(state != Replicated for state in input_states):
                 varying.append(axis)
@@ -346,7 +329,7 @@ def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment
     bucketed = []
     for segment in segments:
         needed_values = (
-            value for compute in segment.computes for value in compute.inputs
+            value for compute in segment.computes for value in compute.dependencies
         )
         before = tuple(buckets.add(segment.before, needed_values))
         bucketed.append(dataclasses.replace(segment, before=before))
@@ -366,7 +349,7 @@ def _with_inputs_and_outputs(
     for segment in reversed(segments):
         computed_values = [out for compute in segment.computes for out in compute.outs]
         used_values = dict.fromkeys(
-            value for compute in segment.computes for value in compute.inputs
+            value for compute in segment.computes for value in compute.dependencies
         )
         for value in computed_values:
             used_values.pop(value, None)
@@ -375,5 +358,5 @@ def _with_inputs_and_outputs(
         complete_segments.append(dataclasses.replace(segment, ins=inputs, outs=outputs))
         needed_later.update(inputs)
         for step in segment.before:
-            needed_later.update(dependencies_of(step))
+            needed_later.update(step.dependencies)
     return complete_segments[::-1]

@@ -34,7 +34,7 @@ from meshtf.graph import (
 )
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
-from meshtf.partition import Program, ReadStep, build, walk
+from meshtf.partition import Program, build
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import unique_names
 from meshtf.runtime.storage.atomic_folder import atomic_folder
@@ -97,11 +97,11 @@ class _Signature(NamedTuple):
         and the stores of Python numbers.
         """
         input_stores = set(self.inputs.values())
-        read_stores: dict[Store, None] = {}  # a set in the order of reading
-        for step, _num_runs in walk(self.program):
-            if isinstance(step, ReadStep) and step.store.kind != "number":
-                read_stores[step.store] = None
-        return [store for store in read_stores if store not in input_stores]
+        return [
+            store
+            for store in self.program.read_stores
+            if store.kind != "number" and store not in input_stores
+        ]
 
     def function(self, values: dict[Store, Any]) -> Any:
         """Returns a concrete function of TensorFlow that takes the inputs as keyword

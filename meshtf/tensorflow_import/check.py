@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from meshtf.errors import NumericsError, explain_error
 from meshtf.function.function import Function
-from meshtf.graph import Store, Tensor
+from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
-from meshtf.partition import Program, ReadStep, build, walk
+from meshtf.partition import build
 from meshtf.runtime.variable import Variable
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value
 from meshtf.tensorflow_import.graph.program import Value
@@ -93,19 +93,15 @@ def _run_imported(
         id(variable): value.variable
         for variable, value in zip(stored, program.on_entry.values())
     }
-    for store in _read_stores(planned):
+    for store in planned.read_stores:
+        if store.kind == "number":
+            continue
         if id(store) in source_of:
             array = np.asarray(source_of[id(store)].numpy())
             values[store] = array.reshape(store.spec.shape.sizes)
         elif store not in values:
             values[store] = unsharded_value(store)
     return [np.asarray(x) for x in SingleDevice(planned, values).run()]
-
-
-def _read_stores(planned: Program) -> Iterator[Store]:
-    for step, _ in walk(planned):
-        if isinstance(step, ReadStep) and step.store.kind != "number":
-            yield step.store
 
 
 def _run_tensorflow(

@@ -109,8 +109,8 @@ LOOPS = (
         "what varies is taken out of loops",
         "meshtf.partition.loops_and_branches",
         "hoist_invariant_steps",
-        "any(v in varying for v in inputs_of(step))",
-        "all(v in varying for v in inputs_of(step))",
+        "any(v in varying for v in step.needs)",
+        "all(v in varying for v in step.needs)",
         TEST_LOOPS,
     ),
 )

@@ -75,5 +75,5 @@ def test_what_needs_a_sum_comes_after_it():
     other = reduction(8)
     then = reduction(8, axis="model", src=early.out)
     assert groups([early, then, other], 10**6) == [[0], [1], [2]]
-    gated = dataclasses.replace(reduction(8), wait_for=other.out)
+    gated = dataclasses.replace(reduction(8), waits_for=(other.out,))
     assert groups([early, other, gated, reduction(8)], 10**6) == [[0, 1], [2], [3]]

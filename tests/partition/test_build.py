@@ -170,11 +170,8 @@ def test_gathered_variables_do_not_pile_up():
         for s in program.steps
         if isinstance(s, Compute) and s.node.op.display_name == "einsum"
     ]
-    assert [g.wait_for for g in gathers] == [
-        None,
-        None,
-        *users[:4],
-    ]  # at most two at once
+    # At most two at once.
+    assert [g.waits_for for g in gathers] == [(), (), *((user,) for user in users[:4])]
     assert sum(1 for s in schedule(program) if s.computes) == 3  # two each
 
 

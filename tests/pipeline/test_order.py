@@ -12,7 +12,6 @@ import pytest
 
 import meshtf as mtf
 from meshtf.partition import CallStep
-from meshtf.partition.steps import dependencies_of
 from meshtf.pipeline import Task
 from meshtf.runtime.placed.program.function_calls import called
 from meshtf.runtime.tf_internals.run_records import graph_of
@@ -142,7 +141,7 @@ def held(program, stages):
     last = {
         v: i
         for i, step in enumerate(steps)
-        for v in dependencies_of(step)
+        for v in step.dependencies
         if step.op.call_id.backward
     }
     spans, shapes = ([[] for _ in range(stages)] for _ in range(2))

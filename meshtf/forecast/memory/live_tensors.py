@@ -22,7 +22,6 @@ from meshtf.forecast.memory.peak_memory import (
     ALL_VALUES,
     Timeline,
     Timelines,
-    bodies_of,
     is_on_stage,
     values_freed_by,
 )
@@ -37,21 +36,8 @@ from meshtf.forecast.report_data import (
 )
 from meshtf.graph import ControlFlowOp, Node, Spec, Store, Tensor
 from meshtf.mesh import Placement
-from meshtf.partition import (
-    BranchStep,
-    Bucket,
-    CallStep,
-    Compute,
-    GatherStatisticsStep,
-    LoopStep,
-    Program,
-    ReshardStep,
-    Step,
-    Value,
-    WindowStep,
-)
+from meshtf.partition import CallStep, Compute, Program, Step, Value
 from meshtf.partition.cost import local_bytes
-from meshtf.partition.steps import outputs_of
 
 
 class LiveValue(NamedTuple):
@@ -153,9 +139,9 @@ def _live_at_peak(
     peak_step = int(timeline.peak_steps[stage]) if index is None else index
     step = timeline.steps[peak_step]
     excluded_values = _reused_value(timelines, timeline, peak_step, stage)
-    if isinstance(step, CallStep) and _exceeds_results(timelines, step, stage):
+    if step.call is not None and _exceeds_results(timelines, step.call, stage):
         # `_scratch` counts them as results of the body.
-        excluded_values.update(step.outs)
+        excluded_values.update(step.outputs)
     for value, created_at in timeline.created_at.items():
         is_live = created_at <= peak_step <= timeline.last_use[value]
         if is_live and value not in excluded_values and is_on_stage(value, stage):
@@ -169,9 +155,9 @@ def _reused_value(
 ) -> set[Value]:
     """Returns the input whose buffer an output of a step reuses: one value or none."""
     step = timeline.steps[index]
-    if not isinstance(step, Compute) or not timelines.can_overwrite_input(step):
+    if not timelines.can_overwrite_input(step):
         return set()
-    output_sizes = {timeline.sizes[value] for value in step.outs}
+    output_sizes = {timeline.sizes[value] for value in step.outputs}
     candidates = [
         value
         for value in values_freed_by(step, index, timeline.last_use, timeline.sources)
@@ -201,47 +187,47 @@ def _local_bytes(timelines: Timelines, value: Value) -> float:
 
 def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue]:
     """Yields the values and buffers that are live only while a step runs."""
-    if isinstance(step, CallStep):
-        if _exceeds_results(timelines, step, stage):
-            yield from _live_at_peak(timelines, timelines.of(step.body), stage)
-    elif isinstance(step, (LoopStep, BranchStep)):
-        bodies = map(timelines.of, bodies_of(step))
+    is_small = step.call is not None and not _exceeds_results(
+        timelines, step.call, stage
+    )
+    if step.bodies and not is_small:
+        bodies = [timelines.of(body.program) for body in step.bodies]
         largest = max(bodies, key=lambda body: float(body.peak[ALL_VALUES, stage]))
         yield from _live_at_peak(timelines, largest, stage)
-        if isinstance(step, LoopStep):
-            yield from _waiting_values(timelines, step, stage)
-    elif isinstance(step, Bucket):
+        yield from _waiting_values(timelines, step, stage)
+    elif step.packed:
         yield from _packed_buffer(timelines, step, stage)
-    elif isinstance(step, Compute) and not step.makes_statistics:
-        if step.plan.stage in (None, stage):
-            yield from _workspaces(timelines, step)
+    compute = step.computation
+    if compute is not None and not compute.makes_statistics:
+        if compute.plan.stage in (None, stage):
+            yield from _workspaces(timelines, compute)
 
 
-def _packed_buffer(
-    timelines: Timelines, bucket: Bucket, stage: int
-) -> Iterator[LiveValue]:
-    """Yields the packed buffer of a bucket (several reductions that run as one collective).
+def _packed_buffer(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue]:
+    """Yields the packed buffer of a step, such as several reductions that run as one
+    collective.
 
     The results are unpacked into its memory, so only the bytes beyond those of the results
     count; without any, nothing is yielded.
     """
     packed_bytes = sum(
         size
-        for value, size in packed_sizes(bucket, timelines.mesh).items()
+        for value, size in packed_sizes(step, timelines.mesh).items()
         if is_on_stage(value, stage)
     )
     unpacked_bytes = sum(
-        _local_bytes(timelines, reduction.out)
-        for reduction in bucket.reductions
-        if is_on_stage(reduction.out, stage)
+        _local_bytes(timelines, value)
+        for value in step.outputs
+        if is_on_stage(value, stage)
     )
+    collective = step.collective
     if packed_bytes > unpacked_bytes:
         yield LiveValue(
             spec=None,
             placement=timelines.mesh.replicated,
             bytes=packed_bytes - unpacked_bytes,
-            title=f"packed {bucket.reductions[0].reshard.kind}",
-            node=bucket.node,
+            title=f"packed {step.title if collective is None else collective.kind}",
+            node=step.node,
         )
 
 
@@ -259,7 +245,7 @@ def _workspaces(timelines: Timelines, step: Compute) -> Iterator[LiveValue]:
 
 
 def _waiting_values(
-    timelines: Timelines, loop: LoopStep, stage: int
+    timelines: Timelines, loop: Step, stage: int
 ) -> Iterator[LiveValue]:
     """Yields what reductions of the last iteration read that run during the next one."""
     for value in timelines.waiting_values(loop):
@@ -285,7 +271,7 @@ def _transposed_stacks(
                 placement=stack.placement,
                 bytes=_local_bytes(timelines, stack),
                 title="transposed stack",
-                node=getattr(timeline.steps[first], "node", None),
+                node=timeline.steps[first].node,
             )
 
 
@@ -308,35 +294,24 @@ def _live_value(timeline: Timeline, value: Value) -> LiveValue:
 
 def _origin(step: Step, value: Value) -> tuple[str, Node | None]:
     """Returns the name of the op or collective that computes a value, and its node."""
-    if isinstance(step, Bucket):
-        step = next(
-            reduction for reduction in step.reductions if reduction.out is value
-        )
-    if isinstance(step, ReshardStep):
-        return f"{step.reshard.kind} {step.reshard.axes_text}", step.node
-    if isinstance(step, WindowStep):
-        return f"window {'+'.join(step.axes)}", step.node
-    if isinstance(step, GatherStatisticsStep):
-        return f"gather_statistics {'+'.join(step.axes)}", step.node
-    if isinstance(step, (LoopStep, CallStep, BranchStep)):
-        return _origin_in_body(step, value)
-    node: Node | None = getattr(step, "node", None)
-    return ("" if node is None else node.op.display_name), node
+    if step.bodies and step.node is not None:
+        return _origin_in_body(step, step.node, value)
+    for reshard in step.reshards:
+        if reshard.out is value:
+            return reshard.title, reshard.node
+    return step.title, step.node
 
 
-def _origin_in_body(
-    step: LoopStep | CallStep | BranchStep, value: Value
-) -> tuple[str, Node]:
+def _origin_in_body(step: Step, node: Node, value: Value) -> tuple[str, Node]:
     """Returns the name and node of the op in the body that computes a result of a loop,
     call or branch.
 
     If the body returns one of its arguments, the loop, call or branch itself is the origin.
     """
-    op = step.node.op
+    op = node.op
     assert isinstance(op, ControlFlowOp)
     results: Sequence[Tensor] = op.bodies[-1].results
-    index = outputs_of(step).index(value)
-    node = step.node
+    index = step.outputs.index(value)
     # Nodes without inputs are the arguments of the body.
     if index < len(results) and results[index].node.inputs:
         node = results[index].node

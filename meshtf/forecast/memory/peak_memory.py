@@ -31,7 +31,6 @@ import numpy as np
 from meshtf.forecast.memory.value_sizes import packed_sizes, size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
     TransposedStack,
-    is_elementwise,
     is_fused,
     sources_of_copies,
     transposed_stacks,
@@ -39,20 +38,10 @@ from meshtf.forecast.memory.xla_buffers import (
 )
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
-from meshtf.mesh import Mesh, OnStage, Placement
-from meshtf.partition import (
-    BranchStep,
-    Bucket,
-    CallStep,
-    Compute,
-    LoopStep,
-    Program,
-    Step,
-    Value,
-)
+from meshtf.mesh import Mesh, Placement, stage_of
+from meshtf.partition import Compute, Program, Step, Value
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.segments import in_order
-from meshtf.partition.steps import inputs_of, outputs_of
 
 # float [2, stages]: the bytes of all values, and the bytes of all values except gradients.
 Bytes: TypeAlias = np.ndarray
@@ -168,16 +157,16 @@ class Timelines:
         changes = np.zeros([len(steps) + 1, 2, num_stages(self.mesh)])
         temporary = np.zeros_like(changes)
         for i, step in enumerate(steps):
-            outputs = [value for value in outputs_of(step) if value in last_use]
+            outputs = [value for value in step.outputs if value in last_use]
             created_at.update(dict.fromkeys(outputs, i))
             freed = values_freed_by(step, i, last_use, sources)
             self._add_bytes(changes[i], outputs, sizes)
             self._add_bytes(changes[i + 1], freed, sizes, sign=-1)
-            if isinstance(step, Compute):
-                self._add_workspace(temporary[i], step)
+            if step.computation is not None:
+                self._add_workspace(temporary[i], step.computation)
                 if self.can_overwrite_input(step):
                     _subtract_reused(temporary[i], step, freed, sizes)
-            elif isinstance(step, (BranchStep, LoopStep, CallStep, Bucket)):
+            elif step.bodies or step.packed:
                 temporary[i] = self._scratch(step, outputs, sizes)
         transposed = transposed_stacks(steps, self.mesh) if self.under_xla else ()
         for stack, first, last in transposed:
@@ -222,17 +211,21 @@ class Timelines:
             return [spec for spec in specs if not is_fused(spec, local_specs)]
         return specs
 
-    def can_overwrite_input(self, step: Compute) -> bool:
+    def can_overwrite_input(self, step: Step) -> bool:
         """Returns whether an output of a step may take the buffer of an input."""
-        return not self.under_xla or is_elementwise(step)
+        if step.computation is None:
+            return False
+        return not self.under_xla or step.is_elementwise
 
-    def waiting_values(self, step: LoopStep) -> Sequence[Value]:
+    def waiting_values(self, step: Step) -> Sequence[Value]:
         """Returns the values of an iteration that wait for the next iteration of a loop."""
-        return waiting_values(step) if self.under_xla else ()
+        if step.loop is None or not self.under_xla:
+            return ()
+        return waiting_values(step.loop)
 
     def _scratch(
         self,
-        step: BranchStep | LoopStep | CallStep | Bucket,
+        step: Step,
         outputs: Iterable[Value],
         sizes: Mapping[Value, float],
     ) -> Bytes:
@@ -244,30 +237,19 @@ class Timelines:
           outputs: the outputs that a later step reads.
           sizes: the bytes of each value.
         """
-        if isinstance(step, (BranchStep, LoopStep)):
-            peak = self._peak_of_bodies(bodies_of(step))
-            if isinstance(step, LoopStep):
-                waiting = {x: size_of(x, self.mesh) for x in self.waiting_values(step)}
-                self._add_bytes(peak, waiting, waiting)
-            return peak
-        if isinstance(step, CallStep):
-            # The peak of the body includes the results of the call: count them once.
-            scratch = self._peak_of_bodies([step.body])
-        else:
-            # The packed buffer is live together with the inputs, and freed before the
-            # results are unpacked.
-            packed = packed_sizes(step, self.mesh)
-            scratch = np.zeros([2, num_stages(self.mesh)])
-            self._add_bytes(scratch, packed, packed)
-        self._add_bytes(scratch, outputs, sizes, sign=-1)
+        scratch = np.zeros([2, num_stages(self.mesh)])
+        for body in step.bodies:
+            np.maximum(scratch, self.of(body.program).peak, out=scratch)
+        waiting = {x: size_of(x, self.mesh) for x in self.waiting_values(step)}
+        self._add_bytes(scratch, waiting, waiting)
+        # The packed buffer is live together with the inputs, and freed before the results are
+        # unpacked.
+        packed = packed_sizes(step, self.mesh)
+        self._add_bytes(scratch, packed, packed)
+        if packed or step.call is not None:
+            # These bytes include the results, as far as the results need them: count them once.
+            self._add_bytes(scratch, outputs, sizes, sign=-1)
         return np.maximum(scratch, 0.0)
-
-    def _peak_of_bodies(self, bodies: Sequence[Program]) -> Bytes:
-        """Returns the highest peak of several bodies, at each stage."""
-        peak = np.zeros([2, num_stages(self.mesh)])
-        for body in bodies:
-            np.maximum(peak, self.of(body).peak, out=peak)
-        return peak
 
     def _add_bytes(
         self,
@@ -293,14 +275,6 @@ class Timelines:
                 total[ACTIVATIONS, stages] += sign * size
 
 
-def bodies_of(step: BranchStep | LoopStep | CallStep) -> Sequence[Program]:
-    """Returns the bodies of a step: any of them may reach the peak while the step runs.
-
-    The test of a while loop is left out.
-    """
-    return step.bodies if isinstance(step, BranchStep) else [step.body]
-
-
 def values_freed_by(
     step: Step, index: int, last_use: Mapping[Value, int], sources: Sources
 ) -> list[Value]:
@@ -311,7 +285,7 @@ def values_freed_by(
 
 def _read_by(step: Step, sources: Sources) -> Iterator[Value]:
     """Yields the inputs of a step, and what is read in place of those that are never written."""
-    for value in inputs_of(step):
+    for value in step.needs:
         yield value
         yield from sources.get(value, ())
 
@@ -356,14 +330,6 @@ def scheduled_steps(program: Program) -> Sequence[Step]:
     return steps
 
 
-def stage_of(placement: Placement) -> int | None:
-    """Returns the pipeline stage that holds a tensor; None: all stages do."""
-    for state in placement:
-        if isinstance(state, OnStage):
-            return state.coordinate
-    return None
-
-
 def _stages_of(placement: Placement) -> slice:
     """Returns the stages that hold a tensor with this placement, as a slice."""
     return _stage_slice(stage_of(placement))
@@ -375,7 +341,7 @@ def _stage_slice(stage: int | None) -> slice:
 
 
 def _subtract_reused(
-    total: Bytes, step: Compute, freed: Iterable[Value], sizes: Mapping[Value, float]
+    total: Bytes, step: Step, freed: Iterable[Value], sizes: Mapping[Value, float]
 ) -> None:
     """Subtracts the bytes of the input buffer that an output of a step reuses, at each
     stage, from `total`.
@@ -386,7 +352,7 @@ def _subtract_reused(
       freed: the inputs that no later step reads.
       sizes: the bytes of each value.
     """
-    output_sizes = [sizes[value] for value in step.outs]
+    output_sizes = [sizes[value] for value in step.outputs]
     reusable = [value for value in freed if sizes[value] in output_sizes]
     if not reusable:
         return

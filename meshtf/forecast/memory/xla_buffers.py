@@ -10,7 +10,7 @@ of a forecast with XLA's peaks.
    registers. A kernel that needs them later computes them anew. See `is_fused`.
 2. *Overwritten inputs.* An output takes the buffer of an input only if the op is elementwise.
    A kernel that reads whole rows or columns of an input, such as the gradient of a softmax,
-   writes to another buffer. See `is_elementwise`.
+   writes to another buffer. See `Step.is_elementwise`.
 3. *Transposed stacks.* XLA gathers along the outermost dimension. Where a loop gathers another
    dimension of its entries, XLA transposes the whole stack before the loop, and keeps this
    copy until the last loop that reads it. See `transposed_stacks`.
@@ -32,11 +32,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
-from meshtf.graph import OpWithStatistics, Spec, WindowedOp
+from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh, Sharded
-from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
+from meshtf.partition import LoopStep, Program, ReshardStep, Step, Value
 from meshtf.partition.cost import local_shape
-from meshtf.partition.steps import inputs_of
 
 
 def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
@@ -50,11 +49,10 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
     return any(workspace.shape == x.shape for x in inputs)
 
 
-def is_elementwise(step: Compute) -> bool:
-    """Returns whether each element of the outputs needs only one element of each input."""
-    return step.plan.maps and not isinstance(
-        step.node.op, (OpWithStatistics, WindowedOp)
-    )
+def fuses_inputs(step: Step) -> bool:
+    """Returns whether a step can compute its inputs itself: elementwise ops and reductions."""
+    compute = step.computation
+    return compute is not None and (step.is_elementwise or len(compute.ins) == 1)
 
 
 def sources_of_copies(
@@ -70,20 +68,17 @@ def sources_of_copies(
     written = set(results)
     readers: collections.Counter[Value] = collections.Counter()
     for step in steps:
-        readers.update(set(inputs_of(step)))
-        reads_copies = isinstance(step, Compute) and (
-            is_elementwise(step) or len(step.ins) == 1
-        )
-        if not reads_copies:
-            written.update(inputs_of(step))
+        readers.update(set(step.needs))
+        if not fuses_inputs(step):
+            written.update(step.needs)
     written.update(_beside_rows(steps, readers, mesh))
     sources: dict[Value, tuple[Value, ...]] = {}
     for step in steps:
-        if not isinstance(step, Compute) or not is_elementwise(step):
+        if not step.is_elementwise:
             continue
-        read = dict.fromkeys(y for x in step.ins for y in sources.get(x, (x,)))
+        read = dict.fromkeys(y for x in step.inputs for y in sources.get(x, (x,)))
         sizes = [size_of(x, mesh) for x in read]
-        for value in step.outs:
+        for value in step.outputs:
             if not sizes or value in written:
                 continue
             # One reader computes it once; several would read its sources several times.
@@ -104,20 +99,19 @@ def _beside_rows(
       readers: how many steps read a value.
       mesh: the mesh of the program.
     """
-    elementwise: dict[Value, Compute] = {}
+    elementwise: dict[Value, Step] = {}
     for step in steps:
-        if not isinstance(step, Compute):
+        if step.is_elementwise:
+            elementwise.update(dict.fromkeys(step.outputs, step))
             continue
-        if is_elementwise(step):
-            elementwise.update(dict.fromkeys(step.outs, step))
-            continue
-        if not isinstance(step.node.op, OpWithStatistics):
+        compute = step.computation
+        if compute is None or not isinstance(compute.node.op, OpWithStatistics):
             continue
         # Elementwise steps whose output nothing else reads run in the kernel.
-        rows = [x for x in step.ins if x in elementwise and readers[x] == 1]
+        rows = [x for x in compute.ins if x in elementwise and readers[x] == 1]
         while rows:
             value = rows.pop()
-            for x in elementwise[value].ins:
+            for x in elementwise[value].inputs:
                 if size_of(x, mesh) < size_of(value, mesh):
                     yield x
                 elif x in elementwise and readers[x] == 1:
@@ -142,12 +136,13 @@ def transposed_stacks(steps: Sequence[Step], mesh: Mesh) -> list[TransposedStack
     """Returns the transposed copies of stacks that the loops among these steps need."""
     loops: dict[Value, list[int]] = {}
     for index, step in enumerate(steps):
-        if not isinstance(step, LoopStep):
+        loop = step.loop
+        if loop is None:
             continue
-        if not any(_is_transposed(x, mesh) for x in _all_gathers(step.body)):
+        if not any(_is_transposed(x, mesh) for x in _all_gathers(loop.body)):
             continue  # as without sharded variables
-        for stack, entry in zip(step.scanned_inputs, step.entries):
-            if any(_is_transposed(x, mesh) for x in _gathers_of(entry, step.body)):
+        for stack, entry in zip(loop.scanned_inputs, loop.entries):
+            if any(_is_transposed(x, mesh) for x in _gathers_of(entry, loop.body)):
                 loops.setdefault(stack, []).append(index)
     return [
         TransposedStack(stack, first=indices[0], last=indices[-1])
@@ -161,11 +156,10 @@ def waiting_values(loop: LoopStep) -> list[Value]:
     stacked_outputs = body.results[loop.op.num_carries + loop.op.num_sums :]
     needed_at_once = _needed_at_once(body, stacked_outputs)
     return [
-        step.src
+        reduction.src
         for step in body.steps
-        if isinstance(step, ReshardStep)
-        and step.reshard.kind in ("all_reduce", "reduce_scatter")
-        and step.out not in needed_at_once
+        for reduction in step.reductions
+        if reduction.out not in needed_at_once
     ]
 
 
@@ -177,33 +171,31 @@ def _needed_at_once(body: Program, stacked_outputs: Sequence[Value]) -> set[Valu
     """
     needed = set(body.results).difference(stacked_outputs)
     for step in reversed(body.steps):
-        can_wait = (
-            isinstance(step, Compute)
-            and is_elementwise(step)
-            and needed.isdisjoint(step.outs)
-        )
-        if not can_wait:
-            needed.update(inputs_of(step))
+        if not (step.is_elementwise and needed.isdisjoint(step.outputs)):
+            needed.update(step.needs)
     return needed
 
 
 def _all_gathers(body: Program) -> Iterator[ReshardStep]:
     """Yields the all_gathers of a body."""
     for step in body.steps:
-        if isinstance(step, ReshardStep) and step.reshard.kind == "all_gather":
-            yield step
+        yield from _all_gathers_in(step)
+
+
+def _all_gathers_in(step: Step) -> Iterator[ReshardStep]:
+    """Yields the all_gather that a step is."""
+    return (reshard for reshard in step.reshards if reshard.kind == "all_gather")
 
 
 def _gathers_of(entry: Value, body: Program) -> Iterator[ReshardStep]:
     """Yields the all_gathers of an entry, or of an elementwise function of it alone."""
     reached = {entry}
     for step in body.steps:
-        if isinstance(step, Compute):
-            if len(step.ins) == 1 and step.ins[0] in reached and is_elementwise(step):
-                reached.update(step.outs)
-        elif isinstance(step, ReshardStep) and step.src in reached:
-            if step.reshard.kind == "all_gather":
-                yield step
+        if step.is_elementwise and len(step.inputs) == 1 and step.inputs[0] in reached:
+            reached.update(step.outputs)
+        for gather in _all_gathers_in(step):
+            if gather.src in reached:
+                yield gather
 
 
 def _is_transposed(gather: ReshardStep, mesh: Mesh) -> bool:

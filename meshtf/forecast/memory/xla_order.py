@@ -18,22 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from meshtf.forecast.memory.xla_buffers import is_elementwise
 from meshtf.graph import contracted_factors
-from meshtf.partition import (
-    Bucket,
-    Compute,
-    GatherStatisticsStep,
-    LoopStep,
-    ReshardStep,
-    Step,
-    Value,
-    WindowStep,
-)
-from meshtf.partition.buckets import is_reduction
-from meshtf.partition.steps import inputs_of, outputs_of
-
-_COLLECTIVES = (Bucket, GatherStatisticsStep, ReshardStep, WindowStep)
+from meshtf.partition import Step, Value
 
 
 def in_xla_order(steps: Sequence[Step], results: Iterable[Value]) -> Sequence[Step]:
@@ -51,7 +37,7 @@ def in_xla_order(steps: Sequence[Step], results: Iterable[Value]) -> Sequence[St
     for index, step in enumerate(steps):
         if index not in late:
             ordered.append(step)
-        if isinstance(step, LoopStep):
+        if step.loop is not None:
             behind = [i for i, loop in late.items() if loop == index]
             ordered.extend(steps[i] for i in behind)
     return ordered
@@ -69,14 +55,15 @@ def _before_their_readers(steps: Sequence[Step]) -> Sequence[Step]:
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         read_at = index
-        if isinstance(step, LoopStep):
+        if step.loop is not None:
             next_loop = index
-        if isinstance(step, Compute) and _is_product(step):
-            read_at = min((first_read.get(x, index) for x in step.outs), default=index)
+        if _is_product(step):
+            reads = (first_read.get(x, index) for x in step.outputs)
+            read_at = min(reads, default=index)
             read_at = min(read_at, next_loop)
             if read_at > index:
                 waiting.setdefault(read_at, []).append(step)
-        for value in inputs_of(step):
+        for value in step.needs:
             first_read[value] = min(read_at, first_read.get(value, read_at))
     late = {step for products in waiting.values() for step in products}
     ordered: list[Step] = []
@@ -101,22 +88,22 @@ def _late_steps(steps: Sequence[Step], results: Iterable[Value]) -> dict[int, in
     for index in range(len(steps) - 1, -1, -1):
         step = steps[index]
         read_at: float = index
-        needed_at = min((first_read.get(x, index) for x in outputs_of(step)), default=0)
+        needed_at = min((first_read.get(x, index) for x in step.outputs), default=0)
         ended = [loop for loop in loops if index < loop < needed_at]
         if ended and _may_wait(step, joined):
             late[index] = ended[-1]
             read_at = ended[-1] + 0.5
-        for value in inputs_of(step):
+        for value in step.needs:
             first_read[value] = min(read_at, first_read.get(value, read_at))
     return _products_of(steps, late)
 
 
 def _loops_before_collectives(steps: Sequence[Step]) -> list[int]:
     """Returns the indices of the loops behind which there are collectives to hide."""
-    loops = [i for i, step in enumerate(steps) if isinstance(step, LoopStep)]
+    loops = [i for i, step in enumerate(steps) if step.loop is not None]
     if not loops:
         return []  # as in most programs
-    collectives = (i for i, step in enumerate(steps) if isinstance(step, _COLLECTIVES))
+    collectives = (i for i, step in enumerate(steps) if step.collective is not None)
     last = max(collectives, default=0)
     return [loop for loop in loops if loop < last]
 
@@ -129,16 +116,18 @@ def _may_wait(step: Step, joined: set[Value]) -> bool:
       step: the step.
       joined: what steps read that also read the results of the loop.
     """
-    if is_reduction(step):
-        return step.out in joined
-    return isinstance(step, Compute) and (is_elementwise(step) or _is_product(step))
+    if step.reductions:
+        return joined.issuperset(step.outputs)
+    return step.is_elementwise or _is_product(step)
 
 
-def _is_product(step: Compute) -> bool:
+def _is_product(step: Step) -> bool:
     """Returns whether a step multiplies matrices."""
-    if step.plan.maps:
+    compute = step.computation
+    if compute is None or compute.plan.maps:
         return False  # as most ops
-    return bool(contracted_factors(step.node.op, [x.spec for x in step.node.inputs]))
+    node = compute.node
+    return bool(contracted_factors(node.op, [x.spec for x in node.inputs]))
 
 
 def _read_with_results_of(steps: Sequence[Step], loop: int) -> set[Value]:
@@ -150,17 +139,17 @@ def _read_with_results_of(steps: Sequence[Step], loop: int) -> set[Value]:
       steps: the steps of a program.
       loop: the index of the loop.
     """
-    computed = set(outputs_of(steps[loop]))
+    computed = set(steps[loop].outputs)
     for step in steps[loop + 1 :]:
-        if not computed.isdisjoint(inputs_of(step)):
-            computed.update(outputs_of(step))
+        if not computed.isdisjoint(step.needs):
+            computed.update(step.outputs)
     read_jointly: set[Value] = set()
     read_alone: set[Value] = set()
     for step in reversed(steps):
-        inputs = set(inputs_of(step))
-        jointly = isinstance(step, Compute) and is_elementwise(step)
+        inputs = set(step.needs)
+        jointly = step.is_elementwise
         if len(inputs) == 1:
-            outputs = outputs_of(step)
+            outputs = step.outputs
             jointly &= read_jointly.issuperset(outputs)
             jointly &= read_alone.isdisjoint(outputs)
         else:
@@ -175,8 +164,7 @@ def _products_of(steps: Sequence[Step], late: dict[int, int]) -> dict[int, int]:
     products: dict[int, int] = {}
     for index in sorted(late):
         step = steps[index]
-        is_product = isinstance(step, Compute) and _is_product(step)
-        if is_product or not computed.isdisjoint(inputs_of(step)):
+        if _is_product(step) or not computed.isdisjoint(step.needs):
             products[index] = late[index]
-            computed.update(outputs_of(step))
+            computed.update(step.outputs)
     return products

@@ -1,7 +1,7 @@
 """Seconds of each step of a program on one device, from a profile of hardware.
 
     durations = Durations(hardware, mesh)
-    durations.compute(step, in_memory), durations.reshard(step)
+    durations.compute(step, in_memory), durations.collective(step)
 
 Sizes of axes may be arrays, with an entry for each of many meshes that are compared: then
 seconds are arrays as well. The formulas: a matmul takes FLOPs / (a fraction of the peak), or
@@ -21,26 +21,14 @@ import numpy as np
 from meshtf.forecast.op_costs import redundant_axes
 from meshtf.forecast.time.exchanges import (
     collective_seconds,
-    halo_fraction,
-    statistics_bytes,
 )
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import dtype_bytes
-from meshtf.partition import (
-    Compute,
-    GatherStatisticsStep,
-    LoopStep,
-    NodePlan,
-    ReshardStep,
-    Value,
-    WindowStep,
-    WriteStep,
-)
-from meshtf.partition.cost import bytes_per_byte
-from meshtf.partition.steps import Bucket
+from meshtf.partition import Body, CollectiveStep, Compute, NodePlan, Step, Value
+from meshtf.partition.reshard_table import Reshard
 
 _ELEMENTWISE = "elementwise"  # in `Hardware.element_seconds`: ops that have no entry
 _WORD = 4  # bytes, for which that time is
@@ -68,12 +56,9 @@ class Sizes:
         """Returns the global size of a dimension that was planned with `size`."""
         return self.dims.get((name, size), size)
 
-    def num_iterations(self, step: LoopStep) -> Any:
-        """Returns the number of iterations of a loop; 1 if it is unknown."""
-        iterations = step.op.num_iterations or 1
-        if step.op.dim is None:
-            return iterations
-        return self.iterations.get(step.op.dim.name, iterations)
+    def runs(self, body: Body) -> Any:
+        """Returns how often a body runs, such as the number of iterations of a loop."""
+        return self.iterations.get(body.dim, body.runs)
 
 
 class Durations:
@@ -136,10 +121,10 @@ class Durations:
         result: Any = float(dtype_bytes(spec.dtype))
         for dim in spec.shape:
             axes = axes_of.get(dim.name, ())
-            result = result * self._local_size(dim.name, dim.size, axes)
+            result = result * self.local_size(dim.name, dim.size, axes)
         return result
 
-    def _local_size(self, name: str, size: int, axes: tuple[str, ...]) -> Any:
+    def local_size(self, name: str, size: int, axes: tuple[str, ...]) -> Any:
         """Returns the size of a dimension or factor on one device, with padding.
 
         Args:
@@ -153,6 +138,16 @@ class Durations:
             shards = self.collectives.group_size(axes)
             self._local_sizes[key] = -(-global_size // shards)
         return self._local_sizes[key]
+
+    def group_size(self, axes: tuple[str, ...]) -> Any:
+        """Returns how many devices differ along axes."""
+        return self.collectives.group_size(axes)
+
+    def num_exchanging(self, reshard: Reshard) -> Any:
+        """Returns how many devices exchange shards in a reshard: those of its axes, as if a new
+        order of axes left none with its shard.
+        """
+        return self.collectives.group_size(reshard.axes)
 
     def compute(self, step: Compute, in_memory: Set[Value] | None) -> Any:
         """Returns the seconds of an op on one device.
@@ -278,7 +273,7 @@ class Durations:
     def local_factor_sizes(self, step: Compute) -> dict[str, Any]:
         """Returns the size on one device of each factor of an op, with padding."""
         return {
-            factor: self._local_size(factor, size, step.plan.axes_of(factor))
+            factor: self.local_size(factor, size, step.plan.axes_of(factor))
             for factor, size in step.plan.sizes
         }
 
@@ -307,81 +302,61 @@ class Durations:
             sizes[group] = sizes[group] * local_size
         return MatmulShape(**sizes, dtype=step.node.inputs[0].dtype)
 
-    def write(self, step: WriteStep) -> Any:
+    def write(self, step: Step) -> Any:
         """Returns the seconds of an update: it reads its inputs and its variables, and writes
         these.
         """
-        num_bytes: Any = sum(self.local_bytes(value) for value in step.values)
-        for store in step.variables:
+        num_bytes: Any = sum(self.local_bytes(value) for value in step.inputs)
+        for store in step.writes:
             num_bytes = num_bytes + 2 * self.shard_bytes(store.spec, store.placement)
         bandwidth = self.hardware.memory_bandwidth * self.hardware.memory_efficiency
         seconds = num_bytes / bandwidth + self.hardware.op_seconds
         return seconds * self.factor("update") * self._local_factor
 
-    def reshard(self, step: ReshardStep, merged: bool = False) -> Any:
+    def collective(self, step: CollectiveStep, merged: bool = False) -> Any:
         """Returns the seconds of a collective; `merged`: without its latency."""
-        src, out = step.src, step.out
-        key = (step.reshard, src.spec, src.placement, out.placement, merged)
+        key: tuple[Any, ...] = (step, merged)
+        if not step.packed:  # equal reshards take equally long
+            for reshard in step.reshards:
+                before, after = reshard.src, reshard.out.placement
+                key = (reshard.reshard, before.spec, before.placement, after, merged)
         if key not in self._seconds:
-            self._seconds[key] = self._reshard(step, merged)
+            self._seconds[key] = self._collective(step, merged)
         return self._seconds[key]
 
-    def _reshard(self, step: ReshardStep, merged: bool) -> Any:
-        """Returns what `reshard` does."""
-        axes = step.reshard.axes
-        group = self.collectives.group_size(axes)
-        received = self.local_bytes(step.src) * bytes_per_byte(step.reshard.kind, group)
-        if step.reshard.kind in ("send", "broadcast"):
+    def _collective(self, step: CollectiveStep, merged: bool) -> Any:
+        """Returns what `collective` does."""
+        received = step.received(self)
+        if step.is_transfer:
             # The stage that receives gets all bytes.
             received = self.local_bytes(step.src)
-        copies = self._transposes(step)
-        return self._collective(step.reshard.kind, axes, received, merged, copies)
+        return collective_seconds(
+            self.hardware,
+            self.collectives,
+            step.kind,
+            step.axes,
+            received,
+            merged,
+            copies=self._transposes(step),
+        )
 
-    def _collective(self, *args: Any) -> Any:
-        """Returns the seconds of a collective; the arguments are those that follow those of
-        this object in `collective_seconds`.
-        """
-        return collective_seconds(self.hardware, self.collectives, *args)
-
-    def _transposes(self, step: ReshardStep) -> Any:
+    def _transposes(self, step: CollectiveStep) -> Any:
         """Returns the seconds of the copies that XLA makes of shards, since collectives
         gather and scatter along the outermost dimension.
         """
-        if not self.hardware.fuses or step.src.spec is None:
-            return 0.0
-        reshard = step.reshard
-        names = step.src.spec.shape.names
         result: Any = 0.0
-        for kinds, state, value in (
-            (("all_gather", "all_to_all"), reshard.before, step.out),
-            (("reduce_scatter", "all_to_all"), reshard.after, step.src),
-        ):
-            is_inner = isinstance(state, Sharded) and names.index(state.dim) > 0
-            if reshard.kind in kinds and is_inner:
-                # The copy is written and read once more.
-                num_bytes = 2 * self.local_bytes(value)
-                bandwidth = self.hardware.memory_bandwidth
-                result = result + num_bytes / bandwidth
+        if not self.hardware.fuses or step.packed:
+            return result
+        for reshard in step.reshards:
+            assert reshard.src.spec is not None
+            names = reshard.src.spec.shape.names
+            for kinds, state, value in (
+                (("all_gather", "all_to_all"), reshard.reshard.before, reshard.out),
+                (("reduce_scatter", "all_to_all"), reshard.reshard.after, reshard.src),
+            ):
+                is_inner = isinstance(state, Sharded) and names.index(state.dim) > 0
+                if reshard.kind in kinds and is_inner:
+                    # The copy is written and read once more.
+                    num_bytes = 2 * self.local_bytes(value)
+                    result = result + num_bytes / self.hardware.memory_bandwidth
         return result
-
-    def bucket(self, step: Bucket, merged: bool = False) -> Any:
-        """Returns the seconds of the reductions that run as one collective."""
-        first_reduction, *_ = step.reductions
-        reshard = first_reduction.reshard
-        group = self.collectives.group_size(reshard.axes)
-        num_bytes: Any = sum(self.local_bytes(r.src) for r in step.reductions)
-        received = num_bytes * bytes_per_byte(reshard.kind, group)
-        return self._collective(reshard.kind, reshard.axes, received, merged)
-
-    def window(self, step: WindowStep, merged: bool = False) -> Any:
-        """Returns the seconds of a halo exchange; `merged`: without its latency."""
-        shards = self.collectives.group_size(step.axes)
-        fraction = halo_fraction(step, shards)
-        num_bytes = self.local_bytes(step.src) * fraction
-        return self._collective("window", step.axes, num_bytes, merged)
-
-    def statistics(self, step: GatherStatisticsStep, merged: bool = False) -> Any:
-        """Returns the seconds of an exchange of statistics; `merged`: without its latency."""
-        num_bytes = statistics_bytes(step, self.mesh, self._local_size)
-        received = num_bytes * (self.collectives.group_size(step.axes) - 1)
-        return self._collective("gather_statistics", step.axes, received, merged)

@@ -14,7 +14,7 @@ from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.graph import factor_of
 from meshtf.hardware import Hardware
 from meshtf.hardware.local_steps import factor_at
-from meshtf.partition import Compute, Program, walk
+from meshtf.partition import Program, walk
 
 
 def durations_of(
@@ -40,11 +40,12 @@ def local_sizes(program: Program, durations: Durations) -> dict[str, Any]:
     """
     result: dict[str, Any] = {}
     for step, _ in walk(program):
-        if not isinstance(step, Compute) or durations.matmul_shape(step) is None:
+        compute = step.computation
+        if compute is None or durations.matmul_shape(compute) is None:
             continue
-        sizes = durations.local_factor_sizes(step)
-        for x in step.node.inputs:
+        sizes = durations.local_factor_sizes(compute)
+        for x in compute.node.inputs:
             for name in x.shape.names:
-                size = sizes.get(factor_of(step.node.op, name), 1)
+                size = sizes.get(factor_of(compute.node.op, name), 1)
                 result[name] = np.maximum(result.get(name, 1), size)
     return result

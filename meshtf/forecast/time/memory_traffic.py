@@ -6,9 +6,8 @@ registers: neither is it written, nor does the op need a kernel of its own.
 
 from __future__ import annotations
 
-from meshtf.forecast.memory.xla_buffers import is_elementwise
-from meshtf.partition import Compute, Program, Value
-from meshtf.partition.steps import inputs_of, outputs_of
+from meshtf.forecast.memory.xla_buffers import fuses_inputs
+from meshtf.partition import Program, Value
 
 
 def values_in_memory(program: Program, fuses: bool) -> set[Value] | None:
@@ -23,15 +22,8 @@ def values_in_memory(program: Program, fuses: bool) -> set[Value] | None:
         return None
     result = set(program.results)
     for step in program.steps:
-        if isinstance(step, Compute) and _fuses_inputs(step):
-            continue
-        result.update(inputs_of(step))
-    for step in program.steps:
-        if not isinstance(step, Compute) or not is_elementwise(step):
-            result.update(outputs_of(step))
+        if not fuses_inputs(step):
+            result.update(step.needs)
+        if not step.is_elementwise:
+            result.update(step.outputs)
     return result
-
-
-def _fuses_inputs(step: Compute) -> bool:
-    """Returns whether a step can compute its inputs itself: elementwise ops and reductions."""
-    return is_elementwise(step) or len(step.ins) == 1

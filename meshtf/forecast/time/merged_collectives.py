@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from meshtf.partition import ReshardStep, Value
-from meshtf.partition.steps import Bucket, Step, dependencies_of, outputs_of
+from meshtf.partition import Step, Value
 
 _Axes = tuple[str, ...]
 
@@ -31,7 +30,7 @@ def merged_reductions(steps: Iterable[Step]) -> set[int]:
     for step in steps:
         current: dict[_Axes, int] = {}
         if levels:
-            for value in dependencies_of(step):
+            for value in step.dependencies:
                 for axes, level in levels.get(value, {}).items():
                     current[axes] = max(level, current.get(axes, 0))
         axes = _axes_of_reduction(step)
@@ -42,18 +41,16 @@ def merged_reductions(steps: Iterable[Step]) -> set[int]:
             known.add((axes, level))
             current[axes] = level + 1
         if current:
-            levels.update(dict.fromkeys(outputs_of(step), current))
+            levels.update(dict.fromkeys(step.outputs, current))
     return merged
 
 
 def _axes_of_reduction(step: Step) -> _Axes:
     """Returns the axes of an all_reduce; () for any other step."""
-    reduction: object = step
-    if isinstance(step, Bucket):
-        reduction, *_ = step.reductions
-    if isinstance(reduction, ReshardStep) and reduction.reshard.kind == "all_reduce":
-        return tuple(reduction.reshard.axes)
-    return ()
+    collective = step.collective
+    if collective is None or collective.kind != "all_reduce":
+        return ()
+    return collective.axes
 
 
 def repeated_gathers(steps: Iterable[Step]) -> set[int]:
@@ -65,9 +62,10 @@ def repeated_gathers(steps: Iterable[Step]) -> set[int]:
     known: set[tuple[Value, _Axes]] = set()
     repeated: set[int] = set()
     for step in steps:
-        if isinstance(step, ReshardStep) and step.reshard.kind == "all_gather":
-            key = step.src, tuple(step.reshard.axes)
-            if key in known:
-                repeated.add(id(step))
-            known.add(key)
+        for reshard in step.reshards:
+            if reshard.kind == "all_gather":
+                key = reshard.src, reshard.axes
+                if key in known:
+                    repeated.add(id(step))
+                known.add(key)
     return repeated

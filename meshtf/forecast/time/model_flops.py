@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from meshtf.forecast.time.durations import Durations
 from meshtf.graph import Call, Node
-from meshtf.partition import BranchStep, CallStep, Compute, LoopStep, Program
+from meshtf.partition import Program
 
 
 def model_flops(program: Program, durations: Durations) -> float:
@@ -31,18 +31,14 @@ def model_flops(program: Program, durations: Durations) -> float:
     def of_steps(body: Program) -> float:
         total = 0.0
         for step in body.steps:
-            if isinstance(step, Compute):
-                is_matmul = durations.matmul_shape(step) is not None
-                if is_matmul and not step.makes_statistics and not _is_again(step.node):
-                    specs = [x.spec for x in step.node.inputs]
-                    total += step.node.op.flops(*specs)
-            elif isinstance(step, (LoopStep, CallStep)) and not _is_again(step.node):
-                runs = 1
-                if isinstance(step, LoopStep):
-                    runs = step.op.num_iterations or 1
-                total += of_body(step.body) * runs
-            elif isinstance(step, BranchStep):
-                total += max(map(of_body, step.bodies))
+            if step.node is None or _is_again(step.node):
+                continue
+            compute = step.computation
+            if compute is not None and not compute.makes_statistics:
+                if durations.matmul_shape(compute) is not None:
+                    total += step.node.op.flops(*(x.spec for x in step.node.inputs))
+            for inner in step.bodies_by(of_body):
+                total += of_body(inner.program) * inner.runs
         return total
 
     return of_steps(program)

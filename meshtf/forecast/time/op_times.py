@@ -14,7 +14,7 @@ from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.hardware import CollectiveTimes, Hardware
-from meshtf.partition import Compute, Program, Value, WriteStep
+from meshtf.partition import Program, Step, Value
 
 
 class OpTimes:
@@ -52,10 +52,10 @@ class OpTimes:
             return None
         return values_in_memory(program, self._durations.hardware.fuses)
 
-    def seconds(self, step: Compute | WriteStep) -> float:
+    def seconds(self, step: Step) -> float:
         """Returns the seconds of an op, once."""
         if self._durations is None:
             return 0.0
-        if isinstance(step, WriteStep):
-            return float(self._durations.write(step))
-        return float(self._durations.compute(step, self._in_memory))
+        if step.computation is not None:
+            return float(self._durations.compute(step.computation, self._in_memory))
+        return float(self._durations.write(step))

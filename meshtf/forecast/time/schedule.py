@@ -16,32 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtf.forecast.memory.peak_memory import (
-    num_stages,
-    scheduled_steps,
-    stage_of,
-)
-from meshtf.forecast.report_data import FREE_RESHARDS
+from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.exchanges import LATENCY
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
 from meshtf.forecast.time.totals import Totals
 from meshtf.graph import Node
-from meshtf.partition import (
-    BranchStep,
-    CallStep,
-    Compute,
-    GatherStatisticsStep,
-    LoopStep,
-    Program,
-    ReadStep,
-    ReshardStep,
-    Value,
-    WindowStep,
-    WriteStep,
-)
-from meshtf.partition.steps import Bucket, Step, dependencies_of, outputs_of
+from meshtf.partition import CollectiveStep, Compute, Program, Step, Value
 
 MAX_SPANS = 20_000  # of a trace
 
@@ -108,7 +90,7 @@ class Schedule:
         # The values that the one stage has computed; None: there are several stages.
         self._local_values: set[Value] | None = set() if stages == 1 else None
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
-        self._calls: dict[Program, tuple[Any, Totals]] = {}
+        self._bodies: dict[Program, Schedule] = {}
         steps = scheduled_steps(program)
         # The ids of collectives that XLA merges with earlier ones, and that it leaves out.
         self._merged: set[int] = set()
@@ -142,21 +124,19 @@ class Schedule:
 
     def _add(self, step: Step) -> None:
         """Adds a step after all steps that it depends on."""
-        if isinstance(step, ReadStep):
-            return
-        if isinstance(step, Compute):
-            self._add_compute(step)
-        elif isinstance(step, (ReshardStep, Bucket, WindowStep, GatherStatisticsStep)):
-            self._add_collective(step)
-        elif isinstance(step, WriteStep):
-            seconds = self.durations.write(step) if step.variables else 0.0
+        if step.computation is not None:
+            self._add_compute(step.computation)
+        elif step.collective is not None:
+            self._add_collective(step.collective)
+        elif step.bodies:
+            self._add_bodies(step)
+        elif step.has_effect:
+            seconds = self.durations.write(step) if step.writes else 0.0
             self.totals.other_ops = self.totals.other_ops + seconds
             self.totals.add_work("update", seconds)
-            stage = stage_of(step.values[0].placement) if step.values else None
+            stage = step.stage(self.program.mesh)
             self._launch(stage)
             self._run(step, seconds, stage, kind="update")
-        else:
-            self._add_bodies(step)
 
     def _add_compute(self, step: Compute) -> None:
         """Adds an op."""
@@ -206,11 +186,11 @@ class Schedule:
         self, step: Step, seconds: Any, stage: int | None, kind: str, runs: int = 1
     ) -> None:
         """Runs a step on the unit that computes, of one stage or of all."""
-        inputs = dependencies_of(step)
+        inputs = step.dependencies
         if self._local_values is not None:
             # An op is computed after all ops that the device has computed before it.
-            inputs = [value for value in inputs if value not in self._local_values]
-            self._local_values.update(outputs_of(step))
+            inputs = tuple(x for x in inputs if x not in self._local_values)
+            self._local_values.update(step.outputs)
         ready = self._latest(inputs)
         stages = self._stages(stage)
         end: Any = 0.0
@@ -231,32 +211,24 @@ class Schedule:
             self._record(i, kind, step, start, self._computes[i], runs)
             if len(stages) == 1:
                 end = self._computes[i]
-        self._ready.update(dict.fromkeys(outputs_of(step), end))
+        self._ready.update(dict.fromkeys(step.outputs, end))
 
-    def _add_collective(self, step: Step) -> None:
+    def _add_collective(self, step: CollectiveStep) -> None:
         """Adds a collective; without overlap, the devices compute nothing meanwhile."""
-        if isinstance(step, ReshardStep) and step.reshard.kind in FREE_RESHARDS:
-            self._ready[step.out] = self._latest(dependencies_of(step))
+        if step.is_free:
+            self._ready[step.out] = self._latest(step.dependencies)
             return
-        seconds, axes = self._collective(step, merged=id(step) in self._merged)
-        value = next(iter(dependencies_of(step)))
-        is_sent = isinstance(step, ReshardStep) and step.reshard.kind in (
-            "send",
-            "broadcast",
-        )
-        stage = stage_of(value.placement)
-        if is_sent:
-            assert isinstance(step, ReshardStep)
-            stage = stage_of(step.out.placement)
+        seconds = self._seconds_of(step, merged=id(step) in self._merged)
+        stage = step.stage(self.program.mesh)
         share = self._share_of_stages(stage)
-        self.totals.add_collective(axes, seconds * share)
+        self.totals.add_collective("+".join(step.axes), seconds * share)
         if self._counts:
-            of_bytes, _ = self._collective(step, merged=True)
-            self.totals.add_work(_kind_of_collective(step), of_bytes * share)
+            of_bytes = self._seconds_of(step, merged=True)
+            self.totals.add_work(step.kind, of_bytes * share)
             self.totals.add_work(LATENCY, (seconds - of_bytes) * share)
-        start = self._latest(dependencies_of(step))
+        start = self._latest(step.dependencies)
         stages = self._stages(stage)
-        waits = not self.durations.hardware.overlaps and not is_sent
+        waits = not self.durations.hardware.overlaps and not step.is_transfer
         if self.durations.hardware.launch_seconds:
             self._launch(stage, ops=np.where(np.asarray(seconds) > 0, 1, 0))
         for i in stages:
@@ -273,58 +245,39 @@ class Schedule:
                     self.busy[i] = self.busy[i] + seconds
             if self.spans is not None and np.any(seconds):
                 self._record(i, "collective", step, start, end)
-        self._ready.update(dict.fromkeys(outputs_of(step), end))
+        self._ready.update(dict.fromkeys(step.outputs, end))
 
-    def _collective(self, step: Step, merged: bool) -> tuple[Any, str]:
-        """Returns the seconds of a collective, and its axes as text; `merged`: without its
-        latency.
-        """
-        durations = self.durations
-        if isinstance(step, ReshardStep):
-            seconds = durations.reshard(step, merged)
-            if id(step) in self._repeated:
-                seconds = 0.0 * seconds
-            return seconds, "+".join(step.reshard.axes)
-        if isinstance(step, Bucket):
-            seconds = durations.bucket(step, merged)
-            return seconds, "+".join(step.reductions[0].reshard.axes)
-        if isinstance(step, WindowStep):
-            return durations.window(step, merged), "+".join(step.axes)
-        assert isinstance(step, GatherStatisticsStep)
-        return durations.statistics(step, merged), "+".join(step.axes)
+    def _seconds_of(self, step: CollectiveStep, merged: bool) -> Any:
+        """Returns the seconds of a collective; `merged`: without its latency."""
+        seconds = self.durations.collective(step, merged)
+        return 0.0 * seconds if id(step) in self._repeated else seconds
 
     def _add_bodies(self, step: Step) -> None:
         """Adds a loop, branch or call."""
-        if isinstance(step, LoopStep):
-            iterations = self.durations.sizes.num_iterations(step)
-            body = self._simulate(step.body, self.start_of(step))
-            seconds = body.period * (iterations - 1) + body.end
-            self.totals.add(body.totals, iterations)
-        elif isinstance(step, BranchStep):
-            schedules = [
-                self._simulate(body, self.start_of(step)) for body in step.bodies
-            ]
-            body = max(schedules, key=lambda schedule: float(np.max(schedule.end)))
-            seconds = body.end
-            self.totals.add(body.totals, 1)
-            iterations = 1
-        else:
-            assert isinstance(step, CallStep)
-            if step.body not in self._calls:
-                body = self._simulate(step.body, self.start_of(step))
-                self._calls[step.body] = body.end, body.totals
-            seconds, totals = self._calls[step.body]
-            self.totals.add(totals, 1)
-            iterations = 1
-        stages = [stage_of(value.placement) for value in step.outs]
-        stage = stages[0] if stages else None
-        self._run(step, seconds, stage, "loop", runs=int(np.max(iterations)))
+        start = self.start_of(step)
+        bodies = [(body, self._simulate(body.program, start)) for body in step.bodies]
+        if step.runs_one_body:
+            bodies = [max(bodies, key=lambda body: float(np.max(body[1].end)))]
+        seconds: Any = 0.0
+        for body, schedule in bodies:
+            runs = self.durations.sizes.runs(body)
+            # All but the last run end when the next one can start.
+            seconds = seconds + schedule.period * (runs - 1) + schedule.end
+            self.totals.add(schedule.totals, runs)
+        stage = step.stage(self.program.mesh)
+        self._run(step, seconds, stage, "loop", runs=int(np.max(runs)))
         for i in self._stages(stage):
             # The host has launched all iterations by their end at the latest.
             self._launched[i] = np.maximum(self._launched[i], self._computes[i])
 
     def _simulate(self, body: Program, start: Any) -> Schedule:
-        """Returns the schedule of one run of a body."""
+        """Returns the schedule of one run of a body; its spans are recorded at first."""
+        if body not in self._bodies:
+            self._bodies[body] = self._simulate_first(body, start)
+        return self._bodies[body]
+
+    def _simulate_first(self, body: Program, start: Any) -> Schedule:
+        """Returns the schedule of the first run of a body."""
         if self.spans is None:
             return Schedule(body, self.durations, counts=self._counts)
         spans: list[Span] = []
@@ -336,7 +289,7 @@ class Schedule:
 
     def start_of(self, step: Step) -> Any:
         """Returns when a loop, branch or call starts, after all steps that were added."""
-        return np.maximum(self._latest(dependencies_of(step)), max_of(self._computes))
+        return np.maximum(self._latest(step.dependencies), max_of(self._computes))
 
     def _latest(self, values: Iterable[Value]) -> Any:
         """Returns when all of these values exist."""
@@ -348,13 +301,8 @@ class Schedule:
         """Records the span of a step."""
         if self.spans is None:
             return
-        node = getattr(step, "node", None)
-        if kind == "collective":
-            _, axes = self._collective(step, merged=True)
-            title = f"{_kind_of_collective(step)} {axes}"
-        else:
-            title = "results" if node is None else node.op.display_name
-        self._append(Span(stage, kind, title, node, start, end, runs))
+        title = step.title or "results"
+        self._append(Span(stage, kind, title, step.node, start, end, runs))
 
     def _append(self, span: Span) -> None:
         """Adds a span, unless there are very many."""
@@ -374,12 +322,3 @@ def max_of(times: Iterable[Any]) -> Any:
         else:
             latest = np.maximum(latest, time)
     return 0.0 if latest is None else latest
-
-
-def _kind_of_collective(step: Step) -> str:
-    """Returns the kind of a collective, such as "all_reduce"."""
-    if isinstance(step, ReshardStep):
-        return step.reshard.kind
-    if isinstance(step, Bucket):
-        return step.reductions[0].reshard.kind
-    return "window" if isinstance(step, WindowStep) else "gather_statistics"

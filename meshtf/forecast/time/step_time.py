@@ -15,7 +15,7 @@ from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.model_flops import model_flops
 from meshtf.forecast.time.schedule import Schedule, Span
 from meshtf.hardware import Hardware
-from meshtf.partition import Compute, Program, ReadStep, WriteStep, walk
+from meshtf.partition import Program, walk
 
 
 def step_time(
@@ -131,21 +131,16 @@ def step_times(schedule: Schedule, dtype: str) -> dict[str, Any]:
 
 def _num_stores(schedule: Schedule) -> int:
     """Returns how many variables and arguments a program reads or writes."""
-    stores = set()
-    for step in schedule.program.steps:
-        if isinstance(step, ReadStep):
-            stores.add(step.store)
-        elif isinstance(step, WriteStep):
-            stores.update(step.variables)
-    return len(stores)
+    steps = schedule.program.steps
+    return len({store for step in steps for store in (*step.reads, *step.writes)})
 
 
 def peak_dtype(program: Program, durations: Durations) -> str:
     """Returns the dtype of most FLOPs of a program's matmuls; "float32" if it has none."""
     flops: dict[str, float] = {}
     for step, times in walk(program):
-        if isinstance(step, Compute):
-            shape = durations.matmul_shape(step)
+        if step.computation is not None:
+            shape = durations.matmul_shape(step.computation)
             if shape is not None:
                 amount = float(np.max(shape.flops)) * times
                 flops[shape.dtype] = flops.get(shape.dtype, 0.0) + amount

@@ -200,11 +200,11 @@ def _seconds_of_gathers(body: Program, durations: Durations) -> Any:
     all_layers = loops_over_layers(body)
     origins = origins_of(all_layers)
     for layers in all_layers:
-        count = durations.sizes.num_iterations(layers.loop)
+        count = durations.sizes.runs(layers.loop.bodies[-1])
         for step in layers.gathers:
             if origins[step.out] not in gathered:
                 gathered.add(origins[step.out])
-                total = total + durations.reshard(step) * count
+                total = total + durations.collective(step) * count
     return total
 
 
@@ -216,9 +216,9 @@ def _seconds_of_reductions(body: Program, durations: Durations) -> tuple[Any, An
     total: Any = 0.0
     num_bytes: Any = 0.0
     for layers in loops_over_layers(body):
-        count = durations.sizes.num_iterations(layers.loop)
+        count = durations.sizes.runs(layers.loop.bodies[-1])
         for step in layers.reductions:
-            total = total + durations.reshard(step) * count
+            total = total + durations.collective(step) * count
             larger = durations.local_bytes(step.src) - durations.local_bytes(step.out)
             num_bytes = num_bytes + 3 * larger * count
     hardware = durations.hardware

@@ -16,7 +16,7 @@ import numpy as np
 from meshtf.forecast.time.durations import Durations
 from meshtf.layout_search.pipelines.loops_over_layers import layer_loops
 from meshtf.layout_search.pricing import Grid
-from meshtf.partition import Compute, LoopStep, Program, Step
+from meshtf.partition import Program, Step
 
 
 class LayerSplit(NamedTuple):
@@ -48,7 +48,7 @@ def layer_split(body: Program, durations: Durations, grid: Grid) -> LayerSplit |
     loops = list(layer_loops(body, of_forward=True))
     if not loops:
         return None
-    layers = int(durations.sizes.num_iterations(loops[-1]))
+    layers = int(durations.sizes.runs(loops[-1].bodies[-1]))
     head = _head(body)
     cost = _forward_flops(head) / loops[-1].op.body.flops
     chunk_counts, rows = np.unique(grid.chunks, return_inverse=True)
@@ -66,9 +66,9 @@ def _head(body: Program) -> Program:
     """
     steps: list[Step] = []
     for step in body.steps:
-        if not isinstance(step, LoopStep):
+        if step.loop is None:
             steps.append(step)
-        elif step.node.primals:
+        elif step.loop.node.primals:
             break
         else:
             steps = []
@@ -79,8 +79,9 @@ def _forward_flops(program: Program) -> float:
     """Returns the FLOPs of the forward pass of a program, of all devices."""
     total = 0.0
     for step in program.steps:
-        if isinstance(step, Compute) and not step.node.primals:
-            total += step.node.op.flops(*(x.spec for x in step.node.inputs))
+        node = step.node
+        if step.computation is not None and node is not None and not node.primals:
+            total += node.op.flops(*(x.spec for x in node.inputs))
     return total
 
 

@@ -11,8 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 from meshtf.layout_search.pricing import stacks
-from meshtf.partition import Compute, LoopStep, Program, ReshardStep, Step, Value
-from meshtf.partition.steps import inputs_of, outputs_of
+from meshtf.partition import LoopStep, Program, ReshardStep, Step, Value
 
 
 class LayerLoop(NamedTuple):
@@ -32,7 +31,7 @@ class LayerLoop(NamedTuple):
     @property
     def gathers(self) -> list[ReshardStep]:
         """The collectives of weights."""
-        return [step for step in self.invariant if isinstance(step, ReshardStep)]
+        return [x for step in self.invariant for x in step.reshards]
 
     @property
     def reductions(self) -> list[ReshardStep]:
@@ -40,21 +39,23 @@ class LayerLoop(NamedTuple):
         if not self.loop.node.primals:
             return []
         return [
-            step
+            reshard
             for step in self.varying
-            if isinstance(step, ReshardStep) and step.out in self.loop.body.results
+            for reshard in step.reshards
+            if reshard.out in self.loop.body.results
         ]
 
 
 def loops_over_layers(body: Program) -> list[LayerLoop]:
     """Returns the loops over layers of the forward and the backward pass."""
     loops: list[LayerLoop] = []
-    computed = {x for step in body.steps for x in outputs_of(step)}
+    computed = {x for step in body.steps for x in step.outputs}
     computed.difference_update(
         x for x in stacks(body, of_forward=True) if not has_examples(x)
     )
-    for loop in body.steps:
-        if isinstance(loop, LoopStep):
+    for step in body.steps:
+        loop = step.loop
+        if loop is not None:
             varying = {loop.iteration, *loop.carries, *computed}
             for entry, scanned in zip(loop.entries, loop.scanned_inputs):
                 if scanned in computed or has_examples(scanned):
@@ -69,17 +70,12 @@ def _split_by_inputs(loop: LoopStep, varying: set[Value]) -> LayerLoop:
     """
     layers = LayerLoop(loop, [], [])
     for step in loop.body.steps:
-        if varying.isdisjoint(_read_by(step)):
+        if varying.isdisjoint(step.inputs):
             layers.invariant.append(step)
         else:
             layers.varying.append(step)
-            varying.update(outputs_of(step))
+            varying.update(step.outputs)
     return layers
-
-
-def _read_by(step: Step) -> Iterable[Value]:
-    """Returns the inputs of a step, without the gradient that recomputed ops wait for."""
-    return step.ins if isinstance(step, Compute) else inputs_of(step)
 
 
 def origins_of(all_layers: Iterable[LayerLoop]) -> dict[Value, Hashable]:
@@ -95,9 +91,10 @@ def origins_of(all_layers: Iterable[LayerLoop]) -> dict[Value, Hashable]:
         ):
             origins[entry] = origins.get(stacked, id(argument))
         for step in layers.invariant:
-            how = repr(step.node.op) if isinstance(step, Compute) else ""
-            inputs = tuple(origins.get(x, x) for x in _read_by(step))
-            for i, out in enumerate(outputs_of(step)):
+            compute = step.computation
+            how = "" if compute is None else repr(compute.node.op)
+            inputs = tuple(origins.get(x, x) for x in step.inputs)
+            for i, out in enumerate(step.outputs):
                 origins[out] = how, i, inputs, out.placement
         for out, result in zip(loop.outs, loop.body.results):
             if result in origins:
@@ -114,7 +111,7 @@ def without_collectives_of_weights(body: Program) -> Program:
         excluded = {step.out for step in (*layers.gathers, *layers.reductions)}
         if excluded:
             inner = layers.loop.body
-            steps = [x for x in inner.steps if excluded.isdisjoint(outputs_of(x))]
+            steps = [x for x in inner.steps if excluded.isdisjoint(x.outputs)]
             inner = dataclasses.replace(inner, steps=tuple(steps))
             loops[layers.loop] = dataclasses.replace(layers.loop, body=inner)
     if not loops:
@@ -126,8 +123,9 @@ def without_collectives_of_weights(body: Program) -> Program:
 def layer_loops(body: Program, of_forward: bool) -> Iterator[LoopStep]:
     """Yields the loops of the forward or of the backward pass, such as that over layers."""
     for step in body.steps:
-        if isinstance(step, LoopStep) and of_forward != bool(step.node.primals):
-            yield step
+        loop = step.loop
+        if loop is not None and of_forward != bool(loop.node.primals):
+            yield loop
 
 
 def has_examples(value: Value) -> bool:

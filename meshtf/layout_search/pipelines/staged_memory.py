@@ -27,7 +27,6 @@ from meshtf.layout_search.pipelines.loops_over_layers import (
 )
 from meshtf.layout_search.pricing import Grid, loop_over_microbatches, stacks
 from meshtf.partition import LoopStep, Program, Value
-from meshtf.partition.steps import inputs_of, outputs_of
 
 
 def staged_memory(timelines: Timelines, durations: Durations, grid: Grid) -> Any:
@@ -130,10 +129,10 @@ def _bytes_of_copies(body: Program, durations: Durations) -> Any:
     origins = origins_of(all_layers)
     for layers in all_layers:
         loop = layers.loop
-        read = {x for step in layers.varying for x in inputs_of(step)}
-        copies = {x for step in layers.invariant for x in outputs_of(step)}
+        read = {x for step in layers.varying for x in step.needs}
+        copies = {x for step in layers.invariant for x in step.outputs}
         copies |= {x for x, y in zip(loop.entries, loop.scanned_inputs) if y in copied}
-        count = durations.sizes.num_iterations(loop)
+        count = durations.sizes.runs(loop.bodies[-1])
         copies &= read
         # The order of a sum decides its last bits.
         for value in (x for x in origins if x in copies):

@@ -28,6 +28,7 @@ from meshtf.graph import (
     WriteOp,
     context,
     executing,
+    is_variable,
 )
 from meshtf.graph.control_flow.body import BodyGraph, record_body
 from meshtf.graph.control_flow.branch import branch_gradient
@@ -121,7 +122,7 @@ def _variable_of(x: Tensor) -> Any:
     """Returns the variable that a tensor was read from, or None."""
     op = x.node.op
     # A parameter is updated by optimizers; a state is any other variable.
-    if isinstance(op, ReadOp) and op.store.kind in ("parameter", "state"):
+    if isinstance(op, ReadOp) and is_variable(op.store):
         return op.store
     return None
 

@@ -1,7 +1,7 @@
 """Runs loops, branches and calls: a loop is one `tf.while_loop`, and a branch one
 `tf.cond`, for all devices together.
 
-    run_loop(executor, step)       # sets executor.values[y] for each result y of the loop
+    results = run_loop(executor, step)       # the entries of executor.values for its outputs
 
 The body of a loop returns new carries (values that the next iteration takes), terms of sums
 over all iterations, and outputs that are stacked. The loop variables of `tf.while_loop` are
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from meshtf.mesh import Mesh
-from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Value
+from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Step, Value
 from meshtf.partition.cost import local_shape
 
 # The number of iterations that may run in parallel, so that the next iteration receives
@@ -67,11 +67,10 @@ class BodyRunner(Protocol):
         """Returns the entry of `values` for a value with these distinct shards."""
 
 
-def run_loop(executor: BodyRunner, step: LoopStep) -> None:
-    """Executes a loop and stores its results in `executor.values`."""
+def run_loop(executor: BodyRunner, step: LoopStep) -> list[Any]:
+    """Executes a loop and returns the entries of `executor.values` for its results."""
     loop = _Loop(executor, step)
-    # `wait_for` is a value that must be computed before the loop starts, or None.
-    with _after(executor, step.wait_for):
+    with executor.after(_awaited(executor, step)):
         initial_variables = loop.initial_variables()
     final_variables = tf.while_loop(
         loop.has_next,
@@ -79,23 +78,23 @@ def run_loop(executor: BodyRunner, step: LoopStep) -> None:
         initial_variables,
         parallel_iterations=PREFETCH if loop.carries else 1,
     )
-    loop.finish(final_variables)
+    return loop.results(final_variables)
 
 
-def run_branch(executor: BodyRunner, step: BranchStep) -> None:
-    """Executes a branch and stores its results in `executor.values`."""
+def run_branch(executor: BodyRunner, step: BranchStep) -> list[Any]:
+    """Executes a branch and returns the entries of `executor.values` for its results."""
 
     def run(index: int) -> list[Any]:
         """Returns the distinct shards of all results of the body with this index."""
         captured = _captured_values(executor, step)
-        results = executor.run_body(step.bodies[index], captured)
+        results = executor.run_body(step.programs[index], captured)
         all_shards = []
         for value, shards in zip(step.outs, results):
             for x in executor.distinct_shards(value, shards):
                 all_shards.append(tf.identity(x))
         return all_shards
 
-    with _after(executor, step.wait_for):
+    with executor.after(_awaited(executor, step)):
         shards = executor.values[step.predicate]
         # The predicate is equal on all devices, so any shard will do.
         any_shard = executor.distinct_shards(step.predicate, shards)[0]
@@ -103,23 +102,16 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
     all_shards = tf.cond(predicate, lambda: run(0), lambda: run(1))
     # `_take_value` takes the shards of one value after another.
     remaining_shards = iter(tf.nest.flatten(all_shards))
-    for value in step.outs:
-        executor.values[value] = _take_value(executor, value, remaining_shards)
+    return [_take_value(executor, value, remaining_shards) for value in step.outs]
 
 
-def run_call(executor: BodyRunner, step: CallStep) -> None:
-    """Executes a call and stores its results in `executor.values`."""
-    awaited_tensors = [
-        x
-        for value in step.wait_for
-        for x in executor.distinct_shards(value, executor.values[value])
-    ]
-    with executor.after(awaited_tensors):
+def run_call(executor: BodyRunner, step: CallStep) -> list[Any]:
+    """Executes a call and returns the entries of `executor.values` for its results."""
+    with executor.after(_awaited(executor, step)):
         inputs = _captured_values(executor, step)
         for parameter, argument in zip(step.body_arguments, step.arguments):
             inputs[parameter] = executor.values[argument]
-        results = executor.run_body(step.body, inputs)
-    executor.values.update(zip(step.outs, results))
+        return executor.run_body(step.body, inputs)
 
 
 class _Loop:
@@ -249,8 +241,9 @@ class _Loop:
             inputs[value] = _take_value(self.executor, value, variables)
         return inputs
 
-    def finish(self, final_variables: Sequence[Any]) -> None:
-        """Stores the results of the loop in `executor.values`."""
+    def results(self, final_variables: Sequence[Any]) -> list[Any]:
+        """Returns the entries of `executor.values` for the results of the loop."""
+        results = []
         _iteration, *variables = final_variables
         remaining_variables = iter(variables)
         for value in self.step.outs:
@@ -259,7 +252,8 @@ class _Loop:
             is_stacked_output = isinstance(shards[0], tf.TensorArray)
             if is_stacked_output and value not in self.executor.unstacked_values:
                 shards = [x.stack() for x in shards]
-            self.executor.values[value] = self.executor.to_positions(value, shards)
+            results.append(self.executor.to_positions(value, shards))
+        return results
 
 
 def _accumulated(variable: Any, index: Any, x: Any) -> Any:
@@ -319,11 +313,10 @@ def _local_shape_and_dtype(
     return shape.sizes, tf.as_dtype(value.spec.dtype)
 
 
-@contextlib.contextmanager
-def _after(executor: BodyRunner, value: Value | None) -> Iterator[None]:
-    """Makes new TensorFlow ops run only after a value is computed, in a `with` block."""
-    awaited_tensors = []
-    if value is not None:
-        awaited_tensors = executor.distinct_shards(value, executor.values[value])
-    with tf.control_dependencies(awaited_tensors):
-        yield
+def _awaited(executor: BodyRunner, step: Step) -> list[Any]:
+    """Returns the tensors that must be computed before a step runs."""
+    return [
+        x
+        for value in step.waits_for
+        for x in executor.distinct_shards(value, executor.values[value])
+    ]

@@ -98,8 +98,8 @@ def run_compute(
     on_any_device: bool = False,
     checks: CheckRecorder | None = None,
     stored: Stored | None = None,
-) -> None:
-    """Runs one op on one device.
+) -> Sequence[Any]:
+    """Runs one op on one device, and returns its outputs.
 
     Args:
       compute: the op, and how it runs.
@@ -113,14 +113,11 @@ def run_compute(
       stored: see `LocalContext.stored`; None: XLA may compute a tensor several times.
     """
     inputs = [shard_of[v] for v in compute.ins]
-    # `wait_for`: a value that must be computed before the op runs.
-    awaited_tensors = []
-    if compute.wait_for is not None:
-        awaited_tensors = [shard_of[compute.wait_for]]
+    awaited_tensors = [shard_of[value] for value in compute.waits_for]
     if awaited_tensors and inputs and jit:
         # XLA ignores control dependencies between ops without side effects, so that only
         # a barrier makes the inputs wait.
-        *inputs, _awaited = optimization_barrier([*inputs, *awaited_tensors])
+        inputs = optimization_barrier([*inputs, *awaited_tensors])[: len(inputs)]
     with tf.control_dependencies(awaited_tensors):
         if awaited_tensors:
             # Copies that wait, so that each op which reads them waits.
@@ -151,6 +148,7 @@ def run_compute(
                 tf.reshape(y, shape.sizes) for y, shape in zip(outputs, output_shapes)
             ]
         shard_of.update(zip(compute.outs, outputs))
+    return outputs
 
 
 def _local_outputs(

@@ -20,17 +20,7 @@ import re
 from collections.abc import Iterable
 
 from meshtf.graph import Node
-from meshtf.partition import (
-    BranchStep,
-    Bucket,
-    CallStep,
-    GatherStatisticsStep,
-    LoopStep,
-    ReadStep,
-    ReshardStep,
-    Step,
-    WindowStep,
-)
+from meshtf.partition import Step
 
 _INDEX = re.compile(r"_\d+(?=/|$)")  # the index of a block in a module path
 _NOT_ALLOWED = re.compile(r"[^\w./-]")  # characters that TensorFlow refuses in names
@@ -64,25 +54,16 @@ def step_scope(step: Step) -> str:
     """Returns the name scope of a step's TensorFlow ops, for profilers and counts of
     bytes: a collective, its mesh axis, and the module and op that need the result.
     """
-    if isinstance(step, ReadStep):
-        return "load/"
-    if isinstance(step, Bucket):
-        # All reductions of a bucket are one collective, named after the first.
-        step = step.reductions[0]
-    origin = ""
-    if step.node is not None:
-        origin = f"{scope_of(step.node)}/"
-    if isinstance(step, ReshardStep):
-        return f"move/{step.reshard.kind}/{'.'.join(step.reshard.axes)}/{origin}"
-    if isinstance(step, WindowStep):
-        return f"move/window/{'.'.join(step.axes)}/{origin}"
-    if isinstance(step, GatherStatisticsStep):
-        return f"move/gather_statistics/{'.'.join(step.axes)}/{origin}"
-    if isinstance(step, CallStep):
-        return f"call/{step.op.display_name}.{step.op.call_id.microbatch}/"
-    if isinstance(step, (LoopStep, BranchStep)):
+    origin = "" if step.node is None else f"{scope_of(step.node)}/"
+    collective = step.collective
+    if collective is not None:
+        return f"move/{collective.kind}/{'.'.join(collective.axes)}/{origin}"
+    if step.call is not None:
+        op = step.call.op
+        return f"call/{op.display_name}.{op.call_id.microbatch}/"
+    if step.bodies:
         return origin
-    return "put/"
+    return "load/" if step.reads else "put/"
 
 
 def as_scope(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from meshtf.graph import Spec, Store
 from meshtf.mesh import Mesh, Placement
-from meshtf.partition import Program, ReadStep, ReshardStep, WriteStep, walk
+from meshtf.partition import Program, walk
 from meshtf.partition.cost import local_bytes
 
 
@@ -37,14 +37,13 @@ def collectives_of(program: Program) -> list[str]:
     """
     collectives: list[str] = []
     for step, times in walk(program):
-        # A slice needs no communication.
-        if not isinstance(step, ReshardStep) or step.reshard.kind == "slice":
+        collective = step.collective
+        # A slice needs no communication. The statistics of an op have no one shape.
+        if collective is None or collective.kind == "slice" or not collective.src.spec:
             continue
-        if step.src.spec is not None:
-            shape = step.src.spec.shape
-            reshard = step.reshard
-            collective = f"{reshard.kind} over {reshard.axes_text} of {shape!r}"
-            collectives += [collective] * times
+        axes = "+".join(collective.axes)
+        shape = collective.src.spec.shape
+        collectives += [f"{collective.kind} over {axes} of {shape!r}"] * times
     return collectives
 
 
@@ -55,17 +54,10 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
       program: the program.
       arguments: the stores of the program's arguments.
     """
-    variables: dict[Store, None] = {}  # an ordered set
-    for step, _times in walk(program):
-        # Stores of other kinds are arguments.
-        if isinstance(step, ReadStep) and step.store.kind in ("parameter", "state"):
-            variables[step.store] = None
-        elif isinstance(step, WriteStep):
-            variables.update(dict.fromkeys(step.variables))
     results = [(v.spec, v.placement) for v in program.results if v.spec is not None]
     mesh = program.mesh
     return ProgramMemory(
-        variables=_peak_bytes([(s.spec, s.placement) for s in variables], mesh),
+        variables=_peak_bytes([(s.spec, s.placement) for s in program.variables], mesh),
         arguments=_peak_bytes([(s.spec, s.placement) for s in arguments], mesh),
         results=_peak_bytes(results, mesh),
     )

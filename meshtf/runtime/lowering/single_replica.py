@@ -10,6 +10,7 @@ shard.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,7 +18,6 @@ import tensorflow as tf
 from meshtf.partition import (
     Compute,
     Program,
-    ReadStep,
     Step,
     Value,
     schedule,
@@ -82,7 +82,7 @@ class SingleReplica(StepExecutor):
         for segment in schedule(program):
             for step in (*segment.before, *segment.computes):
                 with tf.name_scope(numbered_scope(step)):
-                    self._execute_or_compute(step)
+                    self.execute(step)
         results = [self.values[v] for v in program.results]
         self.values = outer_values
         self.unstacked_values = outer_unstacked_values
@@ -100,28 +100,28 @@ class SingleReplica(StepExecutor):
         """Returns the only shard."""
         return shards[0]
 
-    def _execute_or_compute(self, step: Step) -> None:
-        """Executes a step, and stores its results in `values`."""
-        if isinstance(step, Compute):
-            run_compute(
-                step,
-                self.mesh,
-                self.coordinates,
-                shard_of=self.values,
-                jit=self.jit,
-                outline=self.outline,
-                on_any_device=True,
-                checks=self.checks,
-                stored=self.stored,
-            )
-        else:
-            self.execute(step)
+    def _compute(self, step: Compute) -> Sequence[Any]:
+        """Returns the outputs of an op."""
+        return run_compute(
+            step,
+            self.mesh,
+            self.coordinates,
+            shard_of=self.values,
+            jit=self.jit,
+            outline=self.outline,
+            on_any_device=True,
+            checks=self.checks,
+            stored=self.stored,
+        )
+
+
+SingleReplica.table[Compute] = lambda executor, step: executor._compute(step)
 
 
 def numbered_scope(step: Step) -> str:
     """Returns the name scope of a step's TensorFlow ops: module path, op, and the serial
     number of the node.
     """
-    if isinstance(step, ReadStep) or step.node is None:
+    if step.node is None:
         return "load"
     return f"{scope_of(step.node)}.{step.node.serial}"

@@ -1,4 +1,4 @@
-"""The base class of executors in all runtimes: it maps each type of step to a method.
+"""The base class of executors in all runtimes: its table says how each class of steps runs.
 
 A program is a list of steps: reads and writes of variables, collectives, loops. Each sets
 values, which are tensors with one shard for every mesh position.
@@ -6,7 +6,7 @@ values, which are tensors with one shard for every mesh position.
     class MyExecutor(StepExecutor):
         def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
 
-    executor.execute(step)           # sets executor.values[step.out]
+    executor.execute(step)           # sets executor.values[y] for each output y
 
 Subclasses: `single_replica.SingleReplica` has one shard of each value,
 `placed.executor.PlacedExecutor` has the shards of all mesh positions.
@@ -15,8 +15,8 @@ Subclasses: `single_replica.SingleReplica` has one shard of each value,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -55,27 +55,18 @@ class StepExecutor:
         self.values: dict[Value, Any] = {}
         self.unstacked_values: set[Value] = set()
 
+    # For each class of steps, what runs it: a function of the executor and the step, which
+    # returns the entry of `values` for each output. A runtime that differs overrides the
+    # methods below, or has an entry of its own.
+    table: ClassVar[dict[type[Step], Callable[[Any, Any], Sequence[Any]]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.table = dict(cls.table)
+
     def execute(self, step: Step) -> None:
-        """Executes a step other than `Compute` and stores its results in `values`."""
-        if isinstance(step, ReadStep):
-            self.values[step.out] = self._read(step.store)
-        elif isinstance(step, WriteStep):
-            self.values.update(zip(step.outs, self._write(step)))
-        elif isinstance(step, GatherStatisticsStep):
-            self.values[step.out] = self._gather_statistics(step)
-        elif isinstance(step, WindowStep):
-            self.values[step.out] = self._exchange_window(step)
-        elif isinstance(step, ReshardStep):
-            self.values[step.out] = self._reshard(step)
-        elif isinstance(step, Bucket):
-            outputs = [reshard.out for reshard in step.reductions]
-            self.values.update(zip(outputs, self._bucket(step)))
-        elif isinstance(step, LoopStep):
-            run_loop(self, step)
-        elif isinstance(step, BranchStep):
-            run_branch(self, step)
-        elif isinstance(step, CallStep):
-            run_call(self, step)
+        """Executes a step and stores its results in `values`."""
+        results = self.table[type(step)](self, step)
+        self.values.update(zip(step.outputs, results))
 
     def run_body(
         self,
@@ -129,3 +120,16 @@ class StepExecutor:
     def _bucket(self, step: Bucket) -> list[Any]:
         """Returns the output of each reduction of a bucket."""
         return [self._reshard(reshard) for reshard in step.reductions]
+
+
+StepExecutor.table = {
+    ReadStep: lambda executor, step: [executor._read(step.store)],
+    WriteStep: lambda executor, step: executor._write(step),
+    ReshardStep: lambda executor, step: [executor._reshard(step)],
+    Bucket: lambda executor, step: executor._bucket(step),
+    WindowStep: lambda executor, step: [executor._exchange_window(step)],
+    GatherStatisticsStep: lambda executor, step: [executor._gather_statistics(step)],
+    LoopStep: run_loop,
+    BranchStep: run_branch,
+    CallStep: run_call,
+}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from meshtf.partition import LoopStep, Step, Value
-from meshtf.partition.steps import dependencies_of
 
 
 def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
@@ -24,16 +23,13 @@ def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[V
       results: the results of the program.
     """
     stacked_outputs = {
-        value
-        for step in steps
-        if isinstance(step, LoopStep)
-        for value in step.outs[step.op.num_carries + step.op.num_sums :]
+        value for step in steps if step.loop is not None for value in step.loop.stacked
     }
     for step in steps:
-        if isinstance(step, LoopStep):
-            stacked_outputs.difference_update(_tensor_inputs(step))
+        if step.loop is not None:
+            stacked_outputs.difference_update(_tensor_inputs(step.loop))
         else:
-            stacked_outputs.difference_update(dependencies_of(step))
+            stacked_outputs.difference_update(step.dependencies)
     return stacked_outputs.difference(results)
 
 
@@ -43,8 +39,7 @@ def _tensor_inputs(step: LoopStep) -> Iterator[Value]:
     """
     yield from step.initial_values
     yield from step.captured_values
-    if step.wait_for is not None:
-        yield step.wait_for
+    yield from step.waits_for
     for value in step.scanned_inputs:
         assert value.spec is not None and step.op.dim is not None
         if value.spec.shape.names[0] != step.op.dim.name:

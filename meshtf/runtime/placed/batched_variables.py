@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import Store
+from meshtf.graph import Store, WriteOp
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
-from meshtf.partition import ReadStep, ReshardStep, Segment, Value, WriteStep
+from meshtf.partition import ReshardStep, Segment, Step, Value
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks
@@ -96,10 +96,10 @@ class BatchedVariables:
         """Returns the traced functions of all reads, slices and updates so far."""
         return list(self._functions.values())
 
-    def read(self, steps: Sequence[ReadStep]) -> dict[Value, Shards]:
+    def read(self, steps: Sequence[Step]) -> dict[Value, Shards]:
         """Returns, for the output of each read, the shard of each position."""
         # slots_of_steps[step index][position]
-        slots_of_steps = [list(tensorflow_slots(step.store)) for step in steps]
+        slots_of_steps = [list(tensorflow_slots(step.reads[0])) for step in steps]
         shard_of: dict[TensorFlowSlot | None, Any] = {}  # by slot
         for batch in self._batches(slots_of_steps):
             for position in batch.positions:
@@ -114,7 +114,7 @@ class BatchedVariables:
                     values = [self._read_one(slot, device) for slot in slots]
                 shard_of.update(zip(slots, values))
         return {
-            step.out: [shard_of.get(slot) for slot in slots]
+            step.outputs[0]: [shard_of.get(slot) for slot in slots]
             for step, slots in zip(steps, slots_of_steps)
         }
 
@@ -152,7 +152,7 @@ class BatchedVariables:
         return {step.out: shards for step, shards in zip(steps, shards_of_outputs)}
 
     def write(
-        self, steps: Sequence[WriteStep], values: Mapping[Value, Shards]
+        self, steps: Sequence[Step], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards]:
         """Executes updates of variables, once for each shard, on the device of the shard.
         Returns, for each output of the updates, the shard of each position.
@@ -163,8 +163,7 @@ class BatchedVariables:
         """
         # slots_of_steps[step index][variable index][position]
         slots_of_steps = [
-            [list(tensorflow_slots(store)) for store in step.variables]
-            for step in steps
+            [list(tensorflow_slots(store)) for store in step.writes] for step in steps
         ]
         # All variables of a step have one placement, so the slots of the first one
         # determine which positions share a shard.
@@ -186,11 +185,11 @@ class BatchedVariables:
                 remaining_outputs = iter(all_outputs)
                 for k in batch.step_indices:
                     key: Any = k, first_slots[k][position]
-                    outputs[key] = [next(remaining_outputs) for _ in steps[k].outs]
+                    outputs[key] = [next(remaining_outputs) for _ in steps[k].outputs]
         shards_of_outputs: dict[Value, Shards] = {}
         for step_index, step in enumerate(steps):
             slots = first_slots[step_index][: len(self.devices)]
-            for output_index, out in enumerate(step.outs):
+            for output_index, out in enumerate(step.outputs):
                 shards_of_outputs[out] = [
                     None if slot is None else outputs[step_index, slot][output_index]
                     for slot in slots
@@ -336,7 +335,7 @@ class BatchedVariables:
 
 
 def _update(
-    step: WriteStep,
+    step: Step,
     slots: Sequence[Sequence[Any]],
     values: Mapping[Value, Shards],
     position: int,
@@ -349,11 +348,12 @@ def _update(
       values: for each value, the shard of each position.
       position: the position.
     """
+    assert step.node is not None and isinstance(step.node.op, WriteOp)
     return Update(
-        op=step.write_op,
+        op=step.node.op,
         slots=[slots_of_variable[position] for slots_of_variable in slots],
-        inputs=[values[v][position] for v in step.values],
-        num_outputs=len(step.outs),
+        inputs=[values[v][position] for v in step.inputs],
+        num_outputs=len(step.outputs),
     )
 
 
@@ -364,7 +364,7 @@ def _batched_stores(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
         for phase in phases_of(segment.before, mesh):
             if any(touches_variables(step) for step in phase.remaining):
                 return []
-            stores.update(dict.fromkeys(step.store for step in phase.reads))
+            stores.update(dict.fromkeys(x for step in phase.reads for x in step.reads))
             for step in phase.writes:
-                stores.update(dict.fromkeys(step.variables))
+                stores.update(dict.fromkeys(step.writes))
     return list(stores)

@@ -21,11 +21,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import Store
+from meshtf.graph import Store, is_variable
 from meshtf.mesh import Mesh, Placement, Replicated
 from meshtf.partition import (
-    BranchStep,
-    LoopStep,
     Program,
     Segment,
     Step,
@@ -34,7 +32,6 @@ from meshtf.partition import (
     schedule,
 )
 from meshtf.partition.preferred_placement import with_stage
-from meshtf.partition.steps import dependencies_of
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.lowering.op_names import common_path, step_scope
@@ -147,20 +144,20 @@ class PlacedExecutor(ReshardExecutor):
         """Executes a step. A loop or branch of a program that is written is traced by
         TensorFlow, and the traced nodes are added to the program.
         """
-        if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
+        if self.program is None or not step.bodies or step.call is not None:
             super().execute(step)
             return
-        inputs = list(dict.fromkeys(dependencies_of(step)))
+        inputs = list(dict.fromkeys(step.dependencies))
 
         def run(shards: list[Any]) -> list[Any]:
             """Returns the outputs of the step for the shards of its inputs."""
             tracing_executor = self._copy_for_tracing()
             tracing_executor.values = dict(zip(inputs, shards))
             tracing_executor.execute(step)
-            return [tracing_executor.values[v] for v in step.outs]
+            return [tracing_executor.values[v] for v in step.outputs]
 
         results = self._run_in_section(run, [self.values[v] for v in inputs])
-        self.values.update(zip(step.outs, results))
+        self.values.update(zip(step.outputs, results))
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """Returns a context in which new ops run only after `tensors` are computed."""
@@ -245,7 +242,7 @@ class PlacedExecutor(ReshardExecutor):
         program = self.program
         if program is None:
             return store.read()
-        if store.kind in ("parameter", "state"):
+        if is_variable(store):
             # A variable has another value at each call, so the program itself reads it.
             return list(self._run_in_section(lambda _: store.read(), inputs=[]))
         if isinstance(store, ArrayStore):
@@ -276,12 +273,13 @@ class PlacedExecutor(ReshardExecutor):
 
     def _write(self, step: WriteStep) -> list[Shards]:
         """Writes each shard once, on the device that has it; a host op runs once."""
-        if step.variables:
+        host_op = step.host_op
+        if host_op is None:
             return list(self.variables.write([step], self.values).values())
 
         def run(values: list[Any]) -> list[Any]:
             with tf.device("/device:CPU:0"):
-                step.host_op.run_on_host(*values)
+                host_op.run_on_host(*values)
             return []
 
         self._run_in_section(run, [self.values[v][0] for v in step.values])

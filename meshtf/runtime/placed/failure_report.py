@@ -143,7 +143,7 @@ def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
     ) -> SegmentResult:
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
-            arguments = [values[v] for v in compute.inputs]
+            arguments = [values[v] for v in compute.dependencies]
             compiled_op = _compiled_op(compute, mesh, coordinates)
             try:
                 with tf.device(device):
@@ -159,7 +159,7 @@ def _compiled_op(compute: Compute, mesh: Mesh, coordinates: dict[str, Any]) -> A
     """Returns the function of a computation's inputs that XLA compiles."""
 
     def body(arguments: list[Any]) -> list[Any]:
-        values: dict[Value, Any] = dict(zip(compute.inputs, arguments))
+        values: dict[Value, Any] = dict(zip(compute.dependencies, arguments))
         run_compute(compute, mesh, MeshCoordinates(coordinates), shard_of=values)
         return [values[v] for v in compute.outs]
 

@@ -24,21 +24,20 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import NumericsError, PlanError, explain_error
-from meshtf.graph import Graph, Node, Source, Spec, Store, context, current_executor
-from meshtf.graph.recorder import EagerStore
-from meshtf.mesh import Mesh, Partial
-from meshtf.names import has_gradient
-from meshtf.partition import (
-    Bucket,
-    LoopStep,
-    Program,
-    ReadStep,
-    ReshardStep,
-    Segment,
-    Step,
-    Value,
-    WriteStep,
+from meshtf.graph import (
+    Graph,
+    Node,
+    Source,
+    Spec,
+    Store,
+    context,
+    current_executor,
+    is_variable,
 )
+from meshtf.graph.recorder import EagerStore
+from meshtf.mesh import Mesh
+from meshtf.names import has_gradient
+from meshtf.partition import LoopStep, Program, Segment, Step, Value
 from meshtf.runtime.lowering.op_errors import with_line
 from meshtf.runtime.placed.checked_tensor import CheckedTensor
 from meshtf.runtime.placed.executor import PlacedExecutor
@@ -89,24 +88,20 @@ class CheckingExecutor(PlacedExecutor):
         NumericsError.
         """
         outer_loop = self._loop
-        if isinstance(step, LoopStep):
-            self._loop = step
+        self._loop = step.loop or outer_loop
         try:
             super().execute(step)
         finally:
             self._loop = outer_loop
-        if isinstance(step, ReadStep):
+        if step.reads:
             self._check_read(step)
-        reshards: Sequence[ReshardStep] = ()
-        if isinstance(step, Bucket):
-            reshards = step.reductions
-        elif isinstance(step, ReshardStep):
-            reshards = [step]
-        for reshard in reshards:
-            if isinstance(reshard.reshard.before, Partial) and reshard.node is not None:
-                axes = reshard.reshard.axes_text
-                name = f"{reshard.reshard.kind} over mesh axis {axes!r}"
-                self._check(name, reshard.node, ins=(reshard.src,), outs=(reshard.out,))
+        for reduction in step.reductions:
+            if reduction.node is not None:
+                axes = reduction.reshard.axes_text
+                name = f"{reduction.kind} over mesh axis {axes!r}"
+                self._check(
+                    name, reduction.node, ins=(reduction.src,), outs=(reduction.out,)
+                )
 
     def run_body(
         self, program: Program, inputs: dict[Value, Any], single_use: bool = False
@@ -133,7 +128,7 @@ class CheckingExecutor(PlacedExecutor):
                 before=(),
                 computes=(compute,),
                 stage=segment.stage,
-                ins=tuple(compute.inputs),
+                ins=compute.dependencies,
                 outs=compute.outs,
             )
             try:
@@ -185,29 +180,27 @@ class CheckingExecutor(PlacedExecutor):
             if value.spec is not None
         ]
 
-    def _check_read(self, read: ReadStep) -> None:
+    def _check_read(self, read: Step) -> None:
         """Raises NumericsError if what a program reads has NaN or infinity already. A tensor
         whose value is only looked at, as by `numpy()`, may have.
         """
-        if isinstance(read.store, EagerStore) and _only_reads(self.segments):
+        (store,) = read.reads
+        if isinstance(store, EagerStore) and _only_reads(self.segments):
             return
-        (read_tensor,) = self._checked_tensors([read.out])
+        (read_tensor,) = self._checked_tensors(read.outputs)
         if has_gradient(read_tensor.spec.dtype):
-            check_read(read.store, read_tensor)
+            check_read(store, read_tensor)
 
-    def _check_written(self, write: WriteStep) -> None:
+    def _check_written(self, write: Step) -> None:
         """Checks the outputs of an update, and the variables that it has written."""
-        self._check(
-            name=write.op.display_name,
-            node=write.node,
-            ins=write.values,
-            outs=write.outs,
-        )
-        for store in write.variables:
+        node = write.node
+        assert node is not None
+        self._check(write.title, node, ins=write.inputs, outs=write.outputs)
+        for store in write.writes:
             check(
-                name=f"{write.op.display_name} of variable {store.name!r}",
-                node=write.node,
-                ins=self._checked_tensors(write.values),
+                name=f"{write.title} of variable {store.name!r}",
+                node=node,
+                ins=self._checked_tensors(write.inputs),
                 outs=[
                     CheckedTensor.of(
                         store.spec, store.placement, store.read(), self.mesh
@@ -221,7 +214,7 @@ def _only_reads(segments: Sequence[Segment]) -> bool:
     if any(segment.computes for segment in segments):
         return False
     steps = itertools.chain.from_iterable(segment.before for segment in segments)
-    return all(isinstance(step, (ReadStep, ReshardStep, Bucket)) for step in steps)
+    return all(step.reads or step.reshards for step in steps)
 
 
 def check(
@@ -274,8 +267,7 @@ def check_read(store: Store, x: CheckedTensor) -> None:
     location = x.locate(np.isnan)
     if location:
         raise _error_of_read(store, f"NaN, {location}")
-    is_variable = store.kind in ("parameter", "state")
-    if not (is_variable or isinstance(store, EagerStore) or x.is_mask()):
+    if not (is_variable(store) or isinstance(store, EagerStore) or x.is_mask()):
         location = x.locate(np.isinf)
         if location:
             raise _error_of_read(store, f"infinity, {location}")
@@ -286,7 +278,7 @@ def _error_of_read(store: Store, problem: str) -> NumericsError:
     source = getattr(store, "source", None)
     subject = f"argument {store.name!r}"
     way_out = "It came with the call: check the data."
-    if store.kind in ("parameter", "state"):
+    if is_variable(store):
         subject = f"variable {store.name!r}"
         way_out = (
             "It had that before this call: check what wrote it, a step or a checkpoint."

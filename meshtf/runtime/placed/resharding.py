@@ -176,15 +176,16 @@ class ReshardExecutor(StepExecutor):
 
     def _delayed_shards(self, step: ReshardStep) -> Shards:
         """Returns the shards that a step reshards; if the step waits for another value
-        (`wait_for`), they are delayed until that value is computed.
+        (`waits_for`), they are delayed until that value is computed.
 
         If one op of the collective takes all shards of a group, it suffices to delay one
         of them.
         """
-        if step.wait_for is None:
+        if not step.waits_for:
             return self.values[step.src]
         shards = list(self.values[step.src])
-        awaited_shards = self.values[step.wait_for]
+        (awaited_value,) = step.waits_for
+        awaited_shards = self.values[awaited_value]
         # Positions with the same tensor objects share one identity op.
         identities: dict[Any, Any] = {}
         for group in self.mesh.groups(*step.reshard.axes):

@@ -16,7 +16,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from meshtf.errors import PlanError
-from meshtf.graph import Node, ShardedValue, Spec, Tensor, current
+from meshtf.graph import Node, ShardedValue, Spec, Tensor, current, is_variable
 from meshtf.graph.op_kinds import EffectOp, ReadOp
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
@@ -110,7 +110,7 @@ def _read_variable(store: Any) -> list[ShardedValue] | None:
     The value is a copy on the devices, since the next program that writes the variable
     overwrites its memory.
     """
-    if store.kind not in ("parameter", "state") or _num_bytes(store.spec) < _MIN_BYTES:
+    if not is_variable(store) or _num_bytes(store.spec) < _MIN_BYTES:
         return None
     value = variable_array(store)
     with memory_errors("a copy of a variable"):

@@ -11,7 +11,6 @@ import meshtf as mtf
 from meshtf.forecast.memory.peak_memory import scheduled_steps
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.partition import Compute, LoopStep, build
-from meshtf.partition.steps import dependencies_of, inputs_of, outputs_of
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
@@ -100,7 +99,7 @@ def test_products_run_right_before_their_readers():
             for value in step.outs
             if value.spec == steps[gradient].outs[0].spec
         }.difference(steps[gradient].ins)
-        product = max(i for i, x in enumerate(steps) if dropped in inputs_of(x))
+        product = max(i for i, x in enumerate(steps) if dropped in x.needs)
         return "gradient" if gradient > product else "product"
 
     assert last_of_softmax(steps) == "gradient"
@@ -127,7 +126,7 @@ def test_what_a_product_behind_the_loop_reads_lives_through_the_loop():
 def test_the_order_keeps_all_steps_and_what_they_depend_on(layout, tied):
     planned, ordered = orders(training_step(*layout, tied=tied))
     assert sorted(map(id, ordered)) == sorted(map(id, planned))
-    missing = {value for step in planned for value in outputs_of(step)}
+    missing = {value for step in planned for value in step.outputs}
     for step in ordered:
-        assert missing.isdisjoint(dependencies_of(step))
-        missing.difference_update(outputs_of(step))
+        assert missing.isdisjoint(step.dependencies)
+        missing.difference_update(step.outputs)

@@ -337,10 +337,10 @@ def planned(program, axes, layout, **kwargs):
 )
 def test_what_is_waited_for_is_there_at_the_stage(program, axes):
     steps = [step for step, _ in walk(planned(program, axes, MESHES[axes])[0])]
-    waiting = [step for step in steps if getattr(step, "wait_for", None) is not None]
+    waiting = [step for step in steps if step.waits_for]
     assert waiting
     for step in (step for step in waiting if isinstance(step, Compute)):
-        state = step.wait_for.placement[0]
+        state = step.waits_for[0].placement[0]
         assert state in (Replicated, OnStage(step.plan.stage)), step.node.source
 
 

@@ -83,7 +83,7 @@ def test_the_second_time_waits_for_the_backward_pass(rng):
     masks = [
         i for i, s in enumerate(computes) if s.node.op.display_name == "dropoutmask"
     ]
-    waiting = [i for i, s in enumerate(computes) if s.wait_for is not None]
+    waiting = [i for i, s in enumerate(computes) if s.waits_for]
     assert waiting and [i < min(waiting) for i in masks] == [True, True, False, False]
 
 

@@ -11,21 +11,11 @@ of the program: where a read takes its value from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
-from meshtf.graph import Store
+from meshtf.graph import Store, is_variable
 from meshtf.mesh import Mesh
-from meshtf.partition import (
-    BranchStep,
-    CallStep,
-    LoopStep,
-    ReadStep,
-    ReshardStep,
-    Step,
-    Value,
-    WriteStep,
-)
-from meshtf.partition.steps import dependencies_of, outputs_of
+from meshtf.partition import ReshardStep, Step, Value
 
 
 class Phase(NamedTuple):
@@ -38,10 +28,10 @@ class Phase(NamedTuple):
       writes: the writes of variables.
     """
 
-    reads: list[ReadStep]
+    reads: list[Step]
     slices: list[ReshardStep]
     remaining: list[Step]
-    writes: list[WriteStep]
+    writes: list[Step]
 
 
 class _PhaseIndices:
@@ -58,23 +48,20 @@ class _PhaseIndices:
 
     def phase_of(self, step: Step) -> int:
         """Returns the index of the phase of the next step."""
-        dependencies = dependencies_of(step)
-        phase = max([0, *(self._available_from.get(v, 0) for v in dependencies)])
+        used: tuple[Value | Store, ...] = (*step.dependencies, *step.reads)
+        phase = max([0, *(self._available_from.get(x, 0) for x in used)])
+        for store in step.reads:
+            self._last_use[store] = max(phase, self._last_use.get(store, 0))
         # The first phase that can use the results of the step.
         results_from = phase
-        if isinstance(step, ReadStep):
-            phase = self._available_from.get(step.store, 0)
-            results_from = phase
-            last_use = self._last_use.get(step.store, 0)
-            self._last_use[step.store] = max(phase, last_use)
-        elif isinstance(step, WriteStep):
-            stores = step.variables or (None,)  # None: a host op, such as a print
+        if step.has_effect:
+            stores = step.writes or (None,)  # None: a host op, such as a print
             phase = max([phase, *(self._last_use.get(store, 0) for store in stores)])
             # Writes are the last steps of a phase, so the next phase sees them.
             results_from = phase + 1
             self._last_use.update(dict.fromkeys(stores, phase))
-            self._available_from.update(dict.fromkeys(step.variables, results_from))
-        self._available_from.update(dict.fromkeys(outputs_of(step), results_from))
+            self._available_from.update(dict.fromkeys(step.writes, results_from))
+        self._available_from.update(dict.fromkeys(step.outputs, results_from))
         return phase
 
 
@@ -86,7 +73,7 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
       steps: the steps, in program order.
       mesh: the mesh of the program.
     """
-    if any(isinstance(s, (LoopStep, BranchStep, CallStep)) for s in steps):
+    if any(step.bodies for step in steps):
         # Bodies may read and write variables, so the steps keep their order.
         return [Phase(reads=[], slices=[], remaining=list(steps), writes=[])]
     phase_indices = _PhaseIndices()
@@ -95,35 +82,23 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     for step in steps:
         empty_phase = Phase(reads=[], slices=[], remaining=[], writes=[])
         phase = phases.setdefault(phase_indices.phase_of(step), empty_phase)
-        if _reads_variable(step, mesh):
-            assert isinstance(step, ReadStep)
+        # Slices of what was read, so that each position gets its shard.
+        slices = [
+            x for x in step.reshards if x.kind == "slice" and x.src in values_read
+        ]
+        if any(is_variable(store) and store.mesh is mesh for store in step.reads):
             phase.reads.append(step)
-            values_read.add(step.out)
-        elif _is_slice(step) and step.src in values_read:
-            phase.slices.append(step)
-        elif isinstance(step, WriteStep) and step.variables:
+            values_read.update(step.outputs)
+        elif slices:
+            phase.slices.extend(slices)
+        elif step.writes:
             phase.writes.append(step)
         else:
             phase.remaining.append(step)
     return [phases[index] for index in sorted(phases)]
 
 
-def _is_slice(step: Step) -> TypeGuard[ReshardStep]:
-    """Returns whether a step slices a value, so that each position gets its shard."""
-    return isinstance(step, ReshardStep) and step.reshard.kind == "slice"
-
-
-def _reads_variable(step: Step, mesh: Mesh) -> bool:
-    """Returns whether a step reads a variable of the mesh."""
-    if not isinstance(step, ReadStep) or not touches_variables(step):
-        return False
-    return step.store.mesh is mesh
-
-
 def touches_variables(step: Step) -> bool:
     """Returns whether a step reads or writes variables, or may do so in a body."""
-    if isinstance(step, ReadStep):
-        return step.store.kind in ("parameter", "state")
-    if isinstance(step, WriteStep):
-        return bool(step.variables)
-    return isinstance(step, (LoopStep, BranchStep, CallStep))
+    reads = any(map(is_variable, step.reads))
+    return reads or bool(step.writes) or bool(step.bodies)

@@ -84,7 +84,7 @@ def compile_for(
 
     # The outputs of the module: results, inputs of steps on the host, new variables.
     results = [*lowered.program.results]
-    results += [value for step in lowered.host_steps for value in step.values]
+    results += [value for step in lowered.host_steps for value in step.inputs]
     outputs = [
         layout(value.spec, value.placement)
         for value in results

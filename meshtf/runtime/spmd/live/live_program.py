@@ -78,7 +78,7 @@ class LiveProgram:
         self._host_inputs = [
             ArrayLayout(value.spec, value.placement, self.mesh)
             for step in self._lowered.host_steps
-            for value in step.values
+            for value in step.inputs
             if value.spec is not None
         ]
         self._record: ArrayLayout | None = None
@@ -191,7 +191,8 @@ class LiveProgram:
         """
         arrays = iter(zip(outputs, self._host_inputs))
         for step in self._lowered.host_steps:
-            inputs = [DeviceShards(*next(arrays))[0] for _ in step.values]
+            inputs = [DeviceShards(*next(arrays))[0] for _ in step.inputs]
+            assert step.host_op is not None
             step.host_op.run_on_host(*inputs)
 
     def _layout(self, store: Store) -> ArrayLayout:

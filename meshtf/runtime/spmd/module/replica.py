@@ -93,8 +93,8 @@ class Replica(SingleReplica):
     def _reshard(self, step: ReshardStep) -> Any:
         assert step.src.spec is not None
         x = self.values[step.src]
-        if step.wait_for is not None:
-            x = optimization_barrier([x, self.values[step.wait_for]])[0]
+        for value in step.waits_for:
+            x = optimization_barrier([x, self.values[value]])[0]
         reshard = step.reshard
         shape = step.src.spec.shape
         before = reshard.before

@@ -17,7 +17,7 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Store
 from meshtf.ops.common.trace_cache import trace_cache
-from meshtf.partition import Program, ReadStep, WriteStep, walk
+from meshtf.partition import Program, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import numbered_scope
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
@@ -58,10 +58,7 @@ class ReplicaFunction:
         self.variables = variables
         self.inputs = inputs
         self._shared_functions = SharedFunctions()
-        writes = [step for step in program.steps if isinstance(step, WriteStep)]
-        self.written_stores = {
-            variable for step in writes for variable in step.variables
-        }
+        self.written_stores = {x for step in program.steps for x in step.writes}
 
     def __call__(
         self, variables: Sequence[tf.Variable], inputs: Sequence[Any]
@@ -153,7 +150,7 @@ class ReplicaFunction:
     def _node_named_in(self, text: str) -> Node | None:
         """Returns the first node whose name scope occurs in a text of TensorFlow, or None."""
         for step, _ in walk(self.program):
-            if isinstance(step, ReadStep) or step.node is None:
+            if step.node is None:
                 continue
             # TensorFlow appends _1, _2, ... to scopes that occur several times.
             if re.search(rf"\b{re.escape(numbered_scope(step))}(_\d+)?/", text):

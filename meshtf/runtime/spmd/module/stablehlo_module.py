@@ -20,7 +20,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Partial
-from meshtf.partition import Program, ReadStep, WriteStep, build
+from meshtf.partition import Program, Step, build
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.module.replica_function import ReplicaFunction
@@ -96,7 +96,7 @@ class Lowered(NamedTuple):
     captured: list[Store]
     arguments: list[Store]
     written: list[Store]
-    host_steps: list[WriteStep]
+    host_steps: list[Step]
     checks: IndexChecks | None
 
     @property
@@ -138,11 +138,7 @@ def lower(
         captured=captured,
         arguments=list(arguments),
         written=written,
-        host_steps=[
-            step
-            for step in program.steps
-            if isinstance(step, WriteStep) and not step.variables
-        ],
+        host_steps=[step for step in program.steps if step.host_op is not None],
         checks=checks or None,  # falsy: no op uses indices that need a check
     )
 
@@ -176,16 +172,12 @@ def _variables_and_captures(
       program: the program.
       arguments: the stores of its arguments, which are not captures.
     """
-    # The keys are the stores, in order and without duplicates.
-    stores: dict[Store, None] = {}
-    for step in program.steps:
-        if isinstance(step, ReadStep):
-            stores[step.store] = None
-        elif isinstance(step, WriteStep):
-            stores.update(dict.fromkeys(step.variables))
-    variables = [s for s in stores if s.kind in ("parameter", "state")]
-    captured = [s for s in stores if s.kind == "argument" and s not in arguments]
-    return variables, captured
+    captured = [
+        store
+        for store in program.stores
+        if store.kind == "argument" and store not in arguments
+    ]
+    return program.variables, captured
 
 
 def _check_no_partial_results(stores: Sequence[Store]) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.mesh import Mesh
-from meshtf.partition import Program, WriteStep
+from meshtf.partition import Program
 from meshtf.runtime.devices.resolve import devices_of
 
 # Why a call is refused, by the type of the devices.
@@ -51,10 +51,10 @@ def refuse_effects(program: Program) -> None:
       PlanError: it does.
     """
     for step in program.steps:
-        if isinstance(step, WriteStep) and not step.variables:
+        if step.host_op is not None and step.node is not None:
             raise PlanError(
                 explain_error(
-                    f"{step.op.display_name} has an effect on the host, which an exported "
+                    f"{step.title} has an effect on the host, which an exported "
                     "program cannot have.",
                     tensors=" ".join(repr(x.shape) for x in step.node.inputs),
                     source=step.node.source,

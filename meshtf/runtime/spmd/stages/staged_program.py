@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from meshtf.graph import ShardedValue, Store
+from meshtf.graph import ShardedValue, Store, is_variable
 from meshtf.graph.recorder import Recorded
-from meshtf.partition import Value, WriteStep, build
+from meshtf.partition import Value, build
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
     collectives_of,
@@ -41,7 +41,7 @@ from meshtf.runtime.spmd.stages.stage_arrays import (
 )
 from meshtf.runtime.spmd.stages.stage_meshes import stage_meshes, stages_of
 from meshtf.runtime.spmd.stages.stage_module import StageModule
-from meshtf.runtime.spmd.stages.step_stages import is_chunk_pass, is_host_step
+from meshtf.runtime.spmd.stages.step_stages import chunk_pass_of
 from meshtf.runtime.spmd.stages.task_values import PlannedTask, plan_tasks
 from meshtf.runtime.spmd.stages.tasks import (
     ComputeTask,
@@ -91,8 +91,8 @@ class StagedProgram:
             if planned.program is not None:
                 self._variables.update(dict.fromkeys(planned.program.variables))
             elif isinstance(planned.task, ReadTask):
-                store = planned.task.step.store
-                if store.kind in ("parameter", "state"):
+                store = planned.task.store
+                if is_variable(store):
                     self._variables[store] = None
 
     def __call__(self, tensors: Sequence[Any]) -> list[ShardedValue]:
@@ -181,9 +181,9 @@ class StagedProgram:
         """Runs the ops that print or write summaries, in order. Waits for their inputs."""
         sources = iter(self._plan.host_inputs)
         for step in self.program.steps:
-            if isinstance(step, WriteStep) and is_host_step(step):
+            if step.host_op is not None:
                 inputs = []
-                for value in step.values:
+                for value in step.inputs:
                     array = call.arrays[StageValue(next(sources), stage=0)]
                     shards = DeviceShards(array, self.layout(value, stage=0))
                     inputs.append(shards[0])  # all devices have the same value
@@ -192,9 +192,9 @@ class StagedProgram:
 
 def _label(task: ComputeTask) -> str:
     """Returns a name for logs and profiles, such as "forward.0" or "stage 1"."""
-    first_step = task.steps[0]
-    if is_chunk_pass(first_step):
-        return first_step.node.op.display_name
+    chunk_pass = chunk_pass_of(task.steps[0])
+    if chunk_pass is not None:
+        return chunk_pass.title
     return f"stage {task.stage}"
 
 
@@ -246,14 +246,14 @@ class _Call:
 
     def _read(self, task: ReadTask) -> None:
         """Stores the arrays of a variable or argument under the output of the step."""
-        store = task.step.store
+        store = task.store
         for stage in task.stages:
             if store in self._variables:
                 array = self._variables[store][stage].array
             else:
                 layout = self._program.layout(store, stage)
                 array = argument_array(store, layout, self._program.mesh, stage)
-            self.arrays[StageValue(task.step.out, stage)] = array
+            self.arrays[StageValue(task.out, stage)] = array
 
     def _transfer(self, task: TransferTask, sources: Sequence[StageValue]) -> None:
         """Copies the arrays of `sources` to the stages that need them, all at once."""

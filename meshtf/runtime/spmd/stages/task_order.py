@@ -21,25 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshtf.mesh import Mesh
-from meshtf.partition import (
-    BranchStep,
-    CallStep,
-    LoopStep,
-    Program,
-    ReadStep,
-    ReshardStep,
-    Step,
-    Value,
-    WriteStep,
-)
-from meshtf.partition.steps import outputs_of
+from meshtf.partition import Program, Step, Value
 from meshtf.runtime.spmd.stages.stage_meshes import stages_of
 from meshtf.runtime.spmd.stages.step_stages import (
-    data_inputs,
-    is_chunk_pass,
-    is_drop,
-    is_host_step,
-    is_transfer,
+    chunk_pass_of,
     several_stages,
     stages_of_step,
 )
@@ -60,7 +45,7 @@ def tasks_of(program: Program) -> list[Task]:
       PlanError: a value goes from stage to stage in the body of a loop, branch or call.
     """
     order = _TaskOrder(program)
-    passes = [step for step in order.steps if is_chunk_pass(step)]
+    passes = list(filter(chunk_pass_of, order.steps))
     order.append(
         step
         for step in order.with_ancestors(passes)
@@ -89,16 +74,15 @@ def needed_stages(program: Program) -> dict[Step, tuple[int, ...]]:
     # Backwards, so that the steps that need a value come before the step that computes it.
     for step in reversed(program.steps):
         _check_outputs(step, needed, mesh)
-        has_effect = isinstance(step, WriteStep)
         stages = tuple(
             stage
             for stage in stages_of_step(step, mesh)
-            if has_effect
-            or any(StageValue(out, stage) in needed for out in outputs_of(step))
+            if step.has_effect
+            or any(StageValue(out, stage) in needed for out in step.outputs)
         )
         if stages:
             stages_by_step[step] = stages
-            for value in data_inputs(step):
+            for value in step.inputs:
                 needed.update(
                     StageValue(value, stage)
                     for stage in _input_stages(step, value, stages, mesh)
@@ -112,10 +96,10 @@ def _check_outputs(step: Step, needed: set[StageValue], mesh: Mesh) -> None:
     Raises:
       PlanError: another stage needs one of them.
     """
-    if not isinstance(step, (LoopStep, BranchStep, CallStep)):
+    if not step.bodies:
         return
     stages = stages_of_step(step, mesh)
-    for out in step.outs:
+    for out in step.outputs:
         stages_that_need_it = {
             stage
             for stage in stages_of(mesh, out.placement)
@@ -129,7 +113,7 @@ def _input_stages(
     step: Step, value: Value, stages: tuple[int, ...], mesh: Mesh
 ) -> tuple[int, ...]:
     """Returns the stages on which a step that runs on `stages` needs an input."""
-    if is_transfer(step):  # it copies the input from one of the stages that have it
+    if _transfers(step):  # it copies the input from one of the stages that have it
         return stages_of(mesh, value.placement)[:1]
     return stages
 
@@ -151,13 +135,13 @@ class _TaskOrder:
         self.steps = [
             step
             for step in program.steps
-            if step in self._stages and not is_host_step(step)
+            if step in self._stages and step.host_op is None
         ]
         self._dependencies = _dependencies(self.steps)
         descendants: set[Step] = set()
         for step in self.steps:
             dependencies = self._dependencies[step]
-            if is_chunk_pass(step) or not descendants.isdisjoint(dependencies):
+            if chunk_pass_of(step) or not descendants.isdisjoint(dependencies):
                 descendants.add(step)
         self.passes_and_descendants = descendants
         self._appended: set[Step] = set()
@@ -206,12 +190,14 @@ class _TaskOrder:
         transfers: list[Transfer] = []
         for step in steps:
             stages = self._stages[step]
-            if isinstance(step, ReadStep) and step.store.kind != "number":
+            stores = [store for store in step.reads if store.kind != "number"]
+            if stores:
                 # (Numbers from Python are read by the compute tasks that need them.)
-                self.tasks.append(ReadTask(step, stages))
-            elif isinstance(step, ReshardStep) and is_transfer(step):
-                transfers.append(Transfer(step, stages))
-            elif not is_drop(step):  # the output of a drop has the array of its input
+                self.tasks.append(ReadTask(stores[0], step.outputs[0], stages))
+            elif _transfers(step):
+                transfers += [Transfer(reshard, stages) for reshard in step.reshards]
+            # (The output of a drop has the array of its input.)
+            elif not any(reshard.is_drop for reshard in step.reshards):
                 for stage in stages:
                     steps_by_stage.setdefault(stage, []).append(step)
         for stage, steps_of_stage in sorted(steps_by_stage.items()):
@@ -222,9 +208,12 @@ class _TaskOrder:
 
 def _ends_level(earlier: Step, step: Step) -> bool:
     """Whether a step must be in a later level than the step on which it depends."""
-    if is_transfer(earlier):
-        return True
-    return isinstance(earlier, WriteStep) and isinstance(step, ReadStep)
+    return _transfers(earlier) or bool(earlier.writes and step.reads)
+
+
+def _transfers(step: Step) -> bool:
+    """Returns whether a step copies a value from one stage to others."""
+    return step.collective is not None and step.collective.is_transfer
 
 
 def _dependencies(steps: Sequence[Step]) -> dict[Step, list[Step]]:
@@ -236,17 +225,15 @@ def _dependencies(steps: Sequence[Step]) -> dict[Step, list[Step]]:
     reads_since_write: dict[object, list[Step]] = {}
     dependencies: dict[Step, list[Step]] = {}
     for step in steps:
-        earlier = [computed_by[v] for v in data_inputs(step) if v in computed_by]
-        if isinstance(step, ReadStep):
-            if step.store in last_write:
-                earlier.append(last_write[step.store])
-            reads_since_write.setdefault(step.store, []).append(step)
-        elif isinstance(step, WriteStep):
-            for store in step.variables:
-                if store in last_write:
-                    earlier.append(last_write[store])
-                earlier += reads_since_write.pop(store, [])
-                last_write[store] = step
-        computed_by.update(dict.fromkeys(outputs_of(step), step))
+        earlier = [computed_by[v] for v in step.inputs if v in computed_by]
+        for store in (*step.reads, *step.writes):
+            if store in last_write:
+                earlier.append(last_write[store])
+        for store in step.reads:
+            reads_since_write.setdefault(store, []).append(step)
+        for store in step.writes:
+            earlier += reads_since_write.pop(store, [])
+            last_write[store] = step
+        computed_by.update(dict.fromkeys(step.outputs, step))
         dependencies[step] = earlier
     return dependencies

@@ -18,22 +18,10 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal
 
-from meshtf.graph import Spec, Store
+from meshtf.graph import Spec, Store, is_variable
 from meshtf.mesh import Mesh, Placement
-from meshtf.partition import (
-    BranchStep,
-    CallStep,
-    Compute,
-    LoopStep,
-    Program,
-    ReadStep,
-    ReshardStep,
-    Step,
-    Value,
-    WriteStep,
-)
-from meshtf.partition.steps import outputs_of
-from meshtf.runtime.spmd.stages.step_stages import data_inputs, is_chunk_pass, is_drop
+from meshtf.partition import CallStep, Program, ReadStep, ReshardStep, Step, Value
+from meshtf.runtime.spmd.stages.step_stages import chunk_pass_of
 from meshtf.runtime.spmd.stages.tasks import (
     ComputeTask,
     StageValue,
@@ -102,42 +90,40 @@ class Sources:
     def __init__(self, program: Program) -> None:
         self._steps: dict[Value, Step] = {}
         for step in program.steps:
-            self._steps.update(dict.fromkeys(outputs_of(step), step))
+            self._steps.update(dict.fromkeys(step.outputs, step))
 
     def before_drop(self, value: Value) -> Value:
         """Returns the value from which drops made this one; the value itself if none did."""
-        step = self._steps.get(value)
-        while isinstance(step, ReshardStep) and is_drop(step):
-            value = step.src
-            step = self._steps.get(value)
+        while (drop := self._copy(value, ("drop",))) is not None:
+            value = drop.src
         return value
+
+    def _copy(self, value: Value, kinds: Sequence[str]) -> ReshardStep | None:
+        """Returns the reshard that computes a value, if it is of one of these kinds."""
+        step = self._steps.get(value)
+        reshards = () if step is None else step.reshards
+        return next((x for x in reshards if x.kind in kinds), None)
 
     def drop_step(self, value: Value) -> Step:
         """Returns the step that computes a dropped value from the one before all drops."""
-        step = self._steps[value]
-        assert isinstance(step, ReshardStep)
+        (step,) = self._steps[value].reshards
         return dataclasses.replace(step, src=self.before_drop(value))
 
     def scalar_store(self, value: Value) -> Store | None:
         """Returns the store of a value that is a number from Python; None for others."""
         step = self._steps.get(self.before_drop(value))
-        if isinstance(step, ReadStep) and step.store.kind == "number":
-            return step.store
-        return None
+        stores = () if step is None else step.reads
+        return next((store for store in stores if store.kind == "number"), None)
 
-    def variable_read(self, value: Value) -> ReadStep | None:
+    def variable_read(self, value: Value) -> Step | None:
         """Returns the step that read a variable, if the array of the value may be the array
         of this variable itself: drops and broadcasts need not copy. None for other values.
         """
+        while (copy := self._copy(value, ("drop", "broadcast"))) is not None:
+            value = copy.src
         step = self._steps.get(value)
-        while isinstance(step, ReshardStep) and step.reshard.kind in (
-            "drop",
-            "broadcast",
-        ):
-            step = self._steps.get(step.src)
-        if isinstance(step, ReadStep) and step.store.kind in ("parameter", "state"):
-            return step
-        return None
+        is_read = step is not None and any(map(is_variable, step.reads))
+        return step if is_read else None
 
 
 def needed_values(task: Task, sources: Sources) -> list[Value]:
@@ -147,14 +133,15 @@ def needed_values(task: Task, sources: Sources) -> list[Value]:
         return list(dict.fromkeys(values))
     if not isinstance(task, ComputeTask):
         return []
-    computed = {out for step in task.steps for out in outputs_of(step)}
+    computed = {out for step in task.steps for out in step.outputs}
     needed: dict[Value, None] = {}
     for step in task.steps:
-        for value in data_inputs(step):
+        for value in step.inputs:
             source = sources.before_drop(value)
             # An argument of a pass differs between microbatches that share a module, so it
             # is an input of the module even if it is a number.
-            is_argument = is_chunk_pass(step) and value in step.arguments
+            chunk_pass = chunk_pass_of(step)
+            is_argument = chunk_pass is not None and value in chunk_pass.arguments
             if sources.scalar_store(value) is not None and not is_argument:
                 continue
             if source not in computed:
@@ -207,8 +194,7 @@ def task_program(
     """
     written_variables: dict[Store, None] = {}  # a dict, since the order matters
     for step in task.steps:
-        if isinstance(step, WriteStep):
-            written_variables.update(dict.fromkeys(step.variables))
+        written_variables.update(dict.fromkeys(step.writes))
     reads: list[Step] = []
     stores: list[ValueStore] = []
     inputs: list[Value] = []
@@ -226,7 +212,7 @@ def task_program(
     outputs = tuple(
         out
         for step in task.steps
-        for out in outputs_of(step)
+        for out in step.outputs
         if StageValue(out, task.stage) in needed_later
     )
     steps = _with_local_reads(reads, task.steps, sources, results=set(outputs))
@@ -257,11 +243,11 @@ def _with_local_reads(
       results: the values that the module returns.
     """
     steps = list(reads)
-    available = {out for step in steps for out in outputs_of(step)}
+    available = {out for step in steps for out in step.outputs}
     for step in task_steps:
-        if isinstance(step, ReadStep) and step.out not in results:
+        if step.reads and results.isdisjoint(step.outputs):
             continue  # a number, which is read where it is needed
-        for value in data_inputs(step):
+        for value in step.inputs:
             if value in available:
                 continue
             available.add(value)
@@ -270,19 +256,7 @@ def _with_local_reads(
                 steps.append(ReadStep(store, value))
             else:
                 steps.append(sources.drop_step(value))
-        available.update(outputs_of(step))
-        steps.append(_with_local_wait(step, available))
+        available.update(step.outputs)
+        # Tasks with what else it waits for come before this one.
+        steps.append(step.waiting_for(available))
     return steps
-
-
-def _with_local_wait(step: Step, available: set[Value]) -> Step:
-    """Returns a step that waits only for values of its own task, `available`. Waiting for
-    others is unnecessary: their tasks come before this one.
-    """
-    if isinstance(step, CallStep):
-        awaited = tuple(value for value in step.wait_for if value in available)
-        return dataclasses.replace(step, wait_for=awaited)
-    if isinstance(step, (Compute, LoopStep, BranchStep, ReshardStep)):
-        if step.wait_for not in available:
-            return dataclasses.replace(step, wait_for=None)
-    return step

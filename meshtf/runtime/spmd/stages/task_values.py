@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Store
 from meshtf.mesh import Mesh, Replicated
-from meshtf.partition import Program, ReadStep, ReshardStep, Value
+from meshtf.partition import Program, ReshardStep, Value
 from meshtf.partition.reshard_table import Reshard
 from meshtf.runtime.spmd.stages.stage_meshes import stages_of
-from meshtf.runtime.spmd.stages.step_stages import is_chunk_pass, is_host_step
+from meshtf.runtime.spmd.stages.step_stages import chunk_pass_of
 from meshtf.runtime.spmd.stages.task_order import tasks_of
 from meshtf.runtime.spmd.stages.task_programs import (
     Sources,
@@ -82,8 +82,8 @@ def plan_tasks(program: Program) -> TaskPlan:
     host_inputs = tuple(
         sources.before_drop(value)
         for step in program.steps
-        if is_host_step(step)
-        for value in step.values
+        if step.host_op is not None
+        for value in step.inputs
     )
     result_values = [
         StageValue(source, stage)
@@ -149,8 +149,8 @@ class _TaskPlanner:
         self._last_use.update(dict.fromkeys(result_values, len(tasks)))
         # {(variable, stage): the number of planned tasks that write it}.
         self._num_writes: Counter[tuple[Store, int]] = Counter()
-        # {(read, stage): this number when the read was planned}.
-        self._writes_before: dict[tuple[ReadStep, int], int] = {}
+        # {value read from a variable: this number when the read was planned}.
+        self._writes_before: dict[StageValue, int] = {}
 
     def planned_tasks(self) -> list[PlannedTask]:
         """Returns the tasks, without compute tasks that compute nothing."""
@@ -158,9 +158,9 @@ class _TaskPlanner:
         for index, task in enumerate(self._tasks):
             if isinstance(task, ReadTask):
                 for stage in task.stages:
-                    writes = self._num_writes[task.step.store, stage]
-                    self._writes_before[task.step, stage] = writes
-                outputs = [StageValue(task.step.out, stage) for stage in task.stages]
+                    writes = self._num_writes[task.store, stage]
+                    self._writes_before[StageValue(task.out, stage)] = writes
+                outputs = [StageValue(task.out, stage) for stage in task.stages]
                 planned.append(PlannedTask(task, freed=self._freed(index, outputs)))
             elif isinstance(task, TransferTask):
                 planned.append(self._plan_transfers(index, task))
@@ -190,8 +190,9 @@ class _TaskPlanner:
         stage = task.stage
         first_step = task.steps[0]
         current_variables: dict[Value, Store] = {}
-        if is_chunk_pass(first_step):  # a pass writes no variables
-            program = chunk_pass_program(first_step, self._sources, stage)
+        chunk_pass = chunk_pass_of(first_step)
+        if chunk_pass is not None:  # a pass writes no variables
+            program = chunk_pass_program(chunk_pass, self._sources, stage)
         else:
             current_variables = self._current_variables(stage)
             program = task_program(
@@ -225,9 +226,10 @@ class _TaskPlanner:
             read = self._sources.variable_read(value)
             if value_stage != stage or read is None:
                 continue
-            writes = self._writes_before.get((read, stage))
-            if writes == self._num_writes[read.store, stage]:
-                current[value] = read.store
+            (store,), (out,) = read.reads, read.outputs
+            writes = self._writes_before.get(StageValue(out, stage))
+            if writes == self._num_writes[store, stage]:
+                current[value] = store
         return current
 
     def _needed_values(self, task: Task) -> list[StageValue]:

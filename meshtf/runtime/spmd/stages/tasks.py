@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from meshtf.partition import ReadStep, ReshardStep, Step, Value
+from meshtf.graph import Store
+from meshtf.partition import ReshardStep, Step, Value
 
 
 class StageValue(NamedTuple):
@@ -23,9 +24,10 @@ class StageValue(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadTask:
-    """Reads a store (a variable or an argument) on some stages."""
+    """Reads a store (a variable or an argument) as a value, on some stages."""
 
-    step: ReadStep
+    store: Store
+    out: Value
     stages: tuple[int, ...]
 
 

@@ -11,7 +11,6 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.partition import ReadStep, ReshardStep, WriteStep
-from meshtf.partition.steps import dependencies_of, outputs_of
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 MESH = mtf.Mesh("data:2;model:2", "batch:data;e:model", optimizer_layout="d:data")
@@ -37,11 +36,11 @@ def check(steps, phases):
     """Holds phases to an order in which everything that a step needs is there."""
     order = [s for phase in phases for steps in phase for s in steps]
     assert len(order) == len(steps) and set(map(id, order)) == set(map(id, steps))
-    made_here = {v for s in steps for v in outputs_of(s)}
+    made_here = {v for s in steps for v in s.outputs}
     available = set()
     for s in order:
-        assert all(v in available for v in dependencies_of(s) if v in made_here), s
-        available.update(outputs_of(s))
+        assert all(v in available for v in s.dependencies if v in made_here), s
+        available.update(s.outputs)
     written = {
         store
         for s in steps

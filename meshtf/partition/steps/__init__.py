@@ -1,0 +1,53 @@
+"""The steps of a program: what devices compute, and the collectives in between. All devices
+run the same steps, and the number of devices does not change them.
+
+    ReadStep      w, x
+    Compute       einsum(w, x) -> h            each device on its shards
+    ReshardStep   h: Partial -> Replicated     all_reduce over the mesh axis "model"
+    Compute       relu(h) -> y
+    WriteStep     y
+
+Contents:
+
+    step            what each step says of itself, and programs, which are steps in order
+    collectives     steps in which devices communicate
+    local           steps without communication: ops, and reads and writes of variables
+    bodies          steps that run programs: loops, branches and calls
+
+A step answers for itself: what it reads, computes, waits for, communicates and runs. So whoever
+wants to know something of a program, such as its memory or its time, asks each step, and need
+not know its class. Only the runtimes, which do something else for each kind of step, have a
+table by class (`runtime.lowering.step_executor`).
+"""
+
+from meshtf.partition.steps.bodies import BranchStep, CallStep, LoopStep
+from meshtf.partition.steps.collectives import (
+    Bucket,
+    CollectiveStep,
+    GatherStatisticsStep,
+    ReshardStep,
+    ShardSizes,
+    WindowStep,
+)
+from meshtf.partition.steps.local import Compute, ReadStep, WriteStep
+from meshtf.partition.steps.step import Body, Program, Step, Value, walk
+
+__all__ = [
+    "Body",
+    "BranchStep",
+    "Bucket",
+    "CallStep",
+    "CollectiveStep",
+    "Compute",
+    "GatherStatisticsStep",
+    "LoopStep",
+    "Program",
+    "ReadStep",
+    "ReshardStep",
+    "ShardSizes",
+    "Step",
+    "Value",
+    "WindowStep",
+    "WriteStep",
+    "walk",
+]

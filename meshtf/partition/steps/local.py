@@ -1,0 +1,144 @@
+"""Steps without communication: ops on shards, and reads and writes of variables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from meshtf.graph import HostOp, Node, OpWithStatistics, Store, WindowedOp, WriteOp
+from meshtf.mesh import Mesh, stage_of
+from meshtf.partition.planner import NodePlan
+from meshtf.partition.steps.step import Step, Value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadStep(Step):
+    """Reads a store (a variable, an argument or a constant) as the value `out`."""
+
+    store: Store
+    out: Value
+
+    node = None
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The value that is read."""
+        return (self.out,)
+
+    @property
+    def reads(self) -> tuple[Store, ...]:
+        """The store."""
+        return (self.store,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WriteStep(Step):
+    """Writes the variables of a `WriteOp`, or runs a `HostOp` once.
+
+    The op takes `values` and, if it is a `WriteOp`, returns `outs`.
+
+    Attributes:
+      variables: the variables that the step writes; empty for a `HostOp`.
+    """
+
+    node: Node
+    values: tuple[Value, ...]
+    outs: tuple[Value, ...] = ()
+    variables: tuple[Store, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values that the op takes."""
+        return self.values
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The values that it returns."""
+        return self.outs
+
+    @property
+    def writes(self) -> tuple[Store, ...]:
+        """The variables."""
+        return self.variables
+
+    def stage(self, mesh: Mesh) -> int | None:
+        """Returns the stage of the variables, or of what a host op takes."""
+        placed = self.variables or self.values
+        return stage_of(placed[0].placement) if placed else None
+
+    @property
+    def write_op(self) -> WriteOp:
+        """The op of a step that writes variables."""
+        assert isinstance(self.node.op, WriteOp)
+        return self.node.op
+
+    @property
+    def host_op(self) -> HostOp | None:
+        """The op of a step that runs on the host; None: it writes variables."""
+        return self.node.op if isinstance(self.node.op, HostOp) else None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compute(Step):
+    """The computation of one node on every device.
+
+    It runs `Op.local`. Where shards exchange statistics, a node has two of these steps:
+    the first runs `OpWithStatistics.statistics`, the second `local_sharded`.
+
+    Attributes:
+      node: the node.
+      plan: how the node runs.
+      ins: the inputs of the op; `inputs` has `gathered` and `residuals` as well.
+      outs: the outputs of the op; (statistics, residuals) where `makes_statistics`.
+      makes_statistics: whether the step runs `statistics`.
+      gathered: the statistics of all shards, for `local_sharded`; None otherwise.
+      residuals: the residuals of the local shard, for `local_sharded`; None otherwise.
+      waits_for: see `Step`.
+    """
+
+    node: Node
+    plan: NodePlan
+    ins: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    makes_statistics: bool = False
+    gathered: Value | None = None
+    residuals: Value | None = None
+    waits_for: tuple[Value, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The values that the step computes on."""
+        if self.gathered is None or self.residuals is None:
+            return self.ins
+        return (*self.ins, self.gathered, self.residuals)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The values that the step computes."""
+        return self.outs
+
+    @property
+    def computation(self) -> Compute:
+        """The step itself."""
+        return self
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether each element of the outputs needs only one element of each input."""
+        with_neighbours = isinstance(self.node.op, (OpWithStatistics, WindowedOp))
+        return self.plan.maps and not with_neighbours
+
+    def stage(self, mesh: Mesh) -> int | None:
+        """Returns the stage of the plan."""
+        return self.plan.stage
+
+    def tuple_bytes(
+        self, sizes: Mapping[Value, float], mesh: Mesh
+    ) -> dict[Value, float]:
+        """Returns the bytes of residuals, which the op needs again after the exchange of
+        statistics: their shapes are unknown, and the largest input is the estimate.
+        """
+        if not self.makes_statistics:
+            return {}
+        _statistics, residuals = self.outs
+        return {residuals: max((sizes[value] for value in self.ins), default=0.0)}
