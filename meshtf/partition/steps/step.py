@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
@@ -220,14 +219,18 @@ class Program:
     @property
     def read_stores(self) -> list[Store]:
         """The stores that the program reads, those that bodies read included, in order."""
-        reads = (step.reads for step, _ in walk(self))
-        return list(dict.fromkeys(itertools.chain.from_iterable(reads)))
+        stores: dict[Store, None] = {}
+        for step, _ in walk(self):
+            stores.update(dict.fromkeys(step.reads))
+        return list(stores)
 
     @property
     def stores(self) -> list[Store]:
         """All stores that the program reads or writes: variables, arguments and constants."""
-        used = ((*step.reads, *step.writes) for step, _ in walk(self))
-        return list(dict.fromkeys(itertools.chain.from_iterable(used)))
+        stores: dict[Store, None] = {}
+        for step, _ in walk(self):
+            stores.update(dict.fromkeys((*step.reads, *step.writes)))
+        return list(stores)
 
 
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:

@@ -76,8 +76,8 @@ def test_a_training_step_reads_cuts_and_writes_side_by_side():
     check(steps, phases)
     assert len(phases) == 2  # the variables' parts are updated, then they
     assert len(phases[0].reads) == len(phases[0].slices) == len(phases[0].writes) == 3
-    assert [s.op.display_name for s in phases[0].writes] == ["adamupdate"] * 3
-    assert [s.op.display_name for s in phases[1].writes] == ["write"] * 3
+    assert [s.title for s in phases[0].writes] == ["adamupdate"] * 3
+    assert [s.title for s in phases[1].writes] == ["write"] * 3
 
 
 @pytest.mark.parametrize("seed", range(20))
