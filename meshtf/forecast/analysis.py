@@ -153,9 +153,11 @@ class _Analysis:
             self.collectives.add(step.collective, times)
             for reshard in step.reshards:
                 self._gradients.add_reshard(reshard)
+            if step.computes_node and step.node is not None:
+                self._add_op(step.node, self._tensors.of_values(step.outputs), times)
         elif step.computation is not None:
             # An op whose shards exchange statistics has two of these steps: one counts.
-            if not step.computation.makes_statistics:
+            if step.computes_node:
                 self._add_compute(step.computation, times)
         elif step.call is not None:
             self._add_call(step.call, times)

@@ -198,7 +198,7 @@ def _scratch(timelines: Timelines, step: Step, stage: int) -> Iterator[LiveValue
     elif step.packed:
         yield from _packed_buffer(timelines, step, stage)
     compute = step.computation
-    if compute is not None and not compute.makes_statistics:
+    if compute is not None and compute.computes_node:
         if compute.plan.stage in (None, stage):
             yield from _workspaces(timelines, compute)
 

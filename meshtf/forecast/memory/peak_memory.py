@@ -187,7 +187,7 @@ class Timelines:
 
     def _add_workspace(self, total: Bytes, step: Compute) -> None:
         """Adds the bytes of the temporary tensors of an op to `total`."""
-        if step.makes_statistics:
+        if not step.computes_node:
             return
         stage = _stage_slice(step.plan.stage)
         for spec in self.workspace_specs(step):

@@ -34,7 +34,7 @@ def model_flops(program: Program, durations: Durations) -> float:
             if step.node is None or _is_again(step.node):
                 continue
             compute = step.computation
-            if compute is not None and not compute.makes_statistics:
+            if compute is not None and compute.computes_node:
                 if durations.matmul_shape(compute) is not None:
                     total += step.node.op.flops(*(x.spec for x in step.node.inputs))
             for inner in step.bodies_by(of_body):

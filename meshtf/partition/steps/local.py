@@ -123,6 +123,11 @@ class Compute(Step):
         return self
 
     @property
+    def computes_node(self) -> bool:
+        """Whether the outputs are those of the node."""
+        return not self.makes_statistics
+
+    @property
     def is_elementwise(self) -> bool:
         """Whether each element of the outputs needs only one element of each input."""
         with_neighbours = isinstance(self.node.op, (OpWithStatistics, WindowedOp))

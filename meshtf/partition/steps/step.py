@@ -178,6 +178,11 @@ class Step:
         return "" if self.node is None else self.node.op.display_name
 
     @property
+    def computes_node(self) -> bool:
+        """Whether the step computes what its node does: the others prepare inputs of the node."""
+        return self.has_effect or bool(self.bodies)
+
+    @property
     def is_elementwise(self) -> bool:
         """Whether each element of the outputs needs only one element of each input."""
         return False
