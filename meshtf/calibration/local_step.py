@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from meshtf.calibration.clock import clock_of
 from meshtf.forecast.time.durations import Durations
@@ -31,11 +30,10 @@ from meshtf.graph import Spec
 from meshtf.hardware import Hardware, MeasuredLocalStep, as_hardware
 from meshtf.mesh import Mesh, Placement
 from meshtf.names.arguments import as_int, as_text, refuse
-from meshtf.partition.cost import local_shape
 from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
-from meshtf.runtime.spmd.live.module_runner import StackedLayout
+from meshtf.runtime.spmd.live.stacked_layout import StackedLayout
 from meshtf.runtime.spmd.module.stablehlo_collectives import without_communication
 from meshtf.runtime.spmd.module.stablehlo_module import lower
 
@@ -146,9 +144,9 @@ class LocalStep:
     def _layout(self, spec: Spec | None, placement: Placement) -> StackedLayout:
         """Returns the layout of the shards that all devices have of an input or output."""
         assert spec is not None
-        shape = local_shape(spec.shape, placement, self.program.mesh)
-        dtype = np.dtype(tf.as_dtype(spec.dtype).as_numpy_dtype)
-        return StackedLayout(shape.sizes, dtype, jax_mesh(self._mesh))
+        return StackedLayout.of(
+            spec, placement, self.program.mesh, jax_mesh(self._mesh)
+        )
 
     def __call__(self) -> None:
         """Runs the step once, and waits for all devices."""

@@ -34,7 +34,6 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from meshtf.graph.op_dataclass import Frozen
-from meshtf.graph.op_earlier_form import refuse_earlier_form
 from meshtf.names import Shape
 
 
@@ -212,13 +211,6 @@ class Op(Frozen):
     conformance_samples: ClassVar[tuple[Sample, ...]] = ()
     linearity: ClassVar[Literal["each", "joint"] | None] = None
     share_trace: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        inherited: set[str] = set()
-        for base in cls.__mro__[1:]:
-            inherited.update(vars(base))
-        refuse_earlier_form(cls, inherited)
 
     def output_specs(self, *xs: Spec) -> Specs:
         """Returns the shape and dtype of each output.

@@ -7,7 +7,10 @@
 {'tokens': '1', 'parts': ('2', ['3'])}
 
 The order of leaves and the kinds of structures are those of `tf.nest`. This module needs no
-TensorFlow, so that models can be recorded and planned without it.
+TensorFlow, so that models can be recorded and planned without it. The package `optree` has
+other rules: attributes of `tf.Module` that are lists or dicts, attrs classes and mappings of
+other classes are leaves, an `OrderedDict` is in the order of insertion, and a list differs from
+a tuple.
 """
 
 from __future__ import annotations

@@ -12,21 +12,18 @@ device and with TensorFlow's gradient tape. It works for your own ops as well:
 `check_op` runs eagerly, case by case. `check_program` runs all samples of an op as one
 `mtf.function` for each layout, `check_live` the same on a mesh with devices="spmd",
 `check_export` as one StableHLO module, which CPU devices run with XLA's collectives (both
-need jax). `missing_rules` lists where an op communicates although shard by shard would be
-right. All random values depend on `seed`, which failures print.
+need jax). All random values depend on `seed`, which failures print.
 """
 
 from meshtf.testing.conformance.compare import difference
 from meshtf.testing.conformance.eager_suite import check_op, check_sample
 from meshtf.testing.conformance.exported_suite import check_export, check_live
-from meshtf.testing.conformance.missing_rules import MissingRule, missing_rules
 from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.report import Report
 from meshtf.testing.conformance.samples import MESHES, label, registered_ops
 
 __all__ = [
     "MESHES",
-    "MissingRule",
     "Report",
     "check_export",
     "check_live",
@@ -35,7 +32,6 @@ __all__ = [
     "check_sample",
     "difference",
     "label",
-    "missing_rules",
     "registered_ops",
 ]
 

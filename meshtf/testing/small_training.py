@@ -18,8 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-import meshtf as mtf
+from meshtf.function.function import function
+from meshtf.graph import Tensor, gradients
+from meshtf.layers import Dense, Embedding, MultiHeadAttention, causal_bias
 from meshtf.mesh import Mesh
+from meshtf.module import Module
+from meshtf.ops.control import seeds
+from meshtf.ops.nn.activations import gelu
+from meshtf.ops.nn.cross_entropy import cross_entropy
+from meshtf.ops.nn.normalization import rms_norm
+from meshtf.ops.random.random import dropout
+from meshtf.ops.reductions.reduce import reduce_mean
+from meshtf.optimizers import Adam
 from meshtf.testing.conformance.compare import TOLERANCE
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
@@ -53,31 +63,29 @@ LAYOUTS = (
 )
 
 
-class _Block(mtf.Module):
+class _Block(Module):
     """Embedding, attention, a feed-forward layer, and logits over the vocabulary."""
 
     def __init__(self, mesh: Mesh) -> None:
         super().__init__("block")
         self.mesh = mesh
         with self.scope():
-            self.embed = mtf.layers.Embedding(mesh, "vocab:16", "d_model:8")
-            self.attention = mtf.layers.MultiHeadAttention(
-                mesh, "d_model:8", "heads:4", "key:4"
-            )
-            self.inner = mtf.layers.Dense(mesh, "d_model:8", "d_ff:16", name="inner")
-            self.outer = mtf.layers.Dense(mesh, "d_ff:16", "d_model:8", name="outer")
+            self.embed = Embedding(mesh, "vocab:16", "d_model:8")
+            self.attention = MultiHeadAttention(mesh, "d_model:8", "heads:4", "key:4")
+            self.inner = Dense(mesh, "d_model:8", "d_ff:16", name="inner")
+            self.outer = Dense(mesh, "d_ff:16", "d_model:8", name="outer")
 
-    def __call__(self, ids: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+    def __call__(self, ids: Tensor, labels: Tensor) -> Tensor:
         """Returns the mean loss of a batch; ids and labels are [batch, length]."""
         length = ids.shape.only(["length"])
         x = self.embed(ids)
-        bias = mtf.layers.causal_bias(self.mesh, length, [("kv_length", length.size)])
-        x = mtf.rms_norm(x + self.attention(x, bias=bias), "d_model")
-        h = mtf.gelu(self.inner(x))
-        x = x + self.outer(mtf.dropout(h, rate=0.25))
+        bias = causal_bias(self.mesh, length, [("kv_length", length.size)])
+        x = rms_norm(x + self.attention(x, bias=bias), "d_model")
+        h = gelu(self.inner(x))
+        x = x + self.outer(dropout(h, rate=0.25))
         logits = self.embed.attend(x)
-        losses = mtf.cross_entropy(logits, labels, "vocab")
-        return mtf.reduce_mean(losses)
+        losses = cross_entropy(logits, labels, "vocab")
+        return reduce_mean(losses)
 
 
 def check_training(
@@ -116,19 +124,19 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
     mesh.seed = seed
     model = _Block(mesh)
     variables = model.trainable_variables
-    optimizer = mtf.optimizers.Adam(variables, learning_rate=0.01)
+    optimizer = Adam(variables, learning_rate=0.01)
 
-    @mtf.function(
+    @function(
         mesh=mesh,
         ids="batch;length",
         labels="batch;length",
         step="",
     )
-    def train_step(ids: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+    def train_step(ids: Tensor, labels: Tensor, step: Tensor) -> Tensor:
         """Updates the variables, and returns the loss, a scalar."""
-        with mtf.seed(seed, step):
+        with seeds.seed(seed, step):
             loss = model(ids, labels)
-        optimizer.apply_gradients(mtf.gradients([loss], variables), variables, step)
+        optimizer.apply_gradients(gradients([loss], variables), variables, step)
         return loss
 
     rng = np.random.default_rng(seed)

@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf.calibration.local_step import LocalStep
 from meshtf.hardware import as_hardware
-from meshtf.runtime.spmd.live.module_runner import collectives
+from tests.support.module_runner import collectives
 
 DEVICES = "spmd:cpu:2"
 BATCH = (np.zeros([32, 16], "float32"), np.int32(0))

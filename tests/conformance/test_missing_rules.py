@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from meshtf.graph import EffectOp, LocalTensors, Op, Role, Sample, Spec, Specs
-from meshtf.testing import label, missing_rules, registered_ops
+from meshtf.testing import label, registered_ops
+from tests.conformance.missing_rules import missing_rules
 
 OPS = [
     op

@@ -87,6 +87,15 @@ FOLDERS = {
     ),
     "meshtf/layers": ("", "attention", "attention/context_parallel"),
 }
+TRANSFORMER_FOLDERS = (
+    "experts",
+    "models",
+    "data",
+    "cli",
+    "inference",
+    "training",
+    "convert",
+)
 SEPARATE = {("meshtf/runtime", "placed", "spmd"), ("meshtf/runtime", "spmd", "placed")}
 WITHOUT_TENSORFLOW = (
     "errors",
@@ -143,6 +152,21 @@ def test_folders_import_one_way(top):
             upwards = order.index(there) > order.index(here_in)
             if upwards or (top, here_in, there) in SEPARATE:
                 wrong.append(f"{here(path, node)}: {here_in or top} imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_folders_of_the_transformer_library_import_one_way():
+    order, wrong = TRANSFORMER_FOLDERS, []
+    for path in files("transformer"):
+        here_in = path.relative_to(ROOT / "transformer").parts[0]
+        if here_in not in order:
+            continue  # a command, which may import all folders
+        for node, name in imports(path):
+            top, _, inner = name.partition(".")
+            there = inner.partition(".")[0]
+            if top == "transformer" and there != here_in:
+                if there not in order[: order.index(here_in)]:
+                    wrong.append(f"{here(path, node)}: {here_in} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -209,7 +233,7 @@ def test_nobody_inside_imports_the_root():
     wrong = [
         here(path, node)
         for path in files("meshtf")
-        if part(path) not in ("__main__", "testing")
+        if part(path) != "__main__"
         for node, name in imports(path)
         if name == "meshtf"
     ]

@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.graph import ShardedValue
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.live.module_runner import Runner
+from tests.support.module_runner import Runner
 
 
 def run_module(

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
-from meshtf.runtime.spmd.live.module_runner import Runner
 from meshtf.runtime.tf_internals.switches import private
 from tests.optimizers.test_adafactor import Paper as AdafactorPaper
 from tests.optimizers.test_lamb import Paper as LambPaper
+from tests.support.module_runner import Runner
 from tests.support.optimizer_steps import LAYOUTS
 
 HALF = ("bfloat16", "float16")

@@ -18,13 +18,14 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import gin
 from absl import flags, logging
 
 from transformer.cli import config_files, gin_settings
 from transformer.cli.gin_settings import ConfigError
+from transformer.cli.gin_statements import read_statements
 from transformer.cli.setting_hints import settings_like
 
 GIN_FILE = flags.DEFINE_multi_string(
@@ -84,13 +85,9 @@ def configure(
     # While gin looks for included files, it logs errors for folders that lack them.
     logging.set_verbosity(logging.FATAL)
     try:
-        with (
-            _restricted_imports((*_ALWAYS_ALLOWED, *allowed)),
-            gin_settings.record_statements() as statements,
-        ):
-            gin.parse_config_files_and_bindings(
-                [config_files.find_config(name) for name in files], list(params)
-            )
+        paths = [config_files.find_config(name) for name in files]
+        statements = read_statements(paths, params, (*_ALWAYS_ALLOWED, *allowed))
+        gin.parse_config_files_and_bindings(paths, list(params))
     except SyntaxError as error:
         raise ConfigError(_syntax_message(error, params)) from None
     except (ValueError, TypeError, ImportError, OSError) as error:
@@ -126,38 +123,6 @@ def _syntax_message(error: SyntaxError, params: Sequence[str]) -> str:
         "  A setting is written as NAME = VALUE, and text has quotes: "
         "Mesh.axes = 'data:8'."
     )
-
-
-@contextlib.contextmanager
-def _restricted_imports(allowed: Sequence[str]) -> Iterator[None]:
-    """A context in which gin files may import only these modules and their submodules.
-
-    It replaces the method of gin's parser that imports modules: gin has no setting for
-    this.
-    """
-    parse_context = gin.config.ParseContext
-    original = parse_context.process_import
-
-    def process_import(self: Any, statement: Any) -> None:
-        """Runs the import statement of a gin file, if its module is allowed."""
-        name = statement.module
-        is_allowed = any(
-            name == module or name.startswith(f"{module}.") for module in allowed
-        )
-        if not is_allowed:
-            raise ImportError(
-                f"a configuration may not import {name!r}, since that runs it "
-                f"(line {statement.location.line_num} of "
-                f"{statement.location.filename or '--gin_param'}).\n  If you trust it: "
-                f"--gin_import={name.partition('.')[0]}."
-            )
-        original(self, statement)
-
-    parse_context.process_import = process_import
-    try:
-        yield
-    finally:
-        parse_context.process_import = original
 
 
 def configure_by_flags(

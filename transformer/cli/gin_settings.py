@@ -1,7 +1,7 @@
 """Checks of gin settings: types of values, and names that nothing uses.
 
-    with record_statements() as statements:
-      gin.parse_config_files_and_bindings(files, params)
+    statements = read_statements(files, params, allowed)     # of gin_statements.py
+    gin.parse_config_files_and_bindings(files, params)
     check_statements(statements)     # ConfigError: names the setting, its file and its line
 
 Gin accepts settings that are wrong: values of another type, and macros or scopes that
@@ -15,15 +15,14 @@ a reference to a *macro*, which `norm = "rms"` binds.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import inspect
 import re
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gin import config as gin_config
 from gin import config_parser
@@ -39,7 +38,7 @@ _MIN_SIMILARITY = 0.75
 # The minimum similarity at which a message suggests one name in place of the other.
 _MIN_SUGGESTED_SIMILARITY = 0.5
 _RUN_CONFIG = "config.gin"  # runs write it: it has all bindings, used or not
-# File and line of each setting. `record_statements` fills it.
+# File and line of each setting. `check_statements` fills it.
 _locations: dict[Key, config_parser.Location] = {}
 
 
@@ -47,30 +46,18 @@ class ConfigError(ValueError):
     """Raised for a configuration that gin cannot read, or that lacks a required setting."""
 
 
-@contextlib.contextmanager
-def record_statements() -> Iterator[list[config_parser.BindingStatement]]:
-    """A context that yields a list, to which it appends each binding that gin parses.
+class Statements(NamedTuple):
+    """The statements of gin files and of single settings.
 
-    At the end it stores the locations of the bindings for `location_of`. It replaces a
-    method of gin's parser, since gin does not store these locations.
+    Attributes:
+      bindings: the settings, in the order in which gin binds them.
+      used_macros: the names of the macros that values refer to.
+      used_scopes: the scopes whose settings apply to what values refer to.
     """
-    statements: list[config_parser.BindingStatement] = []
-    original = config_parser.ConfigParser.parse_statement
 
-    def parse_statement(self: Any) -> Any:
-        """Parses a statement as gin does, and appends it if it is a binding."""
-        statement = original(self)
-        if isinstance(statement, config_parser.BindingStatement):
-            statements.append(statement)
-        return statement
-
-    config_parser.ConfigParser.parse_statement = parse_statement
-    try:
-        yield statements
-    finally:
-        config_parser.ConfigParser.parse_statement = original
-    for statement in statements:
-        _locations[_key_of(statement)] = statement.location
+    bindings: list[config_parser.BindingStatement]
+    used_macros: set[str]
+    used_scopes: set[str]
 
 
 def _key_of(statement: config_parser.BindingStatement) -> Key:
@@ -84,7 +71,7 @@ def _key_of(statement: config_parser.BindingStatement) -> Key:
     return statement.scope, selector, statement.arg_name
 
 
-def _location_text(location: config_parser.Location) -> str:
+def location_text(location: config_parser.Location) -> str:
     """Returns two lines with the location of a setting, in the form of gin's errors."""
     file = f'file "{location.filename}",' if location.filename else "--gin_param"
     return (
@@ -104,7 +91,7 @@ def locations_in_message(text: str) -> str:
         is_bound = parameter in gin_config._CONFIG.get((scope, selector), {})
         name = rf"\b{re.escape(_short_name(selector))}\.{parameter}\b"
         if is_bound and re.search(name, text):
-            locations.append(_location_text(location))
+            locations.append(location_text(location))
     return "".join(locations)
 
 
@@ -115,7 +102,7 @@ def is_from_command_line(key: Key) -> bool:
 
 def location_of(key: Key) -> str:
     """Returns the location of a setting as text, or "" if it is not known."""
-    return _location_text(_locations[key]) if key in _locations else ""
+    return location_text(_locations[key]) if key in _locations else ""
 
 
 def setting_name(key: Key) -> str:
@@ -127,27 +114,26 @@ def setting_name(key: Key) -> str:
     return f"{prefix}{_short_name(selector)}.{parameter}"
 
 
-def check_statements(statements: Sequence[config_parser.BindingStatement]) -> None:
-    """Raises ConfigError if nothing refers to a macro or scope, or if a value has the wrong
-    type.
+def check_statements(statements: Statements) -> None:
+    """Checks settings that gin has bound, and stores their locations for `location_of`.
+
+    Raises:
+      ConfigError: nothing refers to a macro or scope, or a value has the wrong type.
     """
-    used_macros: set[str] = set()
-    used_scopes: set[str] = set()
-    values = [statement.value for statement in statements]
-    for reference in gin_config.iterate_references(values):
-        if reference.configurable.selector == _MACRO:
-            used_macros.add("/".join(reference.scopes))
-        else:
-            used_scopes.update(_nested_scopes(reference.scopes))
-    for statement in statements:
-        scope, selector, _parameter = _key_of(statement)
+    last_statements = {_key_of(binding): binding for binding in statements.bindings}
+    for key, binding in last_statements.items():
+        _locations[key] = binding.location
+    for statement in statements.bindings:
+        key = _key_of(statement)
+        scope, selector, _parameter = key
         if selector == _MACRO:
             macro = scope  # the key of a macro has its name there
-            if macro not in used_macros:
-                _check_unused_macro(statement, macro, used_macros)
-        elif scope and scope not in used_scopes:
-            _check_unused_scope(statement, scope, used_scopes)
-        _check_type(statement)
+            if macro not in statements.used_macros:
+                _check_unused_macro(statement, macro, statements.used_macros)
+        elif scope and scope not in statements.used_scopes:
+            _check_unused_scope(statement, scope, statements.used_scopes)
+        if last_statements[key] is statement:  # no later setting replaces it
+            _check_type(statement)
 
 
 def _check_unused_macro(
@@ -206,17 +192,8 @@ def _check_unused(
         suggestion = f"Did you mean {', '.join(similar)}? " if similar else ""
         raise ConfigError(
             f"{description} that no setting refers to, as {reference}: it has no "
-            f"effect.{_location_text(statement.location)}\n  {suggestion}Else remove it."
+            f"effect.{location_text(statement.location)}\n  {suggestion}Else remove it."
         )
-
-
-def _nested_scopes(scopes: Sequence[str]) -> Iterator[str]:
-    """Yields the scopes whose bindings apply to a reference: for a/b, these are a, a/b
-    and b.
-    """
-    for start in range(len(scopes)):
-        for stop in range(start + 1, len(scopes) + 1):
-            yield "/".join(scopes[start:stop])
 
 
 def _check_type(statement: config_parser.BindingStatement) -> None:
@@ -224,20 +201,18 @@ def _check_type(statement: config_parser.BindingStatement) -> None:
     key = _key_of(statement)
     scope, selector, parameter = key
     # `_CONFIG` has gin's bindings: (scope, selector) -> {parameter: value}.
-    bound_value = gin_config._CONFIG.get((scope, selector), {}).get(parameter)
-    if bound_value is not statement.value:
-        return  # a later setting replaced it
+    bound_value = gin_config._CONFIG[scope, selector][parameter]
     hints = hints_of(selector)
     hint = hints.get(parameter)
     if hint is None:
         _check_is_field(statement, selector, parameter, hints)
         return
-    value = resolve_macros(statement.value)
+    value = resolve_macros(bound_value)
     if not value_types.fits(value, hint):
         raise ConfigError(
             f"{setting_name(key)} is {value!r}, where {value_types.describe(hint)} is "
-            f"expected.{_macro_location(statement.value)}"
-            f"{_location_text(statement.location)}"
+            f"expected.{_macro_location(bound_value)}"
+            f"{location_text(statement.location)}"
         )
 
 
@@ -261,7 +236,7 @@ def _check_is_field(
     if hints and gin_accepts and _takes_fields(selector):
         name = _short_name(selector)
         raise ConfigError(
-            f"{name} takes no {parameter!r}.{_location_text(statement.location)}\n  "
+            f"{name} takes no {parameter!r}.{location_text(statement.location)}\n  "
             + _suggestion(parameter, name, hints)
         )
 

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 import meshtf as mtf
 from transformer.convert.hugging_face import model_of_tensors
-from transformer.convert.source_files import read_source_files
 from transformer.models.base import Model
+from transformer.training.weights.source_files import read_source_files
 
 _CONFIG = "bert_config.json"
 _INDEX = ".index"

@@ -35,14 +35,14 @@ from transformer.convert.safetensors_files import (
     new_folder,
     write_tensors,
 )
-from transformer.convert.source_files import (
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.training.weights.source_files import (
     CONFIG,
     read_source_files,
     source_config,
     write_source_files,
 )
-from transformer.models.architecture import Architecture
-from transformer.models.base import Model
 
 
 def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:

@@ -21,13 +21,13 @@ import gin
 import meshtf as mtf
 from transformer.cli import command_line
 from transformer.convert.safetensors_files import new_folder
-from transformer.convert.source_files import read_run_files, write_run_files
 from transformer.data import Vocabulary
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.bert import BertModel, Classifier
 from transformer.models.encoders.bert_variants import TextEncoder
 from transformer.training.run_record import VOCABULARY, averages_in
+from transformer.training.weights.source_files import read_run_files, write_run_files
 
 _CONFIG = "config.gin"
 

@@ -4,6 +4,7 @@ Contents:
 
     decoder            generates ids after prompts, by greedy decoding, sampling or beam search
     padded_lengths     the padded lengths of a decoder's arrays
+    trained_model      a trained model, as generation takes it
     prompts            prompts as arrays of ids, and their errors
     text_generation    generates texts after prompts
     sample             generates the text that a training run prints

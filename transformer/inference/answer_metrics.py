@@ -20,8 +20,8 @@ import numpy as np
 
 from transformer.data import DataError, Vocabulary
 from transformer.inference.text_generation import make_decoder
+from transformer.inference.trained_model import TrainedModel
 from transformer.models.encoder_decoder import EncoderDecoder
-from transformer.training.load_trained import Trained
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -51,7 +51,7 @@ def f1(text: str, answers: Sequence[str]) -> float:
 
 
 def evaluate_answers(
-    trained: Trained, num_examples: int | None, batch_size: int
+    trained: TrainedModel, num_examples: int | None, batch_size: int
 ) -> dict[str, float]:
     """Returns the means of exact match and F1 over held-out examples.
 

@@ -19,9 +19,9 @@ import numpy as np
 from transformer.data import ByteText, DataError, Vocabulary
 from transformer.inference.decoder import Decoder
 from transformer.inference.prompts import PromptError
+from transformer.inference.trained_model import TrainedModel
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.training.load_trained import Trained
 
 
 class TextCompletion(NamedTuple):
@@ -40,7 +40,7 @@ class TextCompletion(NamedTuple):
 
 
 def generate_texts(
-    trained: Trained,
+    trained: TrainedModel,
     prompts: Sequence[str],
     stop: Sequence[str] = (),
     max_prompt_length: int | None = None,
@@ -92,7 +92,7 @@ def generate_texts(
 
 
 def make_decoder(
-    trained: Trained, stop: Sequence[str] = (), **settings: Any
+    trained: TrainedModel, stop: Sequence[str] = (), **settings: Any
 ) -> Decoder:
     """Returns a decoder with the special ids, the vocabulary size and the attention window
     of a trained model.

@@ -32,7 +32,7 @@ class Model(mtf.Module):
     # Name of each tensor that a batch may have -> its dimensions, such as "batch; length".
     features: Mapping[str, str] = {}
     # The files, but for tensors, of the folder that the model was converted from, by name: see
-    # `transformer.convert.source_files`.
+    # `transformer.training.weights.source_files`.
     source_files: Mapping[str, bytes] = {}
 
     def __init__(

@@ -12,28 +12,15 @@ another shape.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import meshtf as mtf
-from transformer.data import Data
-from transformer.models.base import Model
+from transformer.inference.trained_model import TrainedModel
 from transformer.training import training_run
 from transformer.training.run_record import check_vocabulary
 from transformer.training.weights.read_weights import restore
 
 
-class Trained(NamedTuple):
-    """A trained model.
-
-    Attributes:
-      model: the model, with variables from the checkpoint.
-      data: the data it was trained on.
-      step: the count of steps done when the checkpoint was written.
-    """
-
-    model: Model
-    data: Data
-    step: int
+class Trained(TrainedModel):
+    """A trained model that is read from a checkpoint."""
 
     @classmethod
     def of(cls, model_dir: str) -> Trained:

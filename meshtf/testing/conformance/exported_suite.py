@@ -22,7 +22,10 @@ import tensorflow as tf
 from meshtf.function.without_running import export
 from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.runtime.spmd.live.module_runner import Runner
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh
+from meshtf.runtime.spmd.live.jax_module import load_jax
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
+from meshtf.runtime.spmd.live.stacked_layout import StackedLayout
 from meshtf.testing.conformance.recorded_suite import Program, check_program
 from meshtf.testing.conformance.reference import ReferenceCase, reference_case
 from meshtf.testing.conformance.report import Report
@@ -92,16 +95,31 @@ def run_exported(program: Program, inputs: Sequence[Tensor]) -> list[Tensor]:
     and returns the results, with the placements in which the module returns them.
     """
     exported = export(program, *inputs)
-    # For each argument its shards, one for each replica.
-    arguments = []
-    for x in inputs:
+    devices = cpu_mesh(exported.mesh.size, "replica")
+    # A port: the shape, data type and placement of an input or result of the module.
+    input_layouts, result_layouts = (
+        [
+            StackedLayout.of(port.spec, port.placement, exported.mesh, devices)
+            for port in ports
+        ]
+        for ports in (exported.inputs, exported.results)
+    )
+    call = ModuleCall(
+        "exported",
+        exported.module,
+        input_layouts,
+        result_layouts,
+        devices,
+        options=QUICK,
+    )
+    arrays = []
+    for x, layout in zip(inputs, input_layouts, strict=True):
         assert x.sharded_value is not None
-        arguments.append([np.asarray(shard) for shard in x.sharded_value.values])
-    runner = Runner(exported, quick=True)
-    results = runner(*arguments)
+        shards = np.stack([np.asarray(shard) for shard in x.sharded_value.values])
+        arrays.append(load_jax().device_put(shards, layout.sharding))
     tensors = []
-    # A port: the shape, data type and placement of a result of the module.
-    for port, shards in zip(exported.results, results, strict=True):
+    for port, stacked in zip(exported.results, call(arrays), strict=True):
+        shards = np.array(stacked)
         value = ShardedValue(port.placement, [tf.constant(shard) for shard in shards])
         tensors.append(tensor_of_value(port.spec, value, exported.mesh))
     return tensors

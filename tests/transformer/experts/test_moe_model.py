@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.runtime.spmd.live.module_runner import Runner
+from tests.support.module_runner import Runner
 from transformer import data
 from transformer.cli.command_line import configure
 from transformer.experts import gating

@@ -22,7 +22,7 @@ import pytest
 import meshtf as mtf
 from meshtf.partition import GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.spmd.live.module_runner import Runner
+from tests.support.module_runner import Runner
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer

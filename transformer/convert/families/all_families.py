@@ -25,9 +25,9 @@ from transformer.convert.families.gpt2 import GPT2
 from transformer.convert.families.llama import LLAMA, MISTRAL, QWEN2
 from transformer.convert.families.t5 import T5
 from transformer.convert.harmless_settings import HARMLESS
-from transformer.convert.source_files import source_config
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
+from transformer.training.weights.source_files import source_config
 
 # A family converts one class of Hugging Face's models to one of our classes, and back.
 # Where several have a class, the first one that accepts the files takes them.

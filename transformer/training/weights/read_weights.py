@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import meshtf as mtf
-from transformer.convert.source_files import read_run_files, write_run_files
 from transformer.data import Data
 from transformer.models.base import Model
 from transformer.training.run_record import averages_in, check_vocabulary
+from transformer.training.weights.source_files import read_run_files, write_run_files
 
 _MAX_LINES = 12  # the most lines of each kind of difference in an error message
 
@@ -68,7 +68,7 @@ def _check_exists(path: str) -> None:
 
 def copy_source_files(path: str | None, model_dir: str) -> None:
     """Copies what a converted model has besides weights to the folder of a run, for the way
-    back: see `transformer.convert.source_files`.
+    back: see `transformer.training.weights.source_files`.
 
     Args:
       path: the path of the model's checkpoint; None: nothing is copied.

@@ -11,5 +11,5 @@ Contents:
     live_program     a recorded function on these devices
     jax_slot         the storage of variables: a slot for each shard
     run_checks       errors of indices out of range, raised after the run
-    module_runner    runs exported modules on CPU devices, for tests
+    stacked_layout   shards of devices that all have an array of their own
 """

@@ -13,14 +13,10 @@ import pytest
 
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
-from meshtf.runtime.spmd.live.module_call import ModuleCall
-from meshtf.runtime.spmd.live.module_runner import (
-    QUICK,
-    StackedLayout,
-    collectives,
-    donated_inputs,
-)
+from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
+from meshtf.runtime.spmd.live.stacked_layout import StackedLayout
 from meshtf.runtime.tf_internals.stablehlo_artifact import serialize
+from tests.support.module_runner import collectives, donated_inputs
 
 CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
 PAIRS = f"replica_groups = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, {CHANNEL}"

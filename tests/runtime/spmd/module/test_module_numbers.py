@@ -16,7 +16,7 @@ from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
-from meshtf.runtime.spmd.live.module_runner import StackedLayout
+from meshtf.runtime.spmd.live.stacked_layout import StackedLayout
 from meshtf.runtime.spmd.module.portable_module import portable
 from meshtf.runtime.spmd.module.window_exchange import exchange
 from meshtf.runtime.storage.asarray import asarray

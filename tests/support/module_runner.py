@@ -1,4 +1,4 @@
-"""Runs an exported module on CPU devices, one for each replica; tests and benchmarks use it.
+"""Runs an exported module on CPU devices, one for each replica.
 
     runner = Runner(exported)
     w = runner.put([w0, w1, w2, w3])               # one shard for each replica
@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from meshtf.partition.cost import local_shape
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
+from meshtf.runtime.spmd.live.stacked_layout import StackedLayout
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 
 _AXIS = "replica"
@@ -34,27 +33,6 @@ _COLLECTIVE = re.compile(
     r"(?:-start)?\(([^)]*)\)"
 )
 _ALIAS = re.compile(r"\((\d+), \{[\d, ]*\}(?:, (?:may|must)-alias)?\)")
-
-
-class StackedLayout:
-    """The shards of all replicas, stacked along a new first dimension; see `ModuleLayout`.
-
-    Args:
-      local_sizes: the sizes of one shard.
-      dtype: the data type.
-      mesh: jax's mesh, with one axis for the replicas.
-    """
-
-    def __init__(
-        self, local_sizes: tuple[int, ...], dtype: np.dtype[Any], mesh: Any
-    ) -> None:
-        self.local_sizes = local_sizes
-        self.dtype = dtype
-        self.shard_sizes = (1, *local_sizes)
-        self.global_sizes = (mesh.size, *local_sizes)
-        sharding = load_jax().sharding
-        self.partition_spec = sharding.PartitionSpec(_AXIS)
-        self.sharding = sharding.NamedSharding(mesh, self.partition_spec)
 
 
 class Runner:
@@ -120,9 +98,7 @@ class Runner:
 
     def _layout(self, port: Port, exported: Export) -> StackedLayout:
         """Returns the layout of an input or result."""
-        shape = local_shape(port.spec.shape, port.placement, exported.mesh)
-        dtype = np.dtype(tf.as_dtype(port.spec.dtype).as_numpy_dtype)
-        return StackedLayout(shape.sizes, dtype, self._mesh)
+        return StackedLayout.of(port.spec, port.placement, exported.mesh, self._mesh)
 
 
 def collectives(hlo: str) -> Counter[tuple[str, int]]:
