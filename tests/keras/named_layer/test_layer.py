@@ -145,6 +145,43 @@ def test_gradients_are_those_of_meshtf() -> None:
     np.testing.assert_allclose(outer.gradient(dx, x), np.exp(X), 1e-9)
 
 
+def after_shift(x: mtf.Tensor) -> mtf.Tensor:
+    """Multiplies by a variable, after a shift."""
+    return scaled(x + 1.0)
+
+
+CONSTRUCTS = {
+    "branch": lambda x: mtf.cond(
+        mtf.reduce_sum(x) > 0.0, lambda: scaled(x), lambda: x * x
+    ),
+    "loop": lambda x: mtf.scan(
+        lambda c, xs: (mtf.tanh(c + scaled(xs)), c),
+        mtf.zeros(x.mesh, "d_model:8", dtype="float64"),
+        x,
+        "batch",
+    )[1],
+    "recomputed": lambda x: mtf.exp(mtf.recompute(after_shift)(x)),
+    "function": lambda x: mtf.function(after_shift)(x) * x,
+    "softmax": lambda x: mtf.softmax(scaled(x), "d_model") * x,
+}
+
+
+@pytest.mark.parametrize("name", CONSTRUCTS)
+def test_gradients_of_constructs_are_those_of_meshtf(name: str) -> None:
+    fn = CONSTRUCTS[name]
+    layer = mtf.keras.Layer(fn, "batch; d_model", variables=SCALE)
+    x, named = tf.constant(X), mtf.asarray(ONE, X, "batch; d_model")
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = layer(x)
+    sources = [x, *(w.value for w in layer.weights)]
+    result = fn(named)
+    np.testing.assert_allclose(y, result.numpy(), 1e-9)
+    expected = mtf.gradients([result], [named, SCALE])
+    for dx, dy in zip(tape.gradient(y, sources), expected):
+        np.testing.assert_allclose(dx, dy.numpy(), 1e-9, 1e-12)
+
+
 def test_several_inputs_and_results() -> None:
     def fn(x: mtf.Tensor, weights: mtf.Tensor) -> dict[str, Any]:
         y = scaled(x) * weights

@@ -53,7 +53,11 @@ def test_another_process_loads_it_and_goes_on(tmp_path: Path) -> None:
     np.savez(data, x=X, y=Y)
     before = model.predict(X, verbose=0)
     losses = model.fit(X, Y, **FIT).history["loss"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    folders = [
+        os.environ.get("PYTHONPATH", ""),
+        str(ROOT),
+    ]  # the first has Keras' versions
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
     command = [sys.executable, "-c", LOADS, path, data, out]
     subprocess.run(command, check=True, env=environment)
     results = np.load(out)
