@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from meshtf.keras.distribute import DistributedModel, distribute
+from meshtf.keras.named_layer.layer import Layer
 from meshtf.unknown_name import unknown_name
 
-__all__ = ["DistributedModel", "distribute"]
+__all__ = ["DistributedModel", "Layer", "distribute"]
 
 
 def __dir__() -> list[str]:

@@ -14,8 +14,9 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.without_running import compile_for, explain
 from meshtf.keras.check import check_predictions
-from meshtf.keras.layer_settings.patterns import LayerSettings, is_built
+from meshtf.keras.layer_settings.patterns import LayerSettings, is_built, layers_within
 from meshtf.keras.layout_map import VariableLayouts, as_mesh
+from meshtf.keras.named_layer.layer import Layer
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.step import TracedStep, signature_of, variables_of
 from meshtf.keras.variables import state_of, tracing
@@ -64,7 +65,7 @@ def distribute(
 
     Raises:
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
-            or `recompute` matches no layer.
+            `recompute` matches no layer; or a `mtf.keras.Layer` was loaded from a file.
         LayoutError: A rule of the map matches no variable, or does not fit one; a region
             matches no layer, or two match one.
     """
@@ -79,6 +80,9 @@ def distribute(
             f"the model was made in the scope of a {type(strategy).__name__}: make it outside "
             "of the scope, since the mesh takes the strategy's place"
         )
+    for layer, _ in layers_within(model):
+        if isinstance(layer, Layer):
+            layer.check_for_mesh()
     mesh = as_mesh(mesh)
     settings = LayerSettings(regions, recompute, mesh)
     return DistributedModel(model, mesh, names or {}, layout, settings)

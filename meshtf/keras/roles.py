@@ -8,7 +8,9 @@ from typing import Any
 import keras
 
 from meshtf.keras.layer_settings.patterns import inner_layers
+from meshtf.keras.named_layer.layer import Layer
 from meshtf.tensorflow_import.dimensions.hints import (
+    GIVEN,
     LAST,
     LAYER,
     ROLE,
@@ -60,7 +62,7 @@ def hints_of_variables(model: Any) -> dict[int, list[list[Hint]]]:
             leaf = variable.path.rpartition("/")[2]
             if id(variable) in hints or "seed_generator" in leaf:
                 continue
-            axes = _of_variable(layer, above, leaf, tuple(variable.shape))
+            axes = _of_variable(layer, above, variable)
             if layer is classes and leaf in ("kernel", "bias"):
                 axes[-1] = [(ROLE, _classes_of(model, variable.shape[-1]))]
             hints[id(variable)] = axes
@@ -76,10 +78,11 @@ def _layers(layer: Any, above: tuple[Any, ...], seen: set[int]) -> Iterator[Any]
     yield layer, above
 
 
-def _of_variable(
-    layer: Any, above: Sequence[Any], leaf: str, shape: tuple[int, ...]
-) -> list[list[Hint]]:
+def _of_variable(layer: Any, above: Sequence[Any], variable: Any) -> list[list[Hint]]:
     """Returns the hints of each axis of a layer's variable."""
+    if isinstance(layer, Layer):
+        return _named(layer.axis_names.get(id(variable), ()), GIVEN)
+    leaf, shape = variable.path.rpartition("/")[2], tuple(variable.shape)
     name, rank = stem_of(layer.name), len(shape)
     attention = any(_is_attention(x) for x in (*above, layer))
     if rank == 2 and "embedding" in leaf + _kinds(layer):

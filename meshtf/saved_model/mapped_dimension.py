@@ -31,6 +31,7 @@ from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp, factor_of, window_of
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
+from meshtf.ops.random.random_ops import DropoutMask, Random
 from meshtf.ops.reductions.broadcast import Broadcast
 from meshtf.saved_model.sizes import BatchAxes
 
@@ -41,10 +42,22 @@ class MappedDimension:
     Args:
       dim: the dimension of the arguments.
       arguments: the stores of the arguments.
+      way_out: what errors say of an op that does not map; "": that of an export.
+      draws: whether each chunk has random numbers of its own; if not, they are refused.
     """
 
-    def __init__(self, dim: Dimension, arguments: Iterable[Store]) -> None:
+    def __init__(
+        self,
+        dim: Dimension,
+        arguments: Iterable[Store],
+        way_out: str = "",
+        draws: bool = False,
+    ) -> None:
         self.dim = dim
+        self._sources: tuple[type[Op], ...] = (ConstantOp, Broadcast)
+        if draws:
+            self._sources += (Random, DropoutMask)
+        self._way_out = way_out
         self.arguments = set(arguments)
         # {(node, index of the output): the name}, for the tensors that have the dimension
         self._names: dict[tuple[Node, int], str] = {}
@@ -80,7 +93,7 @@ class MappedDimension:
                     "results of chunks.",
                     result=repr(result.shape),
                     source=result.node.source,
-                    way_out="Return it from another signature.",
+                    way_out=self._way_out or "Return it from another signature.",
                 )
             )
         return result.shape.names.index(dim)
@@ -119,7 +132,7 @@ class MappedDimension:
             if self.dim.name in y.shape.names:
                 op = node.op
                 is_argument = isinstance(op, ReadOp) and op.store in self.arguments
-                if not is_argument and not isinstance(op, (ConstantOp, Broadcast)):
+                if not is_argument and not isinstance(op, self._sources):
                     self._refuse(node)
                 self._set(y, self.dim.name)
 
@@ -192,7 +205,8 @@ class MappedDimension:
                 inputs=", ".join(repr(x.shape) for x in node.inputs) or "none",
                 outputs=", ".join(repr(y.shape) for y in node.outputs),
                 source=node.source,
-                way_out=f"Leave any_size={self.dim.name!r} out, and export a signature for "
+                way_out=self._way_out
+                or f"Leave any_size={self.dim.name!r} out, and export a signature for "
                 "each size; or let each entry of the result depend on one entry.",
             )
         )
@@ -212,6 +226,8 @@ def batch_axes(
     recording: Recording,
     input_names: Sequence[str],
     output_names: Sequence[str],
+    way_out: str = "",
+    draws: bool = False,
 ) -> BatchAxes:
     """Returns the axes of a dimension along which a function maps.
 
@@ -220,6 +236,8 @@ def batch_axes(
       recording: the recorded function.
       input_names: the name of each argument.
       output_names: the name of each result.
+      way_out: what errors say of an op that does not map; "": that of an export.
+      draws: whether each chunk has random numbers of its own; if not, they are refused.
 
     Raises:
       PlanError: an op does not map along the dimension, or a result lacks it.
@@ -237,7 +255,8 @@ def batch_axes(
             )
         )
     (size,) = sizes  # one function has one size of each name
-    mapped = MappedDimension(Dimension(dim_name, size), recording.arguments)
+    dim = Dimension(dim_name, size)
+    mapped = MappedDimension(dim, recording.arguments, way_out, draws)
     mapped.follow(recorded.nodes)
     inputs = {}
     for name, shape in zip(input_names, shapes):

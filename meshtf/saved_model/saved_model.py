@@ -111,8 +111,10 @@ class _Signature(NamedTuple):
           values: the value of each store in `stores`: a tf.Variable or an array.
         """
 
-        def run_program(inputs: dict[str, Any]) -> dict[str, Any]:
-            """Runs the program, and returns its outputs by name."""
+        def run_program(inputs: dict[str, Any], _index: Any = 0) -> dict[str, Any]:
+            """Runs the program, and returns its outputs by name; all chunks are computed in
+            one way.
+            """
             all_values = dict(values)
             for name, store in self.inputs.items():
                 all_values[store] = inputs[name]

@@ -10,14 +10,14 @@ is for a mesh; here it has one position, which is one virtual device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import ShardedValue, Store
+from meshtf.graph import GradientBarrier, ShardedValue, Store
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.partition import Program
+from meshtf.partition import Compute, Program, Step, WriteStep
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.eager import export
 from meshtf.runtime.lowering.local_context import MeshCoordinates
@@ -33,12 +33,16 @@ class SingleDevice(SingleReplica):
       program: the program to run.
       values: the unsharded value of each store that the program reads, except of kind
         "number": a tf.Variable, a tensor or an array.
+
+    Attributes:
+      store_values: the value of each store; those of variables that the program has written
+        are tensors.
     """
 
     def __init__(self, program: Program, values: Mapping[Store, Any]) -> None:
         no_axes = MeshCoordinates({})  # the coordinates of the only position
         super().__init__(program, no_axes, jit=False)
-        self.store_values = values
+        self.store_values = dict(values)
 
     def _read(self, store: Store) -> Any:
         """Returns the value of a store as a tensor; the base class calls it for each read."""
@@ -46,6 +50,22 @@ class SingleDevice(SingleReplica):
             (value,) = store.read()  # a tensor for each position of the mesh
             return value
         return tf.convert_to_tensor(self.store_values[store])
+
+    def _write(self, step: WriteStep) -> Sequence[Any]:
+        """Computes the new values of variables, which later reads see; assigns nothing."""
+        inputs = [self.values[value] for value in step.values]
+        before = [self._read(store) for store in step.variables]
+        results = step.write_op.new_values(*inputs, *before)
+        num_outputs = len(step.outs)
+        self.store_values.update(zip(step.variables, results[num_outputs:]))
+        return results[:num_outputs]
+
+    def _execute_or_compute(self, step: Step) -> None:
+        """Executes a step. Gradients are TensorFlow's, which knows no barriers of ours."""
+        super()._execute_or_compute(step)
+        if isinstance(step, Compute) and isinstance(step.node.op, GradientBarrier):
+            for y in step.outs:
+                self.values[y] = tf.stop_gradient(self.values[y])
 
 
 def unsharded_value(store: Store) -> Any:

@@ -42,7 +42,7 @@ class BatchAxes(NamedTuple):
 
 
 def in_chunks(
-    run: Callable[[dict[str, Any]], dict[str, Any]],
+    run: Callable[[dict[str, Any], Any], dict[str, Any]],
     inputs: Mapping[str, Any],
     outputs: Mapping[str, Spec],
     axes: BatchAxes,
@@ -51,7 +51,7 @@ def in_chunks(
     with copies of the last entry.
 
     Args:
-      run: the function of inputs by name, for one chunk.
+      run: the function of inputs by name, for one chunk, and of the chunk's index.
       inputs: the inputs, by name.
       outputs: the shape and dtype of each output of one chunk.
       axes: the axes of the batch, and the size of a chunk.
@@ -73,7 +73,7 @@ def in_chunks(
         for name, axis in axes.inputs.items():
             chunk[name] = tf.gather(inputs[name], entries, axis=axis)
             chunk[name].set_shape(_with_size(inputs[name].shape, axis, axes.chunk))
-        results = run(chunk)
+        results = run(chunk, index)
         written = {}
         for name, array in arrays.items():
             result = _move_axis(results[name], axes.outputs[name], 0)
@@ -85,6 +85,7 @@ def in_chunks(
         body,
         (tf.constant(0), arrays),
         parallel_iterations=1,
+        maximum_iterations=num_chunks,  # XLA has no gradient without
     )
     return {
         name: _move_axis(array.concat()[:batch_size], 0, axes.outputs[name])

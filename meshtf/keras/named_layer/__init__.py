@@ -1,0 +1,1 @@
+"""A function of named tensors as a Keras layer."""
