@@ -129,7 +129,7 @@ def test_a_new_collective_is_forecast(swaps):
     assert [c.bytes for c in swapped] == [3 * 4 * 4] * 2
     assert all(c.seconds > 0 for c in swapped)
     assert "swap halves" in str(forecast)
-    assert forecast.time.collectives["halves"] > 0
+    assert dict(forecast.time.collectives)["halves"] > 0
 
 
 def test_a_step_waits_for_what_exists():
