@@ -180,6 +180,10 @@ def run_recorded(recorded: Recorded) -> list[list[Any]]:
 def export(tensor: Tensor) -> Any:
     """Returns the global value of an eager tensor as one TensorFlow tensor."""
     assert tensor.mesh is not None
+    value = tensor.sharded_value
+    if value is not None and value.is_whole:
+        refuse_in_tf_function("the value of a tensor is taken")
+        return next(shard for shard in value.values if shard is not None)
     replicas = reshard_to(tensor, tensor.mesh.replicated)
     return replicas[0]
 

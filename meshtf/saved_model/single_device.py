@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from meshtf.graph import GradientBarrier, ShardedValue, Store
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.partition import Compute, Program, Step, WriteStep
+from meshtf.partition import Compute, Program, WriteStep
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.eager import export
 from meshtf.runtime.lowering.local_context import MeshCoordinates
@@ -60,12 +60,14 @@ class SingleDevice(SingleReplica):
         self.store_values.update(zip(step.variables, results[num_outputs:]))
         return results[:num_outputs]
 
-    def _execute_or_compute(self, step: Step) -> None:
-        """Executes a step. Gradients are TensorFlow's, which knows no barriers of ours."""
-        super()._execute_or_compute(step)
-        if isinstance(step, Compute) and isinstance(step.node.op, GradientBarrier):
-            for y in step.outs:
-                self.values[y] = tf.stop_gradient(self.values[y])
+    def _compute(self, step: Compute) -> Sequence[Any]:
+        """Returns the outputs of an op. Gradients are TensorFlow's, which knows no barriers of
+        ours.
+        """
+        outputs = super()._compute(step)
+        if isinstance(step.node.op, GradientBarrier):
+            return [tf.stop_gradient(y) for y in outputs]
+        return outputs
 
 
 def unsharded_value(store: Store) -> Any:

@@ -20,7 +20,7 @@ import meshtf as mtf
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.hardware import Hardware
-from meshtf.partition import Compute, Program, ReadStep, Value, build
+from meshtf.partition import Compute, Program, Value, build
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.models.token_info import TokenInfo
@@ -104,7 +104,7 @@ class Piece:
 def _seconds_of(program: Program, durations: MegatronDurations) -> Any:
     """Returns the seconds of a program."""
     durations.weights.update(
-        step.out for step in program.steps if isinstance(step, ReadStep)
+        out for step in program.steps if step.reads for out in step.outputs
     )
     return Schedule(program, durations).end
 
