@@ -30,11 +30,9 @@ from meshtf.partition import (
     Bucket,
     GatherStatisticsStep,
     Program,
-    ReadStep,
     ReshardStep,
     Segment,
     Step,
-    WriteStep,
 )
 from meshtf.runtime.placed import program_function
 from meshtf.runtime.placed.batched_variables import BatchedVariables
@@ -210,14 +208,8 @@ def variable_bytes(program: Program) -> int:
     """Returns the bytes on the first position of the variables that a program reads or
     writes.
     """
-    stores = set()  # arguments and variables
-    for step in program.steps:
-        if isinstance(step, ReadStep):
-            stores.add(step.store)
-        elif isinstance(step, WriteStep):
-            stores.update(step.variables)
     num_bytes = 0
-    for store in stores:
+    for store in program.stores:  # arguments and variables
         if isinstance(store, Variable):
             slot = store.slots()[0]  # the stored shard of the first position
             num_bytes += math.prod(slot.shape) * tf.as_dtype(slot.dtype).size
