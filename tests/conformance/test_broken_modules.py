@@ -11,7 +11,7 @@ import meshtf as mtf
 from meshtf.ops.indexing.gather import Gather
 from meshtf.ops.indexing.one_hot_and_range import OneHot
 from meshtf.ops.reductions.reduce import Reduce
-from meshtf.ops.scans.cumulative import Cumsum
+from meshtf.ops.scans.cumulative import Scan
 from meshtf.ops.shapes.reshape import Rename
 from meshtf.ops.shapes.slice import Concat, Pad
 from meshtf.runtime.spmd.module import replica, stablehlo_collectives, window_exchange
@@ -89,7 +89,7 @@ LIES = {
         ),
     ),
     "told in the wrong order": (
-        Cumsum,
+        Scan,
         stablehlo_collectives,
         "stack",
         lambda real: lambda x, groups: real(x, backwards(groups)),

@@ -32,7 +32,6 @@ LINEAR = {
     "pooling.MaxPoolPick",
     "scalar_op.Scalar",
     "slicewise.Slicewise",
-    "softmax.LogSoftmaxGrad",
     "softmax.SoftmaxGrad",
     "sort_op.Reorder",
     "unary_op.UnaryGrad",

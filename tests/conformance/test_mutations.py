@@ -32,7 +32,7 @@ from meshtf.ops.random.random_ops import DropoutMask, Random
 from meshtf.ops.reductions.logsumexp import LogSumExp
 from meshtf.ops.reductions.moments import Prod, ProdGrad
 from meshtf.ops.reductions.reduce import Reduce
-from meshtf.ops.scans.cumulative import Cumsum, Scan
+from meshtf.ops.scans.cumulative import Scan
 from meshtf.ops.scans.linear_recurrence import LinearRecurrence
 from meshtf.ops.shapes.reshape import Rename, Reshape
 from meshtf.ops.shapes.slice import Concat, Pad, Slice
@@ -91,9 +91,9 @@ def deaf(op):
     return mutant(op, local_sharded=local_sharded)
 
 
-def not_exchanged(op):
+def not_exchanged(op, only=None):
     """Returns an op that exchanges no statistics."""
-    return mutant(op, statistics_dims=lambda self: ())
+    return mutant(op, only, statistics_dims=lambda self: ())
 
 
 def role(op, lie, only=None):
@@ -113,9 +113,12 @@ def unfilled(op, only=None):
     return mutant(op, only, padding_value=lambda self, i, factor: None)
 
 
-def fn(*names):
+def fn(*names, at=0):
     """Returns whether a sample is of one of these functions."""
-    return lambda sample: sample.attributes[0] in names
+    return lambda sample: sample.attributes[at] in names
+
+
+is_sum = fn("sum", at=1)  # of `Scan`
 
 
 def _windows_end_early(op):
@@ -144,14 +147,10 @@ def _filled_by_another_value(self, i, dim):
 
 
 def _cumsum_in_wrong_order(self, context, gathered, residuals, x):
-    y = Cumsum.local_sharded(self, context, gathered, residuals, x)[0]
+    y = Scan.local_sharded(self, context, gathered, residuals, x)[0]
     before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
     after = tf.cumsum(gathered[0], 0, exclusive=True, reverse=not self.reverse)
-    return (
-        y
-        - tf.gather(before, context.shard_index(self.dim))
-        + tf.gather(after, context.shard_index(self.dim)),
-    )
+    return (y + tf.gather(after - before, context.shard_index(self.dim)),)
 
 
 def _seed_of_slice(self, context, seed, *seeds):
@@ -248,7 +247,7 @@ MUTANTS = {
     "padding: in a softmax": unfilled(Softmax),
     "padding: in a log-sum-exp": unfilled(LogSumExp),
     "padding: in a cross entropy": unfilled(CrossEntropy),
-    "padding: in a running sum": unfilled(Cumsum),
+    "padding: in a running sum": unfilled(Scan, is_sum),
     "window: slice short by one": mutant(Slice, window=_windows_end_early(Slice)),
     "window: slice late by one": mutant(
         Slice,
@@ -269,8 +268,8 @@ MUTANTS = {
     "share: off in log-sum-exp": not_exchanged(LogSumExp),
     "share: off in normalize": not_exchanged(Normalize),
     "share: off in cross entropy": not_exchanged(CrossEntropy),
-    "share: off in cumsum": not_exchanged(Cumsum),
-    "share: off in scan": not_exchanged(Scan),
+    "share: off in cumsum": not_exchanged(Scan, is_sum),
+    "share: off in scan": not_exchanged(Scan, lambda s: not is_sum(s)),
     "share: deaf scan": deaf(Scan),
     "share: deaf recurrence": deaf(LinearRecurrence),
     "share: deaf softmax": deaf(Softmax),
@@ -278,7 +277,7 @@ MUTANTS = {
     "share: deaf cross entropy": deaf(CrossEntropy),
     "share: deaf top_k": deaf(TopK),
     "share: cumsum adds what comes after": mutant(
-        Cumsum, local_sharded=_cumsum_in_wrong_order
+        Scan, is_sum, local_sharded=_cumsum_in_wrong_order
     ),
     "share: top_k prefers the last slice at ties": mutant(
         TopK, lambda s: s.inputs[0].startswith("ties"), local_sharded=_latest_wins
@@ -322,9 +321,10 @@ MUTANTS = {
         lambda s: s.attributes[0] == "multiply" and len(set(s.inputs)) == 1,
     ),
     "gradient: cumsum not reversed": mutant(
-        Cumsum,
+        Scan,
+        is_sum,
         gradient=lambda self, dy, y, x: [
-            Cumsum.gradient(
+            Scan.gradient(
                 dataclasses.replace(self, reverse=not self.reverse), dy, y, x
             )[0]
         ],
@@ -350,7 +350,7 @@ MUTANTS = {
     "offset: segment_sum": blind(SegmentSum),
     "offset: one_hot": blind(OneHot),
     "offset: range": blind(Range),
-    "offset: cumsum": blind(Cumsum),
+    "offset: cumsum": blind(Scan, is_sum),
     "offset: merged blocks": blind(MergeSplit),
     "offset: updated rows": blind(DynamicUpdate),
     "offset: recurrence": blind(LinearRecurrence),

@@ -25,7 +25,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
     PaddingValue,
     Role,
     Sample,
@@ -38,6 +37,7 @@ from meshtf.graph import (
 )
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
+from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
 from meshtf.ops.common.top_k_kernel import largest, largest_and_index
 from meshtf.ops.elementwise.arithmetic import subtract
@@ -51,7 +51,7 @@ from meshtf.ops.shapes.slice import slice as slice_
 _K_NAME = ".k"
 
 
-class TopK(OpWithStatistics):
+class TopK(_ExchangesAlongDim):
     """The k largest elements along `dim` and their indices, the largest first: x[*rest, dim]
     -> values and indices, both [*rest, k].
 
@@ -61,9 +61,9 @@ class TopK(OpWithStatistics):
       nan_is_smallest: whether NaN is smaller than all numbers, and not larger.
     """
 
-    dim: str
     k: Dimension
     nan_is_smallest: bool = False
+    role_of_dim = Role.SAME  # each shard computes the same outputs, after the exchange
     # Test inputs: the attributes (dim, k, nan_is_smallest), then the input's kind of values and
     # shape.
     conformance_samples = (
@@ -93,20 +93,13 @@ class TopK(OpWithStatistics):
 
     def role(self, factor: str) -> Role:
         # What sharding `factor`, a dimension of x or of the outputs, does.
-        if factor == self.dim:
-            return Role.SAME  # each shard computes the same outputs, after the exchange
-        if factor == self.k.name:
-            return Role.UNSHARDED
-        return Role.MAP  # the outputs are sharded too
+        return Role.UNSHARDED if factor == self.k.name else super().role(factor)
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         # It comes after equal elements of its shard, since these have lower indices.
         if factor != self.dim:
             return None
         return math.nan if self.nan_is_smallest else -math.inf
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> Specs:
         local_k = min(self.k.size, x.shape[self.dim])
@@ -171,12 +164,15 @@ class TopK(OpWithStatistics):
         return x.shape.size
 
 
-class ArgMax(OpWithStatistics):
+class ArgMax(_ExchangesAlongDim):
     """The index of the largest element along `dim`, or of the first NaN: x[*rest, dim] ->
     [*rest].
     """
 
-    dim: str
+    role_of_dim = Role.SAME
+    # Padding comes after equal elements of its shard, since these have lower indices. A shard
+    # of padding alone comes after the elements of the first shard.
+    padding = -math.inf
     conformance_samples = (
         Sample(("v",), ("b:4;v:8",), gradient=False),
         Sample(("v",), ("v:6;b:3",), gradient=False),
@@ -191,19 +187,6 @@ class ArgMax(OpWithStatistics):
     def output_specs(self, x: Spec) -> Specs:
         _check_ordered(x, self.dim)
         return (Spec(x.shape.without(self.dim), "int32"),)
-
-    def role(self, factor: str) -> Role:
-        if factor == self.dim:
-            return Role.SAME
-        return Role.MAP
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        # It comes after equal elements of its shard, since these have lower indices. A shard
-        # of padding alone comes after the elements of the first shard.
-        return -math.inf if factor == self.dim else None
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> Specs:
         shape = x.shape.without(self.dim)

@@ -15,8 +15,7 @@ and no logits:
 With label smoothing s, logits[label] in the loss is replaced by (1 - s) times itself plus s
 times the mean of all logits.
 
-If the dimension is not sharded, the method `local` of the op computes its outputs. If it is,
-`statistics` runs on each shard, and `local_sharded` after the exchange.
+`statistics` computes both of a shard, and `outputs` the outputs from those of all shards.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
-    OpWithStatistics,
     PaddingValue,
     Sample,
     Spec,
@@ -46,6 +44,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import accumulation_dtype, is_floating, is_integer
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand
 from meshtf.ops.common.shards_with_padding import zero_padding
@@ -72,7 +71,7 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 from meshtf.ops.shapes.reshape import transpose
 
 
-class CrossEntropy(OpWithStatistics):
+class CrossEntropy(_ExchangesAlongDim):
     """The cross entropy with integer labels: logits [*batch, dim], labels [*batch] ->
     loss and log-sum-exp [*batch], and probabilities [*batch, dim], which the gradient reads.
 
@@ -82,9 +81,9 @@ class CrossEntropy(OpWithStatistics):
       smoothing: the label smoothing, in [0, 1).
     """
 
-    dim: str
     z_loss: float = 0.0
     smoothing: float = 0.0
+    num_statistics = 2
     # Test inputs: (dim, z_loss, smoothing), then each input's kind of values and shape.
     conformance_samples = (
         Sample(("v",), ("b:4;v:8", "int b:4")),
@@ -107,28 +106,8 @@ class CrossEntropy(OpWithStatistics):
             return 0.0  # labels must be valid
         return -math.inf if factor == self.dim else None
 
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, logits: Spec, labels: Spec) -> Specs:
-        statistic = Spec(
-            logits.shape.without(self.dim), accumulation_dtype(logits.dtype)
-        )
-        return (statistic, statistic)
-
     def workspace_specs(self, logits: Spec, labels: Spec) -> Specs:
         return _workspace_specs(logits, self.dim)
-
-    def local(self, context: LocalContext, logits: Any, labels: Any) -> LocalTensors:
-        statistics = self.statistics(context, logits, labels)
-        lse, label_logit = statistics.exchanged
-        return self._outputs(
-            context,
-            lse=lse,
-            label_logit=label_logit,
-            residuals=statistics.residuals,
-            labels=labels,
-        )
 
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
         axis = context.axis(0, self.dim)  # in the shape of logits, input 0
@@ -148,44 +127,16 @@ class CrossEntropy(OpWithStatistics):
             exchanged=(lse, label_logit), residuals=(exponentials, largest)
         )
 
-    def local_sharded(
-        self,
-        context: LocalContext,
-        gathered: Any,
-        residuals: Any,
-        logits: Any,
-        labels: Any,
-    ) -> LocalTensors:
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
         lses, label_logits = gathered  # both [shards, *batch]
-        lse = log_sum_exp(lses, axes=[0])
-        label_logit = tf.reduce_sum(label_logits, axis=0)
-        return self._outputs(
-            context,
-            lse=lse,
-            label_logit=label_logit,
-            residuals=residuals,
-            labels=labels,
-        )
+        return log_sum_exp(lses, axes=[0]), tf.reduce_sum(label_logits, axis=0)
 
-    def _outputs(
-        self,
-        context: LocalContext,
-        lse: Any,
-        label_logit: Any,
-        residuals: Any,
-        labels: Any,
-    ) -> tuple[Any, ...]:
-        """Returns the outputs of the op.
-
-        Args:
-          context: the shard.
-          lse: the global log-sum-exp, [*batch].
-          label_logit: the logit of each label, [*batch].
-          residuals: exp(logits - largest), [*batch, dim], and the shard's largest logits,
-            [*batch].
-          labels: the second input of the op.
-        """
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, *xs: Any
+    ) -> LocalTensors:
+        lse, label_logit = statistics  # both [*batch]
         exponentials, largest = residuals
+        _logits, labels = xs
         # Negative labels are ignored; labels that are too large are errors.
         checks = bounds_checks(context, self.dim, labels, out_of_range="negative")
         lse = with_dependencies(checks, lse)

@@ -28,7 +28,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
     PaddingValue,
     Sample,
     Spec,
@@ -38,9 +37,9 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_dim
 from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.broadcasting import broadcast_operands, broadcast_shape
 from meshtf.ops.common.checks import require_dim, require_floating, same_dtype
 from meshtf.ops.elementwise.arithmetic import multiply
@@ -49,7 +48,7 @@ from meshtf.ops.scans.scan_kernels import running_linear
 from meshtf.ops.windows.shift import shift
 
 
-class LinearRecurrence(OpWithStatistics):
+class LinearRecurrence(_ExchangesAlongDim):
     """h[i] = a[i] * h[i - 1] + b[i] along a dimension, with 0 before the first element.
 
     Attributes:
@@ -57,8 +56,8 @@ class LinearRecurrence(OpWithStatistics):
       reverse: whether the recurrence runs from the end: h[i] = a[i] * h[i + 1] + b[i].
     """
 
-    dim: str
     reverse: bool = False
+    num_statistics = 2
     # Each sample: the attributes (dim, reverse), and the shapes of a and b.
     conformance_samples = (
         Sample(("d",), ("b:4;d:8", "b:4;d:8")),
@@ -82,13 +81,6 @@ class LinearRecurrence(OpWithStatistics):
         if factor != self.dim:
             return None
         return 1.0 if input_index == 0 else 0.0  # h[i] = 1 * h[i - 1] + 0
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, a: Spec, b: Spec) -> Specs:
-        statistic = Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype))
-        return (statistic, statistic)
 
     def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of a, input 0

@@ -35,6 +35,7 @@ def _largest(dtype: tf.DType) -> float:
 # The identity element of each kind, as a function of the data type: the result for no
 # elements, such as 1 for a product.
 IDENTITIES: dict[str, Callable[[tf.DType], float]] = {
+    "sum": lambda dtype: 0,
     "prod": lambda dtype: 1,
     "max": _smallest,
     "min": _largest,
@@ -42,15 +43,20 @@ IDENTITIES: dict[str, Callable[[tf.DType], float]] = {
 }
 
 
-def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
-    """Returns the running product, maximum, minimum or log-sum-exp along an axis.
+def running(
+    kind: str, x: Any, axis: int, reverse: bool, exclusive: bool = False
+) -> Any:
+    """Returns the running sum, product, maximum, minimum or log-sum-exp along an axis.
 
     Args:
-      kind: "prod", "max", "min" or "logsumexp".
+      kind: "sum", "prod", "max", "min" or "logsumexp".
       x: a TensorFlow tensor.
       axis: the axis.
       reverse: whether the scan runs from the end.
+      exclusive: whether the sum at an index leaves out the element at that index.
     """
+    if kind == "sum":
+        return tf.cumsum(x, axis, exclusive=exclusive, reverse=reverse)
     if kind == "prod":
         return tf.math.cumprod(x, axis, reverse=reverse)
     if kind == "logsumexp":
