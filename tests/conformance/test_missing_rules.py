@@ -16,7 +16,7 @@ OPS = [
     if op.conformance_samples and not issubclass(op, EffectOp)
 ]
 # Ops that communicate for another reason, or save no bytes without: docs/explain/testing.md.
-SHARDED = {"reshape.Rename", "shift.Shift"}
+SHARDED = {"reshape.Rename", "slice.Slice"}
 LINEAR = {
     "activations.LeakyReluGrad",
     "binary_op.Binary",
@@ -28,8 +28,7 @@ LINEAR = {
     "moments.ProdGrad",
     "normalization.NormalizeGrad",
     "optimizer_updates.ReducePartialSums",
-    "pooling.MaxPoolGrad",
-    "pooling.MaxPoolPick",
+    "pooling.Pool",
     "scalar_op.Scalar",
     "slicewise.Slicewise",
     "softmax.SoftmaxGrad",

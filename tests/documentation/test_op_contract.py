@@ -56,7 +56,7 @@ def test_ops_say_few_things():
 
 def test_no_op_derives_from_an_op():
     ops = all_ops()
-    assert len(ops) >= 90
+    assert len(ops) >= 80
     under = [
         (op.__name__, base.__name__)
         for op in ops

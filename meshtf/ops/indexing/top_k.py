@@ -37,12 +37,10 @@ from meshtf.graph import (
 )
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.top_k_kernel import largest, largest_and_index
-from meshtf.ops.elementwise.arithmetic import subtract
-from meshtf.ops.elementwise.unary import negative
-from meshtf.ops.indexing.gather import SegmentSum
+from meshtf.ops.indexing.gather import Segment
 from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_
 
@@ -110,10 +108,16 @@ class TopK(_ExchangesAlongDim):
         return (values, indices)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return self._local_top_k(context, x)
+        (x_shape,) = context.inputs
+        names = x_shape.names
+        rest_names = [name for name in names if name != self.dim]
+        x = arrange(x, names, [*rest_names, self.dim])
+        # The shard may have less than k elements.
+        local_k = min(self.k.size, context.local_size(self.dim))
+        return largest(context, x, local_k, self.nan_is_smallest)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        values, local_indices = self._local_top_k(context, x)
+        values, local_indices = self.local(context, x)
         indices = local_indices + context.shard_offset(self.dim)
         return Statistics(exchanged=(values, indices))
 
@@ -125,7 +129,8 @@ class TopK(_ExchangesAlongDim):
         shard_values, shard_indices = gathered
         all_values = self._concat_shards(context, shard_values)
         all_indices = self._concat_shards(context, shard_indices)
-        values, selected = self._largest(context, all_values, self.k.size)
+        k = self.k.size
+        values, selected = largest(context, all_values, k, self.nan_is_smallest)
         batch_dims = len(selected.shape) - 1
         return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
 
@@ -139,25 +144,10 @@ class TopK(_ExchangesAlongDim):
             shards = [x[..., :count] for x, count in zip(shards, counts)]
         return tf.concat(shards, axis=-1)
 
-    def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
-        """Returns the k largest elements of the local shard and their local indices, both
-        [*rest, min(k, local size)].
-        """
-        (x_shape,) = context.inputs
-        names = x_shape.names
-        rest_names = [name for name in names if name != self.dim]
-        x = arrange(x, names, [*rest_names, self.dim])
-        local_k = min(self.k.size, context.local_size(self.dim))
-        return self._largest(context, x, local_k)
-
-    def _largest(self, context: LocalContext, x: Any, k: int) -> tuple[Any, Any]:
-        """Returns the k largest elements along the last axis of x, and their indices."""
-        return largest(context, x, k, self.nan_is_smallest)
-
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys
         _, indices = ys
-        scatter_sum = SegmentSum(self.dim, x.shape, out_of_range="trusted")
+        scatter_sum = Segment("sum", self.dim, x.shape, out_of_range="trusted")
         return [apply(scatter_sum, dvalues, indices)]
 
     def flops(self, x: Spec) -> int:
@@ -342,7 +332,7 @@ def _reverse_order(x: Tensor) -> Tensor:
     integer. The function is its own inverse.
     """
     if is_floating(x.dtype):
-        return negative(x)
+        return -x
     if x.dtype.startswith("u"):
-        return subtract(np.iinfo(x.dtype).max, x)
-    return subtract(-1, x)
+        return np.iinfo(x.dtype).max - x
+    return -1 - x

@@ -44,12 +44,11 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import accumulation_dtype, is_floating, is_integer
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.shards_with_padding import zero_padding
 from meshtf.ops.elementwise.add_n import add_n
-from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
@@ -159,7 +158,7 @@ class CrossEntropy(_ExchangesAlongDim):
             dlogits_terms.append(apply(grad, dloss, p, labels, lse))
         # The other outputs have cotangents only in gradients of gradients.
         if dlse is not None:
-            dlogits_terms.append(multiply(p, dlse))
+            dlogits_terms.append(p * dlse)
         if dp is not None:
             dlogits_terms.append(apply(SoftmaxGrad(self.dim), dp, p))
         return [cast(add_n(dlogits_terms), logits.dtype), None]
@@ -220,17 +219,17 @@ class CrossEntropyGrad(Op):
         labels = transpose(labels, lse.shape)
         is_valid = labels >= 0
         valid_dloss = where(is_valid, dloss, 0.0)
-        slope = add(multiply(lse, 2 * self.z_loss), 1.0)
-        dz_times_p = reduce_sum(multiply(dz, p), self.dim)
+        slope = lse * (2 * self.z_loss) + 1.0
+        dz_times_p = reduce_sum(dz * p, self.dim)
         dz_times_target = gather_with_bounds(dz, labels, self.dim, out_of_range="zeros")
         if self.smoothing:
             mean = where(is_valid, reduce_mean(dz, self.dim), 0.0)
-            dz_times_target = multiply(dz_times_target, 1 - self.smoothing)
-            dz_times_target = add(dz_times_target, multiply(mean, self.smoothing))
-        p_term = where(is_valid, multiply(slope, dz_times_p), 0.0)
-        ddloss = subtract(p_term, dz_times_target)
-        dp = multiply(dz, multiply(valid_dloss, slope))
-        dlse = multiply(multiply(valid_dloss, 2 * self.z_loss), dz_times_p)
+            dz_times_target = dz_times_target * (1 - self.smoothing)
+            dz_times_target = dz_times_target + mean * self.smoothing
+        p_term = where(is_valid, slope * dz_times_p, 0.0)
+        ddloss = p_term - dz_times_target
+        dp = dz * (valid_dloss * slope)
+        dlse = valid_dloss * (2 * self.z_loss) * dz_times_p
         return [ddloss, dp, None, dlse]
 
     def flops(self, *xs: Spec) -> int:
@@ -342,10 +341,10 @@ def _soft_cross_entropy(
     targets = cast(targets, dtype)
     total = reduce_sum(targets, dim)
     if smoothing:
-        uniform = multiply(total, smoothing / logits.shape[dim])
-        targets = add(multiply(targets, 1 - smoothing), uniform)
+        uniform = total * (smoothing / logits.shape[dim])
+        targets = targets * (1 - smoothing) + uniform
     lse = reduce_logsumexp(logits, dim)
-    loss = subtract(multiply(lse, total), reduce_sum(multiply(targets, logits), dim))
+    loss = lse * total - reduce_sum(targets * logits, dim)
     if z_loss:
-        return add(loss, multiply(square(lse), z_loss))
+        return loss + square(lse) * z_loss
     return loss

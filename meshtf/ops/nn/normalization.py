@@ -35,9 +35,9 @@ from meshtf.graph import (
 from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, squeeze
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.shards_with_padding import mean_of_shard, mean_over_shards
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum

@@ -32,9 +32,9 @@ from meshtf.graph import (
 )
 from meshtf.names import accumulation_dtype
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.broadcasting import is_scalar
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import exp, log

@@ -30,9 +30,9 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, accumulation_dtype, is_complex, is_floating
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.checks import require_dim, require_order
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.elementwise.arithmetic import equal, squared_difference
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast, where

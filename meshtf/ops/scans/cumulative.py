@@ -37,20 +37,19 @@ from meshtf.graph import (
 from meshtf.names import accumulation_dtype, is_floating, is_integer, lowest_float
 from meshtf.names.arguments import as_bool
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.checks import (
     require_dim,
     require_floating,
     tensor_along,
 )
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.arithmetic import (
     equal,
-    logical_or,
     not_equal,
 )
 from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
-from meshtf.ops.elementwise.unary import exp, logical_not
+from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.reductions.logsumexp import log_sum_exp
 from meshtf.ops.scans.linear_recurrence import (
@@ -208,9 +207,9 @@ def _extreme_gradient(
     # Where y changes, x[i] is the extreme, whatever x is: XLA may compute x a second time for
     # this comparison, with another rounding, so that it does not equal y.
     previous_y = shift(y, dim, -offset_of_next, fill=fill)
-    is_extreme = logical_or(equal(x, y), not_equal(y, previous_y))
+    is_extreme = equal(x, y) | not_equal(y, previous_y)
     next_is_extreme = shift(is_extreme, dim, offset_of_next)
-    decay = cast(logical_not(next_is_extreme), x.dtype)
+    decay = cast(~next_is_extreme, x.dtype)
     h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return where(is_extreme, h, 0.0)
 

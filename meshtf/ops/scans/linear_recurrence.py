@@ -39,10 +39,9 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names.arguments import as_dim
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.along_dim import _ExchangesAlongDim
 from meshtf.ops.common.broadcasting import broadcast_operands, broadcast_shape
 from meshtf.ops.common.checks import require_dim, require_floating, same_dtype
-from meshtf.ops.elementwise.arithmetic import multiply
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.scans.scan_kernels import running_linear
 from meshtf.ops.windows.shift import shift
@@ -129,7 +128,7 @@ class LinearRecurrence(_ExchangesAlongDim):
         backward = LinearRecurrence(self.dim, reverse=not self.reverse)
         db = apply(backward, next_a, dh)
         previous_h = shift(h, self.dim, -offset_of_next)
-        return [multiply(db, previous_h), db]
+        return [db * previous_h, db]
 
 
 def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> Tensor:

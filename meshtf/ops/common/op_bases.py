@@ -1,4 +1,4 @@
-"""Base classes of ops that work along one dimension.
+"""Base classes of ops: what those along one dimension share, and those that change no element.
 
     class Total(_ExchangesAlongDim):      # x[..., dim, ...] divided by its sum along `dim`
       def statistics(self, context, x):
@@ -28,6 +28,16 @@ from meshtf.graph import (
     Specs,
 )
 from meshtf.names import accumulation_dtype
+
+
+class _Identity(Op):
+    """The base of ops whose outputs are their inputs."""
+
+    def output_specs(self, *xs: Spec) -> Specs:
+        return xs
+
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
+        return xs
 
 
 class _NeedsWholeDim(Op):
