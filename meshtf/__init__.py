@@ -1,19 +1,16 @@
 """meshtf: models on named dimensions, for any mesh of devices.
 
-Example:
-
-    mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
-    x = mtf.asarray(mesh, array, "batch;d_model")
-    h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
+mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
+x = mtf.asarray(mesh, array, "batch;d_model")
+h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
 from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
 
-# Answers `python -m meshtf --help` before the imports below, which take seconds. In any other
-# program it does nothing.
-answer_usage()
+# Before the imports below, which take seconds. It does nothing in other programs.
+answer_usage()  # `python -m meshtf --help`
 
 from meshtf import calibration, checkpoints, cluster, decoding, errors, graph
 from meshtf import layers, math, optimizers, pipeline, testing
@@ -104,9 +101,14 @@ from meshtf.ops.indexing.dynamic_slice import (
     dynamic_slice,
     dynamic_update,
 )
-from meshtf.ops.indexing.gather import gather, segment_sum, take_along_axis
+from meshtf.ops.indexing.gather import gather, take_along_axis
 from meshtf.ops.indexing.one_hot_and_range import one_hot, range
-from meshtf.ops.indexing.scatter import scatter, scatter_add, scatter_update
+from meshtf.ops.indexing.scatter import (
+    scatter,
+    scatter_add,
+    scatter_update,
+    segment_sum,
+)
 from meshtf.ops.indexing.top_k import argmax, argmin, top_1, top_k
 from meshtf.ops.linear.einsum import einsum, matmul
 from meshtf.ops.nn.activations import (
@@ -381,7 +383,6 @@ __all__ = [
     "__version__",
 ]
 
-
 for _module in (checkpoints, decoding, layers, math, optimizers):
     explain_calls_of(vars(_module), _module.__all__)
 explain_calls_of(globals(), [name for name in __all__ if name not in LATE])
@@ -391,8 +392,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# With `__getattr__`, a type checker would accept any name as an attribute of this module.
-if not TYPE_CHECKING:
+if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in LATE:

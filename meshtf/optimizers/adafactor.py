@@ -40,7 +40,6 @@ from meshtf.names.arguments import (
     check_floats,
     check_fractions,
     check_ints,
-    check_record,
 )
 from meshtf.ops.elementwise.arithmetic import maximum, minimum, outer
 from meshtf.ops.elementwise.unary import rsqrt, square
@@ -183,9 +182,7 @@ class Adafactor(Optimizer):
         step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots, in their data type."""
-        check_record(Variable, variable=variable)
-        check_tensors(grad=grad)
-        check_update_arguments(slots, step_scalars)
+        check_update_arguments(variable, grad, slots, step_scalars)
         rate, new_weight = step_scalars
         # Computed on shards of the slots; see `slot_layout`.
         with use_layout(variable.slot_layout):

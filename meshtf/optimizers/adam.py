@@ -21,7 +21,6 @@ from meshtf.names.arguments import (
     check_callables,
     check_floats,
     check_fractions,
-    check_record,
 )
 from meshtf.ops.elementwise.unary import exp, sqrt
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -33,6 +32,7 @@ from meshtf.optimizers.optimizer import (
     apply_update,
     as_decay_mask,
     is_half_precision,
+    slots_like,
 )
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
@@ -60,12 +60,9 @@ class Adam(Optimizer):
         epsilon: float = 1e-8,
         name: str = "adam",
     ) -> None:
-        variables = as_variables("variables", variables, expected="variables")
+        slot_shapes = slots_like(variables, "m", "v")
         check_fractions(beta_1=beta_1, beta_2=beta_2)
         check_floats(epsilon=epsilon)
-        slot_shapes = [
-            {"m": variable.shape, "v": variable.shape} for variable in variables
-        ]
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
@@ -89,16 +86,9 @@ class Adam(Optimizer):
         step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots; arguments as of `Optimizer.update`."""
-        check_record(Variable, variable=variable)
-        check_tensors(grad=grad)
-        check_update_arguments(slots, step_scalars)
-        (step_size,) = step_scalars
-        op = self._update_op(variable, slots)
-        apply_update(op, variable, grad, slots, rate=step_size)
-
-    def _update_op(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
-        """Returns the op that updates a variable and its slots."""
-        return AdamUpdate(
+        check_update_arguments(variable, grad, slots, step_scalars)
+        step_size = step_scalars[0]
+        op = AdamUpdate(
             variable,
             m=slots["m"],
             v=slots["v"],
@@ -106,6 +96,14 @@ class Adam(Optimizer):
             beta_2=self.beta_2,
             epsilon=self.epsilon,
         )
+        decay = self._decay_in_update(variable, step_scalars)
+        apply_update(op, variable, grad, slots, rate=step_size, decay=decay)
+
+    def _decay_in_update(
+        self, variable: Variable, step_scalars: tuple[Tensor, ...]
+    ) -> Tensor | None:
+        """Returns the share of the variable that its update subtracts; None: nothing."""
+        return None
 
 
 class AdamW(Adam):
@@ -139,14 +137,7 @@ class AdamW(Adam):
     ) -> None:
         check_floats(weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        super().__init__(
-            variables,
-            learning_rate,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            name=name,
-        )
+        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
         self.weight_decay = weight_decay
         self.decay_mask = as_decay_mask(decay_mask)
 
@@ -167,23 +158,13 @@ class AdamW(Adam):
             if self.decay_mask(variable) and not is_half_precision(variable):
                 apply_all(WeightDecay(variable), decay, mesh=variable.mesh)
 
-    def update(
-        self,
-        variable: Variable,
-        grad: Tensor,
-        slots: dict[str, Variable],
-        step_scalars: tuple[Tensor, ...],
-    ) -> None:
-        """Updates a variable and its slots; arguments as of `Optimizer.update`."""
-        check_record(Variable, variable=variable)
-        check_tensors(grad=grad)
-        check_update_arguments(slots, step_scalars)
-        step_size, rate = step_scalars
-        decay = None
+    def _decay_in_update(
+        self, variable: Variable, step_scalars: tuple[Tensor, ...]
+    ) -> Tensor | None:
+        _, rate = step_scalars
         if is_half_precision(variable) and self.decay_mask(variable):
-            decay = rate * self.weight_decay
-        op = self._update_op(variable, slots)
-        apply_update(op, variable, grad, slots, rate=step_size, decay=decay)
+            return rate * self.weight_decay
+        return None
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ from meshtf.graph.arguments import (
     as_tensor,
     as_tensors,
     as_variables,
+    check_tensors,
 )
 from meshtf.mesh.mesh import Conflict
 from meshtf.names import has_gradient, is_complex
 from meshtf.names.arguments import (
     as_mapping,
     as_sequence,
+    check_record,
     refuse,
 )
 from meshtf.runtime.variable import Variable
@@ -85,13 +87,18 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
         )
 
 
-def check_update_arguments(slots: Any, step_scalars: Any) -> None:
-    """Checks the arguments `slots` and `step_scalars` of `Optimizer.update`.
+def check_update_arguments(
+    variable: Any, grad: Any, slots: Any, step_scalars: Any
+) -> None:
+    """Checks the arguments of `Optimizer.update`.
 
     Raises:
-      ArgumentError: `slots` is no dict, or `step_scalars` no tuple of tensors.
+      ArgumentError: `variable` is no variable, `grad` no tensor, `slots` no dict, or
+        `step_scalars` no tuple of tensors.
     """
     # Each of these calls raises ArgumentError for a wrong value.
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad)
     as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
     if not isinstance(step_scalars, tuple):
         refuse(

@@ -20,25 +20,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
-from meshtf.graph.arguments import as_variables, check_tensors
+from meshtf.graph.arguments import check_tensors
 from meshtf.names.arguments import (
     check_callables,
     check_floats,
-    check_fractions,
-    check_record,
 )
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
-from meshtf.optimizers.adam import bias_correction
+from meshtf.optimizers.adam import Adam, bias_correction
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, as_decay_mask, update_average
+from meshtf.optimizers.optimizer import as_decay_mask, update_average
 from meshtf.optimizers.schedules import Rate
 from meshtf.optimizers.slot_layout import reduce_partial_sums, use_layout
 from meshtf.runtime.variable import Variable
 
 
-class LAMB(Optimizer):
+class LAMB(Adam):
     """LAMB, an optimizer for large batches. It computes in float32, for float64 variables
     in float64.
 
@@ -68,17 +66,9 @@ class LAMB(Optimizer):
         decay_mask: Callable[[Variable], bool] | None = None,
         name: str = "lamb",
     ) -> None:
-        variables = as_variables("variables", variables, expected="variables")
-        check_fractions(beta_1=beta_1, beta_2=beta_2)
-        check_floats(epsilon=epsilon, weight_decay=weight_decay)
+        check_floats(weight_decay=weight_decay)
         check_callables(decay_mask=decay_mask)
-        slot_shapes = [
-            {"m": variable.shape, "v": variable.shape} for variable in variables
-        ]
-        super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
+        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
         self.weight_decay = weight_decay
         self.decay_mask = as_decay_mask(decay_mask)
 
@@ -96,9 +86,7 @@ class LAMB(Optimizer):
         step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its slots; arguments as of `Optimizer.update`."""
-        check_record(Variable, variable=variable)
-        check_tensors(grad=grad)
-        check_update_arguments(slots, step_scalars)
+        check_update_arguments(variable, grad, slots, step_scalars)
         rate, m_correction, v_correction = step_scalars
         # Computed on shards of the slots; see `slot_layout`.
         with use_layout(variable.slot_layout):

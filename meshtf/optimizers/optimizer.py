@@ -274,6 +274,14 @@ def apply_update(
     variable.assign(cast(value, variable.dtype))
 
 
+def slots_like(variables: Sequence[Variable], *names: str) -> list[dict[str, Shape]]:
+    """Returns for each variable the shapes of its slots: the variable's own for each of the
+    names. Raises ArgumentError if `variables` is no list of variables.
+    """
+    variables = as_variables("variables", variables, expected="variables")
+    return [dict.fromkeys(names, variable.shape) for variable in variables]
+
+
 def slot_dtype(variable: Variable) -> str:
     """Returns the data type of a variable's slots, in which its updates are
     computed.

@@ -21,7 +21,6 @@ from typing import Any
 from meshtf.errors import ParseError, PlanError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.graph.arguments import as_variables
-from meshtf.names import Shape
 from meshtf.names.arguments import (
     as_callable,
     as_sequence,
@@ -30,7 +29,7 @@ from meshtf.names.arguments import (
     refuse,
 )
 from meshtf.optimizers.checks import check_pairs, check_step
-from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.optimizer import Optimizer, slots_like
 from meshtf.runtime.variable import Variable
 
 # A pattern of names, and a function that returns the optimizer of a group of variables.
@@ -132,7 +131,7 @@ class ParameterGroups(Optimizer):
         rules = _as_rules(rules)
         # The base class checks the variables. It makes no slots, and its learning rate is
         # never used: each group's optimizer has its own.
-        no_slots: list[dict[str, Shape]] = [{} for _ in variables]
+        no_slots = slots_like(variables)
         super().__init__(variables, learning_rate=0.0, slots=no_slots, name=name)
         groups = _group_variables(variables, [pattern for pattern, _ in rules])
         with self.scope():

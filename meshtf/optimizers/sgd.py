@@ -20,16 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshtf.graph import Tensor
-from meshtf.graph.arguments import as_variables, check_tensors
-from meshtf.names import Shape
-from meshtf.names.arguments import check_bools, check_floats, check_record
+from meshtf.names.arguments import check_bools, check_floats
 from meshtf.ops.variables.optimizer_updates import (
     DescentUpdate,
     MomentumUpdate,
     OptimizerUpdate,
 )
 from meshtf.optimizers.checks import check_update_arguments
-from meshtf.optimizers.optimizer import Optimizer, apply_update
+from meshtf.optimizers.optimizer import Optimizer, apply_update, slots_like
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
 
@@ -53,12 +51,9 @@ class SGD(Optimizer):
         nesterov: bool = False,
         name: str = "sgd",
     ) -> None:
-        variables = as_variables("variables", variables, expected="variables")
         check_floats(momentum=momentum)
         check_bools(nesterov=nesterov)
-        slot_shapes: list[dict[str, Shape]] = [{} for _ in variables]
-        if momentum:
-            slot_shapes = [{"velocity": variable.shape} for variable in variables]
+        slot_shapes = slots_like(variables, *(["velocity"] if momentum else []))
         super().__init__(variables, learning_rate, slots=slot_shapes, name=name)
         self.momentum = momentum
         self.nesterov = nesterov
@@ -71,9 +66,7 @@ class SGD(Optimizer):
         step_scalars: tuple[Tensor, ...],
     ) -> None:
         """Updates a variable and its velocity; arguments as of `Optimizer.update`."""
-        check_record(Variable, variable=variable)
-        check_tensors(grad=grad)
-        check_update_arguments(slots, step_scalars)
+        check_update_arguments(variable, grad, slots, step_scalars)
         (rate,) = step_scalars
         op: OptimizerUpdate = DescentUpdate(variable)
         if self.momentum:

@@ -17,7 +17,7 @@ OPS = [
     if op.conformance_samples and not issubclass(op, EffectOp)
 ]
 # Ops that communicate for another reason, or save no bytes without: docs/explain/testing.md.
-SHARDED = {"reshape.Rename", "shift.Shift"}
+SHARDED = {"reshape.Rename", "slice.Slice"}
 LINEAR = {
     "activations.LeakyReluGrad",
     "binary_op.Binary",
@@ -29,11 +29,9 @@ LINEAR = {
     "moments.ProdGrad",
     "normalization.NormalizeGrad",
     "optimizer_updates.ReducePartialSums",
-    "pooling.MaxPoolGrad",
-    "pooling.MaxPoolPick",
+    "pooling.Pool",
     "scalar_op.Scalar",
     "slicewise.Slicewise",
-    "softmax.LogSoftmaxGrad",
     "softmax.SoftmaxGrad",
     "sort_op.Reorder",
     "unary_op.UnaryGrad",

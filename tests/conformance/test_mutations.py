@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import tensorflow as tf
@@ -19,26 +20,25 @@ from meshtf.ops.elementwise.scalar_op import Scalar
 from meshtf.ops.elementwise.unary_op import Unary
 from meshtf.ops.elementwise.where_cast_clip import Where
 from meshtf.ops.indexing.dynamic_slice import DynamicUpdate
-from meshtf.ops.indexing.gather import Gather, SegmentSum
+from meshtf.ops.indexing.gather import Gather, Segment
 from meshtf.ops.indexing.one_hot_and_range import OneHot, Range
-from meshtf.ops.indexing.scatter import SegmentExtreme
 from meshtf.ops.indexing.top_k import ArgMax, TopK
 from meshtf.ops.linear.einsum import Einsum
-from meshtf.ops.linear.fourier import FFT, IRFFT, RFFT
+from meshtf.ops.linear.fourier import Fourier
 from meshtf.ops.nn.cross_entropy import CrossEntropy
 from meshtf.ops.nn.normalization import Normalize
 from meshtf.ops.nn.softmax import Softmax
-from meshtf.ops.random.random_ops import DropoutMask, Random
+from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.logsumexp import LogSumExp
 from meshtf.ops.reductions.moments import Prod, ProdGrad
 from meshtf.ops.reductions.reduce import Reduce
-from meshtf.ops.scans.cumulative import Cumsum, Scan
+from meshtf.ops.scans.cumulative import Scan
 from meshtf.ops.scans.linear_recurrence import LinearRecurrence
 from meshtf.ops.shapes.reshape import Rename, Reshape
-from meshtf.ops.shapes.slice import Concat, Pad, Slice
+from meshtf.ops.shapes.slice import Concat, Slice
 from meshtf.ops.sorting.merge_sort import MergeSplit
 from meshtf.ops.sorting.sort_op import Sort
-from meshtf.ops.windows.shift import Roll, Shift
+from meshtf.ops.windows.shift import Roll
 from meshtf.testing import check_export, check_op, check_program
 
 
@@ -80,9 +80,7 @@ def blind(op, only=None):
 
 
 def deaf(op):
-    """Returns an op that does not listen to the other shards: all exchange what the
-    first one did.
-    """
+    """Returns an op whose shards all exchange what the first one did."""
 
     def local_sharded(self, context, gathered, residuals, *xs):
         first = tuple(tf.stack([t[0]] * len(t)) for t in gathered)
@@ -91,9 +89,9 @@ def deaf(op):
     return mutant(op, local_sharded=local_sharded)
 
 
-def not_exchanged(op):
+def not_exchanged(op, only=None):
     """Returns an op that exchanges no statistics."""
-    return mutant(op, statistics_dims=lambda self: ())
+    return mutant(op, only, statistics_dims=lambda self: ())
 
 
 def role(op, lie, only=None):
@@ -113,9 +111,12 @@ def unfilled(op, only=None):
     return mutant(op, only, padding_value=lambda self, i, factor: None)
 
 
-def fn(*names):
+def fn(*names, at=0):
     """Returns whether a sample is of one of these functions."""
-    return lambda sample: sample.attributes[0] in names
+    return lambda sample: sample.attributes[at] in names
+
+
+is_sum = fn("sum", at=1)  # of `Scan`
 
 
 def _windows_end_early(op):
@@ -139,19 +140,27 @@ def _windows_begin_late(op):
 
 
 def _filled_by_another_value(self, i, dim):
-    window = Pad.window(self, i, dim)
+    window = Slice.window(self, i, dim)
     return window and window._replace(fill=3.0 if self.value else 0.0)
 
 
+def _padded(self, context, x):
+    if context.num_shards(self.dim) > 1:
+        return Slice.local(self, context, x)
+    (shape,) = context.inputs
+    pads = [[0, 0] for _ in shape]
+    pads[shape.index(self.dim)] = [
+        -self.begin,
+        self.size + self.begin - shape[self.dim],
+    ]
+    return (tf.pad(x, pads, constant_values=tf.cast(self.value, x.dtype)),)
+
+
 def _cumsum_in_wrong_order(self, context, gathered, residuals, x):
-    y = Cumsum.local_sharded(self, context, gathered, residuals, x)[0]
+    y = Scan.local_sharded(self, context, gathered, residuals, x)[0]
     before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
     after = tf.cumsum(gathered[0], 0, exclusive=True, reverse=not self.reverse)
-    return (
-        y
-        - tf.gather(before, context.shard_index(self.dim))
-        + tf.gather(after, context.shard_index(self.dim)),
-    )
+    return (y + tf.gather(after - before, context.shard_index(self.dim)),)
 
 
 def _seed_of_slice(self, context, seed, *seeds):
@@ -163,10 +172,7 @@ def _seed_of_slice(self, context, seed, *seeds):
 
 def _mean_of_slice(self, context, x):
     y = Reduce.local(self, context, x)[0]
-    parts = 1
-    for dim in self.dims:
-        parts *= context.num_shards(dim)
-    return (y * parts,)
+    return (y * math.prod(map(context.num_shards, self.dims)),)
 
 
 def _last_bit_of_slice(self, context, *seeds):
@@ -196,8 +202,8 @@ MUTANTS = {
         Einsum, role=lambda self, f: Role.MAP if f in (self.names) else Role.MAX
     ),
     "role: gather keeps the rows": role(Gather, Role.MAP),
-    "role: segment_sum keeps the places": role(SegmentSum, Role.MAP),
-    "role: segment_sum sums the rows": role(SegmentSum, Role.SUM),
+    "role: segment_sum keeps the places": role(Segment, Role.MAP, fn("sum")),
+    "role: segment_sum sums the rows": role(Segment, Role.SUM, fn("sum")),
     "role: max is a sum": mutant(
         Reduce,
         fn("max"),
@@ -213,7 +219,8 @@ MUTANTS = {
     "role: top_k is cut along its dim": mutant(TopK, role=lambda self, f: Role.MAP),
     "role: sort is cut along its dim": role(Sort, Role.MAP),
     "role: segment_max is a sum": mutant(
-        SegmentExtreme,
+        Segment,
+        fn("max", "min"),
         role=lambda self, f: Role.MAP if f in (self.output_shape) else Role.SUM,
     ),
     "factor: rename forgets the new name": mutant(Rename, factor=lambda self, dim: dim),
@@ -223,43 +230,33 @@ MUTANTS = {
         role=lambda self, f: Role.MAP,
     ),
     "fill: padded from outside by another value": mutant(
-        Pad,
-        window=_filled_by_another_value,
-        local=lambda self, context, x: (
-            (
-                tf.pad(
-                    x,
-                    [
-                        [self.before, self.after] if n == self.dim else [0, 0]
-                        for n in context.inputs[0].names
-                    ],
-                    constant_values=tf.cast(self.value, x.dtype),
-                ),
-            )
-            if context.num_shards(self.dim) == 1
-            else Pad.local(self, context, x)
-        ),
+        Slice, fn("pad"), window=_filled_by_another_value, local=_padded
     ),
     "padding: summed by einsum": unfilled(Einsum),
     "padding: summed": unfilled(Reduce, fn("sum")),
     "padding: a maximum": unfilled(Reduce, fn("max")),
     "padding: a minimum": unfilled(Reduce, fn("min")),
-    "padding: summed by segment": unfilled(SegmentSum),
+    "padding: summed by segment": unfilled(Segment, fn("sum")),
     "padding: in a softmax": unfilled(Softmax),
     "padding: in a log-sum-exp": unfilled(LogSumExp),
     "padding: in a cross entropy": unfilled(CrossEntropy),
-    "padding: in a running sum": unfilled(Cumsum),
-    "window: slice short by one": mutant(Slice, window=_windows_end_early(Slice)),
+    "padding: in a running sum": unfilled(Scan, is_sum),
+    "window: slice short by one": mutant(
+        Slice, fn("slice"), window=_windows_end_early(Slice)
+    ),
     "window: slice late by one": mutant(
         Slice,
-        lambda s: s.attributes[1] + s.attributes[2] < 8,
+        lambda s: s.attributes[0] == "slice" and sum(s.attributes[2:4]) < 8,
         window=_windows_begin_late(Slice),
     ),
-    "window: roll does not wrap": mutant(Roll, window=Shift.window),
+    "window: roll does not wrap": mutant(
+        Roll, window=lambda self, i, dim: Roll.window(self, i, dim)._replace(wrap=False)
+    ),
     "window: shift the other way": mutant(
-        Shift,
-        window=lambda self, i, dim: Shift.window(
-            dataclasses.replace(self, by=-self.by), i, dim
+        Slice,
+        fn("shift"),
+        window=lambda self, i, dim: Slice.window(
+            dataclasses.replace(self, begin=-self.begin), i, dim
         ),
     ),
     "window: concat begins late": mutant(Concat, window=_windows_begin_late(Concat)),
@@ -269,8 +266,8 @@ MUTANTS = {
     "share: off in log-sum-exp": not_exchanged(LogSumExp),
     "share: off in normalize": not_exchanged(Normalize),
     "share: off in cross entropy": not_exchanged(CrossEntropy),
-    "share: off in cumsum": not_exchanged(Cumsum),
-    "share: off in scan": not_exchanged(Scan),
+    "share: off in cumsum": not_exchanged(Scan, is_sum),
+    "share: off in scan": not_exchanged(Scan, lambda s: not is_sum(s)),
     "share: deaf scan": deaf(Scan),
     "share: deaf recurrence": deaf(LinearRecurrence),
     "share: deaf softmax": deaf(Softmax),
@@ -278,7 +275,7 @@ MUTANTS = {
     "share: deaf cross entropy": deaf(CrossEntropy),
     "share: deaf top_k": deaf(TopK),
     "share: cumsum adds what comes after": mutant(
-        Cumsum, local_sharded=_cumsum_in_wrong_order
+        Scan, is_sum, local_sharded=_cumsum_in_wrong_order
     ),
     "share: top_k prefers the last slice at ties": mutant(
         TopK, lambda s: s.inputs[0].startswith("ties"), local_sharded=_latest_wins
@@ -301,7 +298,7 @@ MUTANTS = {
     ),
     "linear: max of a partial sum": mutant(Reduce, fn("max"), linearity="joint"),
     "linear: a shift brings in a number": mutant(
-        Shift, lambda s: -1.5 in s.attributes, linearity="joint"
+        Slice, lambda s: -1.5 in s.attributes, linearity="joint"
     ),
     "linear: softmax of a partial sum": mutant(Softmax, linearity="joint"),
     "linear: argmax of a partial sum": mutant(ArgMax, linearity="joint"),
@@ -322,12 +319,11 @@ MUTANTS = {
         lambda s: s.attributes[0] == "multiply" and len(set(s.inputs)) == 1,
     ),
     "gradient: cumsum not reversed": mutant(
-        Cumsum,
-        gradient=lambda self, dy, y, x: [
-            Cumsum.gradient(
-                dataclasses.replace(self, reverse=not self.reverse), dy, y, x
-            )[0]
-        ],
+        Scan,
+        is_sum,
+        gradient=lambda self, dy, y, x: Scan.gradient(
+            dataclasses.replace(self, reverse=not self.reverse), dy, y, x
+        ),
     ),
     "gradient: mean without its count": mutant(
         Reduce,
@@ -340,23 +336,26 @@ MUTANTS = {
         gradient=lambda self, dz, z, x: [dz * self.value],
     ),
     "gradient: rows that stand for two count once": mutant(
-        RFFT,
-        gradient=lambda self, dy, y, x: [apply(IRFFT(self.dim, x.shape[self.dim]), dy)],
+        Fourier,
+        fn("rfft", at=1),
+        gradient=lambda self, dy, y, x: [
+            apply(Fourier(self.dim, "irfft", x.shape[self.dim]), dy)
+        ],
     ),
-    "role: transform of slices": role(FFT, Role.MAP),
+    "role: transform of slices": role(Fourier, Role.MAP, fn("fft", at=1)),
     "share: the product of one slice": deaf(Prod),
     "offset: the product of the others": blind(ProdGrad),
     "offset: gather": blind(Gather),
-    "offset: segment_sum": blind(SegmentSum),
+    "offset: segment_sum": blind(Segment, fn("sum")),
     "offset: one_hot": blind(OneHot),
     "offset: range": blind(Range),
-    "offset: cumsum": blind(Cumsum),
+    "offset: cumsum": blind(Scan, is_sum),
     "offset: merged blocks": blind(MergeSplit),
     "offset: updated rows": blind(DynamicUpdate),
     "offset: recurrence": blind(LinearRecurrence),
-    "offset: segment_max": blind(SegmentExtreme),
-    "offset: random": blind(Random),
-    "offset: dropout mask": blind(DropoutMask),
+    "offset: segment_max": blind(Segment, fn("max", "min")),
+    "offset: random": blind(Random, fn("uniform", "normal")),
+    "offset: dropout mask": blind(Random, fn("mask")),
     "random: seed of the slice": mutant(Random, local=_seed_of_slice),
     "random: another last bit": mutant(Random, fn("normal"), local=_last_bit_of_slice),
     "sizes: mean of the slice": mutant(Reduce, fn("mean"), local=_mean_of_slice),

@@ -36,7 +36,11 @@ def all_ops():
 
 
 def is_concrete(op):
-    """Whether a class itself says how it runs: such a class is a whole op."""
+    """Whether a class itself says how it runs: such a class is a whole op. A class whose
+    name begins with "_" is none, but what ops share, as in `meshtf.testing.registered_ops`.
+    """
+    if op.__name__.startswith("_"):
+        return False
     return (
         any(name in vars(op) for name in (*WORK, "bodies")) or not op.__subclasses__()
     )
@@ -52,7 +56,7 @@ def test_ops_say_few_things():
 
 def test_no_op_derives_from_an_op():
     ops = all_ops()
-    assert len(ops) >= 90
+    assert len(ops) >= 80
     under = [
         (op.__name__, base.__name__)
         for op in ops

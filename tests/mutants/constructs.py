@@ -132,9 +132,9 @@ CONSTRUCTS = (
     ),
     Mutant(
         "equal maxima do not share their cotangent",
-        "meshtf.ops.indexing.scatter",
-        "SegmentExtreme.gradient",
-        "divide(dy, maximum(count, 1.0))",
+        "meshtf.ops.indexing.gather",
+        "Segment.gradient",
+        "dy / maximum(count, 1.0)",
         "dy",
         TEST_SCATTER,
     ),
@@ -142,8 +142,8 @@ CONSTRUCTS = (
         "the first of several updates stays",
         "meshtf.ops.indexing.scatter",
         "_last_updates",
-        'SegmentExtreme(kind="max", dim=dim, output_shape=batch + output_shape.dim(dim))',
-        'SegmentExtreme(kind="min", dim=dim, output_shape=batch + output_shape.dim(dim))',
+        'Segment("max", dim, batch + output_shape.dim(dim))',
+        'Segment("min", dim, batch + output_shape.dim(dim))',
         TEST_SCATTER,
     ),
 )

@@ -23,8 +23,8 @@ OBJECTS = (
         "a slice with a step starts at the first entry",
         BY_NAME,
         "_entries_of_slice",
-        "add(multiply(steps, entries.step), entries.start)",
-        "multiply(steps, entries.step)",
+        "steps * entries.step + entries.start",
+        "steps * entries.step",
         TEST_BY_NAME,
     ),
     Mutant(

@@ -100,6 +100,13 @@ class Strided(NamedTuple):
     num_microbatches: int
     inner_size: int
 
+    def in_batch(self, index: Any, microbatch: Any) -> Any:
+        """Returns indices of the dimension as those of the batch of this microbatch."""
+        if self.inner_size == 1:
+            return index * self.num_microbatches + microbatch
+        example_in_batch = index // self.inner_size * self.num_microbatches + microbatch
+        return example_in_batch * self.inner_size + index % self.inner_size
+
 
 class UnknownIndex(NamedTuple):
     """An ambiguous index in the batch: a random op that needs it raises the error."""
@@ -296,14 +303,7 @@ def index_in_batch(dim: Dimension, index: Any) -> Any:
         for microbatch in state.microbatches.values():
             index = index * microbatch.num_microbatches + microbatch.index
         return index
-    num_microbatches = strided.num_microbatches
-    inner_size = strided.inner_size
-    microbatch_index = state.index_of(dim)
-    if inner_size == 1:
-        return index * num_microbatches + microbatch_index
-    example = index // inner_size
-    example_in_batch = example * num_microbatches + microbatch_index
-    return example_in_batch * inner_size + index % inner_size
+    return strided.in_batch(index, state.index_of(dim))
 
 
 def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:

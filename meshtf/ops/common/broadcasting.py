@@ -27,10 +27,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
+from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import OPERATORS, Source, Tensor, current
 from meshtf.names import Shape, is_complex, is_integer
 from meshtf.names.public_path import public_path
+from meshtf.ops.common.checks import did_you_mean
 from meshtf.ops.common.local_reshape import (
     MAX_GROUPS,
     broadcast_to,
@@ -124,20 +125,25 @@ def broadcast_shape(*shapes: Shape) -> Shape:
     Raises:
       ShapeError: a dimension has two sizes.
     """
+    for name, known_size, size in conflicting_sizes(shapes):
+        raise ShapeError(
+            explain_error(
+                f"dimension {name!r} has the sizes {known_size} and {size}.",
+                way_out="Dimensions are matched by name: mtf.rename one of them if they "
+                "are different dimensions.",
+            )
+        )
+    return functools.reduce(Shape.union, shapes)
+
+
+def conflicting_sizes(shapes: Iterable[Shape]) -> Iterator[tuple[str, int, int]]:
+    """Yields each name that has two sizes, and these sizes."""
     sizes: dict[str, int] = {}
     for shape in shapes:
         for dim in shape:
             known_size = sizes.setdefault(dim.name, dim.size)
             if known_size != dim.size:
-                raise ShapeError(
-                    explain_error(
-                        f"dimension {dim.name!r} has the sizes {known_size} and "
-                        f"{dim.size}.",
-                        way_out="Dimensions are matched by name: mtf.rename one of "
-                        "them if they are different dimensions.",
-                    )
-                )
-    return functools.reduce(Shape.union, shapes)
+                yield dim.name, known_size, dim.size
 
 
 class _OuterBroadcast(threading.local):
@@ -201,10 +207,7 @@ def _no_common_shape(
     """Returns the error for operands of `shapes`, none of which has all `names`."""
     longest = max(shapes, key=len)
     absent_name = next(name for name in names if name not in longest)
-    close = near_misses(absent_name, longest.names)
-    suggestion = ""
-    if close:
-        suggestion = f" Did you mean {close}?"
+    suggestion = did_you_mean(absent_name, longest.names)
     return ShapeError(
         explain_error(
             f"{function} takes tensors of which one has the dimensions of all others; "

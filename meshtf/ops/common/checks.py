@@ -7,6 +7,7 @@ require_dim_of_caller(x.shape, "length")     # the same in a function or layer
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
@@ -109,11 +110,16 @@ def require_dim_of_caller(shape: Shape, *names: str) -> None:
 def _absence_message(name: str, shape: Shape) -> str:
     """Returns the message of the error for a dimension that a shape lacks."""
     name_without_size, _, _ = name.partition(":")  # of "batch:16", "batch"
-    close = near_misses(name_without_size, shape.names)
-    suggestion = ""
-    if close:
-        suggestion = f" Did you mean {close}?"
+    suggestion = did_you_mean(name_without_size, shape.names)
     return f'there is no dimension "{name}" in {shape!r}.{suggestion}'
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Returns the names that an unknown name may stand for, as a sentence after a space; ""
+    if there are none.
+    """
+    close = near_misses(name, names)
+    return f" Did you mean {close}?" if close else ""
 
 
 def tensor_along(

@@ -11,7 +11,6 @@ whichever branch runs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,13 +29,14 @@ from meshtf.graph import (
     executing,
     is_variable,
 )
-from meshtf.graph.control_flow.body import BodyGraph, record_body
+from meshtf.graph.control_flow.body import BodyGraph
 from meshtf.graph.control_flow.branch import branch_gradient
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
 from meshtf.ops.control.custom_gradient import result_of
 from meshtf.ops.control.nested_values import (
     pack,
+    record_result,
     require_same_spec,
     require_same_structure,
     tensors_of,
@@ -74,17 +74,10 @@ def with_zeros_of_other_branch(
     Raises:
       ShapeError, DTypeError, PlanError: the results of the branches differ.
     """
-    other_result: Any = None
-
-    def record() -> Sequence[Tensor]:
-        nonlocal other_result
-        other_result = other_branch()
-        return tensors_of(other_result, label="result")
-
     ys = tensors_of(result, label="result")
     try:
         with executing(Graph(mesh)):
-            body = record_body(record, [], _NeverRunGraph)
+            body, other_result = record_result(other_branch, _NeverRunGraph)
     except NoValueError:
         return result
     require_same_structure(result, other_result, BRANCHES_DIFFER)
@@ -142,13 +135,32 @@ def _zeros_rule(
       eager_values: the further inputs, which get zeros, by capture of `body`.
     """
     captures = [x for x in body.captures if x in eager_values]
-    gradient = functools.partial(
-        _gradient,
-        num_ys=len(ys),
-        captures=captures,
-        body=body,
-        eager_values=eager_values,
-    )
+
+    def gradient(dys: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Returns the cotangents of a branch's results, and zeros for `captures`.
+
+        The zeros have gradients too: for gradients of gradients, they are the results of a
+        rule that gives zeros to the tensors that the gradient of the other branch uses. A
+        capture that the results of the other branch do not depend on gets None.
+        """
+        backward = branch_gradient(body, dys)
+        captures_with_zeros = [x for x in backward.cotangents if x in eager_values]
+        backward_body = backward.body(
+            [backward.cotangents[x] for x in captures_with_zeros]
+        )
+        rule = _zeros_rule(
+            num_results=len(captures_with_zeros),
+            ys=(),
+            body=backward_body,
+            eager_values={**eager_values, **backward.outer_cotangents},
+        )
+        zeros = {}
+        for k, x in enumerate(captures_with_zeros):
+            # The primals: the forward tensors whose gradients are computed; see `Context`.
+            with context(primals=(eager_values[x],)):
+                zeros[x] = result_of(rule, index=k, y=zeros_like(eager_values[x]))
+        return [*dys[: len(ys)], *(zeros.get(x) for x in captures)]
+
     return CustomGradientRule(
         inputs=(*ys, *(eager_values[x] for x in captures)),
         captures=(),
@@ -156,43 +168,3 @@ def _zeros_rule(
         intermediates=(),
         gradient=gradient,
     )
-
-
-def _gradient(
-    dys: Sequence[Tensor | None],
-    *,
-    num_ys: int,
-    captures: Sequence[Tensor],
-    body: Body,
-    eager_values: Mapping[Tensor, Tensor],
-) -> list[Tensor | None]:
-    """Returns the cotangents of a branch's results, and zeros for `captures`.
-
-    The zeros have gradients too: for gradients of gradients, they are the results of a rule
-    that gives zeros to the tensors that the gradient of the other branch uses. A capture
-    that the results of the other branch do not depend on gets None.
-
-    Args:
-      dys: the cotangents of the rule's results.
-      num_ys: the number of the rule's inputs that are results of the branch that ran; their
-        cotangents are those of `dys`.
-      captures: the captures of `body` that may have gradients.
-      body: the recorded body of the other branch.
-      eager_values: the inputs that get zeros, by capture of `body`.
-    """
-    backward = branch_gradient(body, dys)
-    captures_with_zeros = [x for x in backward.cotangents if x in eager_values]
-    backward_body = backward.body([backward.cotangents[x] for x in captures_with_zeros])
-    rule = _zeros_rule(
-        num_results=len(captures_with_zeros),
-        ys=(),
-        body=backward_body,
-        eager_values={**eager_values, **backward.outer_cotangents},
-    )
-    zeros = {}
-    for k, x in enumerate(captures_with_zeros):
-        # The primals: the forward tensors whose gradients are computed; see `Context`.
-        with context(primals=(eager_values[x],)):
-            zeros_like_x = zeros_like(eager_values[x])
-            zeros[x] = result_of(rule, index=k, y=zeros_like_x)
-    return [*dys[:num_ys], *(zeros.get(x) for x in captures)]

@@ -21,13 +21,10 @@ from meshtf.graph import (
     Branch,
     Cotangents,
     Graph,
-    LocalTensors,
     Loop,
-    Op,
     Sample,
     Source,
     Spec,
-    Specs,
     Tensor,
     apply_all,
     current_executor,
@@ -35,6 +32,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.control_flow.loop import no_gradient_of_while
 from meshtf.names.arguments import as_callable
+from meshtf.ops.common.op_bases import _Identity
 from meshtf.ops.control.branch_not_taken import (
     BRANCHES_DIFFER,
     with_zeros_of_other_branch,
@@ -43,6 +41,7 @@ from meshtf.ops.control.nested_values import (
     ITERATION,
     next_carry,
     pack,
+    record_result,
     require_same_spec,
     require_same_structure,
     tensors_of,
@@ -154,7 +153,7 @@ def _eager_while(
     return carry
 
 
-class WhileResult(Op):
+class WhileResult(_Identity):
     """The result of an eager while loop. Its gradient raises the error that the gradient of a
     recorded loop raises.
     """
@@ -167,12 +166,6 @@ class WhileResult(Op):
     @property
     def display_name(self) -> str:
         return "while_loop"
-
-    def output_specs(self, *xs: Spec) -> Specs:
-        return xs
-
-    def local(self, context: Any, *xs: Any) -> LocalTensors:
-        return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         first_result = y[0] if isinstance(y, tuple) else y
@@ -255,16 +248,12 @@ def _record_branch(
       branch: the function.
       alternative: the context in which the function is called.
     """
-    result: Any = None
 
-    def record() -> Sequence[Tensor]:
-        nonlocal result
+    def run() -> Any:
         with alternative:
-            result = branch()
-        return tensors_of(result, label="result")
+            return branch()
 
-    body = record_body(record, [])  # calls `record`, which sets `result`
-    return body, result
+    return record_result(run)
 
 
 def _call(fn: Callable[..., Any], carry: Any) -> Any:

@@ -21,13 +21,9 @@ from meshtf.graph import (
     CustomGradientRule,
     GradientBarrier,
     GradientRule,
-    LocalTensors,
-    Op,
     ReadOp,
     Sample,
     Source,
-    Spec,
-    Specs,
     Tensor,
     apply,
     context,
@@ -38,6 +34,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import has_gradient, nested
 from meshtf.names.arguments import as_callable, described
+from meshtf.ops.common.op_bases import _Identity
 from meshtf.ops.control.nested_values import flatten, leaves, pack
 from meshtf.ops.control.seeds import ForwardContext
 from meshtf.ops.variables.fill import zeros_like
@@ -45,7 +42,7 @@ from meshtf.ops.variables.read_write import transpose_like
 
 
 @dataclasses.dataclass(frozen=True)
-class Result(Op):
+class Result(_Identity):
     """A result of a function with a user-defined gradient.
 
     The op has no gradient rule: the user's `GradientRule` is attached to its node.
@@ -58,12 +55,6 @@ class Result(Op):
     @property
     def display_name(self) -> str:
         return "custom_gradient"
-
-    def output_specs(self, *xs: Spec) -> Specs:
-        return xs
-
-    def local(self, context: Any, *xs: Any) -> LocalTensors:
-        return xs
 
 
 def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:

@@ -18,15 +18,12 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from meshtf.errors import LayoutError, ShapeError, explain_error, near_misses
+from meshtf.errors import LayoutError, ShapeError, explain_error
 from meshtf.graph import (
     Cotangents,
-    LocalTensors,
     ReshardOp,
     Sample,
     Source,
-    Spec,
-    Specs,
     Tensor,
     apply,
     context,
@@ -35,6 +32,8 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Layout, LayoutLike
 from meshtf.names.arguments import as_dim, as_int
+from meshtf.ops.common.checks import did_you_mean
+from meshtf.ops.common.op_bases import _Identity
 
 
 def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
@@ -75,8 +74,8 @@ def stage(index: int) -> AbstractContextManager[Any]:
     return context(stage=as_int("index", index))
 
 
-class Relayout(ReshardOp):
-    """The inputs, resharded as the active layout rules say.
+class Relayout(_Identity, ReshardOp):
+    """The inputs, which the runtime reshards as the active layout rules say.
 
     Attributes:
       of_gradient: whether cotangents are resharded as well.
@@ -90,13 +89,6 @@ class Relayout(ReshardOp):
         Sample(inputs=("int h:4",)),
         Sample(inputs=("bool b:4",)),
     )
-
-    def output_specs(self, *xs: Spec) -> Specs:
-        return xs
-
-    def local(self, context: Any, *xs: Any) -> LocalTensors:
-        # The runtime reshards the inputs of a `ReshardOp` before this runs.
-        return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [apply(Relayout(), dy) if self.of_gradient else dy]
@@ -202,10 +194,7 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
         return
     for axis in axes:
         if axis not in (*mesh.axes, *mesh.optional_axes):
-            close = near_misses(axis, mesh.axes)
-            suggestion = ""
-            if close:
-                suggestion = f" Did you mean {close}?"
+            suggestion = did_you_mean(axis, mesh.axes)
             raise LayoutError(
                 explain_error(
                     f'"{dim}" cannot be sharded along "{axis}": the mesh has no axis '
@@ -229,10 +218,7 @@ def _check_names(x: Any, names: Iterable[str]) -> None:
     """Raises ShapeError if x lacks a dimension of one of the names."""
     for name in names:
         if name not in x.shape:
-            close = near_misses(name, x.shape.names)
-            suggestion = ""
-            if close:
-                suggestion = f" Did you mean {close}?"
+            suggestion = did_you_mean(name, x.shape.names)
             raise ShapeError(
                 explain_error(
                     f'the tensor has no dimension "{name}".{suggestion}',

@@ -90,7 +90,7 @@ def scan(
     body = as_callable("body", body)
 
     def body_without_sums(carry: Any, x: Any) -> tuple[Any, Any, Any]:
-        new_carry, outputs = _pair(body(carry, x))
+        new_carry, outputs = _results(body(carry, x), 2)
         return new_carry, None, outputs
 
     carry, _, stacks = scan_and_sum(
@@ -203,7 +203,7 @@ def _record(
         # Random ops use this index as a seed.
         with iteration(index_in_batch(dim, index)):
             returned = body(carry, inputs)
-        new_carry, terms, outputs = _triple(returned)
+        new_carry, terms, outputs = _results(returned, 3)
         wide_terms = _widen_terms(terms)
         # Raises errors of the structure and specs, and restores the order of dimensions.
         ordered_carry = next_carry(init, new_carry, carry_specs)
@@ -253,11 +253,22 @@ def recorded_scan(
     captures = [values.get(x, x) for x in recorded_body.captures]
     results = apply_all(loop, *init_tensors, *loop_inputs, *captures)
     stacks = [rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
-    remaining = iter([*results[:stack_start], *stacks])
+    return _pack_results(init, terms, outputs, [*results[:stack_start], *stacks])
+
+
+def _pack_results(
+    init: Any, terms: Any, outputs: Any, tensors: Sequence[Tensor]
+) -> tuple[Any, Any, Any]:
+    """Returns the carry, sums and stacks of a scan in their nested structures.
+
+    Args:
+      init, terms, outputs: the structures.
+      tensors: the carry, the sums, and the stacks.
+    """
+    remaining = iter(tensors)
     carry = pack_next(init, remaining)
     sums = _pack_sums(terms, remaining)
-    stacked_outputs = pack_next(outputs, remaining)
-    return carry, sums, stacked_outputs
+    return carry, sums, pack_next(outputs, remaining)
 
 
 def rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
@@ -283,7 +294,7 @@ def _eager_scan(
             inputs = pack(xs, [slices[i] for slices in slices_of_inputs])
             with alternative(), iteration(index_in_batch(dim, i)):
                 returned = body(carry, inputs)
-            new_carry, terms, outputs[i] = _triple(returned)
+            new_carry, terms, outputs[i] = _results(returned, 3)
             carry = next_carry(carry, new_carry, specs)
             terms_of_iterations.append(terms)
     wide_terms = [_widen_terms(terms) for terms in terms_of_iterations]
@@ -320,27 +331,24 @@ def _empty_scan(
     zeros = []
     for spec in (*sum_specs, *stack_specs):
         zeros.append(full(mesh, spec.shape, value=0, dtype=spec.dtype))
-    remaining = iter([*init_tensors, *zeros])
-    carry = pack_next(init, remaining)
-    sums = _pack_sums(terms, remaining)
-    stacked_outputs = pack_next(outputs, remaining)
-    return carry, sums, stacked_outputs
+    return _pack_results(init, terms, outputs, [*init_tensors, *zeros])
 
 
-def _triple(returned: Any) -> tuple[Any, Any, Any]:
-    """Returns the three results of the body of scan_and_sum. Raises PlanError if there are
-    more or fewer.
+def _results(returned: Any, count: int) -> Any:
+    """Returns the two results of the body of scan, or the three of the body of scan_and_sum.
+    Raises PlanError if there are more or fewer.
     """
-    if not isinstance(returned, tuple) or len(returned) != 3:
-        raise PlanError(
-            explain_error(
-                "the body of scan_and_sum returns three values: the next carry, the "
-                "terms to sum, and the outputs to stack.",
-                source=Source.of_caller(),
-                way_out="Return (carry, terms, None) to stack nothing.",
-            )
+    if isinstance(returned, tuple) and len(returned) == count:
+        return returned
+    message = "the body of a scan returns two values: the next carry, and the outputs to stack."
+    way_out = "Return (carry, None) to stack nothing."
+    if count == 3:
+        message = (
+            "the body of scan_and_sum returns three values: the next carry, the terms to "
+            "sum, and the outputs to stack."
         )
-    return returned
+        way_out = "Return (carry, terms, None) to stack nothing."
+    raise PlanError(explain_error(message, source=Source.of_caller(), way_out=way_out))
 
 
 def _widen_terms(terms: Any) -> list[Tensor]:
@@ -370,19 +378,3 @@ def _pack_sums(terms: Any, totals: Iterator[Tensor]) -> Any:
     """
     dtypes = [x.dtype for x in tensors_of(terms, label="sum")]
     return pack(terms, [cast(next(totals), dtype) for dtype in dtypes])
-
-
-def _pair(returned: Any) -> tuple[Any, Any]:
-    """Returns the two results of the body of scan. Raises PlanError if there are more or
-    fewer.
-    """
-    if not isinstance(returned, tuple) or len(returned) != 2:
-        raise PlanError(
-            explain_error(
-                "the body of a scan returns two values: the next carry, and the outputs "
-                "to stack.",
-                source=Source.of_caller(),
-                way_out="Return (carry, None) to stack nothing.",
-            )
-        )
-    return returned

@@ -213,12 +213,6 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
     if state is None:
         return MicrobatchInputs(strided=(), indices=(), seeds=())
 
-    def as_input(index: Any) -> Tensor:
-        """Returns the index of a microbatch as a tensor."""
-        if isinstance(index, Tensor):
-            return index
-        return scalar_input(mesh, index, "int32")
-
     example_dims = [dim for dim in shape if state.has_examples(dim)]
     strided = []
     indices = []
@@ -226,12 +220,12 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
         mapping = state.strided(dim)
         if mapping is not None:
             strided.append(mapping)
-            indices.append(as_input(state.index_of(dim)))
+            indices.append(scalar_input(mesh, state.index_of(dim), "int32"))
     all_have_indices = len(strided) == len(example_dims)
     if all_have_indices:
         seeds = []
     else:
-        seeds = [as_input(index) for index in state.indices]
+        seeds = [scalar_input(mesh, index, "int32") for index in state.indices]
     return MicrobatchInputs(
         strided=tuple(strided), indices=tuple(indices), seeds=tuple(seeds)
     )

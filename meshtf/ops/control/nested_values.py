@@ -9,11 +9,12 @@ The carry of a loop is the structure of tensors that an iteration passes to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
-from meshtf.graph import Source, Spec, Tensor
+from meshtf.graph import Body, Source, Spec, Tensor, record_body
+from meshtf.graph.control_flow.body import BodyGraph
 from meshtf.names import Shape, nested
 from meshtf.ops.shapes.reshape import transpose
 
@@ -46,6 +47,27 @@ def tensors_of(nest: Any, label: str) -> list[Tensor]:
             )
         tensors.append(x)
     return tensors
+
+
+def record_result(
+    fn: Callable[[], Any], graph_type: type[BodyGraph] = BodyGraph
+) -> tuple[Body, Any]:
+    """Returns the recorded body of a function without arguments, and its result: tensors
+    [...] in any nesting.
+
+    Args:
+      fn: the function.
+      graph_type: the type of the graph that records it.
+    """
+    result: Any = None
+
+    def record() -> Sequence[Tensor]:
+        nonlocal result
+        result = fn()
+        return tensors_of(result, label="result")
+
+    body = record_body(record, [], graph_type)  # calls `record`, which sets `result`
+    return body, result
 
 
 def leaves(nest: Any) -> list[Any]:

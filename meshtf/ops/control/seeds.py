@@ -137,9 +137,7 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
             value = full(mesh, shape="", value=value, dtype="int32")
         inputs.append(value)
     for index in iterations():
-        if not isinstance(index, Tensor):
-            index = scalar_input(mesh, index, "int32")
-        inputs.append(index)
+        inputs.append(scalar_input(mesh, index, "int32"))
     return inputs
 
 

@@ -29,29 +29,24 @@ from meshtf.graph import (
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import Shape
 from meshtf.names.arguments import as_callable
+from meshtf.ops.common.op_bases import _Identity
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class StopGradient(GradientBarrier):
+class StopGradient(_Identity, GradientBarrier):
     """The identity, through which no gradient flows."""
 
     linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
     # Inputs for the conformance suite: see `Sample`.
     conformance_samples = (Sample(inputs=("b:4;h:8",), gradient=False),)
 
-    def output_specs(self, *xs: Spec) -> Specs:
-        return xs
-
-    def local(self, context: Any, *xs: Any) -> LocalTensors:
-        return xs
-
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         return [None]
 
 
-class ComputedOnce(Op):
+class ComputedOnce(_Identity):
     """The identity, whose result XLA computes once for all that read it.
 
     XLA may compute a value again in each kernel that reads it, with other roundings. A gradient
@@ -60,9 +55,6 @@ class ComputedOnce(Op):
 
     linearity = "joint"
     conformance_samples = (Sample(inputs=("b:4;h:8",)),)
-
-    def output_specs(self, *xs: Spec) -> Specs:
-        return xs
 
     def local(self, context: Any, *xs: Any) -> LocalTensors:
         return tuple(context.stored(context.optimization_barrier(x)) for x in xs)

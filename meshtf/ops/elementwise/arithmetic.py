@@ -11,16 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 from meshtf.graph import OPERATORS, Tensor
-from meshtf.graph.arguments import as_tensor
 from meshtf.names.arguments import as_callable
 from meshtf.ops.common.broadcasting import (
     allow_outer_broadcast,
     is_scalar,
-    python_scalar,
 )
+from meshtf.ops.elementwise.complex import as_tensors_of_one_dtype
 from meshtf.ops.elementwise.scalar_op import apply_binary
 from meshtf.ops.elementwise.where_cast_clip import clip
-from meshtf.ops.variables.fill import full
 
 
 def add(x: Any, y: Any) -> Tensor:
@@ -60,17 +58,18 @@ def pow(x: Any, y: Any) -> Tensor:
 
 def divide_no_nan(x: Any, y: Any) -> Tensor:
     """Returns x / y of floats, and 0 where y is 0, broadcast by names."""
-    return apply_binary("divide_no_nan", *_as_tensors(x, y))
+    # A number becomes a tensor: `Scalar` computes neither this nor the next two functions.
+    return apply_binary("divide_no_nan", *as_tensors_of_one_dtype(x=x, y=y))
 
 
 def atan2(y: Any, x: Any) -> Tensor:
     """Returns the angle of the point (x, y), between -pi and pi, broadcast by names."""
-    return apply_binary("atan2", *_as_tensors(y, x))
+    return apply_binary("atan2", *as_tensors_of_one_dtype(x=y, y=x))
 
 
 def logaddexp(x: Any, y: Any) -> Tensor:
     """Returns log(exp(x) + exp(y)) without overflow, broadcast by names."""
-    return apply_binary("logaddexp", *_as_tensors(x, y))
+    return apply_binary("logaddexp", *as_tensors_of_one_dtype(x=x, y=y))
 
 
 def outer(
@@ -96,26 +95,6 @@ def outer(
     function = as_callable("function", function)
     with allow_outer_broadcast():
         return function(x, y)
-
-
-def _as_tensors(x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns x and y. If one is a tensor and the other a number, the number becomes a
-    scalar tensor of the same data type. Two numbers stay numbers: `apply_binary` raises an
-    error for them.
-
-    Only functions that `Scalar`, the op of a tensor and a number, does not compute need this.
-    For all others `apply_binary` makes a `Scalar`, except that `maximum` and `minimum` call
-    `clip` for a number.
-    """
-    if not is_scalar(x):
-        x = as_tensor("x", x)
-    if not is_scalar(y):
-        y = as_tensor("y", y)
-    if is_scalar(x) and not is_scalar(y):
-        x = full(y.mesh, shape="", value=python_scalar(x), dtype=y.dtype)
-    elif is_scalar(y) and not is_scalar(x):
-        y = full(x.mesh, shape="", value=python_scalar(y), dtype=x.dtype)
-    return x, y
 
 
 def maximum(x: Any, y: Any) -> Tensor:

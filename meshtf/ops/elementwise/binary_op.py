@@ -54,33 +54,17 @@ from meshtf.ops.elementwise.fused_formulas import (
 from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.variables.fill import ones_like, zeros_like
 
+# Functions of TensorFlow, of the same names. Gradients use the last two: x * y, but 0 where y is
+# 0; and x / y, but 0 where x is 0.
+_TENSORFLOW_FUNCTIONS = (
+    "add subtract multiply divide math.floordiv math.floormod pow maximum minimum "
+    "math.squared_difference math.atan2 math.divide_no_nan less less_equal greater "
+    "greater_equal equal not_equal logical_and logical_or math.multiply_no_nan math.xdivy"
+)
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "add": tf_function("add"),
-    "subtract": tf_function("subtract"),
-    "multiply": tf_function("multiply"),
-    "divide": tf_function("divide"),
-    "floordiv": tf_function("math.floordiv"),
-    "floormod": tf_function("math.floormod"),
-    "pow": tf_function("pow"),
-    "maximum": tf_function("maximum"),
-    "minimum": tf_function("minimum"),
-    "squared_difference": tf_function("math.squared_difference"),
-    "atan2": tf_function("math.atan2"),
-    "logaddexp": logaddexp_kernel,
-    "divide_no_nan": tf_function("math.divide_no_nan"),
-    # Used by gradients: x * y, but 0 where y is 0; and x / y, but 0 where x is 0.
-    "multiply_no_nan": tf_function("math.multiply_no_nan"),
-    "xdivy": tf_function("math.xdivy"),
-    "less": tf_function("less"),
-    "less_equal": tf_function("less_equal"),
-    "greater": tf_function("greater"),
-    "greater_equal": tf_function("greater_equal"),
-    "equal": tf_function("equal"),
-    "not_equal": tf_function("not_equal"),
-    "logical_and": tf_function("logical_and"),
-    "logical_or": tf_function("logical_or"),
-    "logical_xor": tf_function("not_equal"),
-}
+    name.removeprefix("math."): tf_function(name)
+    for name in _TENSORFLOW_FUNCTIONS.split()
+} | {"logaddexp": logaddexp_kernel, "logical_xor": tf_function("not_equal")}
 
 # The prefix that says how a function's samples are drawn: see `Sample`; default: "ties ".
 _SAMPLE_VALUES = {

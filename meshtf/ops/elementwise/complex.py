@@ -38,6 +38,7 @@ from meshtf.ops.common.broadcasting import (
     broadcast_operands,
     broadcast_shape,
     is_scalar,
+    python_scalar,
     sum_to_shape,
 )
 from meshtf.ops.common.checks import same_dtype
@@ -152,16 +153,24 @@ def complex(re: Any, im: Any) -> Tensor:
     """
     if is_scalar(re) and is_scalar(im):
         raise DTypeError("complex of two numbers: one of them must be a tensor.")
-    if not is_scalar(re):
-        re = as_tensor("re", re)
-    if not is_scalar(im):
-        im = as_tensor("im", im)
-    # A number becomes a scalar tensor.
-    if is_scalar(re):
-        re = full(im.mesh, shape="", value=re, dtype=im.dtype)
-    elif is_scalar(im):
-        im = full(re.mesh, shape="", value=im, dtype=re.dtype)
+    re, im = as_tensors_of_one_dtype(re=re, im=im)
     return apply(Complex(), *broadcast_operands("complex", re, im))
+
+
+def as_tensors_of_one_dtype(**operands: Any) -> list[Any]:
+    """Returns two operands. If one is a tensor and the other a number, the number becomes a
+    scalar tensor of the same data type. Two numbers stay numbers.
+    """
+    tensors = []
+    for name, x in operands.items():
+        tensors.append(python_scalar(x) if is_scalar(x) else as_tensor(name, x))
+    like = next((x for x in tensors if isinstance(x, Tensor)), None)
+    if like is None:
+        return tensors
+    return [
+        x if isinstance(x, Tensor) else full(like.mesh, "", value=x, dtype=like.dtype)
+        for x in tensors
+    ]
 
 
 def real(x: Any) -> Tensor:

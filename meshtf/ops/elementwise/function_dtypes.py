@@ -13,17 +13,8 @@ COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_e
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
 # The functions that also take complex numbers.
 TAKES_COMPLEX = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "pow",
-    "equal",
-    "not_equal",
-    "divide_no_nan",
-    "multiply_no_nan",
-    "xdivy",
-)
+    "add subtract multiply divide pow equal not_equal divide_no_nan multiply_no_nan xdivy"
+).split()
 # The functions that do not take integers.
 _FLOATS_ONLY = ("divide", "atan2", "logaddexp", "divide_no_nan")
 # The functions without a gradient, since they are constant almost everywhere.

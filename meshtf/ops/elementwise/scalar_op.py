@@ -62,18 +62,8 @@ _POWERS: dict[Any, Callable[[Any], Any]] = {
 # The functions that `Scalar` computes. Other functions of two tensors are computed otherwise
 # if one argument is a number: maximum and minimum by `clip`, all others with the number as a
 # scalar tensor.
-_SCALAR_FUNCTIONS = (
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "floordiv",
-    "floormod",
-    "pow",
-    "squared_difference",
-    *COMPARISONS,
-    *LOGICAL,
-)
+_ARITHMETIC = "add subtract multiply divide floordiv floormod pow squared_difference"
+_SCALAR_FUNCTIONS = (*_ARITHMETIC.split(), *COMPARISONS, *LOGICAL)
 
 
 def _samples_of(fn: str) -> list[Sample]:

@@ -207,12 +207,7 @@ class Clip(Op):
         if self.high is None:
             return (tf.maximum(x, constant(self.low, x.dtype)),)
         # One kernel; `tf.clip_by_value` runs two, minimum and maximum.
-        y = tf.raw_ops.ClipByValue(
-            t=x,
-            clip_value_min=constant(self.low, x.dtype),
-            clip_value_max=constant(self.high, x.dtype),
-        )
-        return (y,)
+        return (_clip_by_value(x, self.low, self.high),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ClipGrad(self.low, self.high), dy, x)]
@@ -235,15 +230,20 @@ class ClipGrad(Op):
         # Only floats have gradients, so the absence of a bound can be an infinite bound.
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
-        clipped = tf.raw_ops.ClipByValue(
-            t=x,
-            clip_value_min=constant(low, x.dtype),
-            clip_value_max=constant(high, x.dtype),
-        )
-        return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
+        is_inside = tf.equal(x, _clip_by_value(x, low, high))
+        return (tf.where(is_inside, dy, tf.zeros([], dy.dtype)),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> Cotangents:
         return [apply(self, dz, x), None]
+
+
+def _clip_by_value(x: Any, low: float, high: float) -> Any:
+    """Returns a TensorFlow tensor bounded by two numbers, by one kernel."""
+    return tf.raw_ops.ClipByValue(
+        t=x,
+        clip_value_min=constant(low, x.dtype),
+        clip_value_max=constant(high, x.dtype),
+    )
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:

@@ -20,8 +20,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Source
 from meshtf.names.arguments import as_dim, as_int, refuse
 from meshtf.ops.common.checks import require_dim_of_caller
-from meshtf.ops.elementwise.arithmetic import add, multiply
-from meshtf.ops.indexing.gather import gather, gather_with_bounds
+from meshtf.ops.indexing.gather import gather, gather_along, gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename, transpose
 from meshtf.ops.shapes.slice import slice as slice_
@@ -180,10 +179,8 @@ def _entries_of_slice(x: Tensor, dim: str, index: slice) -> Tensor:
     # begin with a dot are internal, and no layout shards them.
     slice_dim = Dimension("." + dim, len(entries))
     steps = index_range(x.mesh, slice_dim)
-    ids = add(multiply(steps, entries.step), entries.start)
-    y = gather_with_bounds(x, ids, dim, out_of_range="trusted")
-    y = rename(y, {slice_dim.name: dim})
-    return transpose(y, x.shape.names)
+    ids = steps * entries.step + entries.start
+    return gather_along(x, dim, ids, dim)
 
 
 def _entries_at(x: Tensor, dim: str, ids: Tensor) -> Tensor:

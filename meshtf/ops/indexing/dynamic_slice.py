@@ -36,10 +36,9 @@ from meshtf.names.arguments import check_bools
 from meshtf.ops.common.broadcasting import align
 from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor_along
 from meshtf.ops.common.local_reshape import broadcast_to
-from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
+from meshtf.ops.elementwise.arithmetic import add, outer, subtract
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
-from meshtf.ops.indexing.gather import gather_with_bounds
-from meshtf.ops.indexing.index_bounds import OutOfRange
+from meshtf.ops.indexing.gather import gather_along, gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import rename, reshape, transpose
 from meshtf.ops.variables.fill import zeros_like
@@ -114,9 +113,9 @@ class DynamicUpdate(Op):
     ) -> Cotangents:
         dx = apply(self, dy, begin, zeros_like(updates))
         steps = index_range(x.mesh, updates.shape.dim(self.update_dim))
-        indices = add(begin, steps)
+        indices = begin + steps
         # An index that is too large becomes negative, and the gather gives zero for it.
-        indices = where(less(indices, x.shape[self.dim]), indices, -1)
+        indices = where(indices < x.shape[self.dim], indices, -1)
         dupdates = gather_with_bounds(dy, indices, self.dim, out_of_range="zeros")
         return [dx, None, transpose(dupdates, updates.shape.names)]
 
@@ -191,7 +190,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, size: int | ShapeLike) -> 
     step_dim = Dimension("." + dim, slice_dim.size)
     steps = index_range(x.mesh, step_dim)
     indices = outer(begin, steps, add)  # begin + step for all pairs
-    return _gather_along(x, dim, indices, new_dim=slice_dim.name)
+    return gather_along(x, dim, indices, new_dim=slice_dim.name)
 
 
 def dynamic_update(x: Tensor, dim: str, begin: Tensor, updates: Tensor) -> Tensor:
@@ -309,30 +308,8 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
     size = x.shape[dim]
     sources = outer(index_range(x.mesh, Dimension("." + dim, size)), by, subtract)
     if wrap:
-        return _gather_along(x, dim, floormod(sources, size), new_dim=dim)
-    return _gather_along(x, dim, sources, new_dim=dim, out_of_range="zeros")
-
-
-def _gather_along(
-    x: Tensor,
-    dim: str,
-    indices: Tensor,
-    new_dim: str,
-    out_of_range: OutOfRange = "trusted",
-) -> Tensor:
-    """Returns the elements of x at indices along `dim`, in the order of x.
-
-    Args:
-      x: a tensor [..., dim, ...].
-      dim: the name of the dimension that is indexed.
-      indices: an integer tensor [..., "." + dim].
-      new_dim: the name in the result in place of `dim`.
-      out_of_range: the policy for indices out of range: "trusted": there are none;
-        "zeros": they give zeros.
-    """
-    y = gather_with_bounds(x, indices, dim, out_of_range=out_of_range)
-    y = rename(y, {"." + dim: new_dim})
-    return transpose(y, [new_dim if name == dim else name for name in x.shape.names])
+        return gather_along(x, dim, sources % size, new_dim=dim)
+    return gather_along(x, dim, sources, new_dim=dim, out_of_range="zeros")
 
 
 def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:

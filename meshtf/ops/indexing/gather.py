@@ -8,12 +8,13 @@
 Names that table and ids share are batch dimensions. The dimension that ids index may be
 sharded: each device looks up the ids that lie in its shard and gives zeros for the others,
 and these partial sums are reduced. So neither the complete table nor a one-hot tensor is
-ever computed. The gradient of gather is a segment_sum, and the gradient of segment_sum is a
+ever computed. The gradient of gather is a sum by segment, and the gradient of that is a
 gather. Ids out of range are errors, under every layout (`meshtf.ops.indexing.index_bounds`).
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -34,20 +35,19 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
-    Names,
     Shape,
-    ShapeLike,
-    names_of,
 )
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.broadcasting import conflicting_sizes
 from meshtf.ops.common.checks import (
     require_dim,
     require_dim_of_caller,
-    single_dim,
     tensor_along,
 )
-from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.common.tensorflow_functions import tf_function
+from meshtf.ops.elementwise.arithmetic import equal, maximum
+from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.index_bounds import (
     OutOfRange,
     as_index_dtype,
@@ -58,6 +58,14 @@ from meshtf.ops.indexing.index_bounds import (
     to_local_ids,
 )
 from meshtf.ops.shapes.reshape import arrange, rename, transpose
+
+_SEGMENT_KERNELS = {
+    "sum": tf_function("math.unsorted_segment_sum"),
+    "max": tf_function("math.unsorted_segment_max"),
+    "min": tf_function("math.unsorted_segment_min"),
+}
+# The value that changes no result, for padding.
+_IDENTITIES = {"sum": 0.0, "max": -math.inf, "min": math.inf}
 
 
 class Gather(Op):
@@ -146,134 +154,140 @@ class Gather(Op):
         return arrange(y, names, context.outputs[0].names)
 
     def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
-        scatter_sum = SegmentSum(self.dim, table.shape, self.out_of_range)
+        scatter_sum = Segment("sum", self.dim, table.shape, self.out_of_range)
         return [apply(scatter_sum, dy, ids), None]
 
 
-class SegmentSum(Op):
-    """The sums of x by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] ->
-    [*batch, dim, *rest].
+class Segment(Op):
+    """The sum, maximum or minimum of x by segment: x [*batch, *reduced, *rest], ids [*batch,
+    *reduced] -> [*batch, dim, *rest].
 
     A segment consists of the elements of x that have the same id.
 
     Attributes:
+      kind: "sum", "max" or "min".
       dim: the new dimension, which ids index.
       output_shape: the shape of the output, [*batch, dim, *rest] in any order.
       out_of_range: the policy for indices outside of [0, size of `dim`), as in `Gather`;
         elements whose ids give zeros there are dropped.
     """
 
+    kind: str
     dim: str
     output_shape: Shape
     out_of_range: OutOfRange = "negative"
-    linearity = "each"  # if one input is a partial sum, so is the output
-    # Attributes: (dim, output_shape, out_of_range).
+    # Attributes: (kind, dim, output_shape, out_of_range). "ties" are floats, many of which are
+    # equal.
     conformance_samples = (
-        Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
-        Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
-        Sample(("v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),
-        Sample(("v", Shape("v:7;g:2"), "error"), ("c:3;g:2", "int c:3;g:2")),
-        Sample(("v", Shape("v:8"), "zeros"), ("b:4", "int b:4")),
-        Sample(("v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")),
-        Sample(("v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4),
+        Sample(("sum", "v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
+        Sample(("sum", "v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
+        Sample(("sum", "v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),
+        Sample(("sum", "v", Shape("v:7;g:2"), "error"), ("c:3;g:2", "int c:3;g:2")),
+        Sample(("sum", "v", Shape("v:8"), "zeros"), ("b:4", "int b:4")),
+        Sample(("sum", "v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")),
+        Sample(("sum", "v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4),
+        Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
+        Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
+        Sample(
+            ("max", "v", Shape("g:4;v:4")), ("ties c:4;g:4", "int g:4;c:4"), below=4
+        ),
+        Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), below=5),
     )
 
+    @property
+    def display_name(self) -> str:
+        return "segmentsum" if self.kind == "sum" else "segmentextreme"
+
+    @property
+    def linearity(self) -> Any:
+        # If one input of a sum is a partial sum, so is the output.
+        return "each" if self.kind == "sum" else None
+
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        check_segments("segment_sum", self.dim, self.output_shape, x=x, ids=ids)
+        _check_segments(self, x, ids)
         return (Spec(self.output_shape, x.dtype),)
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.output_shape else Role.SUM
+        # What sharding `factor`, a dimension of x or of the output, does: the output is
+        # sharded too, or each shard has a partial sum, maximum or minimum.
+        return Role.MAP if factor in self.output_shape else Role(self.kind)
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        # Ids must be valid. Elements of x that would be added to a segment must be 0.
-        return 0.0 if input_index == 1 or self.role(factor) is Role.SUM else None
+        if input_index == 1:
+            return 0.0  # ids must be valid
+        return None if factor in self.output_shape else _IDENTITIES[self.kind]
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
-        sums = reduce_segments(
-            tf.math.unsorted_segment_sum,
+        y = reduce_segments(
+            _SEGMENT_KERNELS[self.kind],
             context,
             dim=self.dim,
-            x=widen(x),  # to float32: in bfloat16, sums of ones would stop at 256
+            # To float32: in bfloat16, sums of ones would stop at 256.
+            x=widen(x) if self.kind == "sum" else x,
             ids=ids,
             out_of_range=self.out_of_range,
         )
-        return (tf.cast(sums, x.dtype),)
+        return (tf.cast(_with_infinities(self.kind, y), x.dtype),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         # An element that the sum has dropped has the gradient zero.
-        policy: OutOfRange = "zeros" if self.out_of_range == "zeros" else "negative"
-        dx = apply(Gather(self.dim, policy), dy, ids)
-        return [transpose(dx, x.shape), None]
+        drops_all = self.kind != "sum" or self.out_of_range == "zeros"
+        policy: OutOfRange = "zeros" if drops_all else "negative"
+
+        def at_elements(segments: Tensor) -> Tensor:
+            """Returns the value of each element's segment, in the shape of x."""
+            return transpose(apply(Gather(self.dim, policy), segments, ids), x.shape)
+
+        if self.kind == "sum":
+            return [at_elements(dy), None]
+        # If several elements are the extreme of a segment, each gets an equal share of the
+        # cotangent, as in TensorFlow.
+        is_extreme = equal(x, at_elements(y))
+        count_op = Segment("sum", self.dim, self.output_shape, out_of_range="zeros")
+        count = apply(count_op, cast(is_extreme, x.dtype), ids)
+        share = dy / maximum(count, 1.0)
+        return [where(is_extreme, at_elements(share), 0.0), None]
 
     def flops(self, x: Spec, ids: Spec) -> int:
         return x.shape.size
 
 
-def check_segments(
-    op_name: str, dim: str, output_shape: Shape, x: Spec, ids: Spec
-) -> None:
-    """Checks the inputs of a segment op.
-
-    Args:
-      op_name: the name of the op, for errors.
-      dim: the dimension that ids index.
-      output_shape: the shape of the output.
-      x: the spec of the values, [*batch, *reduced, *rest].
-      ids: the spec of the segment ids, [*batch, *reduced].
+def _check_segments(op: Segment, x: Spec, ids: Spec) -> None:
+    """Checks the inputs of an op.
 
     Raises:
       ShapeError: `output_shape` is not [*batch, dim, *rest], in any order.
       DTypeError: ids are not integers, or x is bool.
     """
-    check_ids(ids, dim)
+    check_ids(ids, op.dim)
     require_dim_of_caller(x.shape, *ids.shape.names)
     _check_sizes(x.shape, ids.shape)
+    op_name = f"segment_{op.kind}"
     if x.dtype == "bool":
         raise DTypeError(f"{op_name} takes numbers, not bool.")
-    output_dims = output_shape.without(dim)
-    lost_dims = [
-        x_dim
-        for x_dim in x.shape
-        if x_dim.name not in ids.shape and x_dim.name not in output_dims
-    ]
-    if dim in x.shape or lost_dims or not set(output_dims) <= set(x.shape):
+    output_dims = op.output_shape.without(op.dim)
+    expected_dims = {*output_dims, *ids.shape}  # `output_dims` have those of the batch
+    if op.dim in x.shape or set(x.shape) != expected_dims:
         raise ShapeError(
-            f'{op_name} into {output_shape!r} along "{dim}" takes no {x.shape!r}.'
+            f'{op_name} into {op.output_shape!r} along "{op.dim}" takes no {x.shape!r}.'
         )
 
 
-def segment_dim_and_output_shape(
-    x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
-) -> tuple[str, Shape]:
-    """Returns the attributes `dim` and `output_shape` of a segment op.
-
-    Args:
-      x: the values, [*batch, *reduced, *rest].
-      ids: the segment ids, [*batch, *reduced].
-      dim: the new dimension, such as "bins:16".
-      batch: the names of ids that are not reduced.
-
-    Returns:
-      The name of the new dimension, and the shape of the output, [*batch, dim, *rest].
+def _with_infinities(kind: str, y: Any) -> Any:
+    """Returns maxima or minima by segment, of floats infinite for empty segments, and for
+    segments of infinities only: there kernels return the lowest or highest finite number.
     """
-    x = as_tensor("x", x)
-    ids = as_tensor("ids", ids)
-    segment_dim = single_dim(dim)
-    batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
-    require_dim_of_caller(ids.shape, *batch_names)
-    batch_dims = [ids.shape.dim(name) for name in batch_names]
-    rest_dims = x.shape.without(*ids.shape.names)
-    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest_dims])
+    if y.dtype.is_floating and kind == "max":
+        return tf.where(y <= y.dtype.min, tf.constant(-math.inf, y.dtype), y)
+    if y.dtype.is_floating and kind == "min":
+        return tf.where(y >= y.dtype.max, tf.constant(math.inf, y.dtype), y)
+    return y
 
 
 def _check_sizes(shape: Shape, ids: Shape) -> None:
     """Checks that shared names have one size. Raises ShapeError."""
-    for dim in ids:
-        if shape.get(dim.name, dim.size) != dim.size:
-            raise ShapeError(
-                f'dimension "{dim.name}" has two sizes: {shape!r} and {ids!r}.'
-            )
+    for name, *_ in conflicting_sizes((shape, ids)):
+        raise ShapeError(f'dimension "{name}" has two sizes: {shape!r} and {ids!r}.')
 
 
 def gather(
@@ -346,29 +360,31 @@ def take_along_axis(
     """
     ids, dim = tensor_along(ids, dim, "ids")
     x = as_tensor("x", x)
-    index_dim = "." + dim  # renamed, since ids of gather cannot have `dim`
-    y = gather(x, rename(ids, {dim: index_dim}), dim, out_of_range=out_of_range)
-    y = rename(y, {index_dim: dim})
-    only_in_ids = [name for name in ids.shape.names if name not in x.shape]
-    return transpose(y, [*x.shape.names, *only_in_ids])
+    choice = as_choice("out_of_range", out_of_range, ("error", "zeros"))
+    policy: OutOfRange = "zeros" if choice == "zeros" else "error"
+    # Renamed, since ids of gather cannot have `dim`.
+    return gather_along(x, dim, rename(ids, {dim: "." + dim}), dim, policy)
 
 
-def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns sums of x by segment, [*batch, dim, *(x without names of ids)]: element i of
-    the new `dim` is the sum of x where ids are i.
-
-    Negative ids are ignored. An id that is too large is an error, as in `gather`; under
-    XLA it is ignored.
+def gather_along(
+    x: Tensor,
+    dim: str,
+    indices: Tensor,
+    new_dim: str,
+    out_of_range: OutOfRange = "trusted",
+) -> Tensor:
+    """Returns the elements of x at indices along `dim`, in the order of x, followed by the
+    dimensions that only the indices have.
 
     Args:
-      x: the values, a tensor with all names of ids.
-      ids: the segment of each value, an integer tensor.
-      dim: the new dimension, such as "bins:16".
-      batch: the names of ids that are not summed over.
-
-    Raises:
-      ShapeError: x lacks a name of ids, or has `dim`.
-      DTypeError: ids are not integers, or x is bool.
+      x: a tensor [..., dim, ...].
+      dim: the name of the dimension that is indexed.
+      indices: an integer tensor [..., "." + dim].
+      new_dim: the name in the result in place of `dim`.
+      out_of_range: the policy for indices out of range.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
-    return apply(SegmentSum(dim_name, output_shape), x, ids)
+    y = gather_with_bounds(x, indices, dim, out_of_range)
+    y = rename(y, {"." + dim: new_dim})
+    names = [new_dim if name == dim else name for name in x.shape.names]
+    only_in_indices = [name for name in y.shape.names if name not in names]
+    return transpose(y, [*names, *only_in_indices])

@@ -1,5 +1,5 @@
-"""Reductions and updates by integer index: segment_max, segment_min, segment_mean, scatter,
-scatter_add, scatter_update.
+"""Reductions and updates by integer index: segment_sum, segment_max, segment_min, segment_mean,
+scatter, scatter_add, scatter_update.
 
     best = mtf.math.segment_max(scores, ids, "bins:16")           # [batch], [batch] -> [bins]
     y = mtf.scatter(updates, ids, "slots:8")                 # [batch d], [batch] -> [slots d]
@@ -14,135 +14,79 @@ sharded, devices reduce their results by maximum or by sum.
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import numpy as np
-import tensorflow as tf
-
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
-    Cotangents,
-    LocalContext,
-    LocalTensors,
-    Op,
-    PaddingValue,
-    Role,
-    Sample,
-    Spec,
-    Specs,
     Tensor,
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
-from meshtf.ops.common.checks import require_dim_of_caller
-from meshtf.ops.common.tensorflow_functions import tf_function
+from meshtf.names import (
+    Dimension,
+    Names,
+    Shape,
+    ShapeLike,
+    accumulation_dtype,
+    names_of,
+)
+from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.stop_gradient import ComputedOnce
-from meshtf.ops.elementwise.arithmetic import add, divide, equal, greater_equal, maximum
+from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
-    SegmentSum,
-    check_segments,
+    Segment,
     gather_with_bounds,
-    segment_dim_and_output_shape,
-    segment_sum,
 )
-from meshtf.ops.indexing.index_bounds import reduce_segments
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import flatten, reshape, transpose
 from meshtf.ops.variables.fill import ones
 
-_SEGMENT_KERNELS = {
-    "max": tf_function("math.unsorted_segment_max"),
-    "min": tf_function("math.unsorted_segment_min"),
-}
 _SCATTERED = ".updates"  # the temporary name of the merged dimensions of updates
 
 
-class SegmentExtreme(Op):
-    """The maximum or minimum of x by segment: x [*batch, *reduced, *rest], ids
-    [*batch, *reduced] -> [*batch, dim, *rest].
+def segment_dim_and_output_shape(
+    x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
+) -> tuple[str, Shape]:
+    """Returns the attributes `dim` and `output_shape` of a segment op.
 
-    A segment consists of the elements of x that have the same id.
+    Args:
+      x: the values, [*batch, *reduced, *rest].
+      ids: the segment ids, [*batch, *reduced].
+      dim: the new dimension, such as "bins:16".
+      batch: the names of ids that are not reduced.
 
-    Attributes:
-      kind: "max" or "min".
-      dim: the new dimension, which ids index.
-      output_shape: the shape of the output, [*batch, dim, *rest] in any order.
+    Returns:
+      The name of the new dimension, and the shape of the output, [*batch, dim, *rest].
     """
+    x = as_tensor("x", x)
+    ids = as_tensor("ids", ids)
+    segment_dim = single_dim(dim)
+    batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
+    require_dim_of_caller(ids.shape, *batch_names)
+    batch_dims = [ids.shape.dim(name) for name in batch_names]
+    rest_dims = x.shape.without(*ids.shape.names)
+    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest_dims])
 
-    kind: str
-    dim: str
-    output_shape: Shape
-    # Test inputs: the attributes (kind, dim, output_shape), then each input's kind of values and
-    # shape. Integers are less than `below`; "ties" are floats, many of which are equal.
-    conformance_samples = (
-        Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
-        Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
-        Sample(
-            ("max", "v", Shape("g:4;v:4")), ("ties c:4;g:4", "int g:4;c:4"), below=4
-        ),
-        Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), below=5),
-    )
 
-    def output_specs(self, x: Spec, ids: Spec) -> Specs:
-        op_name = f"segment_{self.kind}"
-        check_segments(op_name, self.dim, self.output_shape, x=x, ids=ids)
-        return (Spec(self.output_shape, x.dtype),)
+def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
+    """Returns sums of x by segment, [*batch, dim, *(x without names of ids)]: element i of
+    the new `dim` is the sum of x where ids are i.
 
-    def role(self, factor: str) -> Role:
-        # What sharding `factor`, a dimension of x or of the output, does: the output is
-        # sharded too, or each shard has a partial maximum or minimum.
-        if factor in self.output_shape:
-            return Role.MAP
-        return Role(self.kind)
+    Negative ids are ignored. An id that is too large is an error, as in `gather`; under
+    XLA it is ignored.
 
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        if input_index == 1:
-            return 0.0  # ids must be valid
-        if factor in self.output_shape:
-            return None
-        return -math.inf if self.kind == "max" else math.inf
+    Args:
+      x: the values, a tensor with all names of ids.
+      ids: the segment of each value, an integer tensor.
+      dim: the new dimension, such as "bins:16".
+      batch: the names of ids that are not summed over.
 
-    def local(self, context: LocalContext, x: Any, ids: Any) -> LocalTensors:
-        y = reduce_segments(
-            _SEGMENT_KERNELS[self.kind],
-            context,
-            dim=self.dim,
-            x=x,
-            ids=ids,
-            out_of_range="negative",  # negative ids are ignored, too large ones are errors
-        )
-        if y.dtype.is_floating:
-            # For empty segments, and for segments of infinities only, the kernels return
-            # the type's lowest or highest finite number.
-            if self.kind == "max":
-                is_lowest = y <= y.dtype.min
-                y = tf.where(is_lowest, tf.constant(-np.inf, y.dtype), y)
-            else:
-                is_highest = y >= y.dtype.max
-                y = tf.where(is_highest, tf.constant(np.inf, y.dtype), y)
-        return (y,)
-
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
-        def at_elements(segments: Tensor) -> Tensor:
-            """Returns the value of each element's segment, in the shape of x."""
-            # Ids out of range, which are checked already, give zeros here.
-            values = gather_with_bounds(segments, ids, self.dim, out_of_range="zeros")
-            return transpose(values, x.shape)
-
-        # If several elements are the extreme of a segment, each gets an equal share of the
-        # cotangent, as in TensorFlow.
-        is_extreme = equal(x, at_elements(y))
-        count_op = SegmentSum(self.dim, self.output_shape, out_of_range="zeros")
-        count = apply(count_op, cast(is_extreme, x.dtype), ids)
-        share = divide(dy, maximum(count, 1.0))
-        return [where(is_extreme, at_elements(share), 0.0), None]
-
-    def flops(self, x: Spec, ids: Spec) -> int:
-        return x.shape.size
+    Raises:
+      ShapeError: x lacks a name of ids, or has `dim`.
+      DTypeError: ids are not integers, or x is bool.
+    """
+    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
+    return apply(Segment("sum", dim_name, output_shape), x, ids)
 
 
 def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -163,9 +107,7 @@ def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Raises:
       ShapeError, DTypeError: as in `segment_sum`.
     """
-    dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
-    op = SegmentExtreme(kind="max", dim=dim_name, output_shape=output_shape)
-    return apply(op, apply(ComputedOnce(), x), ids)
+    return _segment_extreme("max", x, ids, dim, batch)
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
@@ -175,8 +117,15 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     Empty segments are inf, or the largest integer. Equal smallest elements share the
     gradient. NaN, arguments and errors are as in `segment_max`.
     """
+    return _segment_extreme("min", x, ids, dim, batch)
+
+
+def _segment_extreme(
+    kind: str, x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
+) -> Tensor:
+    """Returns the maxima or minima by segment, for the arguments of `segment_max`."""
     dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
-    op = SegmentExtreme(kind="min", dim=dim_name, output_shape=output_shape)
+    op = Segment(kind, dim_name, output_shape)
     return apply(op, apply(ComputedOnce(), x), ids)
 
 
@@ -192,7 +141,7 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
     dtype = accumulation_dtype(x.dtype)
     count = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
     total = segment_sum(cast(x, dtype), ids, dim, batch)
-    mean = divide(total, maximum(count, 1.0))
+    mean = total / maximum(count, 1.0)
     return cast(mean, x.dtype)
 
 
@@ -230,11 +179,8 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
       ShapeError: the shapes do not fit.
       DTypeError: ids are not integers, or the types of x and updates differ.
     """
-    x = as_tensor("x", x)
-    ids = as_tensor("ids", ids)
-    updates = as_tensor("updates", updates)
-    _check_updates(x, ids, updates, dim)
-    return add(x, apply(SegmentSum(dim, x.shape), updates, ids))
+    x, ids, updates = _checked_updates(x, ids, updates, dim)
+    return x + apply(Segment("sum", dim, x.shape), updates, ids)
 
 
 def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
@@ -243,12 +189,9 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
     Arguments and errors are those of `scatter_add`.
     """
-    x = as_tensor("x", x)
-    ids = as_tensor("ids", ids)
-    updates = as_tensor("updates", updates)
-    _check_updates(x, ids, updates, dim)
+    x, ids, updates = _checked_updates(x, ids, updates, dim)
     new_values, update_index = _last_updates(updates, ids, dim, x.shape)
-    is_updated = greater_equal(update_index, 0)
+    is_updated = update_index >= 0
     return transpose(where(is_updated, new_values, x), x.shape)
 
 
@@ -276,9 +219,7 @@ def _last_updates(
     # The last update of an element is the maximum of the indices of its updates.
     indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
     batch = output_shape.only(ids.shape.names)
-    last_op = SegmentExtreme(
-        kind="max", dim=dim, output_shape=batch + output_shape.dim(dim)
-    )
+    last_op = Segment("max", dim, batch + output_shape.dim(dim))
     last_update_index = apply(last_op, indices, ids)
     new_values = gather_with_bounds(
         updates, last_update_index, update_dim.name, out_of_range="zeros"
@@ -297,8 +238,13 @@ def _merge_scattered(x: Tensor, scattered_names: list[str]) -> Tensor:
     return flatten(x, scattered_names, _SCATTERED)
 
 
-def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
-    """Checks the shapes of the arguments of `scatter_add`. Raises ShapeError."""
+def _checked_updates(
+    x: Tensor, ids: Tensor, updates: Tensor, dim: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the arguments of `scatter_add`. Raises ShapeError if their shapes do not fit."""
+    x = as_tensor("x", x)
+    ids = as_tensor("ids", ids)
+    updates = as_tensor("updates", updates)
     require_dim_of_caller(x.shape, dim)
     expected = ids.shape + x.shape.without(dim, *ids.shape.names)
     if dim in ids.shape or set(expected) != set(updates.shape):
@@ -312,3 +258,4 @@ def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
                 way_out=f"Bring them to {expected!r}, in any order.",
             )
         )
+    return x, ids, updates

@@ -25,7 +25,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
     PaddingValue,
     Role,
     Sample,
@@ -39,10 +38,9 @@ from meshtf.graph import (
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.top_k_kernel import largest, largest_and_index
-from meshtf.ops.elementwise.arithmetic import subtract
-from meshtf.ops.elementwise.unary import negative
-from meshtf.ops.indexing.gather import SegmentSum
+from meshtf.ops.indexing.gather import Segment
 from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_
 
@@ -51,7 +49,7 @@ from meshtf.ops.shapes.slice import slice as slice_
 _K_NAME = ".k"
 
 
-class TopK(OpWithStatistics):
+class TopK(_ExchangesAlongDim):
     """The k largest elements along `dim` and their indices, the largest first: x[*rest, dim]
     -> values and indices, both [*rest, k].
 
@@ -61,9 +59,9 @@ class TopK(OpWithStatistics):
       nan_is_smallest: whether NaN is smaller than all numbers, and not larger.
     """
 
-    dim: str
     k: Dimension
     nan_is_smallest: bool = False
+    role_of_dim = Role.SAME  # each shard computes the same outputs, after the exchange
     # Test inputs: the attributes (dim, k, nan_is_smallest), then the input's kind of values and
     # shape.
     conformance_samples = (
@@ -93,20 +91,13 @@ class TopK(OpWithStatistics):
 
     def role(self, factor: str) -> Role:
         # What sharding `factor`, a dimension of x or of the outputs, does.
-        if factor == self.dim:
-            return Role.SAME  # each shard computes the same outputs, after the exchange
-        if factor == self.k.name:
-            return Role.UNSHARDED
-        return Role.MAP  # the outputs are sharded too
+        return Role.UNSHARDED if factor == self.k.name else super().role(factor)
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         # It comes after equal elements of its shard, since these have lower indices.
         if factor != self.dim:
             return None
         return math.nan if self.nan_is_smallest else -math.inf
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> Specs:
         local_k = min(self.k.size, x.shape[self.dim])
@@ -117,10 +108,16 @@ class TopK(OpWithStatistics):
         return (values, indices)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return self._local_top_k(context, x)
+        (x_shape,) = context.inputs
+        names = x_shape.names
+        rest_names = [name for name in names if name != self.dim]
+        x = arrange(x, names, [*rest_names, self.dim])
+        # The shard may have less than k elements.
+        local_k = min(self.k.size, context.local_size(self.dim))
+        return largest(context, x, local_k, self.nan_is_smallest)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        values, local_indices = self._local_top_k(context, x)
+        values, local_indices = self.local(context, x)
         indices = local_indices + context.shard_offset(self.dim)
         return Statistics(exchanged=(values, indices))
 
@@ -132,7 +129,8 @@ class TopK(OpWithStatistics):
         shard_values, shard_indices = gathered
         all_values = self._concat_shards(context, shard_values)
         all_indices = self._concat_shards(context, shard_indices)
-        values, selected = self._largest(context, all_values, self.k.size)
+        k = self.k.size
+        values, selected = largest(context, all_values, k, self.nan_is_smallest)
         batch_dims = len(selected.shape) - 1
         return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
 
@@ -146,37 +144,25 @@ class TopK(OpWithStatistics):
             shards = [x[..., :count] for x, count in zip(shards, counts)]
         return tf.concat(shards, axis=-1)
 
-    def _local_top_k(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
-        """Returns the k largest elements of the local shard and their local indices, both
-        [*rest, min(k, local size)].
-        """
-        (x_shape,) = context.inputs
-        names = x_shape.names
-        rest_names = [name for name in names if name != self.dim]
-        x = arrange(x, names, [*rest_names, self.dim])
-        local_k = min(self.k.size, context.local_size(self.dim))
-        return self._largest(context, x, local_k)
-
-    def _largest(self, context: LocalContext, x: Any, k: int) -> tuple[Any, Any]:
-        """Returns the k largest elements along the last axis of x, and their indices."""
-        return largest(context, x, k, self.nan_is_smallest)
-
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> Cotangents:
         dvalues, _ = dys
         _, indices = ys
-        scatter_sum = SegmentSum(self.dim, x.shape, out_of_range="trusted")
+        scatter_sum = Segment("sum", self.dim, x.shape, out_of_range="trusted")
         return [apply(scatter_sum, dvalues, indices)]
 
     def flops(self, x: Spec) -> int:
         return x.shape.size
 
 
-class ArgMax(OpWithStatistics):
+class ArgMax(_ExchangesAlongDim):
     """The index of the largest element along `dim`, or of the first NaN: x[*rest, dim] ->
     [*rest].
     """
 
-    dim: str
+    role_of_dim = Role.SAME
+    # Padding comes after equal elements of its shard, since these have lower indices. A shard
+    # of padding alone comes after the elements of the first shard.
+    padding = -math.inf
     conformance_samples = (
         Sample(("v",), ("b:4;v:8",), gradient=False),
         Sample(("v",), ("v:6;b:3",), gradient=False),
@@ -191,19 +177,6 @@ class ArgMax(OpWithStatistics):
     def output_specs(self, x: Spec) -> Specs:
         _check_ordered(x, self.dim)
         return (Spec(x.shape.without(self.dim), "int32"),)
-
-    def role(self, factor: str) -> Role:
-        if factor == self.dim:
-            return Role.SAME
-        return Role.MAP
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        # It comes after equal elements of its shard, since these have lower indices. A shard
-        # of padding alone comes after the elements of the first shard.
-        return -math.inf if factor == self.dim else None
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> Specs:
         shape = x.shape.without(self.dim)
@@ -359,7 +332,7 @@ def _reverse_order(x: Tensor) -> Tensor:
     integer. The function is its own inverse.
     """
     if is_floating(x.dtype):
-        return negative(x)
+        return -x
     if x.dtype.startswith("u"):
-        return subtract(np.iinfo(x.dtype).max, x)
-    return subtract(-1, x)
+        return np.iinfo(x.dtype).max - x
+    return -1 - x

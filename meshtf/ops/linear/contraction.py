@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from meshtf.graph import LocalContext
 from meshtf.names import Shape
+from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.linear.matmul_kernels import fast_matmul
@@ -69,15 +70,12 @@ def contract(
     batch = [name for name in out_names if name in shared_names]
     x_free_names = [name for name in x_names if name not in shared_names]
     y_free_names = [name for name in y_names if name not in shared_names]
-    if not summed_names:
-        # An elementwise or outer product.
-        return _product(x, x_names, y, y_names, out_names)
-    if not x_free_names and not y_free_names:
-        return _dot(
-            x, x_names, y, y_names, summed_names=summed_names, out_names=out_names
-        )
     left = _Operand(x, x_names, x_free_names)
     right = _Operand(y, y_names, y_free_names)
+    if not summed_names:
+        return _product(left, right, out_names)  # an elementwise or outer product
+    if not x_free_names and not y_free_names:
+        return _dot(left, right, summed_names, out_names)
     is_x_first = _starts_with(out_names, batch + x_free_names)
     is_y_first = _starts_with(out_names, batch + y_free_names)
     if is_y_first and not is_x_first:
@@ -185,36 +183,30 @@ def _starts_with(out_names: Names, names: Sequence[str]) -> bool:
     return list(out_names[: len(names)]) == list(names)
 
 
-def _product(x: Any, x_names: Names, y: Any, y_names: Names, out_names: Names) -> Any:
+def _product(left: _Operand, right: _Operand, out_names: Names) -> Any:
     """Returns the elementwise or outer product of two tensors, with the axes `out_names`."""
-    x_shape = Shape(zip(x_names, x.shape))
-    y_shape = Shape(zip(y_names, y.shape))
-    sizes = {dim.name: dim.size for dim in (*x_shape, *y_shape)}
+    left_shape = Shape(zip(left.names, left.x.shape))
+    right_shape = Shape(zip(right.names, right.x.shape))
+    sizes = {dim.name: dim.size for dim in (*left_shape, *right_shape)}
     out = Shape((name, sizes[name]) for name in out_names)
-    return broadcast_call(tf.multiply, [x, y], [x_shape, y_shape], out)
+    xs = [left.x, right.x]
+    return broadcast_call(tf.multiply, xs, [left_shape, right_shape], out)
 
 
 def _dot(
-    x: Any,
-    x_names: Names,
-    y: Any,
-    y_names: Names,
-    summed_names: list[str],
-    out_names: Names,
+    left: _Operand, right: _Operand, summed_names: list[str], out_names: Names
 ) -> Any:
     """Returns the contraction of two tensors without free names, computed as a product and
     a sum over `summed_names`.
     """
-    dtype = x.dtype
-    if dtype in (tf.bfloat16, tf.float16):
-        # As in a matmul, which accumulates in float32. In x's type each term would be
-        # rounded.
-        x = tf.cast(x, tf.float32)
-        y = tf.cast(y, tf.float32)
-    terms = _product(x, x_names, y, y_names, x_names)
-    axes = [x_names.index(name) for name in summed_names]
+    dtype = left.x.dtype
+    # As in a matmul, which accumulates in float32. In 16 bits each term would be rounded.
+    left = left._replace(x=widen(left.x))
+    right = right._replace(x=widen(right.x))
+    terms = _product(left, right, left.names)
+    axes = [left.names.index(name) for name in summed_names]
     z = tf.cast(tf.reduce_sum(terms, axes), dtype)
-    remaining_names = tuple(name for name in x_names if name not in summed_names)
+    remaining_names = tuple(name for name in left.names if name not in summed_names)
     return _transpose_to(z, remaining_names, out_names)
 
 

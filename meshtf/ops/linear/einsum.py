@@ -18,7 +18,6 @@ from meshtf.errors import (
     DTypeError,
     ShapeError,
     explain_error,
-    near_misses,
 )
 from meshtf.graph import (
     Cotangents,
@@ -37,6 +36,8 @@ from meshtf.names import Dimension, Names, Shape, Source, names_of
 from meshtf.names.arguments import as_sequence
 from meshtf.names.calls import equation_way_out
 from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.broadcasting import conflicting_sizes
+from meshtf.ops.common.checks import did_you_mean
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.linear.contraction import contract
 from meshtf.ops.reductions.broadcast import broadcast
@@ -79,10 +80,7 @@ class Einsum(Op):
             )
         for name in self.names:
             if name not in sizes:
-                similar_name = near_misses(name, sizes)
-                suggestion = ""
-                if similar_name:
-                    suggestion = f" Did you mean {similar_name}?"
+                suggestion = did_you_mean(name, sizes)
                 raise ShapeError(
                     f'no input has the dimension "{name}" of the output.{suggestion}'
                 )
@@ -182,16 +180,13 @@ def matmul(x: Any, y: Any) -> Tensor:
 
 def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
     """Returns the size of each name. Raises ShapeError if a name has two sizes."""
-    sizes: dict[str, int] = {}
-    for x in xs:
-        for dim in x.shape:
-            known_size = sizes.setdefault(dim.name, dim.size)
-            if known_size != dim.size:
-                raise ShapeError(
-                    f'"{dim.name}" has size {known_size} in one input and {dim.size} in '
-                    "another: a name that inputs share has one size. Rename one of them."
-                )
-    return sizes
+    shapes = [x.shape for x in xs]
+    for name, known_size, size in conflicting_sizes(shapes):
+        raise ShapeError(
+            f'"{name}" has size {known_size} in one input and {size} in another: a name '
+            "that inputs share has one size. Rename one of them."
+        )
+    return {dim.name: dim.size for shape in shapes for dim in shape}
 
 
 def _equation(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:

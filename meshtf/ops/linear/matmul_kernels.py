@@ -76,36 +76,25 @@ def fast_matmul(
     if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
         wide_a = tf.cast(a, tf.float32)
         wide_b = tf.cast(b, tf.float32)
-        y = fast_matmul(
-            wide_a,
-            wide_b,
-            transpose_a=transpose_a,
-            transpose_b=transpose_b,
-            context=context,
-        )
+        y = fast_matmul(wide_a, wide_b, transpose_a, transpose_b, context)
         return tf.cast(y, a.dtype)
     kernels = None  # TensorFlow selects
     if context is not None and a.dtype == tf.float32:
         kernels = context.matmul_kernels
     # `kernels.onednn` calls oneDNN's kernel by name; `kernels.all_onednn`: TensorFlow uses
     # oneDNN for all matmuls of a graph.
+    if kernels:
+        form = _form_of(a, b, transpose_a, transpose_b)
     if kernels and not tf.executing_eagerly():
-        form = _form_of(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
         if kernels.all_onednn and _transpose_b_pays(form):
             b = tf.raw_ops.Transpose(x=b, perm=[1, 0])
             transpose_b = False
         elif kernels.onednn and _suits_onednn(form, kernels.threads):
             return kernels.onednn(a, b, transpose_a, transpose_b)
     if len(a.shape) > 2:
-        return _batch_matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+        return _batch_matmul(a, b, transpose_a, transpose_b)
     if kernels and not kernels.all_onednn:
-        return _padded_matmul(
-            a,
-            b,
-            transpose_a=transpose_a,
-            transpose_b=transpose_b,
-            threads=kernels.threads,
-        )
+        return _padded_matmul(a, b, form, kernels.threads)
     return tf.raw_ops.MatMul(a=a, b=b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
@@ -136,14 +125,7 @@ def _form_of(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
         m, k = k, m
     n = b.shape[-2] if transpose_b else b.shape[-1]
     batch_size = math.prod(batch) if batch else None
-    return _Form(
-        m=m,
-        k=k,
-        n=n,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
-        batch_size=batch_size,
-    )
+    return _Form(m, k, n, transpose_a, transpose_b, batch_size)
 
 
 def _suits_onednn(form: _Form, threads: int) -> bool:
@@ -246,20 +228,17 @@ def _rounds(may_rewrite: bool) -> bool:
         return float(y[0, 0]) > 1.0
 
 
-def _padded_matmul(
-    a: Any, b: Any, transpose_a: bool, transpose_b: bool, threads: int
-) -> Any:
-    """Returns the matmul by the default kernel, with columns added to the inputs if that
-    saves time. The arguments are those of `fast_matmul`, and the number of threads.
+def _padded_matmul(a: Any, b: Any, form: _Form, threads: int) -> Any:
+    """Returns the matmul by the default kernel of several threads, with columns added to the
+    inputs if that saves time.
     """
-    form = _form_of(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
     pad_a = _padding_a_pays(form)
     pad_b = _padding_b_pays(form, threads)
     y = tf.raw_ops.MatMul(
         a=_pad_columns(a) if pad_a else a,
         b=_pad_columns(b) if pad_b else b,
-        transpose_a=transpose_a,
-        transpose_b=transpose_b,
+        transpose_a=form.transpose_a,
+        transpose_b=form.transpose_b,
     )
     if not (pad_a or pad_b):
         return y

@@ -15,8 +15,7 @@ and no logits:
 With label smoothing s, logits[label] in the loss is replaced by (1 - s) times itself plus s
 times the mean of all logits.
 
-If the dimension is not sharded, the method `local` of the op computes its outputs. If it is,
-`statistics` runs on each shard, and `local_sharded` after the exchange.
+`statistics` computes both of a shard, and `outputs` the outputs from those of all shards.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from meshtf.graph import (
     LocalContext,
     LocalTensors,
     Op,
-    OpWithStatistics,
     PaddingValue,
     Sample,
     Spec,
@@ -48,9 +46,9 @@ from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.shards_with_padding import zero_padding
 from meshtf.ops.elementwise.add_n import add_n
-from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
@@ -72,7 +70,7 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 from meshtf.ops.shapes.reshape import transpose
 
 
-class CrossEntropy(OpWithStatistics):
+class CrossEntropy(_ExchangesAlongDim):
     """The cross entropy with integer labels: logits [*batch, dim], labels [*batch] ->
     loss and log-sum-exp [*batch], and probabilities [*batch, dim], which the gradient reads.
 
@@ -82,9 +80,9 @@ class CrossEntropy(OpWithStatistics):
       smoothing: the label smoothing, in [0, 1).
     """
 
-    dim: str
     z_loss: float = 0.0
     smoothing: float = 0.0
+    num_statistics = 2
     # Test inputs: (dim, z_loss, smoothing), then each input's kind of values and shape.
     conformance_samples = (
         Sample(("v",), ("b:4;v:8", "int b:4")),
@@ -107,28 +105,8 @@ class CrossEntropy(OpWithStatistics):
             return 0.0  # labels must be valid
         return -math.inf if factor == self.dim else None
 
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, logits: Spec, labels: Spec) -> Specs:
-        statistic = Spec(
-            logits.shape.without(self.dim), accumulation_dtype(logits.dtype)
-        )
-        return (statistic, statistic)
-
     def workspace_specs(self, logits: Spec, labels: Spec) -> Specs:
         return _workspace_specs(logits, self.dim)
-
-    def local(self, context: LocalContext, logits: Any, labels: Any) -> LocalTensors:
-        statistics = self.statistics(context, logits, labels)
-        lse, label_logit = statistics.exchanged
-        return self._outputs(
-            context,
-            lse=lse,
-            label_logit=label_logit,
-            residuals=statistics.residuals,
-            labels=labels,
-        )
 
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
         axis = context.axis(0, self.dim)  # in the shape of logits, input 0
@@ -148,44 +126,16 @@ class CrossEntropy(OpWithStatistics):
             exchanged=(lse, label_logit), residuals=(exponentials, largest)
         )
 
-    def local_sharded(
-        self,
-        context: LocalContext,
-        gathered: Any,
-        residuals: Any,
-        logits: Any,
-        labels: Any,
-    ) -> LocalTensors:
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
         lses, label_logits = gathered  # both [shards, *batch]
-        lse = log_sum_exp(lses, axes=[0])
-        label_logit = tf.reduce_sum(label_logits, axis=0)
-        return self._outputs(
-            context,
-            lse=lse,
-            label_logit=label_logit,
-            residuals=residuals,
-            labels=labels,
-        )
+        return log_sum_exp(lses, axes=[0]), tf.reduce_sum(label_logits, axis=0)
 
-    def _outputs(
-        self,
-        context: LocalContext,
-        lse: Any,
-        label_logit: Any,
-        residuals: Any,
-        labels: Any,
-    ) -> tuple[Any, ...]:
-        """Returns the outputs of the op.
-
-        Args:
-          context: the shard.
-          lse: the global log-sum-exp, [*batch].
-          label_logit: the logit of each label, [*batch].
-          residuals: exp(logits - largest), [*batch, dim], and the shard's largest logits,
-            [*batch].
-          labels: the second input of the op.
-        """
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, *xs: Any
+    ) -> LocalTensors:
+        lse, label_logit = statistics  # both [*batch]
         exponentials, largest = residuals
+        _logits, labels = xs
         # Negative labels are ignored; labels that are too large are errors.
         checks = bounds_checks(context, self.dim, labels, out_of_range="negative")
         lse = with_dependencies(checks, lse)
@@ -208,7 +158,7 @@ class CrossEntropy(OpWithStatistics):
             dlogits_terms.append(apply(grad, dloss, p, labels, lse))
         # The other outputs have cotangents only in gradients of gradients.
         if dlse is not None:
-            dlogits_terms.append(multiply(p, dlse))
+            dlogits_terms.append(p * dlse)
         if dp is not None:
             dlogits_terms.append(apply(SoftmaxGrad(self.dim), dp, p))
         return [cast(add_n(dlogits_terms), logits.dtype), None]
@@ -269,17 +219,17 @@ class CrossEntropyGrad(Op):
         labels = transpose(labels, lse.shape)
         is_valid = labels >= 0
         valid_dloss = where(is_valid, dloss, 0.0)
-        slope = add(multiply(lse, 2 * self.z_loss), 1.0)
-        dz_times_p = reduce_sum(multiply(dz, p), self.dim)
+        slope = lse * (2 * self.z_loss) + 1.0
+        dz_times_p = reduce_sum(dz * p, self.dim)
         dz_times_target = gather_with_bounds(dz, labels, self.dim, out_of_range="zeros")
         if self.smoothing:
             mean = where(is_valid, reduce_mean(dz, self.dim), 0.0)
-            dz_times_target = multiply(dz_times_target, 1 - self.smoothing)
-            dz_times_target = add(dz_times_target, multiply(mean, self.smoothing))
-        p_term = where(is_valid, multiply(slope, dz_times_p), 0.0)
-        ddloss = subtract(p_term, dz_times_target)
-        dp = multiply(dz, multiply(valid_dloss, slope))
-        dlse = multiply(multiply(valid_dloss, 2 * self.z_loss), dz_times_p)
+            dz_times_target = dz_times_target * (1 - self.smoothing)
+            dz_times_target = dz_times_target + mean * self.smoothing
+        p_term = where(is_valid, slope * dz_times_p, 0.0)
+        ddloss = p_term - dz_times_target
+        dp = dz * (valid_dloss * slope)
+        dlse = valid_dloss * (2 * self.z_loss) * dz_times_p
         return [ddloss, dp, None, dlse]
 
     def flops(self, *xs: Spec) -> int:
@@ -391,10 +341,10 @@ def _soft_cross_entropy(
     targets = cast(targets, dtype)
     total = reduce_sum(targets, dim)
     if smoothing:
-        uniform = multiply(total, smoothing / logits.shape[dim])
-        targets = add(multiply(targets, 1 - smoothing), uniform)
+        uniform = total * (smoothing / logits.shape[dim])
+        targets = targets * (1 - smoothing) + uniform
     lse = reduce_logsumexp(logits, dim)
-    loss = subtract(multiply(lse, total), reduce_sum(multiply(targets, logits), dim))
+    loss = lse * total - reduce_sum(targets * logits, dim)
     if z_loss:
-        return add(loss, multiply(square(lse), z_loss))
+        return loss + square(lse) * z_loss
     return loss

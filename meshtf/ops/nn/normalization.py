@@ -3,11 +3,10 @@
     y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          layer_norm
     y = x / sqrt(mean(x**2) + epsilon)                                  rms_norm
 
-If the dimension is not sharded, the method `local` of an op computes its outputs. If it is,
-`statistics` returns the mean and variance of a shard, which all shards exchange, and
-`local_sharded` computes the outputs from those of all shards. The global mean and variance
-follow from these without cancellation (Chan, Golub and LeVeque, "Algorithms for computing the
-sample variance", 1983).
+`statistics` returns the mean and variance of a shard, and `outputs` computes the outputs from
+the global ones. If the dimension is sharded, all shards exchange theirs, and the global mean and
+variance follow from these without cancellation (Chan, Golub and LeVeque, "Algorithms for
+computing the sample variance", 1983).
 
 The op has a second output, 1/std, for the gradient, which needs y and 1/std, but not x.
 Statistics of float16 and bfloat16 are in float32.
@@ -16,6 +15,7 @@ Statistics of float16 and bfloat16 are in float32.
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import tensorflow as tf
@@ -24,8 +24,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
-    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -39,17 +37,17 @@ from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, squeeze
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.shards_with_padding import mean_of_shard, mean_over_shards
-from meshtf.ops.elementwise.arithmetic import add, divide, multiply
-from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
-class _NormalizeBase(OpWithStatistics):
+class _NormalizeBase(_ExchangesAlongDim):
     """The base of `Normalize` and `NormalizeGrad`.
 
-    Shards of `dim` exchange two statistics if `center` is true, otherwise one.
+    Shards of `dim` exchange two statistics if `center` is true, otherwise one. Means leave
+    padding out.
 
     Attributes:
       dim: the dimension along which x is normalized.
@@ -59,17 +57,8 @@ class _NormalizeBase(OpWithStatistics):
     dim: str
     center: bool
 
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return None  # means leave padding out
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
     def statistics_specs(self, *xs: Spec) -> Specs:
-        statistic = Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype))
-        if self.center:
-            return (statistic, statistic)
-        return (statistic,)
+        return super().statistics_specs(*xs) * (2 if self.center else 1)
 
 
 class Normalize(_NormalizeBase):
@@ -98,16 +87,6 @@ class Normalize(_NormalizeBase):
         require_floating(x, "layer_norm" if self.center else "rms_norm")
         return (x, Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)))
 
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        statistics = self.statistics(context, x)
-        if self.center:
-            _mean_of_x, variance = statistics.exchanged
-            centered_x, _ = statistics.residuals
-        else:
-            (variance,) = statistics.exchanged
-            (centered_x,) = statistics.residuals
-        return self._scale(context, centered_x, variance, x)
-
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         x = widen(x)
         axis = context.axis(0, self.dim)  # in the shape of input 0
@@ -117,36 +96,27 @@ class Normalize(_NormalizeBase):
         mean = mean_of_shard(context, self.dim, x, axis)
         centered_x = x - mean
         variance = mean_of_shard(context, self.dim, tf.square(centered_x), axis)
-        # Residuals stay on the device, for `local_sharded`.
-        return Statistics(exchanged=(mean, variance), residuals=(centered_x, mean))
+        # Residuals stay on the device, for `outputs`.
+        return Statistics(exchanged=(variance, mean), residuals=(centered_x, mean))
 
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> LocalTensors:
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
         if not self.center:
             (mean_squares,) = gathered
-            (wide_x,) = residuals
-            mean_square = mean_over_shards(context, self.dim, mean_squares)
-            return self._scale(context, wide_x, mean_square, x)
-        centered_x, mean = residuals
-        means, variances = gathered  # of all shards: [shards, ...]
+            return (mean_over_shards(context, self.dim, mean_squares),)
+        variances, means = gathered  # of all shards: [shards, ...]
         global_mean = mean_over_shards(context, self.dim, means)
-        centered_x = centered_x + (mean - global_mean)
         variances = variances + tf.square(means - global_mean)
-        variance = mean_over_shards(context, self.dim, variances)
-        return self._scale(context, centered_x, variance, x)
+        return mean_over_shards(context, self.dim, variances), global_mean
 
-    def _scale(
-        self, context: LocalContext, centered_x: Any, variance: Any, x: Any
-    ) -> tuple[Any, ...]:
-        """Returns the outputs of the op: centered_x / std in the data type of x, and 1/std.
-
-        Args:
-          context: the shard.
-          centered_x: x - mean or, without `center`, x, in the data type of statistics.
-          variance: the global variance or, without `center`, the mean square.
-          x: the input of the op.
-        """
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, x: Any
+    ) -> LocalTensors:
+        variance = statistics[0]  # without `center`, the mean square
+        centered_x = residuals[0]
+        if self.center and context.num_shards(self.dim) > 1:
+            _, global_mean = statistics
+            _, mean = residuals
+            centered_x = centered_x + (mean - global_mean)
         inverse_std = tf.math.rsqrt(variance + self.epsilon)
         y = tf.cast(centered_x * inverse_std, x.dtype)
         return y, squeeze(inverse_std, context.axis(0, self.dim))
@@ -161,13 +131,11 @@ class Normalize(_NormalizeBase):
         if dinverse_std is not None:
             # 1/std has a cotangent only in gradients of gradients. Its derivative by x is
             # -y / std**2 / size.
-            scale = multiply(dinverse_std, multiply(inverse_std, inverse_std))
-            scale = multiply(scale, -1 / x.shape[self.dim])
-            dx = multiply(cast(y, inverse_std.dtype), scale)
-            dx_terms.append(cast(dx, x.dtype))
+            scale = dinverse_std * inverse_std * inverse_std * (-1 / x.shape[self.dim])
+            dx_terms.append(cast(cast(y, inverse_std.dtype) * scale, x.dtype))
         if not dx_terms:
             return [None]
-        return [functools.reduce(add, dx_terms)]
+        return [functools.reduce(operator.add, dx_terms)]
 
     def flops(self, *xs: Spec) -> int:
         return 6 * xs[0].shape.size
@@ -191,13 +159,6 @@ class NormalizeGrad(_NormalizeBase):
     def output_specs(self, dy: Spec, y: Spec, inverse_std: Spec) -> Specs:
         return (dy,)
 
-    def local(
-        self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
-    ) -> LocalTensors:
-        statistics = self.statistics(context, dy, y, inverse_std)
-        means = statistics.exchanged
-        return self._dx(context, means, statistics.residuals, inverse_std, like=dy)
-
     def statistics(
         self, context: LocalContext, dy: Any, y: Any, inverse_std: Any
     ) -> Statistics:
@@ -209,44 +170,20 @@ class NormalizeGrad(_NormalizeBase):
             means.append(mean_of_shard(context, self.dim, dy, axis))
         return Statistics(exchanged=tuple(means), residuals=(dy, y))
 
-    def local_sharded(
-        self,
-        context: LocalContext,
-        gathered: Any,
-        residuals: Any,
-        dy: Any,
-        y: Any,
-        inverse_std: Any,
-    ) -> LocalTensors:
-        means = tuple(mean_over_shards(context, self.dim, x) for x in gathered)
-        return self._dx(context, means, residuals, inverse_std, like=dy)
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
+        return tuple(mean_over_shards(context, self.dim, x) for x in gathered)
 
-    def _dx(
-        self,
-        context: LocalContext,
-        means: Any,
-        residuals: Any,
-        inverse_std: Any,
-        like: Any,
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, *xs: Any
     ) -> LocalTensors:
-        """Returns dx in the data type of `like`.
-
-        Args:
-          context: the shard.
-          means: the global mean of dy * y and, if `center`, the global mean of dy.
-          residuals: dy and y in the data type of statistics.
-          inverse_std: 1/std.
-          like: dy in its original data type.
-        """
-        dy, y = residuals
+        dy, y = residuals  # in the data type of statistics
+        mean_dy_y, *mean_dy = statistics
+        projection = y * mean_dy_y
         if self.center:
-            mean_dy_y, mean_dy = means
-            projection = y * mean_dy_y + mean_dy
-        else:
-            (mean_dy_y,) = means
-            projection = y * mean_dy_y
+            projection = projection + mean_dy[0]
+        original_dy, _, inverse_std = xs
         inverse_std = expand(inverse_std, context.axis(0, self.dim))
-        return (tf.cast((dy - projection) * inverse_std, like.dtype),)
+        return (tf.cast((dy - projection) * inverse_std, original_dy.dtype),)
 
     def gradient(
         self, dz: Any, z: Any, dy: Any, y: Any, inverse_std: Any
@@ -257,14 +194,12 @@ class NormalizeGrad(_NormalizeBase):
         # Products are computed in the data type of statistics.
         dz, z, dy, y = (cast(tensor, inverse_std.dtype) for tensor in (dz, z, dy, y))
         # -(dz * mean(dy * y) + dy * mean(dz * y)) / std
-        cross = add(
-            multiply(dz, reduce_mean(multiply(dy, y), self.dim)),
-            multiply(dy, reduce_mean(multiply(dz, y), self.dim)),
-        )
-        y_gradient = cast(negative(multiply(cross, inverse_std)), dtype)
+        mean_dy_y = reduce_mean(dy * y, self.dim)
+        mean_dz_y = reduce_mean(dz * y, self.dim)
+        cross = dz * mean_dy_y + dy * mean_dz_y
+        y_gradient = cast(-(cross * inverse_std), dtype)
         # z is proportional to 1/std, so its derivative by 1/std is z * std.
-        total = reduce_sum(multiply(dz, z), self.dim)
-        inverse_std_gradient = divide(total, inverse_std)
+        inverse_std_gradient = reduce_sum(dz * z, self.dim) / inverse_std
         return [dy_gradient, y_gradient, inverse_std_gradient]
 
     def flops(self, *xs: Spec) -> int:

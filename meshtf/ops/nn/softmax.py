@@ -5,7 +5,7 @@ maximum and the sum of exponentials of a shard. They keep their exponentials as 
 that each element is exponentiated once:
 
     m, s = max(x), sum(exp(x - m))            of each shard: `statistics`
-    M, S = max(m), sum(s * exp(m - M))        over the shards: `local_sharded`
+    M, S = max(m), sum(s * exp(m - M))        over the shards: `reduced`
     y    = exp(x - m) * (exp(m - M) / S)      softmax
     y    = (x - m) + ((m - M) - log(S))       log-softmax
 
@@ -15,7 +15,7 @@ For float16 and bfloat16, the result is computed in float32 and rounded once, at
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,8 +23,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
-    PaddingValue,
     Sample,
     Spec,
     Specs,
@@ -36,190 +34,129 @@ from meshtf.names import accumulation_dtype
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import is_scalar
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.control.stop_gradient import stop_gradient
-from meshtf.ops.elementwise.arithmetic import add, divide, maximum, multiply, subtract
-from meshtf.ops.elementwise.unary import exp, log, negative
+from meshtf.ops.elementwise.arithmetic import maximum
+from meshtf.ops.elementwise.unary import exp, log
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.logsumexp import check_sink_logit
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
-# Test inputs: the attribute `dim`, then each input's kind of values and shape.
+# Each sample: the attributes (dim, log), then each input's kind of values and shape.
 _SAMPLES = (
-    Sample(("d",), ("b:4;d:6",)),
-    Sample(("b",), ("b:4;d:6",)),
-    Sample(("d",), ("ties c:2;d:4;b:3",)),
-    Sample(("d",), ("d:5;b:3",)),
-    Sample(("d",), ("half b:2;d:4",)),
+    ("d", "b:4;d:6"),
+    ("b", "b:4;d:6"),
+    ("d", "ties c:2;d:4;b:3"),
+    ("d", "d:5;b:3"),
+    ("d", "half b:2;d:4"),
 )
-_GRAD_SAMPLES = (
-    Sample(("d",), ("b:4;d:6", "b:4;d:6")),
-    Sample(("b",), ("b:4;d:6", "b:4;d:6")),
-    Sample(("d",), ("d:5;b:3", "d:5;b:3")),
-)
+_GRAD_SAMPLES = (("d", "b:4;d:6"), ("b", "b:4;d:6"), ("d", "d:5;b:3"))
 
 
-class _SoftmaxBase(OpWithStatistics):
-    """The base of the four ops below. All inputs have the shape of the output.
+class _SoftmaxBase(_ExchangesAlongDim):
+    """The base of the two ops below. All inputs have the shape of the output.
 
     Attributes:
       dim: the dimension along which the softmax is computed.
-      num_statistics: the number of statistics, in the shape without `dim`, that shards of
-        `dim` exchange.
+      log: whether it is the logarithm of the softmax.
     """
 
     dim: str
-    num_statistics: ClassVar[int] = 1
-    padding: ClassVar[float] = 0.0  # the value of the padding of the inputs along `dim`
+    log: bool = False
+
+    @property
+    def display_name(self) -> str:
+        name = type(self).__name__.lower()
+        return "log" + name if self.log else name
 
     def output_specs(self, *xs: Spec) -> Specs:
         require_dim(xs[0].shape, self.dim)
         require_floating(xs[0], function=self.display_name)
         return (xs[0],)
 
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return self.padding if factor == self.dim else None
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, *xs: Spec) -> Specs:
-        x = xs[0]
-        statistic = Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype))
-        return (statistic,) * self.num_statistics
-
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size
 
 
 class Softmax(_SoftmaxBase):
-    """exp(x) / sum(exp(x)) along `dim`; the input is x."""
+    """exp(x) / sum(exp(x)) along `dim`, or its logarithm; the input is x."""
 
-    conformance_samples = _SAMPLES
+    conformance_samples = tuple(
+        Sample((dim, log), (x,)) for log in (False, True) for dim, x in _SAMPLES
+    )
     num_statistics = 2
     padding = -math.inf
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of input 0
-        return (tf.cast(_softmax(widen(x), axis), x.dtype),)
+        function = _log_softmax if self.log else _softmax
+        return (tf.cast(function(widen(x), axis), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
         shifted_x, largest = _subtract_max(widen(x), axis)
         exponentials = tf.exp(shifted_x)
         total = tf.reduce_sum(exponentials, axis, keepdims=True)
-        return Statistics(exchanged=(largest, total), residuals=(exponentials, largest))
+        residual = shifted_x if self.log else exponentials
+        return Statistics(exchanged=(largest, total), residuals=(residual, largest))
 
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
+        maxima, totals = gathered
+        global_max = tf.reduce_max(maxima, axis=0)
+        # The sum of the exponentials of x - global_max.
+        total = tf.reduce_sum(totals * tf.exp(maxima - global_max), axis=0)
+        return global_max, total
+
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, x: Any
     ) -> LocalTensors:
-        exponentials, largest = residuals
-        global_max, total = _combine_shards(*gathered)
-        y = exponentials * (tf.exp(largest - global_max) / total)
+        residual, largest = residuals
+        global_max, total = statistics
+        if self.log:
+            y = residual + ((largest - global_max) - tf.math.log(total))
+        else:
+            y = residual * (tf.exp(largest - global_max) / total)
         return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        return [apply(SoftmaxGrad(self.dim), dy, y)]
+        return [apply(SoftmaxGrad(self.dim, self.log), dy, y)]
 
 
 class SoftmaxGrad(_SoftmaxBase):
-    """The gradient of `Softmax`, (dy - sum(dy * y)) * y; the inputs are dy and y."""
+    """The gradient of `Softmax`; the inputs are dy and y.
 
-    conformance_samples = _GRAD_SAMPLES
+    It is (dy - sum(dy * y)) * y, and for the logarithm dy - exp(y) * sum(dy).
+    """
 
-    def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
-        return self._dx(self._total(context, dy, y), dy, y)
+    conformance_samples = tuple(
+        Sample((dim, log), (x, x)) for log in (False, True) for dim, x in _GRAD_SAMPLES
+    )
+    padding = 0.0
 
     def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
-        return Statistics(exchanged=(self._total(context, dy, y),))
-
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
-    ) -> LocalTensors:
-        (totals,) = gathered
-        return self._dx(tf.reduce_sum(totals, axis=0), dy, y)
-
-    def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
-        """Returns the local sum of dy * y along `dim`, which is kept with size 1."""
+        terms = widen(dy) if self.log else widen(dy) * widen(y)
         axis = context.axis(0, self.dim)
-        return tf.reduce_sum(widen(dy) * widen(y), axis, keepdims=True)
+        return Statistics(exchanged=(tf.reduce_sum(terms, axis, keepdims=True),))
 
-    def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
-        """Returns the output of the op from the global total."""
-        dx = (widen(dy) - total) * widen(y)
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, dy: Any, y: Any
+    ) -> LocalTensors:
+        (total,) = statistics
+        if self.log:
+            dx = widen(dy) - tf.exp(widen(y)) * total
+        else:
+            dx = (widen(dy) - total) * widen(y)
         return (tf.cast(dx, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
+        if self.log:
+            weighted_dz = dz * exp(y)  # exp(y) are the probabilities
+            dy_gradient = dz - reduce_sum(weighted_dz, self.dim)
+            return [dy_gradient, -(weighted_dz * reduce_sum(dy, self.dim))]
         # The means of dy and dz with the probabilities y as weights.
-        mean_dy = reduce_sum(multiply(dy, y), self.dim)
-        mean_dz = reduce_sum(multiply(dz, y), self.dim)
-        y_gradient = add(
-            multiply(dz, subtract(dy, mean_dy)),
-            negative(multiply(dy, mean_dz)),
-        )
-        return [apply(self, dz, y), y_gradient]
-
-
-class LogSoftmax(_SoftmaxBase):
-    """x - log(sum(exp(x))) along `dim`; the input is x."""
-
-    conformance_samples = _SAMPLES
-    num_statistics = 2
-    padding = -math.inf
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        axis = context.axis(0, self.dim)
-        return (tf.cast(_log_softmax(widen(x), axis), x.dtype),)
-
-    def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
-        shifted_x, largest = _subtract_max(widen(x), axis)
-        total = tf.reduce_sum(tf.exp(shifted_x), axis, keepdims=True)
-        return Statistics(exchanged=(largest, total), residuals=(shifted_x, largest))
-
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> LocalTensors:
-        shifted_x, largest = residuals
-        global_max, total = _combine_shards(*gathered)
-        y = shifted_x + ((largest - global_max) - tf.math.log(total))
-        return (tf.cast(y, x.dtype),)
-
-    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        return [apply(LogSoftmaxGrad(self.dim), dy, y)]
-
-
-class LogSoftmaxGrad(_SoftmaxBase):
-    """The gradient of `LogSoftmax`, dy - exp(y) * sum(dy); the inputs are dy and y."""
-
-    conformance_samples = _GRAD_SAMPLES
-
-    def local(self, context: LocalContext, dy: Any, y: Any) -> LocalTensors:
-        return self._dx(self._total(context, dy), dy, y)
-
-    def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
-        return Statistics(exchanged=(self._total(context, dy),))
-
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
-    ) -> LocalTensors:
-        (totals,) = gathered
-        return self._dx(tf.reduce_sum(totals, axis=0), dy, y)
-
-    def _total(self, context: LocalContext, dy: Any) -> Any:
-        """Returns the local sum of dy along `dim`, which is kept with size 1."""
-        return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
-
-    def _dx(self, total: Any, dy: Any, y: Any) -> LocalTensors:
-        """Returns the output of the op from the global total."""
-        dx = widen(dy) - tf.exp(widen(y)) * total
-        return (tf.cast(dx, dy.dtype),)
-
-    def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> Cotangents:
-        # exp(y) are the probabilities.
-        weighted_dz = multiply(dz, exp(y))
-        dy_gradient = subtract(dz, reduce_sum(weighted_dz, self.dim))
-        y_gradient = negative(multiply(weighted_dz, reduce_sum(dy, self.dim)))
-        return [dy_gradient, y_gradient]
+        mean_dy = reduce_sum(dy * y, self.dim)
+        mean_dz = reduce_sum(dz * y, self.dim)
+        return [apply(self, dz, y), dz * (dy - mean_dy) - dy * mean_dz]
 
 
 def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
@@ -228,18 +165,6 @@ def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
     """
     largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - largest, largest
-
-
-def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
-    """Returns the global maximum, and the global sum of exponentials of x - maximum.
-
-    Args:
-      maxima: the maximum of each shard, [shards, ...].
-      totals: the sum of exponentials of x - maximum of each shard, [shards, ...].
-    """
-    global_max = tf.reduce_max(maxima, axis=0)
-    total = tf.reduce_sum(totals * tf.exp(maxima - global_max), axis=0)
-    return global_max, total
 
 
 def _softmax(x: Any, axis: int) -> Any:
@@ -286,7 +211,7 @@ def softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     if sink_logit is None:
         return apply(Softmax(dim), x)
     shifted_x, total = _with_sink_logit(x, dim, sink_logit)
-    return cast(divide(exp(shifted_x), total), x.dtype)
+    return cast(exp(shifted_x) / total, x.dtype)
 
 
 def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
@@ -295,9 +220,9 @@ def log_softmax(x: Tensor, dim: str, sink_logit: Any = None) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     if sink_logit is None:
-        return apply(LogSoftmax(dim), x)
+        return apply(Softmax(dim, log=True), x)
     shifted_x, total = _with_sink_logit(x, dim, sink_logit)
-    return cast(subtract(shifted_x, log(total)), x.dtype)
+    return cast(shifted_x - log(total), x.dtype)
 
 
 def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tensor]:
@@ -311,6 +236,6 @@ def _with_sink_logit(x: Tensor, dim: str, sink_logit: Any) -> tuple[Tensor, Tens
     if not is_scalar(sink_logit):
         sink_logit = cast(sink_logit, x.dtype)
     largest = stop_gradient(maximum(reduce_max(x, dim), sink_logit))
-    shifted_x = subtract(x, largest)
+    shifted_x = x - largest
     total = reduce_sum(exp(shifted_x), dim)
-    return shifted_x, add(total, exp(subtract(sink_logit, largest)))
+    return shifted_x, total + exp(sink_logit - largest)

@@ -22,12 +22,13 @@ blocks that fit the cache, which is faster than TensorFlow's ops one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import LocalContext
+from meshtf.ops.common.batch_dimensions import Strided
 from meshtf.ops.common.trace_cache import constant
 
 _PACKET = 16  # the number of floats in the widest vector register
@@ -40,25 +41,9 @@ _SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
 Words = tuple[list[Any], list[Any]]
 
 
-class IndexStride(NamedTuple):
-    """Maps the indices of a dimension that counts examples of a microbatch to indices of the
-    batch, so that an example gets the same numbers in a microbatch and in the batch.
-
-    A microbatch has every num_microbatches-th example of the batch. Index i of the dimension
-    is index
-    (i // inner_size * num_microbatches + microbatch) * inner_size + i % inner_size
-    of the batch.
-
-    Attributes:
-      num_microbatches: the number of microbatches of the batch.
-      inner_size: the number of consecutive indices that belong to one example.
-      microbatch: the index of the microbatch, int32 [].
-    """
-
-    num_microbatches: int
-    inner_size: int
-    microbatch: Any
-
+# How the indices of a dimension that counts examples of a microbatch map to those of the batch,
+# and the index of the microbatch, int32 [].
+IndexStride = tuple[Strided, Any]
 
 _NO_STRIDES: Mapping[str, IndexStride] = {}
 
@@ -257,7 +242,8 @@ def _distinct_indices(
     else:
         index = _array_if_eager(input_indices)
     if stride is not None:
-        index = _index_in_batch(index, stride)
+        mapping, microbatch = stride
+        index = mapping.in_batch(index, _array_if_eager(microbatch))
     constant = np.uint32(_GOLDEN_RATIO * dim_index & 0xFFFFFFFF)
     return _as_uint32(index) + constant
 
@@ -277,18 +263,6 @@ def _shard_indices(context: LocalContext, name: str) -> Any:
 def _array_if_eager(x: Any) -> Any:
     """Returns an eager tensor as a NumPy array, and a tensor of a graph as it is."""
     return x.numpy() if tf.executing_eagerly() else x
-
-
-def _index_in_batch(index: Any, stride: IndexStride) -> Any:
-    """Returns indices of a microbatch's dimension as indices of the batch."""
-    num_microbatches = stride.num_microbatches
-    inner_size = stride.inner_size
-    microbatch = _array_if_eager(stride.microbatch)
-    if inner_size == 1:
-        return index * num_microbatches + microbatch
-    example = index // inner_size
-    example_in_batch = example * num_microbatches + microbatch
-    return example_in_batch * inner_size + index % inner_size
 
 
 def _zero_index() -> Any:

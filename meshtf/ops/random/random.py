@@ -39,32 +39,31 @@ from meshtf.ops.common.checks import (
 )
 from meshtf.ops.control.microbatch import microbatch_inputs
 from meshtf.ops.control.seeds import Seed, seeds_of
-from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.top_k import argmax
 from meshtf.ops.random.random_indices import drawn_indices
-from meshtf.ops.random.random_ops import Dropout, DropoutMask, Random
+from meshtf.ops.random.random_ops import Dropout, Random
 
 
 def _draw(
-    mesh: Mesh | None,
     kind: str,
+    mesh: Mesh | None,
     shape: ShapeLike,
-    dtype: Any,
     scale: float,
     shift: float,
+    dtype: Any,
     seed: Seed,
     name: str,
 ) -> Tensor:
     """Returns random numbers of the op `Random`, for the seeds of this program.
 
     Args:
-      mesh: the mesh of the result.
       kind: the distribution: "uniform", "integers", "normal", "truncated" or "gumbel".
+      mesh: the mesh of the result.
       shape: the named shape of the result.
-      dtype: the data type of the result.
       scale: the factor of the standard numbers; for "integers" their count.
       shift: the number that is added to them.
+      dtype: the data type of the result.
       seed: the seed or seeds; None: those of `with mtf.seed(...)`.
       name: the name that distinguishes random ops of one module.
     """
@@ -143,16 +142,7 @@ def random_uniform(
         kind = "uniform"
     else:
         raise DTypeError(f"random_uniform returns floats or integers, not {dtype}.")
-    return _draw(
-        mesh,
-        kind,
-        shape=shape,
-        dtype=dtype,
-        scale=maxval - minval,
-        shift=minval,
-        seed=seed,
-        name=name,
-    )
+    return _draw(kind, mesh, shape, maxval - minval, minval, dtype, seed, name)
 
 
 def random_normal(
@@ -179,16 +169,7 @@ def random_normal(
       PlanError: there is no seed, or two ops of one name have the same seed.
       DTypeError: `dtype` is not floating.
     """
-    return _draw_normal(
-        "normal",
-        mesh,
-        shape=shape,
-        mean=mean,
-        stddev=stddev,
-        dtype=dtype,
-        seed=seed,
-        name=name,
-    )
+    return _draw_normal("normal", mesh, shape, mean, stddev, dtype, seed, name)
 
 
 def truncated_normal(
@@ -205,16 +186,7 @@ def truncated_normal(
 
     Arguments and errors are those of `random_normal`.
     """
-    return _draw_normal(
-        "truncated",
-        mesh,
-        shape=shape,
-        mean=mean,
-        stddev=stddev,
-        dtype=dtype,
-        seed=seed,
-        name=name,
-    )
+    return _draw_normal("truncated", mesh, shape, mean, stddev, dtype, seed, name)
 
 
 def _draw_normal(
@@ -235,16 +207,7 @@ def _draw_normal(
     dtype = dtype_name(dtype)
     if not is_floating(dtype):
         raise DTypeError(f"normal numbers are floats, not {dtype}.")
-    return _draw(
-        mesh,
-        kind,
-        shape=shape,
-        dtype=dtype,
-        scale=stddev,
-        shift=mean,
-        seed=seed,
-        name=name,
-    )
+    return _draw(kind, mesh, shape, stddev, mean, dtype, seed, name)
 
 
 def categorical(
@@ -270,19 +233,10 @@ def categorical(
         temperature = as_tensor("temperature", temperature)
     # Gumbel-max: argmax(logits + Gumbel noise) is a sample from softmax(logits). The noise
     # is multiplied by the temperature, so that 0 is allowed.
-    noise = _draw(
-        logits.mesh,
-        "gumbel",
-        shape=logits.shape,
-        dtype="float32",
-        scale=1.0,
-        shift=0.0,
-        seed=seed,
-        name=name,
-    )
+    noise = _draw("gumbel", logits.mesh, logits.shape, 1.0, 0.0, "float32", seed, name)
     dtype = accumulation_dtype(logits.dtype)
-    noise = cast(multiply(noise, temperature), dtype)
-    return argmax(add(cast(logits, dtype), noise), dim)
+    noise = cast(noise * temperature, dtype)
+    return argmax(cast(logits, dtype) + noise, dim)
 
 
 def dropout(
@@ -317,6 +271,6 @@ def dropout(
     broadcast_names = names_of(broadcast, x.shape, argument="broadcast")
     require_dim_of_caller(x.shape, *broadcast_names)
     mask_shape = x.shape.without(*broadcast_names)
-    mask_op = functools.partial(DropoutMask, float(rate), mask_shape)
+    mask_op = functools.partial(Random, "mask", mask_shape, "bool", float(rate))
     mask = _apply(mask_op, x.mesh, mask_shape, seed, name)
     return apply(Dropout(scale=1 / (1 - rate)), x, mask)

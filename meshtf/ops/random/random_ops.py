@@ -1,8 +1,8 @@
-"""The ops of random numbers: Random, DropoutMask and Dropout.
+"""The ops of random numbers: Random and Dropout.
 
     apply(Random("normal", Shape("batch:8"), "float32", scale=0.02), seed)
 
-The inputs of `Random` and `DropoutMask` are seeds. The public functions, which take the seeds
+The inputs of `Random` are seeds. The public functions, which take the seeds
 from the program, are in `random.py`.
 
 In a microbatch, an example gets the numbers that it would get in the entire batch. So for a
@@ -18,7 +18,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import (
@@ -36,27 +35,30 @@ from meshtf.ops.common.batch_dimensions import Strided
 from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.random.counter_bits import (
-    IndexStride,
     Words,
     index_words,
     map_elements,
-    mix_high,
     random_key,
 )
-from meshtf.ops.random.distributions import DISTRIBUTIONS
+from meshtf.ops.random.distributions import draw_function
 
 # The approximate FLOPs of a random number: the additions and multiplications of the hash.
 _FLOPS_PER_ELEMENT = 12
 
 
-def _sample(*attributes: Any, num_inputs: int = 1) -> Sample:
-    """Returns a test input of a random op.
-
-    Args:
-      *attributes: the attributes of the op.
-      num_inputs: the number of its inputs, which are all scalars of int32.
-    """
-    return Sample(attributes, ("int",) * num_inputs, gradient=False)
+def _sample(
+    kind: str,
+    shape: str,
+    dtype: str = "float32",
+    scale: float = 1.0,
+    shift: float = 0.0,
+    strided: tuple[Strided, ...] = (),
+    num_seeds: int = 1,
+) -> Sample:
+    """Returns a test input of `Random`. The inputs are scalars of int32."""
+    attributes = (kind, Shape(shape), dtype, scale, shift, strided)
+    inputs = ("int",) * (num_seeds + len(strided))
+    return Sample(attributes, inputs, gradient=False)
 
 
 class Random(Op):
@@ -68,7 +70,7 @@ class Random(Op):
     Attributes:
       kind: the distribution of the standard numbers: "uniform" in [0, 1), "integers" in
         [0, scale), "normal", "truncated" (normal, within two standard deviations) or
-        "gumbel".
+        "gumbel"; or "mask", booleans that are false with the probability `scale`.
       shape: the shape of the output.
       dtype: the data type of the output.
       scale: the factor of the standard numbers; for "integers" their count.
@@ -88,50 +90,56 @@ class Random(Op):
 
     # Equal ops are traced once, since they consist of many TensorFlow ops.
     share_trace = True
-    # Attributes: (kind, shape, dtype, scale, shift, strided).
     # Strided: (dim, num_microbatches, inner_size).
     conformance_samples = (
-        _sample("uniform", Shape("b:4;d:8"), "float32"),
-        _sample("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0, num_inputs=2),
-        _sample("uniform", Shape("d:8"), "bfloat16"),
-        _sample("uniform", Shape(""), "float64"),
-        _sample("integers", Shape("b:4;c:2;d:6"), "int32", 10, -3),
-        _sample("normal", Shape("d:6;b:4"), "float32"),
-        _sample("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0),
-        _sample("truncated", Shape("b:4;d:6"), "float32"),
-        _sample("gumbel", Shape("b:3;d:8"), "float32"),
-        _sample(
-            "uniform",
-            Shape("b:4;d:6"),
-            "float32",
-            1.0,
-            0.0,
-            (Strided("b", 3, 1),),
-            num_inputs=2,
-        ),
-        _sample(
-            "uniform",
-            Shape("t:8;b:4"),
-            "float32",
-            1.0,
-            0.0,
-            (Strided("t", 3, 2), Strided("b", 2, 1)),
-            num_inputs=3,
-        ),
+        _sample("uniform", "b:4;d:8"),
+        _sample("uniform", "b:3;c:5", scale=2.0, shift=-1.0, num_seeds=2),
+        _sample("uniform", "d:8", "bfloat16"),
+        _sample("uniform", "", "float64"),
+        _sample("integers", "b:4;c:2;d:6", "int32", 10, -3),
+        _sample("normal", "d:6;b:4"),
+        _sample("normal", "c:3;b:4;d:5", scale=0.1, shift=1.0),
+        _sample("truncated", "b:4;d:6"),
+        _sample("gumbel", "b:3;d:8"),
+        _sample("uniform", "b:4;d:6", strided=(Strided("b", 3, 1),)),
+        _sample("uniform", "t:8;b:4", strided=(Strided("t", 3, 2), Strided("b", 2, 1))),
         Sample(
             ("normal", Shape("c:2;b:3;d:4"), "float32", 1.0, 0.0, (), ("d",)),
             ("int", "int d:4;c:2"),
             gradient=False,
         ),
+        _sample("mask", "b:4;d:6", "bool", 0.4),
+        _sample("mask", "d:5;b:3", "bool", 0.5, num_seeds=2),
+        _sample("mask", "b:8;c:2;d:3", "bool", 0.1),
+        _sample("mask", "b:4;d:6", "bool", 0.4, strided=(Strided("b", 2, 1),)),
+        _sample("mask", "d:3;t:8", "bool", 0.4, strided=(Strided("t", 2, 4),)),
+        Sample(
+            (
+                "mask",
+                Shape("b:4;c:2;d:3;e:4"),
+                "bool",
+                0.4,
+                0.0,
+                (Strided("b", 2, 1),),
+                ("d", "e"),
+            ),
+            ("int", "int", "int c:2;d:3", "int e:4;c:2"),
+            gradient=False,
+        ),
     )
+
+    @property
+    def display_name(self) -> str:
+        return "dropoutmask" if self.kind == "mask" else "random"
 
     def output_specs(self, *seeds: Spec) -> Specs:
         return (Spec(self.shape, self.dtype),)
 
     def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
-        distribution = DISTRIBUTIONS[self.kind]
-        draw = distribution(self.dtype, self.scale, self.shift)
-        words = _words(context, self.shape, self.strided, self.indexed, seeds)
+        draw = draw_function(self.kind, self.dtype, self.scale, self.shift)
+        words = _words(self, context, seeds)
+        # A mask is not stored, unlike the words: within the ops that read it, the last steps of
+        # the hash take less time than a mask in memory, a quarter of a small step.
         y = map_elements(draw, words, context.outputs[0].sizes)
         return (tf.cast(y, self.dtype),)
 
@@ -142,26 +150,19 @@ class Random(Op):
         return _FLOPS_PER_ELEMENT * self.shape.size
 
 
-def _words(
-    context: LocalContext,
-    shape: Shape,
-    strided: Sequence[Strided],
-    indexed: Sequence[str],
-    inputs: Sequence[Any],
-) -> Words:
+def _words(op: Random, context: LocalContext, inputs: Sequence[Any]) -> Words:
     """Returns the words of each index of each dimension of a random tensor: hashes of the
     seeds and the index (`counter_bits.py`).
 
     Args:
+      op: the op.
       context: the sizes and offsets of this device's shard.
-      shape: the shape of the op's output.
-      strided: the dimensions that count examples of microbatches.
-      indexed: the dimensions whose indices are inputs.
-      inputs: the inputs of `Random`.
+      inputs: the inputs of the op.
     """
+    indexed = op.indexed
     indices_start = len(inputs) - len(indexed)
     index_shapes = dict(zip(indexed, context.inputs[indices_start:]))
-    num_seeds = indices_start - len(strided)
+    num_seeds = indices_start - len(op.strided)
     seeds = inputs[:num_seeds]
     if context.compiled:
         # Otherwise TensorFlow would compute all that depends on constant seeds while it
@@ -169,16 +170,13 @@ def _words(
         # the initial values of a model.
         seeds = [context.optimization_barrier(seed) for seed in seeds]
     key = random_key(seeds)
-    strides = {}
-    for mapping, microbatch in zip(strided, inputs[num_seeds:]):
-        strides[mapping.dim] = IndexStride(
-            num_microbatches=mapping.num_microbatches,
-            inner_size=mapping.inner_size,
-            microbatch=microbatch,
-        )
+    strides = {
+        mapping.dim: (mapping, microbatch)
+        for mapping, microbatch in zip(op.strided, inputs[num_seeds:])
+    }
     # Chunks of positions, for example, are no dimension of the entire tensor.
     index_names = {name for x in index_shapes.values() for name in x.names}
-    names = shape.without(*index_names.difference(indexed)).names
+    names = op.shape.without(*index_names.difference(indexed)).names
     input_indices = {
         name: tf.reshape(x, [-1]) for name, x in zip(indexed, inputs[indices_start:])
     }
@@ -209,58 +207,6 @@ def _broadcast_sum(words: Sequence[Any], shapes: Sequence[Shape], out: Shape) ->
         return sum(rest, first)
 
     return tf.reshape(broadcast_call(add, terms, shapes, out), [-1])
-
-
-class DropoutMask(Op):
-    """A boolean mask, true with the probability 1 - rate. The inputs are those of `Random`.
-
-    Attributes:
-      rate: the probability of false.
-      shape: the shape of the output.
-      strided, indexed: as of `Random`.
-    """
-
-    rate: float
-    shape: Shape
-    strided: tuple[Strided, ...] = ()
-    indexed: tuple[str, ...] = ()
-
-    share_trace = True  # as `Random`
-    # Attributes: (rate, shape, strided).
-    conformance_samples = (
-        _sample(0.4, Shape("b:4;d:6")),
-        _sample(0.5, Shape("d:5;b:3"), num_inputs=2),
-        _sample(0.1, Shape("b:8;c:2;d:3")),
-        _sample(0.4, Shape("b:4;d:6"), (Strided("b", 2, 1),), num_inputs=2),
-        _sample(0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),), num_inputs=2),
-        Sample(
-            (0.4, Shape("b:4;c:2;d:3;e:4"), (Strided("b", 2, 1),), ("d", "e")),
-            ("int", "int", "int c:2;d:3", "int e:4;c:2"),
-            gradient=False,
-        ),
-    )
-
-    def output_specs(self, *seeds: Spec) -> Specs:
-        return (Spec(self.shape, "bool"),)
-
-    def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
-        # The number of the 2**32 values of the random bits that give false.
-        threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
-        words = _words(context, self.shape, self.strided, self.indexed, seeds)
-
-        def is_kept(a: Any, b: Any) -> Any:
-            # The upper 16 bits of `mix_high` are random enough for a comparison.
-            return mix_high(a, b) >= threshold
-
-        # The mask is not stored, unlike the words: within the ops that read it, the last
-        # steps of the hash take less time than a mask in memory, a quarter of a small step.
-        return (map_elements(is_kept, words, context.outputs[0].sizes),)
-
-    def gradient(self, dy: Any, y: Any, *seeds: Any) -> Cotangents:
-        return [None] * len(seeds)
-
-    def flops(self, *seeds: Spec) -> int:
-        return _FLOPS_PER_ELEMENT * self.shape.size
 
 
 @dataclasses.dataclass(frozen=True)

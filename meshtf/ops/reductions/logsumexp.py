@@ -42,8 +42,6 @@ from meshtf.ops.common.checks import require_dim, require_floating
 from meshtf.ops.elementwise.arithmetic import (
     logaddexp,
     maximum,
-    multiply,
-    subtract,
 )
 from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -104,7 +102,7 @@ class LogSumExp(OpWithStatistics):
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         # y is made finite, so that the gradient is 0 if all elements are -inf.
         finite_y = maximum(y, lowest_float(x.dtype))
-        return [multiply(exp(subtract(x, finite_y)), dy)]
+        return [exp(x - finite_y) * dy]
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size

@@ -5,8 +5,7 @@
 
 A product cannot be reduced from partial sums. So if the dimension is sharded, `statistics` of
 the op returns the product of each shard, which all shards exchange, one number for each
-element of the result, and `local_sharded` multiplies them. If it is not sharded, `local` alone
-computes the result.
+element of the result, and `reduced` multiplies them.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
-    PaddingValue,
     Role,
     Sample,
     Spec,
@@ -35,17 +32,18 @@ from meshtf.names import Names, accumulation_dtype, is_complex, is_floating
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import broadcast_call
 from meshtf.ops.common.checks import require_dim, require_order
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.elementwise.arithmetic import equal, squared_difference
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import names_or_all, reduce_mean
 
 
-class Prod(OpWithStatistics):
+class Prod(_ExchangesAlongDim):
     """The product over `dim`: x[*rest, dim] -> [*rest]."""
 
-    dim: str
-
+    role_of_dim = Role.SAME  # each shard computes the same product, after the exchange
+    padding = 1.0
     # Test inputs: the attribute `dim`, then the input's kind of values and shape.
     conformance_samples = (
         Sample(("d",), ("b:4;d:6",)),
@@ -66,34 +64,19 @@ class Prod(OpWithStatistics):
             )
         return (Spec(x.shape.without(self.dim), x.dtype),)
 
-    def role(self, factor: str) -> Role:
-        # What sharding `factor`, a dimension of x, does.
-        if factor == self.dim:
-            return Role.SAME  # each shard computes the same product, after the exchange
-        return Role.MAP  # the output is sharded too
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return 1.0 if factor == self.dim else None
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, x: Spec) -> Specs:
-        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        axis = context.axis(0, self.dim)  # in the shape of input 0
-        return (tf.cast(tf.reduce_prod(widen(x), axis), x.dtype),)
-
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        product = tf.reduce_prod(widen(x), context.axis(0, self.dim))
-        return Statistics(exchanged=(product,))
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        return Statistics(exchanged=(tf.reduce_prod(widen(x), axis),))
 
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> LocalTensors:
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
         (products,) = gathered
-        return (tf.cast(tf.reduce_prod(products, axis=0), x.dtype),)
+        return (tf.reduce_prod(products, axis=0),)
+
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, x: Any
+    ) -> LocalTensors:
+        (product,) = statistics
+        return (tf.cast(product, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         return [apply(ProdGrad(self.dim), dy, x)]
@@ -102,14 +85,13 @@ class Prod(OpWithStatistics):
         return xs[0].shape.size
 
 
-class ProdGrad(OpWithStatistics):
+class ProdGrad(_ExchangesAlongDim):
     """The gradient of Prod: dy times the product of all other elements along `dim`.
 
     The inputs are dy and x. The product is not divided by x, which may be 0.
     """
 
-    dim: str
-
+    padding = 1.0
     conformance_samples = (
         Sample(("d",), ("b:4", "ties b:4;d:6"), gradient=False),
         Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
@@ -118,15 +100,6 @@ class ProdGrad(OpWithStatistics):
 
     def output_specs(self, dy: Spec, x: Spec) -> Specs:
         return (x,)
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return 1.0 if factor == self.dim else None
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, dy: Spec, x: Spec) -> Specs:
-        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
         other_products = _products_of_others(widen(x), context.axis(1, self.dim))

@@ -41,9 +41,7 @@ from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.common.sum_kernels import sum_over
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.arithmetic import (
-    divide,
     equal,
-    multiply,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.broadcast import broadcast
@@ -165,12 +163,12 @@ class Reduce(Op):
             return [broadcast(dy, x.shape)]
         if self.kind == "mean":
             count = x.shape.only(self.dims).size
-            return [broadcast(multiply(dy, 1 / max(count, 1)), x.shape)]
+            return [broadcast(dy * (1 / max(count, 1)), x.shape)]
         # Maximum or minimum: if several elements are equal to it, each gets an equal share
         # of the cotangent, as in TensorFlow.
         is_extreme = equal(x, y)
         num_equal = reduce_sum(cast(is_extreme, x.dtype), self.dims)
-        return [where(is_extreme, divide(dy, num_equal), 0.0)]
+        return [where(is_extreme, dy / num_equal, 0.0)]
 
     def flops(self, *xs: Spec) -> int:
         return xs[0].shape.size

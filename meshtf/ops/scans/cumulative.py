@@ -4,9 +4,9 @@
     totals       3     7       each shard sends its total to all shards
     cumsum(x)   [1 3] [6 10]   the local running sum, plus the totals of the earlier shards
 
-Where the dimension is not sharded, the method `local` of an op runs. Where it is, `statistics`
-runs on each shard, then an all-gather of the totals, then `local_sharded`; the residuals are
-tensors that a shard keeps in between.
+Where the dimension is not sharded, the method `local` of the op runs. Where it is, `statistics`
+runs on each shard, then an all-gather of the totals, then `reduced` and `outputs`; the residuals
+are tensors that a shard keeps in between.
 
 The gradients of prod, max, min and logsumexp are linear recurrences. float16 and bfloat16 are
 computed in float32 and rounded once, at the end: in bfloat16 a sum of ones would stop at 256.
@@ -26,7 +26,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
     PaddingValue,
     Sample,
     Spec,
@@ -43,15 +42,14 @@ from meshtf.ops.common.checks import (
     require_floating,
     tensor_along,
 )
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.arithmetic import (
     equal,
-    logical_or,
-    multiply,
     not_equal,
-    subtract,
 )
-from meshtf.ops.elementwise.unary import exp, logical_not
+from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
+from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.reductions.logsumexp import log_sum_exp
 from meshtf.ops.scans.linear_recurrence import (
@@ -63,112 +61,59 @@ from meshtf.ops.scans.scan_kernels import IDENTITIES, running
 from meshtf.ops.windows.shift import shift
 
 
-class Cumsum(OpWithStatistics):
-    """The running sum along a dimension.
+class Scan(_ExchangesAlongDim):
+    """The running sum, product, maximum, minimum or log-sum-exp along a dimension.
 
     Attributes:
       dim: the name of the dimension.
-      exclusive: whether the sum at an index leaves out the element at that index.
-      reverse: whether the sum runs from the end.
-    """
-
-    dim: str
-    exclusive: bool = False
-    reverse: bool = False
-
-    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
-    # Each sample: the attributes (dim, exclusive, reverse), and the shape of x.
-    conformance_samples = (
-        Sample(("d",), ("b:4;d:6",)),
-        Sample(("b", True), ("b:4;d:6",)),
-        Sample(("d", False, True), ("c:2;d:4;b:3",)),
-        Sample(("d", True, True), ("b:4;d:8",)),
-        Sample(("d",), ("b:3;d:5",)),
-        Sample(("d", True), ("int b:4;d:8",), gradient=False),
-    )
-
-    def output_specs(self, x: Spec) -> Specs:
-        require_dim(x.shape, self.dim)
-        if x.dtype == "bool":
-            raise DTypeError(
-                'cumsum does not take bool: count with mtf.cast(x, "int32").'
-            )
-        return (x,)
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return 0.0 if factor == self.dim else None
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, x: Spec) -> Specs:
-        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (tf.cast(self._local_sums(context, widen(x)), x.dtype),)
-
-    def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis = context.axis(0, self.dim)  # in the shape of input 0
-        x = widen(x)
-        local_sums = self._local_sums(context, x)
-        total = last_element(local_sums, axis, self.reverse)
-        if self.exclusive:
-            total = total + last_element(x, axis, self.reverse)
-        return Statistics(exchanged=(total,), residuals=(local_sums,))
-
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> LocalTensors:
-        (totals,) = gathered
-        (local_sums,) = residuals
-        # The offset of a shard is the sum of the totals of the earlier shards.
-        offsets = tf.cumsum(totals, axis=0, exclusive=True, reverse=self.reverse)
-        offset = tf.gather(offsets, context.shard_index(self.dim))
-        y = local_sums + offset
-        return (tf.cast(y, x.dtype),)
-
-    def _local_sums(self, context: LocalContext, x: Any) -> Any:
-        """Returns the running sum of x, the local shard."""
-        axis = context.axis(0, self.dim)
-        return tf.cumsum(x, axis, exclusive=self.exclusive, reverse=self.reverse)
-
-    def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
-        backward = Cumsum(self.dim, exclusive=self.exclusive, reverse=not self.reverse)
-        return [apply(backward, dy)]
-
-
-class Scan(OpWithStatistics):
-    """The running product, maximum, minimum or log-sum-exp along a dimension.
-
-    Attributes:
-      kind: "prod", "max", "min" or "logsumexp".
-      dim: the name of the dimension.
+      kind: "sum", "prod", "max", "min" or "logsumexp".
       reverse: whether the scan runs from the end.
+      exclusive: whether the sum at an index leaves out the element at that index; of other
+        kinds, False.
     """
 
     kind: str
-    dim: str
     reverse: bool = False
-    # Each sample: the attributes (kind, dim, reverse), and the shape of x.
+    exclusive: bool = False
+    # Each sample: the attributes (dim, kind, reverse, exclusive), and the shape of x.
     conformance_samples = (
-        Sample(("prod", "d"), ("b:4;d:8",)),
-        Sample(("prod", "d", True), ("positive d:6;b:2",)),
-        Sample(("max", "d"), ("ties b:2;d:8",)),
-        Sample(("max", "d", True), ("int b:3;d:4",)),
-        Sample(("min", "d", True), ("ties d:4;b:5",)),
-        Sample(("logsumexp", "d"), ("b:4;d:6",)),
-        Sample(("logsumexp", "d", True), ("d:4;b:2",)),
-        Sample(("prod", "d", True), ("b:3;d:5",)),
-        Sample(("max", "d", True), ("ties b:3;d:5",)),
-        Sample(("min", "d"), ("int d:7;b:3",)),
-        Sample(("logsumexp", "d", True), ("b:3;d:5",)),
+        Sample(("d", "sum"), ("b:4;d:6",)),
+        Sample(("b", "sum", False, True), ("b:4;d:6",)),
+        Sample(("d", "sum", True), ("c:2;d:4;b:3",)),
+        Sample(("d", "sum", True, True), ("b:4;d:8",)),
+        Sample(("d", "sum"), ("b:3;d:5",)),
+        Sample(("d", "sum", False, True), ("int b:4;d:8",), gradient=False),
+        Sample(("d", "prod"), ("b:4;d:8",)),
+        Sample(("d", "prod", True), ("positive d:6;b:2",)),
+        Sample(("d", "max"), ("ties b:2;d:8",)),
+        Sample(("d", "max", True), ("int b:3;d:4",)),
+        Sample(("d", "min", True), ("ties d:4;b:5",)),
+        Sample(("d", "logsumexp"), ("b:4;d:6",)),
+        Sample(("d", "logsumexp", True), ("d:4;b:2",)),
+        Sample(("d", "prod", True), ("b:3;d:5",)),
+        Sample(("d", "max", True), ("ties b:3;d:5",)),
+        Sample(("d", "min"), ("int d:7;b:3",)),
+        Sample(("d", "logsumexp", True), ("b:3;d:5",)),
     )
+
+    @property
+    def display_name(self) -> str:
+        return "cumsum" if self.kind == "sum" else "scan"
+
+    @property
+    def linearity(self) -> Any:
+        # op(a + b) = op(a) + op(b): partial sums stay partial sums
+        return "joint" if self.kind == "sum" else None
 
     def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
+        if self.kind == "sum" and x.dtype == "bool":
+            raise DTypeError(
+                'cumsum does not take bool: count with mtf.cast(x, "int32").'
+            )
         if self.kind == "logsumexp":
             require_floating(x, "cumulative_logsumexp")
-        if not is_floating(x.dtype) and not is_integer(x.dtype):
+        if self.kind != "sum" and not (is_floating(x.dtype) or is_integer(x.dtype)):
             raise DTypeError(
                 explain_error(
                     f"cum{self.kind} does not take {x.dtype}.",
@@ -180,48 +125,60 @@ class Scan(OpWithStatistics):
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return IDENTITIES[self.kind](tf.float32) if factor == self.dim else None
 
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, x: Spec) -> Specs:
-        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
-
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        axis = context.axis(0, self.dim)
-        y = running(self.kind, widen(x), axis, reverse=self.reverse)
-        return (tf.cast(y, x.dtype),)
+        return (tf.cast(self._running(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis = context.axis(0, self.dim)
-        local_results = running(self.kind, widen(x), axis, reverse=self.reverse)
+        axis = context.axis(0, self.dim)  # in the shape of input 0
+        x = widen(x)
+        local_results = self._running(context, x)
         total = last_element(local_results, axis, self.reverse)
+        if self.exclusive:
+            total = total + last_element(x, axis, self.reverse)
         return Statistics(exchanged=(total,), residuals=(local_results,))
 
-    def local_sharded(
-        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
-    ) -> LocalTensors:
-        reduce = _REDUCE[self.kind]
+    def reduced(self, context: LocalContext, gathered: Any) -> LocalTensors:
         (totals,) = gathered
-        (local_results,) = residuals
         # The total of all earlier shards; 1 for a product if there are none.
         identity = tf.constant(IDENTITIES[self.kind](totals.dtype), totals.dtype)
         is_earlier = is_earlier_shard(context, self.dim, self.reverse, totals)
-        earlier_totals = tf.where(is_earlier, totals, identity)
-        total = tf.broadcast_to(reduce(earlier_totals, [0]), x.shape)
-        # Combined with the results of this shard.
-        y = reduce(tf.stack([total, local_results]), [0])
-        return (tf.cast(y, x.dtype),)
+        reduce = _REDUCE[self.kind]
+        return (reduce(tf.where(is_earlier, totals, identity), [0]),)
+
+    def outputs(
+        self, context: LocalContext, statistics: Any, residuals: Any, x: Any
+    ) -> LocalTensors:
+        (earlier_total,) = statistics
+        (local_results,) = residuals
+        return (tf.cast(_COMBINE[self.kind](earlier_total, local_results), x.dtype),)
+
+    def _running(self, context: LocalContext, x: Any) -> Any:
+        """Returns the running result of x, the local shard."""
+        axis = context.axis(0, self.dim)
+        return running(self.kind, x, axis, self.reverse, exclusive=self.exclusive)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
+        if self.kind == "sum":
+            backward = Scan(self.dim, "sum", not self.reverse, self.exclusive)
+            return [apply(backward, dy)]
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
 
 
 # By kind, a function (x, axes) that reduces a TensorFlow tensor.
 _REDUCE = {
+    "sum": tf_function("reduce_sum"),
     "prod": tf_function("reduce_prod"),
     "max": tf_function("reduce_max"),
     "min": tf_function("reduce_min"),
     "logsumexp": log_sum_exp,
+}
+# By kind, a function of two tensors that reduces them to one.
+_COMBINE = {
+    "sum": tf_function("add"),
+    "prod": tf_function("multiply"),
+    "max": tf_function("maximum"),
+    "min": tf_function("minimum"),
+    "logsumexp": logaddexp_kernel,
 }
 
 
@@ -233,7 +190,7 @@ def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
     next_x = shift(x, dim, offset_of_next)
     h = apply(LinearRecurrence(dim, reverse=not reverse), next_x, dy)
     previous_y = shift(y, dim, -offset_of_next, fill=1)
-    return multiply(previous_y, h)
+    return previous_y * h
 
 
 def _extreme_gradient(
@@ -250,9 +207,9 @@ def _extreme_gradient(
     # Where y changes, x[i] is the extreme, whatever x is: XLA may compute x a second time for
     # this comparison, with another rounding, so that it does not equal y.
     previous_y = shift(y, dim, -offset_of_next, fill=fill)
-    is_extreme = logical_or(equal(x, y), not_equal(y, previous_y))
+    is_extreme = equal(x, y) | not_equal(y, previous_y)
     next_is_extreme = shift(is_extreme, dim, offset_of_next)
-    decay = cast(logical_not(next_is_extreme), x.dtype)
+    decay = cast(~next_is_extreme, x.dtype)
     h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
     return where(is_extreme, h, 0.0)
 
@@ -265,10 +222,10 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
     y = clip(y, low=lowest_float(y.dtype))
     offset_of_next = 1 if reverse else -1
     next_y = shift(y, dim, offset_of_next, fill=float("inf"))
-    decay = exp(subtract(y, next_y))
-    weight = exp(subtract(x, y))
+    decay = exp(y - next_y)
+    weight = exp(x - y)
     h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
-    return multiply(weight, h)
+    return weight * h
 
 
 # By kind, the gradient rule (dy, y, x, dim, reverse) -> dx.
@@ -296,7 +253,7 @@ def cumsum(
       DTypeError: x is bool.
     """
     x, dim = tensor_along(x, dim)
-    return apply(Cumsum(dim, exclusive=exclusive, reverse=reverse), x)
+    return apply(Scan(dim, "sum", reverse=reverse, exclusive=exclusive), x)
 
 
 def cumprod(
@@ -348,7 +305,7 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     if kind == "logsumexp":
         # The gradient is exp(x - y): float16 and bfloat16 are too coarse for this y.
         dtype = accumulation_dtype(x.dtype)
-    y = apply(Scan(kind, dim, reverse=reverse), cast(x, dtype))
+    y = apply(Scan(dim, kind, reverse=reverse), cast(x, dtype))
     y = cast(y, x.dtype)
     if exclusive:
         # Element i is the result up to i - 1.

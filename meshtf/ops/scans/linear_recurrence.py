@@ -28,7 +28,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    OpWithStatistics,
     PaddingValue,
     Sample,
     Spec,
@@ -38,18 +37,17 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_dim
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import broadcast_operands, broadcast_shape
 from meshtf.ops.common.checks import require_dim, require_floating, same_dtype
-from meshtf.ops.elementwise.arithmetic import multiply
+from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.scans.scan_kernels import running_linear
 from meshtf.ops.windows.shift import shift
 
 
-class LinearRecurrence(OpWithStatistics):
+class LinearRecurrence(_ExchangesAlongDim):
     """h[i] = a[i] * h[i - 1] + b[i] along a dimension, with 0 before the first element.
 
     Attributes:
@@ -57,8 +55,8 @@ class LinearRecurrence(OpWithStatistics):
       reverse: whether the recurrence runs from the end: h[i] = a[i] * h[i + 1] + b[i].
     """
 
-    dim: str
     reverse: bool = False
+    num_statistics = 2
     # Each sample: the attributes (dim, reverse), and the shapes of a and b.
     conformance_samples = (
         Sample(("d",), ("b:4;d:8", "b:4;d:8")),
@@ -82,13 +80,6 @@ class LinearRecurrence(OpWithStatistics):
         if factor != self.dim:
             return None
         return 1.0 if input_index == 0 else 0.0  # h[i] = 1 * h[i - 1] + 0
-
-    def statistics_dims(self) -> tuple[str, ...]:
-        return (self.dim,)
-
-    def statistics_specs(self, a: Spec, b: Spec) -> Specs:
-        statistic = Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype))
-        return (statistic, statistic)
 
     def local(self, context: LocalContext, a: Any, b: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of a, input 0
@@ -137,7 +128,7 @@ class LinearRecurrence(OpWithStatistics):
         backward = LinearRecurrence(self.dim, reverse=not self.reverse)
         db = apply(backward, next_a, dh)
         previous_h = shift(h, self.dim, -offset_of_next)
-        return [multiply(db, previous_h), db]
+        return [db * previous_h, db]
 
 
 def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> Tensor:

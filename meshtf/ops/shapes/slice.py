@@ -12,7 +12,6 @@ the dimension.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +23,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
-    Role,
     Sample,
     Spec,
     Specs,
@@ -37,108 +34,99 @@ from meshtf.graph import (
 )
 from meshtf.names import is_floating
 from meshtf.names.arguments import as_dim, as_int, as_sequence
+from meshtf.ops.common.broadcasting import check_scalar
 from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.common.op_bases import _NeedsWholeDim
 from meshtf.ops.shapes.reshape import arrange, transpose
 from meshtf.ops.shapes.stack import fill_gaps, require_alike
 
 __all__ = ["chunk", "concat", "pad", "slice"]
 
 
-@dataclasses.dataclass(frozen=True)
 class Slice(WindowedOp):
-    """Elements [begin, begin + size) of one dimension.
+    """Elements [begin, begin + size) of one dimension, or `value` where x has no such
+    element.
 
     A `WindowedOp` declares the range of input elements that a shard of the output needs, its
     window, and `context.window` returns them, with those that other devices have sent.
+
+    Attributes:
+      fn: "slice", which takes elements of x only; "pad", which takes them all; or "shift".
+      dim: the dimension.
+      begin: the index in x of the first element.
+      size: the number of elements.
+      value: the value of elements that x does not have.
     """
 
+    fn: str
     dim: str
     begin: int
     size: int
-    # A partial sum consists of one addend on each device. If all inputs are partial sums, so
-    # is the output.
-    linearity = "joint"
-    # Test inputs: the attributes (dim, begin, size), then the input's kind of values and
-    # shape.
+    value: float = 0
+    # Test inputs: the attributes (fn, dim, begin, size, value), then the input's kind of values
+    # and shape.
     conformance_samples = (
-        Sample(("b", 2, 4), ("a:4;b:8",)),
-        Sample(("b", 5, 2), ("b:8;a:3",)),
-        Sample(("a", 1, 3), ("a:5;b:4",)),
-        Sample(("a", 0, 4), ("int b:2;a:6",)),
-    )
-
-    def output_specs(self, x: Spec) -> Specs:
-        require_dim(x.shape, self.dim)
-        if not 0 <= self.begin <= self.begin + self.size <= x.shape[self.dim]:
-            raise ShapeError(
-                f"elements {self.begin} to {self.begin + self.size} are not all within "
-                f"{x.shape.dim(self.dim)!r}."
-            )
-        return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        if dim == self.dim:
-            return _shifted_window(by=self.begin)
-        return None
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        return (context.window(0, self.dim, x),)  # of input 0
-
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        after = x.shape[self.dim] - self.begin - self.size
-        return [pad(dy, self.dim, before=self.begin, after=after)]
-
-
-class Pad(WindowedOp):
-    """x with elements of one value before and after those of one dimension.
-
-    Attributes:
-      dim: the dimension.
-      before: the number of elements that are added before the first one.
-      after: the number of elements that are added after the last one.
-      value: the value of the added elements.
-    """
-
-    dim: str
-    before: int
-    after: int
-    value: float = 0.0
-    # Attributes: (dim, before, after, value).
-    conformance_samples = (
-        Sample(("b", 2, 2), ("a:4;b:4",)),
-        Sample(("b", 0, 5, -1.5), ("b:3;a:4",)),
-        Sample(("a", 3, 1), ("a:4;b:3",)),
-        Sample(("a", 1, 1, 7), ("int b:2;a:6",)),
-        Sample(("a", 3, 1, 1.0), ("a:4;b:8",)),
+        Sample(("slice", "b", 2, 4), ("a:4;b:8",)),
+        Sample(("slice", "b", 5, 2), ("b:8;a:3",)),
+        Sample(("slice", "a", 1, 3), ("a:5;b:4",)),
+        Sample(("slice", "a", 0, 4), ("int b:2;a:6",)),
+        Sample(("pad", "b", -2, 8), ("a:4;b:4",)),
+        Sample(("pad", "b", 0, 8, -1.5), ("b:3;a:4",)),
+        Sample(("pad", "a", -3, 8), ("a:4;b:3",)),
+        Sample(("pad", "a", -1, 8, 7), ("int b:2;a:6",)),
+        Sample(("pad", "a", -3, 8, 1.0), ("a:4;b:8",)),
+        Sample(("shift", "b", -1, 8), ("a:4;b:8",)),
+        Sample(("shift", "b", 3, 8, -1.5), ("b:8;a:3",)),
+        Sample(("shift", "b", -9, 4), ("b:4",)),
+        Sample(("shift", "b", -2, 7, 1.5), ("b:7;a:3",)),
+        Sample(("shift", "b", 1, 5, 1.5), ("a:2;b:5",)),
+        Sample(("shift", "a", 1, 4, 7), ("int a:4;b:2",)),
+        Sample(("shift", "a", -2, 4, True), ("bool a:4",), gradient=False),
     )
 
     @property
+    def display_name(self) -> str:
+        return self.fn
+
+    @property
     def linearity(self) -> Any:
-        # If partial sums were padded, their sum would contain `value` several times.
+        # If x were a partial sum on each device, the sum of the outputs would contain `value`
+        # once for each device.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> Specs:
         require_dim(x.shape, self.dim)
-        if self.before < 0 or self.after < 0:
+        end = self.begin + self.size
+        after = end - x.shape[self.dim]
+        if self.fn == "slice" and not 0 <= self.begin <= end <= x.shape[self.dim]:
+            raise ShapeError(
+                f"elements {self.begin} to {end} are not all within "
+                f"{x.shape.dim(self.dim)!r}."
+            )
+        if self.fn == "pad" and (self.begin > 0 or after < 0):
             raise ShapeError(
                 "pad adds zero or more elements before and after, not "
-                f"{self.before} and {self.after}: mtf.slice removes elements."
+                f"{-self.begin} and {after}: mtf.slice removes elements."
             )
-        if not is_floating(x.dtype) and not float(self.value).is_integer():
+        if self.fn == "shift":
+            check_scalar(self.value, x.dtype)
+        elif not is_floating(x.dtype) and not float(self.value).is_integer():
             raise DTypeError(f"{self.value} is no value of a tensor of {x.dtype}.")
-        size = self.before + x.shape[self.dim] + self.after
-        return (Spec(x.shape.resize(self.dim, size), x.dtype),)
+        return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(by=-self.before, fill=self.value)
+            return shifted_window(self.begin, fill=self.value)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         return (context.window(0, self.dim, x),)  # of input 0
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [slice(dy, self.dim, begin=self.before, size=x.shape[self.dim])]
+        inverse = {"slice": "pad", "pad": "slice", "shift": "shift"}[self.fn]
+        size = x.shape[self.dim]
+        back = Slice(inverse, self.dim, -self.begin, size)
+        return [apply(back, dy)]
 
 
 class Concat(WindowedOp):
@@ -175,7 +163,7 @@ class Concat(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
             begin = self._begins()[input_index]
-            return _shifted_window(by=-begin)
+            return shifted_window(-begin)
         return None
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
@@ -208,10 +196,9 @@ class Concat(WindowedOp):
         return dxs
 
 
-class Chunk(Op):
+class Chunk(_NeedsWholeDim):
     """Chunks of the given sizes along one dimension, one output for each."""
 
-    dim: str
     sizes: tuple[int, ...]
     linearity = "joint"  # if the input is a partial sum, so are the outputs
     # Attributes: (dim, sizes).
@@ -232,12 +219,6 @@ class Chunk(Op):
             Spec(x.shape.resize(self.dim, size), x.dtype) for size in self.sizes
         )
 
-    def role(self, factor: str) -> Role:
-        # What sharding `factor`, a dimension, does: with MAP, the outputs are sharded too.
-        if factor == self.dim:
-            return Role.UNSHARDED
-        return Role.MAP
-
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of input 0
         return tuple(tf.split(x, self.sizes, axis))
@@ -246,11 +227,15 @@ class Chunk(Op):
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
 
 
-def _shifted_window(by: int, fill: float = 0.0) -> Window:
-    """Returns the window of an op whose element i reads element i + by of an input, or
-    `fill` where the input has no such element.
+def shifted_window(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
+    """Returns the window of an op whose element i reads element i + by of an input.
+
+    Args:
+      by: the distance in elements.
+      wrap: whether elements beyond one end are those of the other end, and not `fill`.
+      fill: the value of elements beyond the ends.
     """
-    return Window(low=lambda first: first + by, high=lambda stop: stop + by, fill=fill)
+    return Window(low=lambda a: a + by, high=lambda b: b + by, wrap=wrap, fill=fill)
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
@@ -271,7 +256,7 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
     size = as_int("size", size)
     if begin == 0 and size == x.shape.get(dim, -1):
         return x
-    return apply(Slice(dim, begin=begin, size=size), x)
+    return apply(Slice("slice", dim, begin, size), x)
 
 
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
@@ -293,7 +278,8 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
     before = as_int("before", before)
     after = as_int("after", after)
     if before or after:
-        return apply(Pad(dim, before=before, after=after, value=value), x)
+        size = before + x.shape[dim] + after
+        return apply(Slice("pad", dim, -before, size, value), x)
     return x
 
 

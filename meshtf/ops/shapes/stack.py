@@ -20,8 +20,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
-    Role,
     Sample,
     Spec,
     Specs,
@@ -33,11 +31,12 @@ from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Shape, name_of
 from meshtf.names.arguments import as_dim, as_int
 from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.common.op_bases import _NeedsWholeDim
 from meshtf.ops.shapes.reshape import arrange, transpose
 
 
 @dataclasses.dataclass(frozen=True)
-class Stack(Op):
+class Stack(_NeedsWholeDim):
     """Tensors of one shape, stacked along a new dimension.
 
     Attributes:
@@ -63,12 +62,6 @@ class Stack(Op):
         dims.insert(self.axis, Dimension(self.dim, len(xs)))
         return (Spec(Shape(dims), xs[0].dtype),)
 
-    def role(self, factor: str) -> Role:
-        # What sharding `factor`, a dimension, does: with MAP, the output is sharded too.
-        if factor == self.dim:
-            return Role.UNSHARDED
-        return Role.MAP
-
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         names = context.inputs[0].names
         arranged_xs = [
@@ -80,10 +73,9 @@ class Stack(Op):
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
 
 
-class Unstack(Op):
+class Unstack(_NeedsWholeDim):
     """A tensor for each index of one dimension."""
 
-    dim: str
     linearity = "joint"  # if all inputs are partial sums, so is the output
     conformance_samples = (
         Sample(("n",), ("n:3;a:4",)),
@@ -96,11 +88,6 @@ class Unstack(Op):
         shape = x.shape.without(self.dim)
         element = Spec(shape, x.dtype)
         return (element,) * x.shape[self.dim]
-
-    def role(self, factor: str) -> Role:
-        if factor == self.dim:
-            return Role.UNSHARDED
-        return Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         axis = context.axis(0, self.dim)  # in the shape of input 0

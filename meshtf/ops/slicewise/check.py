@@ -24,13 +24,14 @@ from meshtf.errors import (
     PlanError,
     ShapeError,
     explain_error,
-    near_misses,
 )
 from meshtf.graph import Source, Spec
 from meshtf.mesh.axes import caller_stacklevel
 from meshtf.names import nested
+from meshtf.ops.common.checks import did_you_mean
 from meshtf.ops.slicewise.trial import (
     Trial,
+    TriedFunction,
     as_list,
     candidate_sizes,
     run_trial,
@@ -59,13 +60,8 @@ def check_names(
     }
     for name in dims:
         if not any(name in x.shape for x in inputs):
-            known_names: list[str] = []
-            for x in inputs:
-                known_names.extend(x.shape.names)
-            close = near_misses(name, known_names)
-            suggestion = ""
-            if close:
-                suggestion = f" Did you mean {close}?"
+            known_names = [known for x in inputs for known in x.shape.names]
+            suggestion = did_you_mean(name, known_names)
             raise ShapeError(
                 explain_error(
                     f'no input of slicewise has the dimension "{name}" of `shardable`.'
@@ -110,10 +106,11 @@ def check_slices(
         "source": Source.of_caller(),
     }
     trials = []
-    for sizes in candidate_sizes(inputs, outputs, dims):
+    function = TriedFunction(fn, inputs, outputs, dims)
+    for sizes in candidate_sizes(function):
         # init_scope: runs at once, even while a tf.function is traced.
         with tf.init_scope(), tf.device("CPU:0"):
-            trials.append(run_trial(fn, inputs, outputs, dims, sizes))
+            trials.append(run_trial(function, sizes))
         if trials[-1].completed:
             break
     _raise_for(trials, facts)

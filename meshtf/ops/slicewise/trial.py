@@ -1,7 +1,7 @@
 """Runs of a function on small inputs, and on halves of them, by TensorFlow on a CPU.
 
-for sizes in candidate_sizes(inputs, outputs, dims):
-  trial = run_trial(fn, inputs, outputs, dims, sizes)      # trial.dim: "", or a wrong one
+for sizes in candidate_sizes(function):
+  trial = run_trial(function, sizes)      # trial.dim: "", or a wrong one
 """
 
 from __future__ import annotations
@@ -26,19 +26,33 @@ _TOLERANCE = {2: 0.05, 4: 1e-3, 8: 1e-3}
 _Sizes = dict[str, int]  # the size of each dimension in a test
 
 
-def candidate_sizes(
-    inputs: Sequence[Spec], outputs: Sequence[Spec], dims: Sequence[str]
-) -> Iterator[_Sizes]:
-    """Yields the sizes of all dimensions to test with, in the order of attempts.
+class TriedFunction(NamedTuple):
+    """A function, and what is said about it.
+
+    Attributes:
+      fn: the function, of TensorFlow tensors.
+      inputs: the specs of all its inputs.
+      outputs: the specs of all its outputs.
+      dims: the dimensions along which inputs are halved, one after another.
+    """
+
+    fn: Callable[..., Any]
+    inputs: Sequence[Spec]
+    outputs: Sequence[Spec]
+    dims: Sequence[str]
+
+
+def candidate_sizes(function: TriedFunction) -> Iterator[_Sizes]:
+    """Yields the sizes of all dimensions to test a function with, in the order of attempts.
 
     First all sizes are small; then dimensions that are not sharded have their full sizes;
     then all dimensions have.
     """
     full_sizes = {}
-    for spec in (*inputs, *outputs):
+    for spec in (*function.inputs, *function.outputs):
         full_sizes.update({dim.name: dim.size for dim in spec.shape})
     small_sizes = {name: min(size, _SMALL_SIZE) for name, size in full_sizes.items()}
-    sizes_of_sharded_dims = dict.fromkeys(dims, 2 * _SMALL_HALF)
+    sizes_of_sharded_dims = dict.fromkeys(function.dims, 2 * _SMALL_HALF)
     yield small_sizes | sizes_of_sharded_dims
     yield full_sizes | sizes_of_sharded_dims
     yield full_sizes
@@ -59,19 +73,14 @@ class Trial(NamedTuple):
     refusal: str = ""
 
 
-def run_trial(
-    fn: Callable[..., Any],
-    inputs: Sequence[Spec],
-    outputs: Sequence[Spec],
-    dims: Sequence[str],
-    sizes: _Sizes,
-) -> Trial:
+def run_trial(function: TriedFunction, sizes: _Sizes) -> Trial:
     """Runs a function on inputs of several kinds of numbers, and on halves of them.
 
     Args:
-      fn, inputs, outputs, dims: the arguments of `check_slices`.
+      function: the function.
       sizes: the size of each dimension in this test.
     """
+    inputs = function.inputs
     num_elements = sum(int(np.prod(_sizes_of(x, sizes))) for x in inputs)
     if num_elements > _MAX_ELEMENTS:
         return Trial(completed=False)
@@ -80,7 +89,7 @@ def run_trial(
     for draw in (_draw_normal, _draw_from_unit_interval, _draw_positive_definite):
         arrays = [draw(seed=i, x=x, sizes=sizes) for i, x in enumerate(inputs)]
         try:
-            runs.append((arrays, _run(fn, arrays, outputs, sizes)))
+            runs.append((arrays, _run(function, arrays, sizes)))
         except _WrongShapeError:
             continue  # as for the true input, for which there is an error
         except _RefusalError as error:
@@ -88,9 +97,9 @@ def run_trial(
     # A function may return NaN, and numbers without meaning, for what it does not take.
     meaningful_runs = [run for run in runs if not any(map(_has_nan, run[1]))]
     for arrays, expected in meaningful_runs or runs:
-        for dim in _dims_with_halves(dims, sizes):
+        for dim in _dims_with_halves(function.dims, sizes):
             try:
-                joined_halves = _run_halves(fn, arrays, inputs, outputs, dim, sizes)
+                joined_halves = _run_halves(function, arrays, dim, sizes)
             except _RefusalError as error:
                 return Trial(completed=False, dim=dim, refusal=str(error))
             if not all(map(_are_close, expected, joined_halves)):
@@ -104,17 +113,12 @@ def _dims_with_halves(dims: Sequence[str], sizes: _Sizes) -> list[str]:
 
 
 def _run_halves(
-    fn: Callable[..., Any],
-    arrays: Sequence[Any],
-    inputs: Sequence[Spec],
-    outputs: Sequence[Spec],
-    name: str,
-    sizes: _Sizes,
+    function: TriedFunction, arrays: Sequence[Any], name: str, sizes: _Sizes
 ) -> list[Any]:
     """Returns each result of a function for the two halves of its inputs, concatenated.
 
     Args:
-      fn, inputs, outputs: the arguments of `check_slices`.
+      function: the function.
       arrays: the complete inputs, of `sizes`.
       name: the dimension along which inputs are halved and results are concatenated.
       sizes: the size of each dimension in this test.
@@ -126,12 +130,13 @@ def _run_halves(
     results_of_halves = []
     for half_index in range(2):
         half_arrays = [
-            _half_of(array, x, name, half_index) for array, x in zip(arrays, inputs)
+            _half_of(array, x, name, half_index)
+            for array, x in zip(arrays, function.inputs)
         ]
-        results_of_halves.append(_run(fn, half_arrays, outputs, half_sizes))
+        results_of_halves.append(_run(function, half_arrays, half_sizes))
     joined_results = []
     # zip(*...) goes from the results of each half to the halves of each result.
-    for output, half_results in zip(outputs, zip(*results_of_halves)):
+    for output, half_results in zip(function.outputs, zip(*results_of_halves)):
         axis = output.shape.index(name)
         joined_results.append(np.concatenate(half_results, axis))
     return joined_results
@@ -201,28 +206,24 @@ class _WrongShapeError(_RefusalError):
     """A function gives results of other shapes or data types than it should."""
 
 
-def _run(
-    fn: Callable[..., Any],
-    arrays: Sequence[Any],
-    outputs: Sequence[Spec],
-    sizes: _Sizes,
-) -> list[Any]:
-    """Returns the results of fn(*arrays) as arrays.
+def _run(function: TriedFunction, arrays: Sequence[Any], sizes: _Sizes) -> list[Any]:
+    """Returns the results of a function of arrays, as arrays.
 
     Raises:
-      _RefusalError: fn cannot run.
+      _RefusalError: it cannot run.
       _WrongShapeError: the results do not have the data types of `outputs` and the shapes
         that follow from `sizes`.
     """
     try:
-        ys = [tf.convert_to_tensor(y) for y in as_list(fn(*map(tf.constant, arrays)))]
+        results = as_list(function.fn(*map(tf.constant, arrays)))
+        ys = [tf.convert_to_tensor(y) for y in results]
     except Exception as error:
         # If fn also fails on the true input, its error is raised when the program runs.
         raise _RefusalError(_first_line(error)) from None
-    expected = [(_sizes_of(spec, sizes), spec.dtype) for spec in outputs]
-    results = [(y.shape.as_list(), y.dtype.name) for y in ys]
-    if results != expected:
-        shapes = " ".join(str(shape) for shape, _ in results)
+    expected = [(_sizes_of(spec, sizes), spec.dtype) for spec in function.outputs]
+    specs = [(y.shape.as_list(), y.dtype.name) for y in ys]
+    if specs != expected:
+        shapes = " ".join(str(shape) for shape, _ in specs)
         raise _WrongShapeError(f"its results have the shapes {shapes}")
     return [y.numpy() for y in ys]
 

@@ -37,7 +37,6 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.names import Dimension
-from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.indexing.gather import take_along_axis
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.shapes.reshape import arrange, reshape, unflatten
@@ -232,8 +231,7 @@ def merge_sorted(
     keys, indices_in_block = apply_all(Sort(ELEMENTS, descending), x_blocks)
     assert x.mesh is not None
     block_index = index_range(x.mesh, Dimension(BLOCKS, blocks))
-    block_offset = multiply(block_index, x.shape[dim] // blocks)
-    indices = add(indices_in_block, block_offset)
+    indices = indices_in_block + block_index * (x.shape[dim] // blocks)
     keys, indices = _merge_blocks(keys, indices, descending)
     y = reshape(keys, x.shape)
     order = reshape(indices, x.shape)

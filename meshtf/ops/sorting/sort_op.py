@@ -20,9 +20,7 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
     PaddingValue,
-    Role,
     Sample,
     Spec,
     Specs,
@@ -31,11 +29,12 @@ from meshtf.graph import (
 )
 from meshtf.names import is_floating, is_integer
 from meshtf.ops.common.checks import require_dim
+from meshtf.ops.common.op_bases import _NeedsWholeDim
 from meshtf.ops.common.top_k_kernel import largest
 from meshtf.ops.shapes.reshape import arrange
 
 
-class Sort(Op):
+class Sort(_NeedsWholeDim):
     """x sorted along a dimension, and the index in x of each sorted element.
 
     Attributes:
@@ -43,7 +42,6 @@ class Sort(Op):
       descending: whether the largest comes first.
     """
 
-    dim: str
     descending: bool = False
     # Each sample: the attributes (dim, descending), and the shape of x. "ties" are floats of
     # which many are equal, "nan" are these with NaN, "int" are integers.
@@ -67,12 +65,6 @@ class Sort(Op):
             )
         return (x, Spec(x.shape, "int32"))
 
-    def role(self, factor: str) -> Role:
-        # A factor is the name of a dimension of x.
-        if factor == self.dim:
-            return Role.UNSHARDED
-        return Role.MAP  # each shard of x gives its shard of the result
-
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         names = context.inputs[0].names
         dim_last = _move_last(names, self.dim)
@@ -90,7 +82,7 @@ class Sort(Op):
         return x.shape.size * max(1, comparisons_per_element)
 
 
-class Reorder(Op):
+class Reorder(_NeedsWholeDim):
     """x reordered along a dimension: y[i] = x[order[i]]. The inputs are x and `order`.
 
     Attributes:
@@ -99,7 +91,6 @@ class Reorder(Op):
         of `order` are k, y[k] is the sum of these elements of x; if no entry is, y[k] is 0.
     """
 
-    dim: str
     back: bool = False
     # Each sample: the attributes (dim, back), and the shapes of x and `order`, integers less
     # than `below`.
@@ -111,11 +102,6 @@ class Reorder(Op):
 
     def output_specs(self, x: Spec, order: Spec) -> Specs:
         return (x,)
-
-    def role(self, factor: str) -> Role:
-        if factor == self.dim:
-            return Role.UNSHARDED
-        return Role.MAP
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
         return 0.0 if input_index == 1 else None  # the order has valid indices

@@ -127,8 +127,12 @@ def path_hash(mesh: Mesh | None, value: int) -> Tensor:
     return apply(Read(store), mesh=mesh)
 
 
-def scalar_input(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
-    """Returns a scalar [] that is an input of the program: see `ScalarStore`."""
+def scalar_input(mesh: Mesh | None, value: Number | Tensor, dtype: str) -> Tensor:
+    """Returns a scalar [] that is an input of the program: see `ScalarStore`. A tensor is
+    returned as it is.
+    """
+    if isinstance(value, Tensor):
+        return value
     store = ScalarStore(value, dtype, mesh)
     return apply(Read(store), mesh=mesh)
 

@@ -21,12 +21,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import LocalContext, Spec
 from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
 from meshtf.names.arguments import as_mapping
+from meshtf.ops.common.broadcasting import conflicting_sizes
 from meshtf.ops.common.checks import require_dim_of_caller, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.windows.conv_kernels import ConvKernels
@@ -34,14 +35,6 @@ from meshtf.ops.windows.sliding_window import MAX_DIMS, SlidingWindow, sliding_w
 
 # The names that each axis of a packed tensor merges: [("batch",), ("h",), ("c", "d")].
 PackedAxes = list[tuple[str, ...]]
-
-
-class ConvAxes(NamedTuple):
-    """The packed axes of the three tensors of a convolution, as `ConvKernels` expects."""
-
-    x: PackedAxes  # [batch, *spatial, groups, summed]
-    kernel: PackedAxes  # [*taps, groups, summed, added]
-    y: PackedAxes  # [batch, *spatial, groups, added]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,24 +88,25 @@ class Geometry:
                         way_out=f'Convert one of them: mtf.cast(x, "{xs[0].dtype}").',
                     )
                 )
-            for dim in x.shape.without(*self.dims):
-                known_size = sizes.setdefault(dim.name, dim.size)
-                if known_size != dim.size:
-                    raise ShapeError(
-                        explain_error(
-                            f'"{dim.name}" has size {known_size} in one input and '
-                            f"{dim.size} in another.",
-                            inputs=" ".join(repr(x.shape) for x in xs),
-                            way_out="A name that joins inputs has one size: rename one "
-                            "of them.",
-                        )
-                    )
-        return sizes
+        shapes = [x.shape.without(*self.dims) for x in xs]
+        for name, known_size, size in conflicting_sizes(
+            [Shape(sizes.items()), *shapes]
+        ):
+            raise ShapeError(
+                explain_error(
+                    f'"{name}" has size {known_size} in one input and {size} in another.',
+                    inputs=" ".join(repr(x.shape) for x in xs),
+                    way_out="A name that joins inputs has one size: rename one of them.",
+                )
+            )
+        return sizes | {dim.name: dim.size for shape in shapes for dim in shape}
 
     def packed_axes(
         self, x_names: Sequence[str], kernel_names: Sequence[str]
-    ) -> ConvAxes:
-        """Returns the names that each packed axis of x, the kernel and y merges.
+    ) -> dict[str, PackedAxes]:
+        """Returns the names that each packed axis merges, as `ConvKernels` expects them: of x
+        [batch, *spatial, groups, summed], of y [batch, *spatial, groups, added], and of k, the
+        kernel, [*taps, groups, summed, added].
 
         Args:
           x_names: the names of x, in any order.
@@ -125,19 +119,18 @@ class Geometry:
         batch = tuple(name for name in x_names if name not in other_roles)
         spatial = [(name,) for name in self.dims]
         taps = [(name,) for name in self.taps]
-        return ConvAxes(
-            x=[batch, *spatial, groups, self.summed],
-            kernel=[*taps, groups, self.summed, self.added],
-            y=[batch, *spatial, groups, self.added],
-        )
+        return {
+            "x": [batch, *spatial, groups, self.summed],
+            "y": [batch, *spatial, groups, self.added],
+            "k": [*taps, groups, self.summed, self.added],
+        }
 
     def kernels(
         self,
         context: LocalContext,
         x_sizes: Sequence[int],
-        num_groups: int,
-        c_in: int,
-        c_out: int,
+        axes: Mapping[str, PackedAxes],
+        sizes: Mapping[str, int],
     ) -> ConvKernels:
         """Returns the TensorFlow ops of this convolution on this device.
 
@@ -145,9 +138,8 @@ class Geometry:
           context: the sizes of this device's shards. The exchange between devices has
             padded sharded dimensions already.
           x_sizes: the spatial sizes of x on the device.
-          num_groups: the number of groups.
-          c_in: the number of channels of x in a group.
-          c_out: the number of channels of y in a group.
+          axes: the result of `packed_axes`.
+          sizes: the size on the device of each name that is not spatial.
         """
         pads = []
         for window in self.windows:
@@ -155,13 +147,16 @@ class Geometry:
                 pads.append((window.pad_before, window.pad_after))
             else:
                 pads.append((0, 0))
+        groups, c_in, c_out = (
+            math.prod(sizes[name] for name in axis) for axis in axes["k"][-3:]
+        )
         return ConvKernels(
             sizes=tuple(x_sizes),
             taps=tuple(window.taps for window in self.windows),
             strides=tuple(window.stride for window in self.windows),
             dilations=tuple(window.dilation for window in self.windows),
             pads=tuple(pads),
-            groups=num_groups,
+            groups=groups,
             c_in=c_in,
             c_out=c_out,
         )

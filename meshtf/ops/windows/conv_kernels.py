@@ -16,7 +16,7 @@ Taps are the elements of a window, as in a filter. An example with one spatial d
 
     kernels = ConvKernels(sizes=(8,), taps=(3,), strides=(1,), dilations=(1,),
                           pads=((1, 1),), groups=1, c_in=4, c_out=2)
-    y = kernels.forward(x, kernel)       # x [batch, 8, 1, 4], kernel [3, 1, 4, 2]
+    y = kernels.compute("y", x, kernel)       # x [batch, 8, 1, 4], kernel [3, 1, 4, 2]
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _DEPTHWISE = (
     "DepthwiseConv2dNativeBackpropFilter",
 )
 
-# The axis of `groups` in x, y and the kernel, from the end.
-_GROUPS_OF_X = -2
-_GROUPS_OF_Y = -2
-_GROUPS_OF_KERNEL = -3
+# Of each tensor of a convolution, x, y or k for the kernel, the two from which it is computed: it,
+# or its gradient.
+INPUTS = {"y": "xk", "x": "yk", "k": "yx"}
+# The axis of `groups` in each of them, from the end.
+_GROUPS_AXIS = {"x": -2, "y": -2, "k": -3}
 
 Ints = tuple[int, ...]
 
@@ -70,18 +71,31 @@ class ConvKernels:
     c_in: int
     c_out: int
 
-    def forward(self, x: Any, kernel: Any) -> Any:
-        """Returns y [batch, *num_windows, groups, c_out]."""
+    def compute(self, output: str, a: Any, b: Any) -> Any:
+        """Returns y [batch, *num_windows, groups, c_out], or the gradient in x [batch, *sizes,
+        groups, c_in] or in the kernel [*taps, groups, c_in, c_out].
+
+        Args:
+          output: "y", "x" or "k" for the kernel.
+          a, b: the tensors that `INPUTS[output]` names.
+        """
         if self._unrolled:
-            return self._for_each_group(
-                ConvKernels.forward,
-                x,
-                kernel,
-                axes=(_GROUPS_OF_X, _GROUPS_OF_KERNEL),
-                result_axis=_GROUPS_OF_Y,
-            )
-        forward_op, _, _ = self._ops
-        y = forward_op(
+            single_group = dataclasses.replace(self, groups=1)
+            groups_of_inputs = []
+            for letter, x in zip(INPUTS[output], (a, b)):
+                groups_of_inputs.append(tf.split(x, self.groups, _GROUPS_AXIS[letter]))
+            pairs = zip(*groups_of_inputs)
+            results = [single_group.compute(output, *pair) for pair in pairs]
+            return tf.concat(results, _GROUPS_AXIS[output])
+        functions = {
+            "y": self._forward,
+            "x": self._input_gradient,
+            "k": self._kernel_gradient,
+        }
+        return functions[output](a, b)
+
+    def _forward(self, x: Any, kernel: Any) -> Any:
+        y = self._op("y")(
             input=self._op_input(x),
             filter=self._op_filter(kernel),
             **self._op_attributes,
@@ -90,41 +104,20 @@ class ConvKernels:
         y = self._from_op_layout(y, margins, self.c_out)
         return self._subsampled(y)
 
-    def input_gradient(self, dy: Any, kernel: Any) -> Any:
-        """Returns dx [batch, *sizes, groups, c_in], the transposed convolution of dy."""
-        if self._unrolled:
-            return self._for_each_group(
-                ConvKernels.input_gradient,
-                dy,
-                kernel,
-                axes=(_GROUPS_OF_Y, _GROUPS_OF_KERNEL),
-                result_axis=_GROUPS_OF_X,
-            )
-        _, input_gradient_op, _ = self._ops
+    def _input_gradient(self, dy: Any, kernel: Any) -> Any:
         dy = self._op_output_gradient(dy)
-        batch = dy.shape[0]
         spatial = self._at_least_2d(self._block_sizes)
-        dx = input_gradient_op(
-            input_sizes=[batch, *spatial, self.groups * self.c_in],
+        dx = self._op("x")(
+            input_sizes=[dy.shape[0], *spatial, self.groups * self.c_in],
             filter=self._op_filter(kernel),
             out_backprop=dy,
             **self._op_attributes,
         )
         return self._from_op_layout(dx, self._margins, self.c_in)
 
-    def kernel_gradient(self, x: Any, dy: Any) -> Any:
-        """Returns dkernel [*taps, groups, c_in, c_out]."""
-        if self._unrolled:
-            return self._for_each_group(
-                ConvKernels.kernel_gradient,
-                x,
-                dy,
-                axes=(_GROUPS_OF_X, _GROUPS_OF_Y),
-                result_axis=_GROUPS_OF_KERNEL,
-            )
-        _, _, kernel_gradient_op = self._ops
+    def _kernel_gradient(self, dy: Any, x: Any) -> Any:
         taps = self._at_least_2d(self.taps)
-        dkernel = kernel_gradient_op(
+        dkernel = self._op("k")(
             input=self._op_input(x),
             filter_sizes=[*taps, self.groups * self.c_in, self.c_out],
             out_backprop=self._op_output_gradient(dy),
@@ -158,13 +151,13 @@ class ConvKernels:
         has_unequal_strides = len(set(self.strides)) > 1
         return self._dilated or (self._depthwise and has_unequal_strides)
 
-    @property
-    def _ops(self) -> tuple[Callable[..., Any], ...]:
-        """The TensorFlow ops that compute y, dx and dkernel."""
+    def _op(self, output: str) -> Callable[..., Any]:
+        """Returns the TensorFlow op that computes y, dx or dkernel."""
         names = _DENSE_3D if len(self.taps) == 3 else _DENSE_2D
         if self._depthwise:
             names = _DEPTHWISE
-        return tuple(getattr(tf.raw_ops, name) for name in names)
+        op: Callable[..., Any] = getattr(tf.raw_ops, names["yxk".index(output)])
+        return op
 
     @property
     def _op_strides(self) -> Ints:
@@ -306,32 +299,6 @@ class ConvKernels:
         if len(values) == 1:
             return [added, *values]
         return list(values)
-
-    def _for_each_group(
-        self,
-        method: Callable[..., Any],
-        a: Any,
-        b: Any,
-        *,
-        axes: tuple[int, int],
-        result_axis: int,
-    ) -> Any:
-        """Returns the results of a method for each group, concatenated.
-
-        Args:
-          method: `forward`, `input_gradient` or `kernel_gradient`.
-          a, b: the two arguments of the method.
-          axes: the axis of groups of `a`, and that of `b`.
-          result_axis: the axis of groups of the result.
-        """
-        single_group = dataclasses.replace(self, groups=1)
-        a_axis, b_axis = axes
-        results = []
-        for a_of_group, b_of_group in zip(
-            tf.split(a, self.groups, a_axis), tf.split(b, self.groups, b_axis)
-        ):
-            results.append(method(single_group, a_of_group, b_of_group))
-        return tf.concat(results, result_axis)
 
 
 def _insert_zeros(x: Any, axis: int, stride: int, size: int) -> Any:

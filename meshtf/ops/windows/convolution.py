@@ -10,16 +10,15 @@ sharded along any name: where windows slide over a sharded one, neighbouring sha
 the elements at the border: an op's method `window` returns the range that a shard reads.
 
 The scalar sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
-derivatives are the ops of this file, and the gradients of each are the other two:
+derivatives are one op, `Conv`, and the gradients of each are the other two:
 
-    Conv              y from x and the kernel        = d/dy
-    ConvTranspose     x from y and the kernel        = d/dx
-    ConvKernelGrad    the kernel from y and x        = d/dkernel
+    output "y"    the convolution, from x and the kernel       = d/dy
+    output "x"    the transposed one, from y and the kernel    = d/dx
+    output "k"    the kernel's gradient, from y and x          = d/dkernel
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -52,6 +51,7 @@ from meshtf.ops.windows.conv_dimensions import (
     summed_and_added,
     unpack,
 )
+from meshtf.ops.windows.conv_kernels import INPUTS
 from meshtf.ops.windows.sliding_window import (
     Padding,
     PerDim,
@@ -62,61 +62,16 @@ from meshtf.ops.windows.sliding_window import (
 )
 
 
-class _ConvOp(WindowedOp):
-    """The base of the three ops.
-
-    Attributes:
-      geometry: how windows slide over x, and which names of the kernel are taps, summed
-        over or added.
-      names: the names of the output, in order.
-    """
-
-    geometry: Geometry
-    names: tuple[str, ...]
-
-    def role(self, factor: str) -> Role:
-        # `factor` is the name of a dimension of an input or of the output.
-        if factor in self.geometry.taps:
-            return Role.UNSHARDED
-        return Role.MAP if factor in self.names else Role.SUM
-
-    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return None if factor in self.names else 0.0
-
-    def _spatial_sizes(self) -> dict[str, int]:
-        """Returns the sizes of the spatial dimensions in this op's output, by name."""
-        return {window.dim: window.num_windows for window in self.geometry.windows}
-
-    def output_specs(self, *xs: Spec) -> Specs:
-        sizes = self.geometry.sizes(*xs) | self._spatial_sizes()
-        shape = resized(Shape(), sizes, self.names)
-        return (Spec(shape, xs[0].dtype),)
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        # The elements of an input that a shard of the output reads; None: only its shard.
-        sliding_window = self.geometry.window_over(dim)
-        if sliding_window is not None and input_index == 0:
-            return sliding_window.elements_of_windows()
-        return None
-
-    def flops(self, *xs: Spec) -> int:
-        num_windows = math.prod(window.num_windows for window in self.geometry.windows)
-        other_sizes = math.prod(self.geometry.sizes(*xs).values())
-        return 2 * other_sizes * num_windows
-
-
 def _sample(
     x: str, kernel: str, window: str, inputs: str = "xk", **options: Any
 ) -> Sample:
-    """Returns a sample for the conformance suite, of an op that takes two of x, y and the
-    kernel.
+    """Returns a sample for the conformance suite.
 
     Args:
       x: the shape of x as text, "b:2;h:8;c:4".
       kernel: the shape of the kernel as text.
       window: the argument of `conv`.
-      inputs: one letter for each input of the op: "x", "y", or "k" for the kernel. The
-        letter that is not in it is the op's output.
+      inputs: the letters of the op's inputs, as in `INPUTS`.
       **options: `stride`, `padding`, `dilation` and `groups` of `conv`.
     """
     defaults: dict[str, Any] = {
@@ -138,15 +93,26 @@ def _sample(
     for letter in inputs:
         dims = shapes.pop(letter)
         input_texts.append(";".join(map(repr, dims)))
-    (output_shape,) = shapes.values()  # the only one that is not an input
-    return Sample((geometry, output_shape.names), tuple(input_texts))
+    ((output, output_shape),) = shapes.items()  # the only one that is not an input
+    return Sample((geometry, output, output_shape.names), tuple(input_texts))
 
 
-@dataclasses.dataclass(frozen=True)
-class Conv(_ConvOp):
-    """The convolution y of x with the kernel; the inputs are x and the kernel."""
+class Conv(WindowedOp):
+    """One of the three tensors of a convolution, or its gradient, from the two others.
+
+    Of the kernel's gradient, y is the first input, since the output has no spatial dimensions:
+    then the first input determines how many indices of a dimension are divided among devices
+    (`WindowedOp`). These are the windows: y has one element for each of them.
+
+    Attributes:
+      geometry: how windows slide over x, and which names of the kernel are taps, summed
+        over or added.
+      output: the letter of the output: "y", "x" or "k". `INPUTS` has those of the inputs.
+      names: the names of the output, in order.
+    """
 
     geometry: Geometry
+    output: str
     names: tuple[str, ...]
     # op(a + b, c) = op(a, c) + op(b, c): a partial sum of one input gives a partial sum.
     linearity = "each"
@@ -168,94 +134,11 @@ class Conv(_ConvOp):
         _sample("h:4;w:8;c:2", "i:3;j:3;c:2", "h:i;w:j", stride={"w": 2}, groups="c"),
         _sample("h:5;g:2;c:2", "c:2;k:3;g:2", "h:k", padding="causal", groups="g"),
         _sample("d:4;h:2;w:3", "i:3;j:2;k:1", "d:i;h:j;w:k", dilation={"d": 2}),
-    )
-
-    def local(self, context: LocalContext, x: Any, kernel: Any) -> LocalTensors:
-        x_names, kernel_names = [shape.names for shape in context.inputs]
-        axes = self.geometry.packed_axes(x_names, kernel_names)
-        x = pack(x, x_names, axes.x)
-        kernel = pack(kernel, kernel_names, axes.kernel)
-        _batch, *x_sizes, _groups, _c_in = x.shape
-        *_taps, groups, c_in, c_out = kernel.shape
-        kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
-        y = kernels.forward(x, kernel)
-        return (unpack(y, context.outputs[0], axes.y),)
-
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor) -> Cotangents:
-        return [
-            apply(ConvTranspose(self.geometry, x.shape.names), dy, kernel),
-            apply(ConvKernelGrad(self.geometry, kernel.shape.names), dy, x),
-        ]
-
-
-@dataclasses.dataclass(frozen=True)
-class ConvTranspose(_ConvOp):
-    """The transposed convolution, which is the gradient of a convolution in x.
-
-    The inputs are y, with one element for each window of the convolution, and the kernel.
-    """
-
-    geometry: Geometry
-    names: tuple[str, ...]
-    linearity = "each"  # as in `Conv`
-    conformance_samples = (
         _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", inputs="yk", stride=2),
         _sample("h:8;c:2", "k:2;c:2;o:3", "h:k", inputs="yk", stride=3, padding=(2, 2)),
         _sample(
             "h:4;w:4;c:2", "i:3;j:2;c:2", "h:i;w:j", inputs="yk", stride=2, groups="c"
         ),
-    )
-
-    def _spatial_sizes(self) -> dict[str, int]:
-        return {window.dim: window.size for window in self.geometry.windows}
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        sliding_window = self.geometry.window_over(dim)
-        if sliding_window is not None and input_index == 0:
-            return sliding_window.windows_of_elements()
-        return None
-
-    def local(self, context: LocalContext, y: Any, kernel: Any) -> LocalTensors:
-        y_names, kernel_names = [shape.names for shape in context.inputs]
-        windows = self.geometry.windows
-        axes = self.geometry.packed_axes(self.names, kernel_names)
-        y = pack(y, y_names, axes.y)
-        kernel = pack(kernel, kernel_names, axes.kernel)
-        _batch, *y_sizes, _groups, _c_out = y.shape
-        *_taps, groups, c_in, c_out = kernel.shape
-        x_sizes = []
-        for num_windows, window in zip(y_sizes, windows):
-            if context.num_shards(window.dim) == 1:
-                x_sizes.append(window.size)
-            else:
-                # All elements that the windows of y read: the shard and its border.
-                x_sizes.append(window.covered_size(num_windows))
-        kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
-        x = kernels.input_gradient(y, kernel)
-        for axis, window in enumerate(windows, start=1):
-            if context.num_shards(window.dim) > 1:
-                x = crop_to_shard(context, x, axis, window)
-        return (unpack(x, context.outputs[0], axes.x),)
-
-    def gradient(self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor) -> Cotangents:
-        return [
-            apply(Conv(self.geometry, y.shape.names), dx, kernel),
-            apply(ConvKernelGrad(self.geometry, kernel.shape.names), y, dx),
-        ]
-
-
-class ConvKernelGrad(_ConvOp):
-    """The gradient of a convolution in its kernel; the inputs are y and x.
-
-    y is the first input, since the output has no spatial dimensions: then the first input
-    determines how many indices of a dimension are divided among devices (`WindowedOp`).
-    These are the windows: y has one element for each of them.
-    """
-
-    geometry: Geometry
-    names: tuple[str, ...]
-    linearity = "each"  # as in `Conv`
-    conformance_samples = (
         _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", inputs="yx", stride=2),
         _sample(
             "h:8;c:2",
@@ -268,28 +151,81 @@ class ConvKernelGrad(_ConvOp):
         ),
     )
 
+    @property
+    def display_name(self) -> str:
+        return {"y": "conv", "x": "convtranspose", "k": "convkernelgrad"}[self.output]
+
+    def role(self, factor: str) -> Role:
+        # `factor` is the name of a dimension of an input or of the output.
+        if factor in self.geometry.taps:
+            return Role.UNSHARDED
+        return Role.MAP if factor in self.names else Role.SUM
+
+    def padding_value(self, input_index: int, factor: str) -> PaddingValue:
+        return None if factor in self.names else 0.0
+
+    def output_specs(self, *xs: Spec) -> Specs:
+        sizes = self.geometry.sizes(*xs)
+        for window in self.geometry.windows:
+            sizes[window.dim] = (
+                window.size if self.output == "x" else window.num_windows
+            )
+        shape = resized(Shape(), sizes, self.names)
+        return (Spec(shape, xs[0].dtype),)
+
     def window(self, input_index: int, dim: str) -> Window | None:
+        # The elements of an input that a shard of the output reads; None: only its shard.
         sliding_window = self.geometry.window_over(dim)
-        if sliding_window is not None and input_index == 1:
+        letter = INPUTS[self.output][input_index]
+        if sliding_window is not None and letter == "x":
             return sliding_window.elements_of_windows()
+        if sliding_window is not None and self.output == "x":
+            return sliding_window.windows_of_elements()
         return None
 
-    def local(self, context: LocalContext, y: Any, x: Any) -> LocalTensors:
-        y_names, x_names = [shape.names for shape in context.inputs]
-        axes = self.geometry.packed_axes(x_names, self.names)
-        y = pack(y, y_names, axes.y)
-        x = pack(x, x_names, axes.x)
-        _batch, *x_sizes, groups, c_in = x.shape
-        c_out = y.shape[-1]
-        kernels = self.geometry.kernels(context, x_sizes, groups, c_in, c_out)
-        kernel = kernels.kernel_gradient(x, y)
-        return (unpack(kernel, context.outputs[0], axes.kernel),)
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
+        inputs = dict(zip(INPUTS[self.output], xs))
+        names = {x: shape.names for x, shape in zip(inputs, context.inputs)}
+        names[self.output] = self.names
+        axes = self.geometry.packed_axes(names["x"], names["k"])
+        packed = {
+            letter: pack(x, names[letter], axes[letter]) for letter, x in inputs.items()
+        }
+        windows = self.geometry.windows
+        is_sharded = [context.num_shards(window.dim) > 1 for window in windows]
+        if self.output != "x":
+            x_sizes = packed["x"].shape[1 : 1 + len(windows)]
+        else:
+            # Of a sharded dimension all elements that the windows of y read: the shard and
+            # its border.
+            x_sizes = [
+                window.covered_size(num_windows) if sharded else window.size
+                for window, num_windows, sharded in zip(
+                    windows, packed["y"].shape[1:], is_sharded
+                )
+            ]
+        shapes = (*context.inputs, *context.outputs)
+        local_sizes = {dim.name: dim.size for shape in shapes for dim in shape}
+        kernels = self.geometry.kernels(context, x_sizes, axes, local_sizes)
+        z = kernels.compute(self.output, *packed.values())
+        if self.output == "x":
+            for axis, window in enumerate(windows, start=1):
+                if is_sharded[axis - 1]:
+                    z = crop_to_shard(context, z, axis, window)
+        return (unpack(z, context.outputs[0], axes[self.output]),)
 
-    def gradient(self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [
-            apply(Conv(self.geometry, y.shape.names), x, dk),
-            apply(ConvTranspose(self.geometry, x.shape.names), y, dk),
-        ]
+    def gradient(self, dz: Tensor, z: Tensor, *xs: Tensor) -> Cotangents:
+        tensors = {self.output: dz, **dict(zip(INPUTS[self.output], xs))}
+        dxs = []
+        for letter, x in zip(INPUTS[self.output], xs):
+            op = Conv(self.geometry, letter, x.shape.names)
+            dxs.append(apply(op, *(tensors[other] for other in INPUTS[letter])))
+        return dxs
+
+    def flops(self, *xs: Spec) -> int:
+        num_windows = math.prod(window.num_windows for window in self.geometry.windows)
+        other_sizes = math.prod(self.geometry.sizes(*xs).values())
+        return 2 * other_sizes * num_windows
 
 
 def conv(
@@ -327,7 +263,7 @@ def conv(
     geometry, names = convolution_geometry(
         x.shape, kernel.shape, taps, stride, padding, dilation, groups
     )
-    return apply(Conv(geometry, names), x, kernel)
+    return apply(Conv(geometry, "y", names), x, kernel)
 
 
 def conv_transpose(
@@ -397,4 +333,4 @@ def conv_transpose(
     names = replace_names(
         x.shape.names, kernel.shape.names, removed=summed, added=added
     )
-    return apply(ConvTranspose(geometry, names), x, kernel)
+    return apply(Conv(geometry, "x", names), x, kernel)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
@@ -52,99 +52,13 @@ from meshtf.ops.windows.sliding_window import (
 )
 
 
-class _PoolOp(WindowedOp):
-    """The base of the pooling ops.
-
-    Attributes:
-      windows: how windows slide over each dimension that is pooled.
-    """
-
-    windows: tuple[SlidingWindow, ...]
-
-    def _range_read(
-        self,
-        dim: str,
-        range_method: Callable[[SlidingWindow, float], Window],
-        fill: float = 0.0,
-    ) -> Window | None:
-        """Returns the range of elements of an input that a shard of the output reads; None
-        if no windows slide over the dimension: the shard reads only its own indices.
-
-        Args:
-          dim: the name of the dimension.
-          range_method: the method of `SlidingWindow` that returns the range.
-          fill: the value of padding.
-        """
-        for sliding_window in self.windows:
-            if sliding_window.dim == dim:
-                return range_method(sliding_window, fill)
-        return None
-
-    def _resized(self, x: Spec, sizes: dict[str, int]) -> Specs:
-        """Returns the spec of x with new sizes of the dimensions in `sizes`."""
-        require_floating(x, "pooling")
-        shape = x.shape
-        for dim, size in sizes.items():
-            shape = shape.resize(dim, size)
-        return (Spec(shape, x.dtype),)
-
-    def _packed_axes(self, names: Sequence[str]) -> PackedAxes:
-        """Returns the names of each packed axis: batch, each pooled dimension, channels.
-
-        Channels are the names after the last pooled dimension; batch are the other names
-        that are not pooled.
-        """
-        dims = [window.dim for window in self.windows]
-        last_index = max(names.index(dim) for dim in dims)
-        batch = tuple(name for name in names[:last_index] if name not in dims)
-        channels = tuple(names[last_index + 1 :])
-        return [batch, *((dim,) for dim in dims), channels]
-
-    def _packed(self, context: LocalContext, x: Any, input_index: int) -> Any:
-        """Returns an input as [batch, *sizes, channels]."""
-        # The names of two inputs may differ in order: all follow that of the output.
-        axes = self._packed_axes(context.outputs[0].names)
-        return pack(x, context.inputs[input_index].names, axes)
-
-    def _packed_and_padded(
-        self, context: LocalContext, x: Any, input_index: int, fill: float
-    ) -> Any:
-        """Returns an input as [batch, *sizes, channels], with all elements that this
-        device's windows read; padding has the value `fill`.
-        """
-        x = self._packed(context, x, input_index)
-        for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
-            x = pad_input(context, x, axis, window=window, fill=fill)
-        return x
-
-    def _unpacked(self, context: LocalContext, y: Any) -> LocalTensors:
-        """Returns the output of the op for the packed output [batch, *sizes, channels]."""
-        (shape,) = context.outputs
-        return (unpack(y, shape, self._packed_axes(shape.names)),)
-
-    def _cropped(self, context: LocalContext, x: Any) -> LocalTensors:
-        """Returns the output of the op for x [batch, *sizes, channels], the packed output
-        extended to all elements that this device's windows read, which is cropped here.
-        """
-        for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
-            x = crop_to_shard(context, x, axis, window)
-        return self._unpacked(context, x)
-
-    def flops(self, *xs: Spec) -> int:
-        output_sizes = {dim.name: dim.size for dim in xs[0].shape}
-        taps = 1
-        for window in self.windows:
-            output_sizes[window.dim] = window.num_windows
-            taps *= window.taps
-        return math.prod(output_sizes.values()) * taps
-
-
 def _sample(
-    x: str, window: str, inputs: str = "x", values: str = "", **options: Any
+    fn: str, x: str, window: str, inputs: str = "x", values: str = "", **options: Any
 ) -> Sample:
-    """Returns a sample of a pooling op, for the conformance suite.
+    """Returns a sample of `Pool`, for the conformance suite.
 
     Args:
+      fn: the name of the function.
       x: the shape of x as text, "b:2;h:8".
       window: the sizes of a window, "h:3".
       inputs: one letter for each input of the op: "x" if it has the shape of x, "y" if it
@@ -159,7 +73,7 @@ def _sample(
         y_shape = y_shape.resize(sliding_window.dim, sliding_window.num_windows)
     y = ";".join(map(repr, y_shape))
     texts = {"x": values + x, "y": y}
-    return Sample((windows,), tuple(texts[letter] for letter in inputs))
+    return Sample((fn, windows), tuple(texts[letter] for letter in inputs))
 
 
 def _pooling_windows(
@@ -198,145 +112,169 @@ def _pooling_windows(
     return windows
 
 
-class MaxPool(_PoolOp):
-    """The largest element of each window of x."""
-
-    windows: tuple[SlidingWindow, ...]
-    conformance_samples = (
-        _sample("b:2;h:8;c:2", "h:2"),
-        _sample("h:7;c:2", "h:3", values="ties ", stride=1, padding="same"),
-        _sample("h:8;b:2", "h:3", values="ties ", stride=3, padding=(2, 2)),
-        _sample("h:12;c:2", "h:2", stride=3, padding=(1, 1)),
-        _sample("b:2;w:4;h:8", "h:3;w:2", values="ties ", stride=2, padding="same"),
-        _sample("d:4;h:2;w:2", "d:3;h:2;w:1", values="ties ", stride=1, padding="same"),
-    )
-
-    def output_specs(self, x: Spec) -> Specs:
-        return self._resized(x, {w.dim: w.num_windows for w in self.windows})
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        return self._range_read(dim, SlidingWindow.elements_of_windows, fill=-math.inf)
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        x = self._packed_and_padded(context, x, input_index=0, fill=-math.inf)
-        return self._unpacked(context, window_maxima(self.windows, x))
-
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(MaxPoolGrad(self.windows), dy, x)]
+# The ranges of elements that a shard of an output reads: those of its windows, the windows of its
+# elements, and all elements of these windows.
+_ELEMENTS = SlidingWindow.elements_of_windows
+_WINDOWS = SlidingWindow.windows_of_elements
+_SHARING = SlidingWindow.elements_sharing_windows
 
 
-class MaxPoolGrad(_PoolOp):
-    """The gradient of `MaxPool` in x; the inputs are dy and x. Its own gradient in x is zero.
+class _Function(NamedTuple):
+    """A function of windows.
 
-    dy of each window is added at the first largest element of the window in x.
+    Attributes:
+      kernel: the function of `pool_kernels` that computes it.
+      reads: for each input, what it reads, and the value of padding.
+      gradient: the name of the function that is its gradient in the first input. It has none in
+        the second one.
+      gives_windows: whether the output has an element for each window, and not those of x.
     """
 
-    windows: tuple[SlidingWindow, ...]
-    conformance_samples = (
-        _sample("h:8;c:2", "h:3", inputs="yx", stride=2, padding="same"),
-        _sample("h:8", "h:3", inputs="yx", stride=3, padding=(2, 2)),
-    )
-
-    def output_specs(self, dy: Spec, x: Spec) -> Specs:
-        return self._resized(x, {})
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        if input_index == 0:
-            return self._range_read(dim, SlidingWindow.windows_of_elements)
-        return self._range_read(
-            dim, SlidingWindow.elements_sharing_windows, fill=-math.inf
-        )
-
-    def local(self, context: LocalContext, dy: Any, x: Any) -> LocalTensors:
-        dy = self._packed(context, dy, input_index=0)
-        x = self._packed_and_padded(context, x, input_index=1, fill=-math.inf)
-        return self._cropped(context, maxima_gradient(self.windows, dy, x))
-
-    def gradient(self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor) -> Cotangents:
-        return [transpose(apply(MaxPoolPick(self.windows), dz, x), dy.shape), None]
+    kernel: Callable[..., Any]
+    reads: tuple[tuple[Callable[[SlidingWindow, float], Window], float], ...]
+    gradient: str
+    gives_windows: bool = True
 
 
-class MaxPoolPick(_PoolOp):
-    """For each window, the element of z at the index of the window's first largest element
-    in x.
+_FUNCTIONS = {
+    # The largest element of each window of x.
+    "maxpool": _Function(window_maxima, ((_ELEMENTS, -math.inf),), "maxpoolgrad"),
+    # Its gradient, of dy and x: dy of each window is added at the window's first largest element.
+    "maxpoolgrad": _Function(
+        maxima_gradient,
+        ((_WINDOWS, 0.0), (_SHARING, -math.inf)),
+        gradient="maxpoolpick",
+        gives_windows=False,
+    ),
+    # The gradient of that, of z and x: the element of z at the index of each window's first
+    # largest element in x.
+    "maxpoolpick": _Function(
+        values_at_maxima, ((_ELEMENTS, 0.0), (_ELEMENTS, -math.inf)), "maxpoolgrad"
+    ),
+    # The mean of each window of x, in which padding counts as zeros.
+    "avgpool": _Function(window_means, ((_ELEMENTS, 0.0),), "avgpoolgrad"),
+    # Its gradient, of dy: an element gets the sum of dy over the windows that read it, divided by
+    # the size of a window.
+    "avgpoolgrad": _Function(
+        means_gradient, ((_WINDOWS, 0.0),), "avgpool", gives_windows=False
+    ),
+}
 
-    The inputs are z and x, of the same shape. It is the gradient of `MaxPoolGrad` in dy.
+
+class Pool(WindowedOp):
+    """A function of windows that slide over the last input.
+
+    Attributes:
+      fn: the name of the function.
+      windows: how windows slide over each dimension that is pooled.
     """
 
+    fn: str
     windows: tuple[SlidingWindow, ...]
     conformance_samples = (
-        _sample("h:8;c:2", "h:3", inputs="xx", stride=2, padding="same"),
-        _sample("d:2;h:4;w:3", "d:2;h:3;w:2", inputs="xx"),
+        _sample("maxpool", "b:2;h:8;c:2", "h:2"),
+        _sample("maxpool", "h:7;c:2", "h:3", values="ties ", stride=1, padding="same"),
+        _sample("maxpool", "h:8;b:2", "h:3", values="ties ", stride=3, padding=(2, 2)),
+        _sample("maxpool", "h:12;c:2", "h:2", stride=3, padding=(1, 1)),
+        _sample(
+            "maxpool",
+            "b:2;w:4;h:8",
+            "h:3;w:2",
+            values="ties ",
+            stride=2,
+            padding="same",
+        ),
+        _sample(
+            "maxpool",
+            "d:4;h:2;w:2",
+            "d:3;h:2;w:1",
+            values="ties ",
+            stride=1,
+            padding="same",
+        ),
+        _sample("maxpoolgrad", "h:8;c:2", "h:3", inputs="yx", stride=2, padding="same"),
+        _sample("maxpoolgrad", "h:8", "h:3", inputs="yx", stride=3, padding=(2, 2)),
+        _sample("maxpoolpick", "h:8;c:2", "h:3", inputs="xx", stride=2, padding="same"),
+        _sample("maxpoolpick", "d:2;h:4;w:3", "d:2;h:3;w:2", inputs="xx"),
+        _sample("avgpool", "b:2;h:8;c:2", "h:2"),
+        _sample("avgpool", "h:8;c:2", "h:3", stride=3, padding=(2, 2)),
+        _sample("avgpool", "b:2;w:4;h:8", "h:3;w:2", stride=2, padding="same"),
+        _sample("avgpool", "d:5;h:2;w:2", "d:3;h:2;w:1", stride=1, padding="same"),
+        _sample("avgpoolgrad", "h:8;c:2", "h:3", inputs="y", stride=2, padding="same"),
     )
 
-    def output_specs(self, z: Spec, x: Spec) -> Specs:
-        return self._resized(x, {w.dim: w.num_windows for w in self.windows})
+    @property
+    def display_name(self) -> str:
+        return self.fn
+
+    @property
+    def linearity(self) -> Any:
+        # mean(a + b) = mean(a) + mean(b): partial sums stay partial sums
+        return "joint" if self.fn in ("avgpool", "avgpoolgrad") else None
+
+    def output_specs(self, *xs: Spec) -> Specs:
+        x = xs[-1]
+        require_floating(x, "pooling")
+        shape = x.shape
+        for window in self.windows:
+            size = window.size
+            if _FUNCTIONS[self.fn].gives_windows:
+                size = window.num_windows
+            shape = shape.resize(window.dim, size)
+        return (Spec(shape, x.dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        z_index = 0
-        fill = 0.0 if input_index == z_index else -math.inf
-        return self._range_read(dim, SlidingWindow.elements_of_windows, fill)
+        range_method, fill = _FUNCTIONS[self.fn].reads[input_index]
+        for sliding_window in self.windows:
+            if sliding_window.dim == dim:
+                return range_method(sliding_window, fill)
+        return None  # the shard reads only its own indices
 
-    def local(self, context: LocalContext, z: Any, x: Any) -> LocalTensors:
-        z = self._packed_and_padded(context, z, input_index=0, fill=0.0)
-        x = self._packed_and_padded(context, x, input_index=1, fill=-math.inf)
-        return self._unpacked(context, values_at_maxima(self.windows, z, x))
+    def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
+        function = _FUNCTIONS[self.fn]
+        (shape,) = context.outputs
+        # The names of two inputs may differ in order: all follow that of the output.
+        axes = self._packed_axes(shape.names)
+        packed = []
+        for x, x_shape, (range_method, fill) in zip(xs, context.inputs, function.reads):
+            x = pack(x, x_shape.names, axes)
+            if range_method is not _WINDOWS:
+                for axis, window in enumerate(self.windows, start=1):  # axis 0: batch
+                    x = pad_input(context, x, axis, window, fill)
+            packed.append(x)
+        y = function.kernel(self.windows, *packed)
+        if not function.gives_windows:
+            # y has all elements that this device's windows read.
+            for axis, window in enumerate(self.windows, start=1):
+                y = crop_to_shard(context, y, axis, window)
+        return (unpack(y, shape, axes),)
 
-    def gradient(self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor) -> Cotangents:
-        return [transpose(apply(MaxPoolGrad(self.windows), dp, x), z.shape), None]
+    def _packed_axes(self, names: Sequence[str]) -> PackedAxes:
+        """Returns the names of each packed axis: batch, each pooled dimension, channels.
 
+        Channels are the names after the last pooled dimension; batch are the other names
+        that are not pooled.
+        """
+        dims = [window.dim for window in self.windows]
+        last_index = max(names.index(dim) for dim in dims)
+        batch = tuple(name for name in names[:last_index] if name not in dims)
+        channels = tuple(names[last_index + 1 :])
+        return [batch, *((dim,) for dim in dims), channels]
 
-class AvgPool(_PoolOp):
-    """The mean of each window of x, in which padding counts as zeros."""
+    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> Cotangents:
+        op = Pool(_FUNCTIONS[self.fn].gradient, self.windows)
+        # Only maxima read x again.
+        inputs = [dy] if self.linearity else [dy, xs[-1]]
+        dx = transpose(apply(op, *inputs), xs[0].shape)
+        return [dx, *(None for _ in xs[1:])]
 
-    windows: tuple[SlidingWindow, ...]
-    linearity = "joint"  # op(a + b) = op(a) + op(b): partial sums stay partial sums
-    conformance_samples = (
-        _sample("b:2;h:8;c:2", "h:2"),
-        _sample("h:8;c:2", "h:3", stride=3, padding=(2, 2)),
-        _sample("b:2;w:4;h:8", "h:3;w:2", stride=2, padding="same"),
-        _sample("d:5;h:2;w:2", "d:3;h:2;w:1", stride=1, padding="same"),
-    )
-
-    def output_specs(self, x: Spec) -> Specs:
-        return self._resized(x, {w.dim: w.num_windows for w in self.windows})
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        return self._range_read(dim, SlidingWindow.elements_of_windows)
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        x = self._packed_and_padded(context, x, input_index=0, fill=0.0)
-        return self._unpacked(context, window_means(self.windows, x))
-
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(AvgPoolGrad(self.windows), dy)]
-
-
-class AvgPoolGrad(_PoolOp):
-    """The gradient of `AvgPool` in x; the input is dy.
-
-    An element gets the sum of dy over the windows that read it, divided by the size of a
-    window.
-    """
-
-    windows: tuple[SlidingWindow, ...]
-    linearity = "joint"  # as in `AvgPool`
-    conformance_samples = (
-        _sample("h:8;c:2", "h:3", inputs="y", stride=2, padding="same"),
-    )
-
-    def output_specs(self, dy: Spec) -> Specs:
-        return self._resized(dy, {w.dim: w.size for w in self.windows})
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        return self._range_read(dim, SlidingWindow.windows_of_elements)
-
-    def local(self, context: LocalContext, dy: Any) -> LocalTensors:
-        dy = self._packed(context, dy, input_index=0)
-        return self._cropped(context, means_gradient(self.windows, dy))
-
-    def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> Cotangents:
-        return [apply(AvgPool(self.windows), dx)]
+    def flops(self, *xs: Spec) -> int:
+        output_sizes = {dim.name: dim.size for dim in xs[0].shape}
+        taps = 1
+        for window in self.windows:
+            output_sizes[window.dim] = window.num_windows
+            taps *= window.taps
+        return math.prod(output_sizes.values()) * taps
 
 
 def max_pool(
@@ -361,7 +299,8 @@ def max_pool(
       DTypeError: x is not of floats.
     """
     x = as_tensor("x", x)
-    return apply(MaxPool(_pooling_windows(x.shape, window, stride, padding)), x)
+    windows = _pooling_windows(x.shape, window, stride, padding)
+    return apply(Pool("maxpool", windows), x)
 
 
 def avg_pool(
@@ -377,10 +316,10 @@ def avg_pool(
     """
     x = as_tensor("x", x)
     windows = _pooling_windows(x.shape, window, stride, padding)
-    y = apply(AvgPool(windows), x)
+    y = apply(Pool("avgpool", windows), x)
     for sliding_window in windows:
         if sliding_window.pad_before or sliding_window.pad_after:
-            # AvgPool counts padding as zeros; corrected in float32 if x is of 16 bits.
+            # The op counts padding as zeros; corrected in float32 if x is of 16 bits.
             y = cast(y, accumulation_dtype(x.dtype))
             y = cast(y * _padding_correction(x, sliding_window), x.dtype)
     return y

@@ -5,14 +5,14 @@
 
 Where the dimension is sharded, a device receives only the elements that its shard lacks,
 from the devices that hold them. In each shift or roll above, that is one element from one
-neighbour. The method `window` of both ops says which elements of x a shard of the result
-reads; the runtime exchanges these before `local` runs.
+neighbour. The method `window` of the op says which elements of x a shard of the result reads;
+the runtime exchanges these before `local` runs.
 """
 
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
@@ -30,57 +30,12 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.names.arguments import as_number
-from meshtf.ops.common.broadcasting import check_scalar
 from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.shapes.slice import Slice, shifted_window
 
 # From this number of elements on, TensorFlow's op for rolls is used: it wakes other threads
 # even for few elements, which takes longer than slices.
 _MIN_SIZE_OF_ROLL_OP = 2**16
-
-
-class Shift(WindowedOp):
-    """Element i of the output is element i - by of the input, or `value` where the input
-    has no such element.
-    """
-
-    dim: str
-    by: int
-    value: float = 0
-    # Each sample: the attributes (dim, by, value), and the shape of each input.
-    conformance_samples = (
-        Sample(("b", 1), ("a:4;b:8",)),
-        Sample(("b", -3, -1.5), ("b:8;a:3",)),
-        Sample(("b", 9), ("b:4",)),
-        Sample(("b", 2, 1.5), ("b:7;a:3",)),
-        Sample(("b", -1, 1.5), ("a:2;b:5",)),
-        Sample(("a", -1, 7), ("int a:4;b:2",)),
-        Sample(("a", 2, True), ("bool a:4",), gradient=False),
-    )
-
-    @property
-    def linearity(self) -> Literal["joint"] | None:
-        if self.value:
-            # If x were a partial sum on each device, the sum of the shifted ones would
-            # contain `value` once for each device.
-            return None
-        return "joint"  # op(a + b) = op(a) + op(b)
-
-    def output_specs(self, x: Spec) -> Specs:
-        require_dim(x.shape, self.dim)
-        check_scalar(self.value, x.dtype)
-        return (x,)
-
-    def window(self, input_index: int, dim: str) -> Window | None:
-        if dim == self.dim:
-            return _shifted_window(self.by, fill=self.value)
-        return None
-
-    def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        # The window of input 0 is exactly the shard of the result.
-        return (context.window(0, self.dim, x),)
-
-    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
-        return [apply(Shift(self.dim, -self.by), dy)]
 
 
 class Roll(WindowedOp):
@@ -103,7 +58,7 @@ class Roll(WindowedOp):
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim == self.dim:
-            return _shifted_window(self.by, wrap=True)
+            return shifted_window(-self.by, wrap=True)
         return None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
@@ -115,18 +70,6 @@ class Roll(WindowedOp):
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> Cotangents:
         return [apply(Roll(self.dim, -self.by), dy)]
-
-
-def _shifted_window(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
-    """Returns the range of input elements that output elements [a, b) read, if element i
-    reads element i - by: [a - by, b - by).
-
-    Args:
-      by: the distance in elements.
-      wrap: whether elements beyond one end are those of the other end, and not `fill`.
-      fill: the value of elements beyond the ends.
-    """
-    return Window(low=lambda a: a - by, high=lambda b: b - by, wrap=wrap, fill=fill)
 
 
 def _as_shift(by: Any) -> int:
@@ -168,7 +111,7 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
         return x
     # A shift by the size or more leaves only `fill`.
     clipped_offset = max(-size, min(offset, size))
-    return apply(Shift(dim, clipped_offset, value), x)
+    return apply(Slice("shift", dim, -clipped_offset, size, value), x)
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.ops.elementwise.where_cast_clip import where
-from meshtf.ops.indexing.gather import gather, segment_sum
+from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.one_hot_and_range import one_hot
+from meshtf.ops.indexing.scatter import segment_sum
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.variables.fill import full
 from meshtf.tensorflow_import.dimensions.analysis import Analysis

@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
-from meshtf.ops.random.random_ops import DropoutMask, Random
+from meshtf.ops.random.random_ops import Random
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from meshtf.runtime.spmd.live.jax_module import load_jax
@@ -141,7 +141,7 @@ def test_moves_from_one_layout_to_others(axes, dtypes, sizes, rng):
         Random("uniform", Shape("b:8;d:37"), "float32"),
         Random("uniform", Shape("b:8"), "bfloat16"),
         Random("integers", Shape("b:8;d:37"), "int32", 1000, -3),
-        DropoutMask(0.3, Shape("b:8;d:37")),
+        Random("mask", Shape("b:8;d:37"), "bool", 0.3),
     ],
 )
 def test_random_bits_are_those_of_one_device_under_tensorflow(op):
