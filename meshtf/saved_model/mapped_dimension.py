@@ -31,7 +31,7 @@ from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp, factor_of, window_of
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
-from meshtf.ops.random.random_ops import DropoutMask, Random
+from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
 from meshtf.saved_model.sizes import BatchAxes
 
@@ -56,7 +56,7 @@ class MappedDimension:
         self.dim = dim
         self._sources: tuple[type[Op], ...] = (ConstantOp, Broadcast)
         if draws:
-            self._sources += (Random, DropoutMask)
+            self._sources += (Random,)
         self._way_out = way_out
         self.arguments = set(arguments)
         # {(node, index of the output): the name}, for the tensors that have the dimension
