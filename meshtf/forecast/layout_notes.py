@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from meshtf.graph import Node, WriteOp
 from meshtf.graph.used_layouts import layout_use
 from meshtf.mesh import Mesh
-from meshtf.mesh.layout_use import unused_axis_text
+from meshtf.mesh.layout_use import unused_axis_question, unused_axis_text
 
 
 def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
@@ -33,10 +33,10 @@ def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
         )
     for axis, similar in use.unused_axes(mesh).items():
         if similar or use.shards_nothing(mesh):
-            notes.append(
-                f"mesh axis {axis}: no rule of the layout names it."
-                + _suggestion(similar)
-            )
+            note = f"mesh axis {axis}: no rule of the layout names it."
+            if similar:
+                note += f" {unused_axis_question(mesh, axis, similar)}"
+            notes.append(note)
         elif has_updates:
             notes.append(unused_axis_text(mesh, axis))
     return notes

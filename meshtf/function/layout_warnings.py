@@ -14,7 +14,7 @@ from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Node, ReadOp, WriteOp
 from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import LayoutUse, Mesh
-from meshtf.mesh.layout_use import unused_axis_text
+from meshtf.mesh.layout_use import unused_axis_question, unused_axis_text
 from meshtf.mesh.once_per_mesh import log_once, warn_once
 from meshtf.ops.elementwise.where_cast_clip import Cast
 
@@ -93,7 +93,7 @@ def _unused_axis(mesh: Mesh, axis: str, headline: str, similar: str) -> str:
       similar: names in the layout that are similar; "" if there are none.
     """
     if similar:
-        way_out = f"Did you mean {similar}?"
+        way_out = unused_axis_question(mesh, axis, similar)
     else:
         way_out = f'Add a rule, such as "batch:{axis}", or take the axis away.'
     return explain_error(headline, mesh=str(mesh), layout=mesh.layout, way_out=way_out)

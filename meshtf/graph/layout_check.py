@@ -117,7 +117,7 @@ def _conflict_message(
             f'two dimensions of one {kind} want mesh axis "{conflict.axis}".',
             **facts,
             layout=underlined,
-            way_out=_way_out(conflict, kind, spec),
+            way_out=_way_out(conflict, kind, spec, facts["from"]),
         )
     example = f'"{dim}_unsharded" where it is made'
     if kind == "tensor":
@@ -138,13 +138,14 @@ def _conflict_message(
     )
 
 
-def _way_out(conflict: Conflict, kind: str, spec: Spec) -> str:
+def _way_out(conflict: Conflict, kind: str, spec: Spec, source: object) -> str:
     """Returns what to do about two dimensions on one axis.
 
     Args:
       conflict: the dimensions and the axis.
       kind: "tensor" or "variable".
       spec: the spec of the tensor or variable.
+      source: the user's line, or the layer of an imported model.
     """
     dim = conflict.dim
     if {"heads", "kv_heads"} <= set(spec.shape.names):
@@ -152,15 +153,21 @@ def _way_out(conflict: Conflict, kind: str, spec: Spec) -> str:
             "These are grouped queries, and heads are those of one group: write "
             f"kv_heads:{conflict.axis} in place of heads:{conflict.axis}."
         )
+    if isinstance(source, Source) and source.is_layer:
+        return (
+            "Give one of them another axis, or let this layer do without a rule: "
+            f'mtf.keras.distribute(..., regions={{"{source.function}": "{dim}:"}}).'
+        )
     if kind == "tensor":
         return (
             "Give one of them another axis, or rename it for this step: "
             f'mtf.rename(x, "{dim}", "{dim}_unsharded").'
         )
     return (
-        "Give one of them another axis; or let variables do without the rule, "
-        f'Mesh(variable_layout="{dim}:"); or give the dimension another name where its layer '
-        f'or model is made, such as "{dim}_unsharded".'
+        "Give one of them another axis, or take one of the rules away; or let variables do "
+        f'without the rule, Mesh(variable_layout="{dim}:"); or give the dimension another '
+        f'name, such as "{dim}_unsharded": where its layer is made, or, for a Keras model, by '
+        f'mtf.keras.distribute(..., names={{"{dim}": "{dim}_unsharded"}}).'
     )
 
 

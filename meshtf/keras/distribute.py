@@ -9,18 +9,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import ArgumentError
+from meshtf.errors import ArgumentError, MeshtfError
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.without_running import compile_for, explain
 from meshtf.keras.check import check_predictions
 from meshtf.keras.layer_settings.patterns import LayerSettings, is_built, layers_within
-from meshtf.keras.layout_map import VariableLayouts, as_mesh
+from meshtf.keras.layout_map import VariableLayouts, as_mesh, check_axes
 from meshtf.keras.named_layer.layer import Layer
 from meshtf.keras.placed_variables import PlacedVariables
-from meshtf.keras.step import TracedStep, signature_of, variables_of
+from meshtf.keras.step import TracedStep, signature_of, variables_of, warn_of_shapes
 from meshtf.keras.variables import state_of, tracing
-from meshtf.keras.without_running import inputs_of, specs_of
+from meshtf.keras.without_running import check_labels, inputs_of, specs_of
 from meshtf.layout_search import SearchResult, search
 from meshtf.mesh import Mesh
 from meshtf.runtime.devices.processes import processes
@@ -67,7 +67,8 @@ def distribute(
         ArgumentError: It is no Keras model on TensorFlow, or it has a distribution strategy;
             `recompute` matches no layer; or a `mtf.keras.Layer` was loaded from a file.
         LayoutError: A rule of the map matches no variable, or does not fit one; a region
-            matches no layer, or two match one.
+            matches no layer, or two match one; a rule names an axis that the mesh lacks and
+            that is not one of its `optional_axes`.
     """
     strategy = getattr(model, "distribute_strategy", None)
     if not isinstance(strategy, tf.distribute.Strategy):
@@ -84,6 +85,7 @@ def distribute(
         if isinstance(layer, Layer):
             layer.check_for_mesh()
     mesh = as_mesh(mesh)
+    check_axes(mesh, (mesh.layout, mesh.variable_layout, mesh.optimizer_layout))
     settings = LayerSettings(regions, recompute, mesh)
     return DistributedModel(model, mesh, names or {}, layout, settings)
 
@@ -126,6 +128,20 @@ class DistributedModel:
             self._use_settings()
             self._steps[key] = TracedStep(self.model, self.placed, method, batch)
         return self._steps[key]
+
+    def _run(self, method: str, batch: Any) -> Any:
+        """Returns what a method of the model returns for a batch."""
+        step = self.step(method, batch)
+        is_first_run = not step.has_run
+        results = step(batch)
+        if is_first_run:
+            ran = {
+                signature: step
+                for (of_method, signature), step in self._steps.items()
+                if of_method == method and step.has_run
+            }
+            warn_of_shapes(f"{self.model.name}.{method}", ran)
+        return results
 
     def _use_settings(self) -> None:
         """Finds the layers that have settings, as soon as the model has layers."""
@@ -225,7 +241,14 @@ class DistributedModel:
                 f"build {type(self.model).__name__} first: call it on a batch, so that its "
                 "variables exist"
             )
-        return self.step(method, specs_of(batch))
+        specs = specs_of(batch)
+        try:
+            return self.step(method, specs)
+        except MeshtfError:
+            raise
+        except (TypeError, ValueError) as error:
+            check_labels(method, specs, error)
+            raise
 
     def _forget(self, method: str) -> None:
         """Forgets the steps of a method, which is traced again."""
@@ -278,13 +301,13 @@ class DistributedModel:
         def run(batches: Iterator[Any]) -> Any:
             results, count = None, self.model.steps_per_execution
             for batch in itertools.islice(batches, count):
-                results = self.step(method, batch)(batch)
+                results = self._run(method, batch)
             if results is None:
                 raise StopIteration
             return results
 
         def predict(batches: list[Any]) -> Any:
-            results = [self.step(method, batch)(batch) for batch in batches]
+            results = [self._run(method, batch) for batch in batches]
             if len(results) == 1:
                 return results[0]
             return tf.nest.map_structure(lambda *xs: tf.concat(xs, 0), *results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -34,6 +34,35 @@ def as_mesh(mesh: Any) -> Mesh:
     if not all(name.startswith("cpu") for name in names):
         devices = [name.upper() for name in names]
     return Mesh(axes, f"batch:{axes[0][0]}", devices=devices)
+
+
+def check_axes(mesh: Mesh, layouts: Iterable[Layout]) -> None:
+    """Checks that the axes of layouts are there.
+
+    Args:
+        mesh: The mesh.
+        layouts: Its layouts, or changes of them.
+
+    Raises:
+        LayoutError: A rule names an axis that the mesh lacks and that is not optional. (On a
+            mesh of one position all axes may be absent.)
+    """
+    if mesh.size == 1:
+        return
+    known = {*mesh.axes, *mesh.optional_axes}
+    for layout in layouts:
+        for name, axes in layout.items():
+            for axis in set(axes).difference(known):
+                raise LayoutError(
+                    explain_error(
+                        f'the layout rule {name}:{axis} names axis "{axis}", which the mesh '
+                        "lacks.",
+                        mesh=mesh,
+                        similar=near_misses(axis, mesh.axes) or "none",
+                        way_out="Name one of the mesh's axes. If this one may be absent: "
+                        f'mtf.Mesh(..., optional_axes="{axis}").',
+                    )
+                )
 
 
 class VariableLayouts:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -13,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import ArgumentError
+from meshtf.errors import ArgumentError, TraceWarning, explain_error
 from meshtf.function.function import Function
 from meshtf.graph import Tensor
 from meshtf.keras.check import check_processes, has_processes
@@ -24,11 +25,13 @@ from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.repeated_updates import repeated
 from meshtf.keras.roles import hints_of_step
 from meshtf.keras.variables import OnMesh, tracing
+from meshtf.mesh.axes import caller_stacklevel
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
 from meshtf.tensorflow_import.graph.read import read_function
 from meshtf.tensorflow_import.without_running import abstract_function, abstract_mesh
 
+_MANY_SHAPES = 3  # two are usual: the last batch is smaller
 _SAME_BATCHES = (
     "Give all of them the same batches, in one order: the mesh shards each batch."
 )
@@ -41,6 +44,8 @@ class TracedStep:
         program: What it does, with names.
         function: The `mtf.function` that runs it.
         seconds: Processor time of Keras' own trace ("trace") and of its import ("import").
+        first_seconds: The time of the trace, and of the first run once it was.
+        has_run: Whether it ran.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class TracedStep:
         self._placed = placed
         self._method = method
         self.seconds = {"trace": 0.0, "import": 0.0}
+        self.has_run = False
+        start = time.monotonic()
         placed.drop_unused()
         concrete, program = _trace(model, method, batch, self.seconds, placed.settings)
         self._structure = concrete.structured_outputs
@@ -73,9 +80,19 @@ class TracedStep:
         self.function = self.program.function(
             f"{model.name}.{method}", placed.mesh, placed.variables
         )
+        self.first_seconds = time.monotonic() - start
 
     def __call__(self, batch: Any) -> Any:
         """Runs the step, and returns what the model's method returns."""
+        if self.has_run:
+            return self._run(batch)
+        start = time.monotonic()
+        results = self._run(batch)
+        self.first_seconds += time.monotonic() - start
+        self.has_run = True
+        return results
+
+    def _run(self, batch: Any) -> Any:
         if not self._states:
             if has_processes(self._placed.mesh):
                 self._check_batch(batch)
@@ -127,6 +144,34 @@ class TracedStep:
             )
             for x, value in zip(tensors_of(batch), named.program.inputs)
         ]
+
+
+def warn_of_shapes(name: str, steps: Mapping[Any, TracedStep]) -> None:
+    """Warns if a third shape of batches has just run for the first time.
+
+    Args:
+        name: What the warning calls the step.
+        steps: The steps that ran, by the signature of their batches.
+    """
+    if len(steps) != _MANY_SHAPES:
+        return
+    seconds = sum(step.first_seconds for step in steps.values())
+    shapes = [
+        ", ".join(str(shape) for shape, _ in signature[1:]) for signature in steps
+    ]
+    warnings.warn(
+        explain_error(
+            f"batches of {len(steps)} shapes came to {name} so far. Each shape is traced and "
+            f"compiled at its first batch: these took {seconds:.1f} s together.",
+            shapes="\n".join(shapes),
+            way_out="Give it few shapes. Pad lengths to a few: "
+            "dataset.bucket_by_sequence_length(..., pad_to_bucket_boundary=True) or "
+            "dataset.padded_batch(..., padded_shapes=...); and drop a smaller last batch: "
+            "batch(..., drop_remainder=True).",
+        ),
+        TraceWarning,
+        stacklevel=caller_stacklevel(),
+    )
 
 
 def signature_of(batch: Any) -> tuple[Any, ...]:

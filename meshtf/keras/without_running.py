@@ -24,12 +24,40 @@ def specs_of(batch: Any) -> Any:
                 f"a batch consists of arrays, or of what has a shape and a dtype, such as "
                 f"tf.TensorSpec, not of {type(x).__name__}"
             )
+        if not tf.TensorShape(x.shape).is_fully_defined():
+            raise ArgumentError(
+                f"a batch of specs has a size that is None: {x.shape}. What a step costs "
+                "depends on all sizes: give each a number"
+            )
         dtype = tf.as_dtype(x.dtype)
         if isinstance(x, np.ndarray) and dtype.is_floating:
             dtype = tf.as_dtype(keras.config.floatx())
         return tf.TensorSpec(x.shape, dtype)
 
     return tf.nest.map_structure(spec, batch)
+
+
+def check_labels(method: str, batch: Any, error: Exception) -> None:
+    """Raises a clear error if a step failed for a batch without labels, which it may need.
+
+    Args:
+        method: The model's method.
+        batch: The batch.
+        error: What the step raised.
+
+    Raises:
+        ArgumentError: The batch has no labels.
+    """
+    labels = keras.utils.unpack_x_y_sample_weight(batch)[1]
+    if method != "predict_step" and labels is None:
+        raise ArgumentError(
+            explain_error(
+                f"{method} cannot be traced for a batch without labels.",
+                error=error,
+                way_out="Give a batch as the dataset yields it, with labels: (x, y). Or ask "
+                'for explain(batch, method="predict_step").',
+            )
+        ) from error
 
 
 def inputs_of(model: Any) -> Any:

@@ -26,7 +26,11 @@ from typing import Any, Literal
 
 from meshtf.graph import Loop, Node, ReadOp, Spec, Store, Tensor, WriteOp, is_variable
 from meshtf.graph.recorder import Recorded
-from meshtf.layout_search.problem import Problem, all_nodes
+from meshtf.layout_search.problem import (
+    Problem,
+    all_nodes,
+    without_layout_warnings,
+)
 from meshtf.mesh import NO_CHANGES, Layout, Mesh, Placement
 from meshtf.partition import Program, build
 from meshtf.partition.build import live_nodes
@@ -335,4 +339,7 @@ def _has_conflicts(
         if not node.primals
         for y in node.outputs
     }
-    return any(mesh.place(shape, mesh.layout_in(region))[1] for shape, region in shapes)
+    with without_layout_warnings():
+        return any(
+            mesh.place(shape, mesh.layout_in(region))[1] for shape, region in shapes
+        )

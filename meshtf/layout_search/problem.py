@@ -12,7 +12,7 @@ import gc
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import ArgumentError, LayoutWarning, explain_error
@@ -24,9 +24,11 @@ from meshtf.graph import ControlFlowOp, Loop, Node, Role
 from meshtf.graph.control_flow.body import Body
 from meshtf.graph.op_kinds import factor_of
 from meshtf.graph.recorder import Recorded
+from meshtf.graph.used_layouts import layout_use
 from meshtf.hardware import Hardware
 from meshtf.layout_search.space import sharded_together
 from meshtf.mesh import Mesh
+from meshtf.mesh.axes import caller_stacklevel
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, as_sequence
 from meshtf.partition import Program, build
@@ -91,8 +93,7 @@ class Problem:
         Raises:
           MeshtfError: the layout does not allow the program.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LayoutWarning)
+        with without_layout_warnings():
             function, args = self.function(axes, settings, choices)
             return function.record_call(args, {}).recorded
 
@@ -106,8 +107,7 @@ class Problem:
         """Returns the forecast of the program, with its time. The arguments are those of
         `function`.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LayoutWarning)
+        with without_layout_warnings():
             function, args = self.function(axes, settings, choices)
             result = function.forecast_call(args, {}, hardware=self.hardware)
         return dataclasses.replace(result, device_memory=self.memory)
@@ -122,6 +122,39 @@ def build_recorded(recorded: Recorded) -> Program:
         stores=recorded.stores,
         regions=recorded.regions,
     )
+
+
+@contextlib.contextmanager
+def without_layout_warnings() -> Iterator[None]:
+    """Within this context, nothing warns of layouts: a search tries many that suit no user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LayoutWarning)
+        yield
+
+
+def warn_of_own_rules(recorded: Recorded, axes: Collection[str]) -> None:
+    """Warns of rules within a program whose axes a search does not keep.
+
+    Args:
+      recorded: the program.
+      axes: the axes that are kept.
+    """
+    rules = {
+        f"{name}:{'+'.join(rule_axes)}": set(rule_axes).difference(axes)
+        for name, rule_axes in layout_use(recorded.nodes).rules
+    }
+    lacking = sorted(set().union(*rules.values()))
+    if lacking:
+        warnings.warn(
+            explain_error(
+                f"parts of the program have layouts of their own, along {', '.join(lacking)}: "
+                "meshes that are tried may lack such axes, and then those rules do nothing.",
+                rules="; ".join(sorted(rule for rule in rules if rules[rule])),
+                way_out='Keep the axes: search(..., axes="data:4; model:2").',
+            ),
+            LayoutWarning,
+            stacklevel=caller_stacklevel(),
+        )
 
 
 @contextlib.contextmanager

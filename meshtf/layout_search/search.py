@@ -27,6 +27,7 @@ from meshtf.layout_search.problem import (
     Problem,
     names_of_program,
     read_counts,
+    warn_of_own_rules,
     without_garbage_collection,
 )
 from meshtf.layout_search.ranking import Ranked, Ranking
@@ -221,6 +222,7 @@ class Search:
         # The first value of each choice stands for all: names do not depend on it.
         base = {name: values[0] for name, values in self.choices.items()}
         recorded = self.problem.record("", {}, base)
+        warn_of_own_rules(recorded, self.fixed_axes)
         self.names = names_of_program(recorded)
         state = state_bytes(recorded)
         if state.of_device(self.problem.devices) > self.problem.memory:

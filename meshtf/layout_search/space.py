@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from meshtf.names import Shape
@@ -173,15 +174,22 @@ def axis_name(dims: Sequence[str], used_names: Collection[str]) -> str:
 
     >>> axis_name(("batch",), ()), axis_name(("batch",), ("data",)), axis_name(("d",), ())
     ('data', 'fsdp', 'd')
+
+    A number at the end of a dimension's name does not matter, and is not followed by another:
+
+    >>> axis_name(("batch_2",), ()), axis_name(("d_2",), ()), axis_name(("d_2",), ("d_2",))
+    ('data', 'd_2', 'd_2_b')
     """
-    named = [_AXIS_NAMES[dim] for dim in dims if dim in _AXIS_NAMES]
-    name = named[0] if named else dims[0]
-    if name == "data" and name in used_names:
-        name = "fsdp"
+    stems = [re.sub(r"_\d+$", "", dim) for dim in dims]
+    named = [_AXIS_NAMES[dim] for dim in (*dims, *stems) if dim in _AXIS_NAMES]
+    first = named[0] if named else dims[0]
+    if first == "data" and first in used_names:
+        first = "fsdp"
+    name = first
     for i in itertools.count(2):
         if name not in used_names:
             return name
-        name = f"{name}_{i}"
+        name = f"{first}_{chr(ord('a') + i - 1) if first[-1].isdigit() else i}"
     raise AssertionError  # `count` never ends
 
 

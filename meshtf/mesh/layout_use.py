@@ -11,6 +11,8 @@ program has, mesh axes that no rule names.
 from __future__ import annotations
 
 import dataclasses
+import difflib
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from meshtf.errors import near_misses
@@ -18,6 +20,10 @@ from meshtf.mesh.mesh import Mesh
 from meshtf.mesh.mesh_text import missing_axis_notes
 
 Rule: TypeAlias = tuple[str, tuple[str, ...]]  # (name of a dimension, mesh axes)
+# `Mesh(stages=...)` where the user says nothing, so that only what is nearly the same, such as
+# "stge", is taken for a misspelling of it.
+_DEFAULT_STAGES = "stage"
+_VERY_SIMILAR = 0.75  # a ratio of `difflib`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +73,7 @@ class LayoutUse:
             named_axes.update(axes)
         missing_axes = {*named_axes, *mesh.optional_axes}.difference(mesh.axes)
         return {
-            axis: near_misses(axis, missing_axes)
+            axis: _similar_to_axis(axis, missing_axes)
             for axis, size in mesh.axes.items()
             if size > 1 and axis not in named_axes
         }
@@ -92,3 +98,25 @@ def unused_axis_text(mesh: Mesh, axis: str) -> str:
         f"no rule of the layout names mesh axis {axis!r}: its {mesh.axes[axis]} "
         "positions compute the same."
     )
+
+
+def unused_axis_question(mesh: Mesh, axis: str, similar: str) -> str:
+    """Returns a question about which name is misspelt: that of an axis that no rule names, or
+    one that the mesh lacks.
+
+    Args:
+      mesh: the mesh.
+      axis: the axis that no rule names.
+      similar: names that the mesh lacks, as `LayoutUse.unused_axes` tells them.
+    """
+    if set(similar.split(", ")) <= {mesh.stages, *mesh.optional_axes}:
+        return f"Did you mean {similar}?"  # the user says that these are axes
+    return f'Did you mean "{axis}" where a rule names {similar}?'
+
+
+def _similar_to_axis(axis: str, missing_axes: Iterable[str]) -> str:
+    """Returns those of some names that the mesh lacks that are similar to an axis, as text."""
+    names = set(missing_axes)
+    if not difflib.get_close_matches(axis, [_DEFAULT_STAGES], cutoff=_VERY_SIMILAR):
+        names.discard(_DEFAULT_STAGES)
+    return near_misses(axis, names)

@@ -100,8 +100,13 @@ class Source(NamedTuple):
     file: str
     line: int
 
+    @property
+    def is_layer(self) -> bool:
+        """Whether it is a layer of an imported model."""
+        return not self.file
+
     def __str__(self) -> str:
-        if not self.file:
+        if self.is_layer:
             return f"the layer {self.function}"
         path = os.path.relpath(self.file)
         if path.startswith(".."):

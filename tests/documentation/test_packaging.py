@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -123,3 +124,28 @@ def test_what_is_asked_for(wheel):
     assert "Requires-Python: >=3.10" in text and "License: Apache-2.0" in text
     (license_file,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
     assert wheel.read(license_file) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_it_is_installed_as_the_readme_says(wheel, tmp_path):
+    """The extras are there, and what pip installs is imported from elsewhere."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^pip install (\S+)", readme, re.MULTILINE) == [
+        ".",
+        '".[spmd]"',
+    ]
+    (metadata,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
+    extras = re.findall(r"^Provides-Extra: (\S+)", wheel.read(metadata).decode(), re.M)
+    assert set(re.findall(r'"\.\[(\w+)\]"', readme)) <= set(extras)
+    folder = tmp_path / "packages"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", str(folder), str(wheel.filename)], check=True)
+    code = "import meshtf; print(meshtf.__file__, meshtf.Mesh('data:8').size)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert printed == [str(folder / "meshtf" / "__init__.py"), "8"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.errors import ArgumentError, LayoutError
+from meshtf.errors import ArgumentError, LayoutError, LayoutWarning
 from tests.keras.test_roles import batch_of, transformer
 
 DEVICES = keras.distribution.DeviceMesh(
@@ -83,6 +83,28 @@ def test_axes_of_another_mesh() -> None:
     rules = {".*query/kernel": ("model", None, None)}
     with pytest.raises(LayoutError, match='"model", which the mesh lacks'):
         compiled(rules, mtf.Mesh("data:2; modl:4"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layout": "batch:modle"},
+        {"variable_layout": "d_model:modle"},
+        {"optimizer_layout": "d_model:data+modle"},
+    ],
+)
+def test_an_axis_that_the_mesh_lacks(settings: dict[str, str]) -> None:
+    """A model does not train unsharded because of a misspelt axis."""
+    axes = "data:2; model:4"
+    with pytest.warns(LayoutWarning, match="no axis 'modle'"):
+        mesh = mtf.Mesh(axes, **settings)
+    with pytest.raises(LayoutError) as raised:
+        mtf.keras.distribute(transformer(), mesh)
+    for words in ('names axis "modle"', "similar  model", 'optional_axes="modle"'):
+        assert words in str(raised.value)
+    optional = mtf.Mesh(axes, optional_axes="modle", **settings)
+    for mesh in (optional, mtf.Mesh("", **settings)):
+        mtf.keras.distribute(transformer(), mesh)
 
 
 def test_arguments() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -340,3 +341,33 @@ def test_layers_that_a_step_builds_get_the_weights_that_keras_gives_them():
         model.train_on_batch(x, y)
         kernels.append(model.dense.kernel.numpy())
     np.testing.assert_allclose(kernels[0], kernels[1], 1e-6, 1e-7)
+
+
+def test_many_shapes_of_batches_are_told_of() -> None:
+    """Once, at the third; a smaller last batch is the second, other methods do not count."""
+
+    def build():
+        inputs = keras.Input((None, 6))
+        return keras.Model(inputs, layers.Dense(3)(layers.GlobalMaxPooling1D()(inputs)))
+
+    model = compiled(build, sgd, mesh())
+    model.predict(np.zeros([4, 9, 6]), verbose=0)
+
+    def texts(*shapes):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for shape in shapes:
+                model.train_on_batch(np.zeros([*shape, 6]), np.zeros(shape[:1]))
+        return [str(w.message) for w in caught if w.category is mtf.TraceWarning]
+
+    assert texts((4, 5), (3, 5), (4, 5)) == []
+    (text,) = texts((4, 6), (4, 7), (4, 8))
+    for words in (
+        "3 shapes came to",
+        "train_step",
+        r"took [\d.]+ s together",
+        r"\(4, 5, 6\), \(4,\)\n +\(3, 5, 6\), \(3,\)\n +\(4, 6, 6\)",
+        "bucket_by_sequence_length",
+        "drop_remainder=True",
+    ):
+        assert re.search(words, text), text

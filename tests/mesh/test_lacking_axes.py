@@ -154,6 +154,26 @@ def test_an_axis_that_no_rule_names(mesh, words):
         trained(strict=True, **mesh)
 
 
+def test_a_misspelt_rule_is_not_proposed_for_an_axis():
+    with pytest.warns(mtf.LayoutWarning) as caught:
+        trained(axes="data:2;rows:2", layout="batch:dta;d:rows")
+    lacking, unused = (str(w.message) for w in caught)
+    assert "no axis 'dta'" in lacking
+    assert "names mesh axis 'data'" in unused
+    assert 'Did you mean "data" where a rule names dta?' in unused
+    with pytest.warns(mtf.LayoutWarning):
+        mesh = Mesh("data:2;rows:2", "batch:dta", devices="abstract")
+        plan = mtf.explain(lambda x: x * 2.0, mtf.ones(mesh, "batch:4"))
+    assert any('mean "data" where' in note for note in plan.notes)
+
+
+def test_what_is_a_little_like_stage_is_no_misspelling_of_it(recwarn):
+    step = trained(axes="data:2;space:2", layout="batch:data")
+    (note,) = step.explain(np.ones((4, 4), "float32")).notes
+    assert "'space'" in note and "stage" not in note
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize(
     "mesh",
     [

@@ -265,3 +265,40 @@ def test_refusals_are_listed_with_their_nodes():
     assert "StringLength at StringLength: strings" in message
     assert "Unique at Unique: the size of its result" in message
     assert "assert" not in message and "PartitionedCall" not in message
+
+
+SAMPLED = [tf.nn.sampled_softmax_loss, tf.nn.nce_loss]
+
+
+@pytest.mark.parametrize("loss_fn", SAMPLED)
+def test_sampled_losses_need_candidates_of_the_users(loss_fn):
+    """TensorFlow's samplers are refused, with the way out; it works."""
+    table, bias, labels, x = (tf.ones(n) for n in ([30, 4], [30], [8, 1], [8, 4]))
+    labels = tf.cast(labels, tf.int64)
+    sampler = tf.random.uniform_candidate_sampler
+    sampled = sampler(labels, 1, 5, True, 30)
+    with pytest.raises(mtf.ArgumentError) as caught:
+        mtf.from_tensorflow(
+            lambda x: loss_fn(
+                table, bias, labels, x, 5, 30, remove_accidental_hits=True
+            ),
+            mtf.Mesh("data:2"),
+            tf.TensorSpec([8, 4]),
+        )
+    message = str(caught.value)
+    assert "CandidateSampler at" in message and "sampled_values=(ids" in message
+    assert "remove_accidental_hits=False" in message
+    ids = tf.range(5, dtype=tf.int64)
+    counts = tf.fill([8, 1], 5 / 30), tf.fill([5], 5 / 30)
+    assert [c.shape for c in (ids, *counts)] == [c.shape for c in sampled]
+
+    def loss(x):
+        values = (ids, *counts)
+        return loss_fn(
+            *(table, bias, labels, x, 5, 30),
+            sampled_values=values,
+            remove_accidental_hits=False,
+        )
+
+    program = mtf.from_tensorflow(loss, mtf.Mesh("data:2"), tf.TensorSpec([8, 4]))
+    np.testing.assert_allclose(program(x.numpy()).numpy(), loss(x).numpy(), 1e-5)

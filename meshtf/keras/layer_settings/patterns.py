@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from meshtf.errors import ArgumentError, LayoutError, explain_error, near_misses
+from meshtf.keras.layout_map import check_axes
 from meshtf.mesh import NO_CHANGES, Layout, Mesh
 
 _WAY_OUT = (
@@ -36,6 +37,7 @@ class LayerSettings:
 
         Raises:
             ArgumentError: One of them has another type, or a pattern is no regular expression.
+            LayoutError: A layout names an axis that the mesh lacks and that is not optional.
             ParseError: A layout cannot be read.
         """
         if not isinstance(regions or {}, Mapping):
@@ -47,8 +49,9 @@ class LayerSettings:
             _checked(pattern, "regions"): Layout.changes(changes)
             for pattern, changes in (regions or {}).items()
         }
+        check_axes(mesh, self.regions.values())
         for changes in self.regions.values():
-            mesh.layout_in(changes)  # warns of an axis that the mesh lacks
+            mesh.layout_in(changes)  # checks it
         patterns = [recompute] if isinstance(recompute, str) else recompute or ()
         if not isinstance(patterns, Sequence):
             raise ArgumentError(

@@ -15,6 +15,13 @@ from meshtf.tensorflow_import.graph.program import Node, Program
 _STRINGS = "strings have no place on a mesh"
 _RESOURCE = "it uses a table or another resource that is no variable"
 _STATE = "it has a state, or runs Python, which a mesh does not"
+_CANDIDATES = (
+    "it draws by a state, which a mesh does not have; give the loss candidates of your own, "
+    "by tf.random.uniform: sampled_values=(ids, expected counts of labels and of ids)"
+)
+_ACCIDENTAL_HITS = (
+    "its size depends on values; give the loss remove_accidental_hits=False"
+)
 _SIZE = "the size of its result depends on values, and sizes on a mesh are fixed"
 _LOOP_GRADIENT = (
     "it belongs to the gradient of a loop as TensorFlow takes it, in a branch, a loop, a "
@@ -84,6 +91,10 @@ def _reason(node: Node) -> str | None:
     values = [*node.inputs, *node.outputs]
     if node.kind in _OF_LOOP_GRADIENTS:
         return _LOOP_GRADIENT
+    if node.kind.endswith("CandidateSampler"):
+        return _CANDIDATES
+    if node.kind == "ComputeAccidentalHits":
+        return _ACCIDENTAL_HITS
     if any(v.dtype == tf.resource for v in values):
         return _RESOURCE
     if any(v.dtype == tf.string for v in values):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import warnings
 from typing import Any
 
 import keras
@@ -144,9 +145,40 @@ def test_errors(settings, error, text) -> None:
 
 
 def test_an_axis_that_the_mesh_lacks() -> None:
-    """As in the mesh's own layout, it may be absent."""
-    with pytest.warns(LayoutWarning, match="no axis 'modl'"):
-        distributed(mtf.Mesh(AXES, "batch:data"), regions={"head": "classes:modl"})
+    """As in the mesh's own layout, it is refused unless it may be absent."""
+    regions = {"head": "classes:modl"}
+    with pytest.raises(LayoutError, match='names axis "modl".*\n.*\n  similar +model'):
+        distributed(mtf.Mesh(AXES, "batch:data"), regions=regions)
+    distributed(mtf.Mesh(AXES, "batch:data", optional_axes="modl"), regions=regions)
+
+
+def test_what_a_layer_may_do_without() -> None:
+    """The error of two dimensions on one axis names the layer and the region to give it."""
+    mesh = mtf.Mesh(AXES, "length:data; d_ff:data")
+    model, _ = distributed(mesh)
+    with pytest.raises(LayoutError, match=r'regions={"(.*)": "d_ff:"}') as raised:
+        model.train_on_batch(*batch())
+    assert f"the layer {layer_in(raised.value)}\n" in str(raised.value)
+
+
+def layer_in(error: LayoutError) -> str:
+    """Returns the layer for which an error proposes a region."""
+    match = re.search(r'regions={"(.*)":', str(error))
+    assert match is not None
+    return match.group(1)
+
+
+def test_search_warns_that_axes_of_regions_may_be_absent() -> None:
+    """Once, whatever meshes it tries; not if they are kept."""
+    regions = {"tokens": "vocab:model"}
+    _, named = distributed(mtf.Mesh(AXES, "batch:data"), regions=regions)
+    for axes, count in ((None, 1), (AXES, 0)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            named.search(batch(), devices=8, hardware="h100", max_axes=1, axes=axes)
+        texts = [str(w.message) for w in caught if w.category is LayoutWarning]
+        assert len(texts) == count
+        assert all("along model" in t and "vocab:model" in t for t in texts)
 
 
 def test_layers_within_a_model() -> None:
