@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -112,6 +111,7 @@ class PlacedVariables:
             ClusterError: Several processes have other values of a variable.
         """
         is_compared = has_processes(self.mesh)
+        used_names = {variable.name for variable in self.variables.values()}
         arrays: dict[str, np.ndarray] = {}
         for key, value in named.program.on_entry.items():
             if key in self.variables and not self._states[key].is_elsewhere:
@@ -122,13 +122,16 @@ class PlacedVariables:
                 self.variables[key] = present.variable
                 self._states[key] = present
                 continue
+            path = path_of(keras_variable).replace("/", ".")
+            name = unused_name(path, used_names.__contains__)
+            used_names.add(name)
             array = np.asarray(keras_variable.numpy())
             if is_compared:
                 arrays[f"the variable {path_of(keras_variable)}"] = array
             variable = named.variable(
                 self.mesh,
                 value,
-                self._variable_name(keras_variable),
+                name,
                 functools.partial(np.asarray, array),
                 self.layout_of(named, self.mesh, value),
             )
@@ -157,7 +160,3 @@ class PlacedVariables:
         """
         self._count += 1
         return asarray(self.mesh, np.int32(self._count), "")
-
-    def _variable_name(self, variable: Any) -> str:
-        used = {v.name for v in self.variables.values()}
-        return unused_name(path_of(variable).replace("/", "."), used.__contains__)

@@ -265,11 +265,11 @@ class WindowStep(CollectiveStep):
     def received(self, sizes: ShardSizes) -> Any:
         """Returns the bytes that one device receives."""
         # `elements_received` takes numbers: it is called once for each number of shards.
-        counts, index = np.unique(sizes.group_size(self.axes), return_inverse=True)
+        num_shards = sizes.group_size(self.axes)
+        counts, index = np.unique(num_shards, return_inverse=True)
         fractions = np.take([self._fraction(int(count)) for count in counts], index)
-        return sizes.local_bytes(self.src) * np.reshape(
-            fractions, np.shape(sizes.group_size(self.axes))
-        )
+        fractions = np.reshape(fractions, np.shape(num_shards))
+        return sizes.local_bytes(self.src) * fractions
 
     def _fraction(self, num_shards: int) -> float:
         """Returns the elements that a device receives, over those that it has."""

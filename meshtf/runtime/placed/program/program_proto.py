@@ -81,9 +81,14 @@ class SectionNodes:
             parameter.name for parameter in parameters if parameter.type == handle_type
         ]
         self.resources = list(dict.fromkeys(self._arguments[name] for name in handles))
+        # For each variable handle, the nodes that take it.
+        self._users: dict[str, list[Any]] = {x: [] for x in self.resources}
         resource_users = set()
-        for resource in self.resources:
-            resource_users.update(self.users(resource))
+        for node in self.nodes:
+            for resource in self._users.keys() & set(node.input):
+                self._users[resource].append(node)
+                resource_users.add(node.name)
+        self._nodes_by_name = {node.name: node for node in self.nodes}
         self.host_effects = [
             name for name in self.must_run if name not in resource_users
         ]
@@ -102,18 +107,16 @@ class SectionNodes:
 
     def users(self, resource: str) -> list[str]:
         """Returns the names of the nodes that take a variable handle."""
-        return [node.name for node in self.nodes if resource in node.input]
+        return [node.name for node in self._users[resource]]
 
     def writes(self, resource: str) -> bool:
         """Returns whether a node may write a variable: a node that takes the handle and is
         not known to only read.
         """
-        for node in self.nodes:
-            if resource not in node.input:
-                continue
-            if node.op not in _READ_OPS and not _only_reads(node, resource):
-                return True
-        return False
+        return any(
+            node.op not in _READ_OPS and not _only_reads(node, resource)
+            for node in self._users[resource]
+        )
 
     def add_controls(self, names: Iterable[str], controls: Sequence[str]) -> None:
         """Adds control inputs: nodes of this function run after nodes of the other one.
@@ -122,10 +125,8 @@ class SectionNodes:
           names: the names of nodes of this function.
           controls: the names of nodes of the other function, after which they run.
         """
-        names = set(names)
-        for node in self.nodes:
-            if node.name in names:
-                node.input.extend(f"^{name}" for name in controls)
+        for name in set(names) & self._nodes_by_name.keys():
+            self._nodes_by_name[name].input.extend(f"^{x}" for x in controls)
 
     def _without_identities(self, results: Sequence[str]) -> list[str]:
         """Removes the identity nodes that TensorFlow adds for results; returns the results
