@@ -13,6 +13,7 @@ from meshtf.errors import ArgumentError, MeshtfError
 from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.without_running import compile_for, explain
+from meshtf.garbage import without_garbage_collection
 from meshtf.keras.check import check_predictions
 from meshtf.keras.layer_settings.patterns import LayerSettings, is_built, layers_within
 from meshtf.keras.layout_map import VariableLayouts, as_mesh, check_axes
@@ -126,15 +127,17 @@ class DistributedModel:
         key = (method, signature_of(batch))
         if key not in self._steps:
             self._use_settings()
-            self._steps[key] = TracedStep(self.model, self.placed, method, batch)
+            with without_garbage_collection():
+                self._steps[key] = TracedStep(self.model, self.placed, method, batch)
         return self._steps[key]
 
     def _run(self, method: str, batch: Any) -> Any:
         """Returns what a method of the model returns for a batch."""
         step = self.step(method, batch)
-        is_first_run = not step.has_run
-        results = step(batch)
-        if is_first_run:
+        if step.has_run:
+            return step(batch)
+        with without_garbage_collection():
+            results = step(batch)
             ran = {
                 signature: step
                 for (of_method, signature), step in self._steps.items()

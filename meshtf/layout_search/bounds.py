@@ -345,18 +345,15 @@ def _with_least_factor(problem: Problem) -> Problem:
 def _seconds_of_forward(
     program: Program, durations: Durations, gathers_once: bool
 ) -> Any:
-    """Returns when devices have computed the forward pass, in all microbatches; if weights are
-    gathered once for all of these, without it.
-    """
+    """Returns when devices have computed the forward pass, in all microbatches."""
     last = program.steps[-1] if program.steps else None
     if last is None or last.loop is None or last.outputs:
         return Schedule(program, durations, counts=False).computed
     # What follows may run while the last collectives of a microbatch do.
-    last_body = last.loop.body
-    if gathers_once:
-        last_body = without_collectives_of_weights(last_body)
-    body = Schedule(last_body, durations, counts=False)
-    seconds = body.computed * durations.sizes.runs(last.bodies[-1])
+    body = last.loop.body
+    body = without_collectives_of_weights(body) if gathers_once else body
+    runs = durations.sizes.runs(last.bodies[-1])
+    seconds = Schedule(body, durations, counts=False).computed * runs
     if gathers_once:
         return seconds
     before = dataclasses.replace(program, steps=program.steps[:-1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import inspect
 import math
 import warnings
@@ -155,20 +154,6 @@ def warn_of_own_rules(recorded: Recorded, axes: Collection[str]) -> None:
             LayoutWarning,
             stacklevel=caller_stacklevel(),
         )
-
-
-@contextlib.contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Within this context, Python looks for no garbage: plans are many objects, and no garbage
-    as long as they are needed.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def check_arguments(

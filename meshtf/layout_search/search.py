@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import ArgumentError, LayoutError, MeshtfError
+from meshtf.garbage import without_garbage_collection
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
 from meshtf.layout_search.order import nth_seconds
@@ -28,7 +29,6 @@ from meshtf.layout_search.problem import (
     names_of_program,
     read_counts,
     warn_of_own_rules,
-    without_garbage_collection,
 )
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult, pareto_front

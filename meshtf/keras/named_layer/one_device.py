@@ -26,7 +26,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape, nested
 from meshtf.ops.control.custom_gradient import Result
 from meshtf.ops.control.seeds import seed
-from meshtf.partition import Compute, Program, ReadStep, WriteStep, build, walk
+from meshtf.partition import Compute, Program, build, walk
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.variable import Variable
 from meshtf.saved_model.mapped_dimension import batch_axes
@@ -171,12 +171,13 @@ def _check(program: Program, variables: Sequence[Variable]) -> list[int]:
     """
     written: dict[int, None] = {}
     for step, _ in walk(program):
-        if isinstance(step, ReadStep) and isinstance(step.store, Variable):
-            _index(step.store, variables)
-        elif isinstance(step, WriteStep):
-            written.update((_index(v, variables), None) for v in step.variables)
-        elif isinstance(step, Compute) and isinstance(step.node.op, Result):
-            _refuse_gradient(step)
+        for store in step.reads:
+            if isinstance(store, Variable):
+                _index(store, variables)
+        written.update((_index(v, variables), None) for v in step.writes)
+        compute = step.computation
+        if compute is not None and isinstance(compute.node.op, Result):
+            _refuse_gradient(compute)
     return list(written)
 
 
@@ -281,13 +282,10 @@ def _function(
         variables: The variables.
         written: The indices of those whose new values follow the results.
     """
-    read = dict.fromkeys(
-        step.store for step, _ in walk(program) if isinstance(step, ReadStep)
-    )
     with tf.init_scope():  # Keras may trace a step of its own
         constants = {
             store: unsharded_value(store)
-            for store in read
+            for store in program.read_stores
             if store.kind != "number" and store not in (*variables, *stores)
         }
 

@@ -125,8 +125,10 @@ class SectionNodes:
           names: the names of nodes of this function.
           controls: the names of nodes of the other function, after which they run.
         """
-        for name in set(names) & self._nodes_by_name.keys():
-            self._nodes_by_name[name].input.extend(f"^{x}" for x in controls)
+        control_inputs = [f"^{name}" for name in controls]
+        for name in set(names):
+            if name in self._nodes_by_name:
+                self._nodes_by_name[name].input.extend(control_inputs)
 
     def _without_identities(self, results: Sequence[str]) -> list[str]:
         """Removes the identity nodes that TensorFlow adds for results; returns the results
