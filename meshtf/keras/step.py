@@ -177,7 +177,12 @@ def _trace(
         handles = {id(v.value.handle) for v in variables}
         variables += [v for v in concrete.variables if id(v.handle) not in handles]
         program = read_function(
-            concrete, variables, marks.marks, updates.repeats, calls.sections
+            concrete,
+            variables,
+            marks.marks,
+            updates.repeats,
+            calls.sections,
+            keeps_effects=True,
         )
         calls.check(concrete.graph, program)
     return concrete, program

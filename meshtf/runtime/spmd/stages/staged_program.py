@@ -16,6 +16,7 @@ from typing import Any
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.partition import Value, WriteStep, build
+from meshtf.runtime.lowering.op_errors import explained
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
     collectives_of,
@@ -187,7 +188,8 @@ class StagedProgram:
                     array = call.arrays[StageValue(next(sources), stage=0)]
                     shards = DeviceShards(array, self.layout(value, stage=0))
                     inputs.append(shards[0])  # all devices have the same value
-                step.host_op.run_on_host(*inputs)
+                with explained(step.node):
+                    step.host_op.run_on_host(*inputs)
 
 
 def _label(task: ComputeTask) -> str:
