@@ -74,19 +74,21 @@ class DimensionTable:
     Attributes:
         rows: The dimensions of arguments and layers' variables.
         replicated: Operations that run replicated.
+        other_rows: Dimensions that only other tensors have; layouts may shard them as well.
     """
 
     rows: tuple[Dimension, ...]
     replicated: tuple[Replicated, ...]
+    other_rows: tuple[Dimension, ...] = ()
 
     def __iter__(self) -> Iterator[Dimension]:
         return iter(self.rows)
 
     def __getitem__(self, name: str) -> Dimension:
-        return {row.name: row for row in self.rows}[name]
+        return {row.name: row for row in (*self.rows, *self.other_rows)}[name]
 
     def __contains__(self, name: object) -> bool:
-        return any(row.name == name for row in self.rows)
+        return any(row.name == name for row in (*self.rows, *self.other_rows))
 
     def __str__(self) -> str:
         cells = [("name", "size", "sharded by", "where")]
@@ -94,11 +96,21 @@ class DimensionTable:
             (r.name, _sizes_text(r.sizes), r.sharded or "-", r.locations)
             for r in self.rows
         ]
+        cells += [
+            (r.name, _sizes_text(r.sizes), r.sharded, "other tensors")
+            for r in self.other_rows
+            if r.sharded
+        ]
+        unsharded = [
+            f"{r.name} {_sizes_text(r.sizes)}" for r in self.other_rows if not r.sharded
+        ]
         widths = [max(len(row[k]) for row in cells) for k in range(3)]
         lines = [
             "  ".join([*(f"{c:{w}}" for c, w in zip(row, widths)), row[3]]).rstrip()
             for row in cells
         ]
+        if unsharded:
+            lines.append(f"other tensors: {'; '.join(unsharded)}")
         if self.replicated:
             share = sum(r.share for r in self.replicated)
             lines.append(f"replicated, {100 * share:.1f} % of the FLOPs:")
@@ -130,7 +142,7 @@ def dimension_table(
     sizes: dict[str, set[int]] = collections.defaultdict(set)
     for atom, name in named.names.items():
         sizes[name].add(atom.size)
-    rows = [
+    all_rows = [
         Dimension(
             name,
             tuple(sorted(sizes[name])),
@@ -138,9 +150,10 @@ def dimension_table(
             tuple(variables.get(name, ())),
             tuple(inputs.get(name, ())),
         )
-        for name in dict.fromkeys([*inputs, *variables])
+        for name in dict.fromkeys([*inputs, *variables, *sorted(sizes)])
     ]
-    return DimensionTable(tuple(rows), tuple(_replicated(named)))
+    rows = tuple(row for row in all_rows if row.inputs or row.variables)
+    return DimensionTable(rows, tuple(_replicated(named)), tuple(all_rows[len(rows) :]))
 
 
 def _paths(named: NamedProgram, values: Iterable[Value]) -> dict[str, list[str]]:
