@@ -14,7 +14,7 @@ over or consumes; see `op.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from meshtf.graph.op import LocalContext, LocalTensors, Op, Role, Spec, Specs
 from meshtf.mesh import Mesh, Placement
@@ -123,7 +123,12 @@ class WriteOp(EffectOp):
 class HostOp(EffectOp):
     """An op without outputs that runs once, on the host, for all devices: it prints, or
     writes a summary. Host ops run in the order of the code.
+
+    Attributes:
+      asserts: whether it raises an error for some inputs.
     """
+
+    asserts: ClassVar[bool] = False
 
     def run_on_host(self, *xs: Any) -> None:
         """Runs the op on the CPU of the process that drives the program.

@@ -171,7 +171,8 @@ class DistributedModel:
             self.step("predict_step", batch)
             return self.dimensions
         step = steps[0][1]
-        return dimension_table(step.program, self.placed.mesh)
+        own_layouts = self.placed.own_layouts(step.program)
+        return dimension_table(step.program, self.placed.mesh, own_layouts)
 
     def explain(
         self, batch: Any, method: str = "train_step", **settings: Any

@@ -127,6 +127,8 @@ def _of_rows(
         gradient = mark.add(x)
         values.append(tf.cast(tf.reshape(gradient, [-1, *shape[1:]]), dtype))
         indices.append(tf.reshape(ids, [-1]))
+    if len({x.dtype for x in indices}) > 1:  # as TensorFlow adds up such gradients
+        indices = [tf.cast(x, tf.int64) for x in indices]
     return tf.IndexedSlices(
         tf.concat(values, 0) if len(values) > 1 else values[0],
         tf.concat(indices, 0) if len(indices) > 1 else indices[0],

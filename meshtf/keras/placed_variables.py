@@ -11,6 +11,7 @@ import numpy as np
 from meshtf.graph import Tensor
 from meshtf.keras.check import check_processes, has_processes
 from meshtf.keras.layer_settings.patterns import LayerSettings
+from meshtf.keras.layer_settings.region_names import RegionNames
 from meshtf.keras.layout_map import VariableLayouts
 from meshtf.keras.variables import OnMesh, put_on_mesh, state_of
 from meshtf.mesh import NO_CHANGES, Layout, Mesh
@@ -58,6 +59,7 @@ class PlacedVariables:
         self.mesh = mesh
         self.names = dict(names)
         self._layouts = layouts
+        self._region_names = RegionNames(settings)
         self._all_names: set[str] = set()
         self.known_names: dict[int, list[str]] = {}
         self.variables: dict[int, Variable] = {}
@@ -75,7 +77,8 @@ class PlacedVariables:
 
         Raises:
             ArgumentError: A dimension that was to be renamed does not exist.
-            LayoutError: The mesh's layout has a rule for a dimension that does not exist.
+            LayoutError: The mesh's layout has a rule for a dimension that does not exist, or a
+                region one that its layers do not have.
         """
         named = NamedProgram(program, self.names, self.known_names, hints)
         self._all_names.update(named.names.values())
@@ -83,6 +86,7 @@ class PlacedVariables:
         for pattern, changes in self.settings.regions.items():
             label = f'the region "{pattern}"'
             check_rules(changes, self._all_names, self.names, label)
+        self._region_names.add(named)
         for key, value in program.on_entry.items():
             self.known_names.setdefault(key, named.names_of(value))
             self._references[key] = weakref.ref(value.variable)
@@ -103,6 +107,24 @@ class PlacedVariables:
         if is_slot:
             return mesh.layout_in(region, "slot")
         return mesh.layout_in(region, "variable") if region != NO_CHANGES else None
+
+    def own_layouts(self, named: NamedProgram) -> list[tuple[str, Layout]]:
+        """Returns the layouts that regions and single variables have of their own: the axes of
+        their dimensions, if these are not the mesh's.
+        """
+        mesh = self.mesh
+        layouts = []
+        for pattern, changes in self.settings.regions.items():
+            names = self._region_names.of(pattern)
+            rules = _differences(mesh.layout_in(changes), mesh.layout, names)
+            layouts.append((pattern, rules))
+        for value in named.program.on_entry.values():
+            layout = self._layouts.of(named, value)
+            if layout is not None and id(value.variable) not in self.slots:
+                names = set(named.names_of(value))
+                rules = _differences(layout, mesh.variable_layout, names)
+                layouts.append((value.path, rules))
+        return layouts
 
     def adopt(self, named: NamedProgram) -> None:
         """Puts a program's variables on the mesh, those that are not there.
@@ -160,3 +182,13 @@ class PlacedVariables:
         """
         self._count += 1
         return asarray(self.mesh, np.int32(self._count), "")
+
+
+def _differences(layout: Layout, outer: Layout, names: set[str]) -> Layout:
+    """Returns the rules of a layout that are not those of another one, for some names."""
+    rules = {}
+    for name in sorted(names):
+        axes = layout.axes(name)
+        if axes != outer.axes(name):
+            rules[name] = "+".join(axes)
+    return Layout(rules)

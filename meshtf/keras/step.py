@@ -218,11 +218,17 @@ def _trace(
             function = tf.function(step, autograph=False)
             concrete = function.get_concrete_function(signature)
     with tracing(), _timed(seconds, "import"):
+        calls.note_lines(concrete.graph)
         variables = variables_of(model)
         handles = {id(v.value.handle) for v in variables}
         variables += [v for v in concrete.variables if id(v.handle) not in handles]
         program = read_function(
-            concrete, variables, marks.marks, updates.repeats, calls.sections
+            concrete,
+            variables,
+            marks.marks,
+            updates.repeats,
+            calls.sections,
+            keeps_effects=True,
         )
         calls.check(concrete.graph, program)
     return concrete, program

@@ -273,7 +273,9 @@ def names_of_program(recorded: Recorded) -> Names:
     needed = _flops_by_name(recorded.nodes, unsharded=True)
     unsharded = {n for n in needed if n in sizes and 2 * needed[n] > flops[n]}
     shares = _shares(flops, variables)
-    shardable = stored - scanned - unsharded
+    # Names that begin with a dot are those of a few operations, for a time.
+    temporary = {name for name in stored if name.startswith(".")}
+    shardable = stored - scanned - unsharded - temporary
     candidates = [
         name
         for name in sorted(shardable, key=lambda name: -shares.get(name, 0.0))

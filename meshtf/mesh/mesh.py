@@ -110,8 +110,8 @@ class Mesh:
     ) -> None:
         self.axes = read_axes(axes)
         self.layout = Layout(layout)
-        self._variable_rules = Layout.changes(variable_layout)
-        self._optimizer_rules = Layout.changes(optimizer_layout)
+        self.variable_rules = Layout.changes(variable_layout)
+        self.optimizer_rules = Layout.changes(optimizer_layout)
         self._layouts: dict[tuple[Layout, str], Layout] = {}
         self._placements: dict[tuple[Shape, Layout, int | None], _Placed] = {}
         self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
@@ -181,9 +181,9 @@ class Mesh:
         self._check_rules(region)
         layout = self.layout.override(region)
         if kind != "tensor":
-            layout = layout.override(self._variable_rules)
+            layout = layout.override(self.variable_rules)
         if kind == "slot":
-            layout = layout.override(self._optimizer_rules)
+            layout = layout.override(self.optimizer_rules)
         if len(self._layouts) >= MAX_CACHED:
             self._layouts.clear()
         self._layouts[region, kind] = layout
@@ -291,7 +291,7 @@ class Mesh:
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
         """Notes about rules of the mesh with an axis that the mesh lacks."""
-        layouts = (self.layout, self._variable_rules, self._optimizer_rules)
+        layouts = (self.layout, self.variable_rules, self.optimizer_rules)
         rules = [rule for layout in layouts for rule in layout.items()]
         notes = missing_axis_notes(self.axes, rules)
         if self.stages not in (*self.axes, "stage"):
@@ -302,7 +302,7 @@ class Mesh:
 
     def _check(self) -> None:
         """Raises the errors of the constructor that concern several arguments."""
-        for rules in (self.layout, self._variable_rules, self._optimizer_rules):
+        for rules in (self.layout, self.variable_rules, self.optimizer_rules):
             self._check_rules(rules)
         if self.stages not in (*self.axes, "stage"):
             self._report_missing(self.stages, f"stages={self.stages!r}")
@@ -383,8 +383,8 @@ class Mesh:
     def __repr__(self) -> str:
         settings = {
             "layout": str(self.layout),
-            "variable_layout": str(self._variable_rules),
-            "optimizer_layout": str(self._optimizer_rules),
+            "variable_layout": str(self.variable_rules),
+            "optimizer_layout": str(self.optimizer_rules),
             "devices": devices_text(self.devices),
         }
         return mesh_repr(self.axes, settings)

@@ -18,6 +18,11 @@ MATH_FUNCTIONS = frozenset(
 )
 
 
+TENSORFLOW = "TensorFlow"  # in place of a function, for lines that call TensorFlow's
+
+
 def public_path(function: str) -> str:
     """Returns the path by which users call a public function of meshtf."""
+    if function == TENSORFLOW:
+        return function
     return f"mtf.math.{function}" if function in MATH_FUNCTIONS else f"mtf.{function}"

@@ -11,9 +11,10 @@ import functools
 import os
 import sys
 import types
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshtf.names.public_path import public_path
+from meshtf.names.public_path import TENSORFLOW, public_path
 
 _PACKAGE = __name__.partition(".")[0]
 # Packages whose frames do not belong to the user's program.
@@ -90,8 +91,8 @@ class Source(NamedTuple):
     """The user's line that created a node, or the layer of an imported model.
 
     Attributes:
-      function: the function of meshtf that the line calls, such as "einsum"; the path of a
-        layer, such as "encoder/attention".
+      function: the function of meshtf that the line calls, such as "einsum"; `TENSORFLOW` if
+        it calls TensorFlow; the path of a layer, such as "encoder/attention".
       file: the path of the user's file; "": a layer of an imported model.
       line: the line number.
     """
@@ -129,6 +130,20 @@ class Source(NamedTuple):
             frame = frame.f_back
         function = "" if called is None else _displayed_name(called)
         return Source(function, frame.f_code.co_filename, frame.f_lineno)
+
+    @staticmethod
+    def of_tensorflow(frames: Sequence[Any], libraries: Sequence[str]) -> Source | None:
+        """Returns the innermost line of the user's that made an operation of TensorFlow; None if
+        there is none.
+
+        Args:
+          frames: The lines that made it, the outer ones first: with `filename` and `lineno`.
+          libraries: Folders of packages whose lines are not the user's.
+        """
+        for frame in reversed(frames):
+            if not frame.filename.startswith((*libraries, "<")):
+                return Source(TENSORFLOW, frame.filename, frame.lineno)
+        return None
 
 
 def users_frames(error: BaseException) -> types.TracebackType | None:

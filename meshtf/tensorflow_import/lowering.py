@@ -256,10 +256,10 @@ class Lowering:
         """Returns a tensor where a dimension is an axis again: undoes `merged`."""
         names = self.names(axis)
         if not names:
-            return reduce_sum(x, name)
+            return reduce_sum(x, [name])
         if len(names) > 1:
             return unflatten(x, name, self.shape_of(axis))
-        return x if names[0] == name else rename(x, name, names[0])
+        return x if names[0] == name else rename(x, {name: names[0]})
 
     def along(
         self, x: Tensor, axis: Axis, function: Callable[[Tensor, str], Tensor]
@@ -326,6 +326,8 @@ class Lowering:
         if section.layer:
             changes["source"] = Source(section.layer, "", 0)
             changes["path"] = tuple(section.layer.split("/"))
+        elif section.source is not None:
+            changes["source"] = section.source
         try:
             with context(**changes):
                 yield

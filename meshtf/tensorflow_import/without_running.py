@@ -13,20 +13,25 @@ from meshtf.tensorflow_import.named_program import NamedProgram
 
 
 def abstract_mesh(mesh: Mesh) -> Mesh:
-    """Returns a mesh of the same axes and layouts without devices."""
+    """Returns a mesh of the same axes and layouts without devices. Axes that it lacks were
+    reported when the mesh was made.
+    """
     if mesh.abstract:
         return mesh
+    named: set[str] = set()
+    for rules in (mesh.layout, mesh.variable_rules, mesh.optimizer_rules):
+        named.update(axis for _, axes in rules.items() for axis in axes)
     return Mesh(
         mesh.axes,
         mesh.layout,
-        variable_layout=f"*:; {mesh.variable_layout}",
-        optimizer_layout=f"*:; {mesh.optimizer_layout}",
+        variable_layout=mesh.variable_rules,
+        optimizer_layout=mesh.optimizer_rules,
         keep_gathered=mesh.keep_gathered,
         devices="abstract",
         stages=mesh.stages,
         strict=mesh.strict,
         bucket_bytes=mesh.bucket_bytes,
-        optional_axes=mesh.optional_axes,
+        optional_axes=[*mesh.optional_axes, *sorted(named - set(mesh.axes))],
     )
 
 

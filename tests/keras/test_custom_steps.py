@@ -191,3 +191,21 @@ def test_backward_operations_of_tensorflow() -> None:
         return model
 
     run_both(build, (RNG.normal(size=(12, 8, 8, 2)), X[:, :3]))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_table_that_ids_of_two_types_index(optimizer: str) -> None:
+    """Its gradient has rows of both, as in TensorFlow."""
+
+    def build():
+        item = keras.Input((), dtype="int64", name="item")
+        history = keras.Input((5,), dtype="int32", name="history")
+        table = layers.Embedding(16, 4)
+        product = table(item) * keras.ops.mean(table(history), 1)
+        model = keras.Model([item, history], layers.Dense(1)(product))
+        model.compile(optimizer, "mse", jit_compile=False)
+        return model
+
+    items = RNG.integers(0, 16, 12).astype("int64")
+    histories = RNG.integers(0, 16, (12, 5)).astype("int32")
+    run_both(build, ([items, histories], X[:, :1]))

@@ -50,6 +50,8 @@ def test_rules_are_layouts_of_variables() -> None:
         assert len(names) == 3, sharded  # the variable and two moments of Adam
         assert {sharded[name] for name in names} == {layout}
     assert len(sharded) == 6
+    shardings = named.dimensions["d_model"].sharded.split("; ")
+    assert any(text.startswith("model in ") for text in shardings), shardings
 
 
 def test_it_trains_as_on_one_device() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import keras
@@ -115,3 +116,62 @@ def test_a_batch_without_labels_or_sizes() -> None:
     specs = tf.TensorSpec([None, 10], "int32"), tf.TensorSpec([None], "int32")
     with pytest.raises(ArgumentError, match=r"a size that is None: \(None, 10\)"):
         named.explain(specs)
+
+
+class Contrastive(keras.Model):
+    """A step that compares each example of a batch with all of them."""
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = self(data[0], training=True)
+            scores = tf.matmul(y, y, transpose_b=True)
+            loss = tf.reduce_mean(scores**2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": loss}
+
+
+def contrastive(layout: str) -> Any:
+    """Returns what `distribute` returns for a model with such a step, and a batch."""
+    inputs = keras.Input([], dtype="int32")
+    model = Contrastive(inputs, keras.layers.Embedding(64, 8, name="table")(inputs))
+    model.compile("adam")
+    mesh = mtf.Mesh("data:4; model:2", layout)
+    return mtf.keras.distribute(model, mesh), (np.zeros(16, "int32"), np.zeros(16))
+
+
+def test_dimensions_of_other_tensors() -> None:
+    """Layouts may shard them, so that the table has them."""
+    named, batch = contrastive("batch:data")
+    named.explain(batch)
+    assert "other tensors: batch_2 16" in str(named.dimensions)
+    assert "batch_2" not in {row.name for row in named.dimensions}
+    named, batch = contrastive("batch:data; batch_2:model")
+    named.explain(batch)
+    assert named.dimensions["batch_2"].sharded == "model"
+    assert "batch_2  16    model       other tensors" in str(named.dimensions)
+
+
+def test_explain_tells_lines_of_the_step() -> None:
+    """Operations outside of layers have the line that calls TensorFlow."""
+    named, batch = contrastive("batch:data")
+    ops = [op for op in named.explain(batch).ops if op.title.startswith("einsum")]
+    lines, first = inspect.getsourcelines(Contrastive.train_step)
+    expected = next(k for k, line in enumerate(lines) if "matmul" in line) + first
+    assert __file__ in {op.file for op in ops}
+    assert expected in {op.line for op in ops}
+
+
+def test_search_shards_dimensions_that_a_layout_may_name() -> None:
+    """Names that a few operations have for a time are none."""
+    inputs = keras.Input((16, 16, 3))
+    x = keras.layers.Conv2D(8, 3, strides=2, padding="same")(inputs)
+    x = keras.layers.UpSampling2D(2, interpolation="bilinear")(x)
+    model = keras.Model(inputs, keras.layers.Conv2D(4, 1)(x))
+    model.compile("sgd", "mse")
+    named = mtf.keras.distribute(model, mtf.Mesh("data:8", "batch:data"))
+    batch = (np.zeros((16, 16, 16, 3)), np.zeros((16, 16, 16, 4)))
+    found = named.search(batch, devices=8, hardware="h100")
+    names = {name for each in found.best for name, _ in mtf.Layout(each.layout).items()}
+    assert "height" in names
+    assert all(name in named.dimensions for name in names)

@@ -63,3 +63,43 @@ def test_abstract_meshes_and_integers_are_checked():
     spec = tf.TensorSpec([4, 3], tf.int32)
     program = mtf.from_tensorflow(lambda x: tf.reduce_sum(x, 1) // 2, mesh, spec)
     assert not program.variables
+
+
+def test_nan_of_one_kernel_is_not_a_wrong_import():
+    """TensorFlow's fused product and ReLU on CPUs make 0 of NaN, and a mean over no ids is NaN:
+    such numbers are not compared.
+    """
+    table, kernel = tf.ones([30, 8]), tf.ones([8, 16])
+
+    def pooled(ids):
+        is_id = tf.cast(ids > 0, tf.float32)[..., None]
+        mean = tf.reduce_sum(tf.gather(table, ids) * is_id, 1) / tf.reduce_sum(is_id, 1)
+        return tf.nn.relu(tf.matmul(mean, kernel) + tf.ones([16]))
+
+    spec = tf.TensorSpec([64, 3], tf.int32)
+    mtf.from_tensorflow(pooled, mtf.Mesh(MESH), spec)
+
+
+def test_nan_that_the_import_makes_is_an_error(monkeypatch):
+    class MakesNaN(Wrong):
+        def lower(self, lowering, node):
+            return lowering.tensor(node.inputs[0]) / 0.0 * 0.0
+
+    monkeypatch.setitem(RULES, "Tanh", MakesNaN())
+    with pytest.raises(mtf.NumericsError, match="12 of 12 elements are NaN in only"):
+        mtf.from_tensorflow(lambda x: tf.tanh(x), mtf.Mesh(MESH), SPEC)
+
+
+def test_nan_for_all_numbers_is_told(wrong_rule):
+    """What TensorFlow gives no number for is not compared, and the rest is."""
+
+    def one_column(x):
+        return tf.concat([tf.tanh(x[:, :1] * float("nan")), x[:, 1:]], 1)
+
+    class Zero(Wrong):
+        def lower(self, lowering, node):
+            return mtf.zeros_like(lowering.tensor(node.inputs[0]))
+
+    RULES["Tanh"] = Zero()  # `wrong_rule` puts the right one back
+    with pytest.warns(UserWarning, match="is NaN in TensorFlow.* in 4 of 12 elements"):
+        mtf.from_tensorflow(one_column, mtf.Mesh(MESH), SPEC)

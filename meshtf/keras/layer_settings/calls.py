@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +19,7 @@ import tensorflow as tf
 
 from meshtf.errors import ArgumentError, explain_error
 from meshtf.keras.layer_settings.patterns import LayerSettings
+from meshtf.names import Source
 from meshtf.tensorflow_import.graph.program import Program, Section
 
 
@@ -46,6 +49,16 @@ class LayerCalls:
         self.sections.clear()
         self._graphs.clear()
         self._groups.clear()
+
+    def note_lines(self, graph: tf.Graph) -> None:
+        """Notes the user's lines of a step's operations outside of layers."""
+        modules = (keras, tf, sys.modules[__name__.partition(".")[0]])
+        folders = [os.path.dirname(str(module.__file__)) + os.sep for module in modules]
+        sections = self.sections.setdefault(getattr(graph, "name", ""), {})
+        for operation in graph.get_operations():
+            if operation.name not in sections:
+                source = Source.of_tensorflow(operation.traceback, folders)
+                sections[operation.name] = Section(source=source)
 
     def check(self, graph: tf.Graph, program: Program) -> None:
         """Checks that layers of each pattern were called in the traced graph, or in bodies of

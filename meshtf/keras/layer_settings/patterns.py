@@ -62,6 +62,7 @@ class LayerSettings:
         self.matched: dict[str, dict[str, set[int]]] = {}
         self._paths: dict[int, str] = {}
         self._of_variables: dict[int, Layout] = {}
+        self._paths_within: dict[str, set[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.regions or self.recompute)
@@ -101,15 +102,26 @@ class LayerSettings:
         self._paths = {id(layer): path for layer, path in layers}
         for pattern in (*self.regions, *self.recompute):
             matched = self.matched.setdefault(pattern, {})
+            within = self._paths_within.setdefault(pattern, set())
             for layer, path in layers:
                 if re.fullmatch(pattern, path):
                     variables = {id(v) for v in layer.weights}
                     matched.setdefault(path, set()).update(variables)
+                    inner = [each for each, _ in layers_within(layer)]
+                    within.update(self._paths[id(each)] for each in [layer, *inner])
         for layer, path in layers:
             changes = self.region_of(path)
             for variable in layer.weights:
                 outer = self.region_of_variable(id(variable))
                 self._of_variables[id(variable)] = outer.then(changes)
+
+    def paths_within(self, pattern: str) -> set[str]:
+        """Returns the paths of the layers that a pattern matches, and of those within them."""
+        return self._paths_within.get(pattern, set())
+
+    def variables_of(self, pattern: str) -> set[int]:
+        """Returns the identities of the variables of the layers that a pattern matches."""
+        return set().union(*self.matched.get(pattern, {}).values())
 
     def path_of(self, layer: Any) -> str:
         """Returns the path of a layer of the model; "" of other layers."""

@@ -7,8 +7,10 @@ A node is an op with its inputs in the graph; it has the user's line.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -63,6 +65,15 @@ def with_line(
     if is_out_of_range(problem):
         return _index_range_error()(text)
     return type(problem)(node_def=None, op=None, message=text)
+
+
+@contextlib.contextmanager
+def explained(node: Node) -> Iterator[None]:
+    """Within, a node runs on the host: its errors name the op and the user's line."""
+    try:
+        yield
+    except tf.errors.OpError as problem:
+        raise with_line(node, problem) from None
 
 
 def without_line(problem: tf.errors.OpError) -> tf.errors.OpError:

@@ -19,12 +19,15 @@ from meshtf.tensorflow_import.dimensions.analysis import Analysis
 from meshtf.tensorflow_import.dimensions.atoms import Atom, flat, root
 from meshtf.tensorflow_import.dimensions.hints import GIVEN, KNOWN, LAST, ROLE, TABLE
 from meshtf.tensorflow_import.dimensions.structure import hint_structure
+from meshtf.tensorflow_import.graph.effects import EFFECTS
 from meshtf.tensorflow_import.graph.program import Node
 
 # Roles that have one name for all sizes; others only if all sizes are multiples of _MULTIPLE,
 # so that a mesh axis can divide all of them.
 _ALL_SIZES = ("d_head", "heads", "height", "k_", "kv_", "position", "vocab", "width")
 _MULTIPLE = 8
+# Operations whose operands have dimensions that do not meet.
+_APART = ("CustomGradient", "Gradients", *EFFECTS)
 
 
 def unused_name(stem: str, is_used: Callable[[str], bool]) -> str:
@@ -119,11 +122,11 @@ def _sizes_fit(name: str, atom: Atom, users: list[Atom]) -> bool:
 
 def _foes(analysis: Analysis) -> dict[Atom, set[Atom]]:
     """Returns for each atom those that some operation has as well. (Gradients are of several
-    variables, whose dimensions do not meet.)
+    variables, prints of several tensors, whose dimensions do not meet.)
     """
     foes: dict[Atom, set[Atom]] = collections.defaultdict(set)
     for node in analysis.program.all_nodes():
-        if node.bodies or node.kind in ("CustomGradient", "Gradients"):
+        if node.bodies or node.kind in _APART:
             continue
         neighbours = {
             atom

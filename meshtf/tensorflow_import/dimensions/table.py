@@ -7,13 +7,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshtf.mesh import Mesh
+from meshtf.mesh import Layout, Mesh
 from meshtf.tensorflow_import.dimensions.flops import flops_of
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.named_program import NamedProgram
 from meshtf.tensorflow_import.without_running import abstract_function
 
-_SHOWN = 2  # places of a dimension
+_SHOWN = 2  # places of a dimension, and regions where it is sharded otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Dimension:
     Attributes:
         name: The dimension's name.
         sizes: Its sizes: a name may stand for those of several layers.
-        sharded: The mesh axes along which it is sharded: "data", or "variables: data".
+        sharded: The mesh axes along which it is sharded: "data", or "variables: data", or
+            "model in encoder" where regions have layouts of their own.
         variables: Paths of the variables that have it.
         inputs: Names of the program's arguments that have it.
     """
@@ -73,19 +74,21 @@ class DimensionTable:
     Attributes:
         rows: The dimensions of arguments and layers' variables.
         replicated: Operations that run replicated.
+        other_rows: Dimensions that only other tensors have; layouts may shard them as well.
     """
 
     rows: tuple[Dimension, ...]
     replicated: tuple[Replicated, ...]
+    other_rows: tuple[Dimension, ...] = ()
 
     def __iter__(self) -> Iterator[Dimension]:
         return iter(self.rows)
 
     def __getitem__(self, name: str) -> Dimension:
-        return {row.name: row for row in self.rows}[name]
+        return {row.name: row for row in (*self.rows, *self.other_rows)}[name]
 
     def __contains__(self, name: object) -> bool:
-        return any(row.name == name for row in self.rows)
+        return any(row.name == name for row in (*self.rows, *self.other_rows))
 
     def __str__(self) -> str:
         cells = [("name", "size", "sharded by", "where")]
@@ -93,11 +96,21 @@ class DimensionTable:
             (r.name, _sizes_text(r.sizes), r.sharded or "-", r.locations)
             for r in self.rows
         ]
+        cells += [
+            (r.name, _sizes_text(r.sizes), r.sharded, "other tensors")
+            for r in self.other_rows
+            if r.sharded
+        ]
+        unsharded = [
+            f"{r.name} {_sizes_text(r.sizes)}" for r in self.other_rows if not r.sharded
+        ]
         widths = [max(len(row[k]) for row in cells) for k in range(3)]
         lines = [
             "  ".join([*(f"{c:{w}}" for c, w in zip(row, widths)), row[3]]).rstrip()
             for row in cells
         ]
+        if unsharded:
+            lines.append(f"other tensors: {'; '.join(unsharded)}")
         if self.replicated:
             share = sum(r.share for r in self.replicated)
             lines.append(f"replicated, {100 * share:.1f} % of the FLOPs:")
@@ -110,12 +123,15 @@ class DimensionTable:
     __repr__ = __str__
 
 
-def dimension_table(named: NamedProgram, mesh: Mesh) -> DimensionTable:
+def dimension_table(
+    named: NamedProgram, mesh: Mesh, own_layouts: Sequence[tuple[str, Layout]] = ()
+) -> DimensionTable:
     """Returns the table of a program.
 
     Args:
         named: The program.
         mesh: The mesh, whose layout says what is sharded.
+        own_layouts: Of regions and variables, other axes of dimensions.
     """
     if named.lowering is None:  # a run tells which operations are replicated
         function = abstract_function(named, "program", Mesh("", devices="abstract"))
@@ -126,17 +142,18 @@ def dimension_table(named: NamedProgram, mesh: Mesh) -> DimensionTable:
     sizes: dict[str, set[int]] = collections.defaultdict(set)
     for atom, name in named.names.items():
         sizes[name].add(atom.size)
-    rows = [
+    all_rows = [
         Dimension(
             name,
             tuple(sorted(sizes[name])),
-            _sharded(mesh, name),
+            _sharded(mesh, name, own_layouts),
             tuple(variables.get(name, ())),
             tuple(inputs.get(name, ())),
         )
-        for name in dict.fromkeys([*inputs, *variables])
+        for name in dict.fromkeys([*inputs, *variables, *sorted(sizes)])
     ]
-    return DimensionTable(tuple(rows), tuple(_replicated(named)))
+    rows = tuple(row for row in all_rows if row.inputs or row.variables)
+    return DimensionTable(rows, tuple(_replicated(named)), tuple(all_rows[len(rows) :]))
 
 
 def _paths(named: NamedProgram, values: Iterable[Value]) -> dict[str, list[str]]:
@@ -148,14 +165,24 @@ def _paths(named: NamedProgram, values: Iterable[Value]) -> dict[str, list[str]]
     return paths
 
 
-def _sharded(mesh: Mesh, name: str) -> str:
-    """Returns the axes along which a dimension is sharded, those of variables apart."""
-    axes = "+".join(mesh.layout.axes(name))
-    of_variables = "+".join(mesh.variable_layout.axes(name))
+def _sharded(mesh: Mesh, name: str, own_layouts: Iterable[tuple[str, Layout]]) -> str:
+    """Returns the axes along which a dimension is sharded, those of variables and regions apart."""
+
+    def axes_of(layout: Layout) -> str:
+        return "+".join(axis for axis in layout.axes(name) if axis in mesh.axes)
+
+    axes, of_variables = axes_of(mesh.layout), axes_of(mesh.variable_layout)
     texts = [axes] if axes else []
     if of_variables != axes:
         texts.append(f"variables: {of_variables or 'none'}")
-    return "; ".join(texts)
+    in_regions = [
+        f"{axes_of(layout) or 'none'} in {label}"
+        for label, layout in own_layouts
+        if name in dict(layout.items())
+    ]
+    rest = len(in_regions) - _SHOWN
+    rest_text = [f"other in {rest} more"] if rest > 0 else []
+    return "; ".join([*texts, *in_regions[:_SHOWN], *rest_text])
 
 
 def _replicated(named: NamedProgram) -> list[Replicated]:

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.mesh import NO_CHANGES, Layout
+from meshtf.names import Source
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -66,17 +67,20 @@ class Section:
         layout: Changes of the mesh's layout, as in `mtf.layout`.
         recomputed: What the backward pass computes again, as in `mtf.recompute`: sections with
             the same object are computed again together. None: its tensors are kept.
+        source: The user's line, of operations outside of layers; None: unknown.
     """
 
     layer: str = ""
     layout: Layout = NO_CHANGES
     recomputed: object = None
+    source: Source | None = None
 
     def within(self, outer: Section) -> Section:
         """Returns the section as one within another, whose settings it changes."""
         recomputed = outer.recomputed if self.recomputed is None else self.recomputed
         layout = outer.layout.then(self.layout)
-        return Section(self.layer or outer.layer, layout, recomputed)
+        source = self.source or outer.source
+        return Section(self.layer or outer.layer, layout, recomputed, source)
 
 
 @dataclasses.dataclass(eq=False, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from meshtf.tensorflow_import.graph.effects import EFFECTS
 from meshtf.tensorflow_import.graph.program import Node, Program, Value
 
 
 def prune(program: Program) -> None:
-    """Leaves out nodes that neither outputs nor updates need, in bodies as well."""
+    """Leaves out nodes that no output, update, print or assertion needs, in bodies as well."""
     required = [*program.outputs, *program.updates.values()]
     program.nodes[:] = _needed(program.nodes, required)
 
@@ -16,7 +17,9 @@ def prune(program: Program) -> None:
 def _needed(nodes: list[Node], required: Iterable[Value]) -> list[Node]:
     live, remaining = {id(v) for v in required}, []
     for node in reversed(nodes):
-        if node.kind == "Assign":
+        if node.kind in EFFECTS:
+            needed = True
+        elif node.kind == "Assign":
             needed = id(node.inputs[1]) in live
         else:
             needed = any(id(v) in live for v in node.outputs)

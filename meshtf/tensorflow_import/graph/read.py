@@ -15,6 +15,12 @@ import tensorflow as tf
 
 from meshtf.tensorflow_import.graph.constants import fold, zeros_for_empty
 from meshtf.tensorflow_import.graph.custom_gradients import has_rule, read_rule
+from meshtf.tensorflow_import.graph.effects import (
+    EFFECTS,
+    Effects,
+    computable,
+    is_assertion,
+)
 from meshtf.tensorflow_import.graph.functions import (
     CALLS,
     FunctionGraph,
@@ -51,9 +57,9 @@ from meshtf.tensorflow_import.graph.state import (
 _Values = MutableMapping[Any, Value]
 _LOOPS = ("While", "StatelessWhile")
 _BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
-# Pass a value on. (Checks of numbers are done by `mtf.debugging.check_numerics`.)
-_SAME = ("Identity", "IdentityN", "CheckNumerics", "EnsureShape", "Snapshot")
-_NOTHING = ("NoOp", "Assert", "Print", "PrintV2", "VarIsInitializedOp")
+# Pass a value on.
+_SAME = ("Identity", "IdentityN", "CheckNumerics", "EnsureShape", "Print", "Snapshot")
+_NOTHING = ("NoOp", "Assert", "PrintV2", "VarIsInitializedOp")
 
 
 def read_function(
@@ -62,6 +68,7 @@ def read_function(
     marks: Sequence[Mark] = (),
     repeats: Mapping[Any, Repeat] | None = None,
     sections: Sections | None = None,
+    keeps_effects: bool = False,
 ) -> Program:
     """Returns the program of a concrete function.
 
@@ -71,12 +78,14 @@ def read_function(
         marks: Tensors of the function's graph that stand for gradients.
         repeats: By reference of a tensor that is a gradient, what is repeated with it.
         sections: Which operations have settings of their own.
+        keeps_effects: Whether prints and assertions run; otherwise a warning tells them.
 
     Raises:
         ArgumentError: It does what no named program can (strings, files, tables); all such
             places are listed.
     """
     reader = _Reader(function.graph, variables, marks, repeats or {}, sections or {})
+    reader.effects = Effects(keeps_effects)
     arguments = reader.arguments(function)
     graph = (function.graph, function.inputs, function.outputs)
     outputs = reader.walk(graph, arguments)
@@ -87,8 +96,11 @@ def read_function(
         on_entry=reader.state.on_entry,
         updates=reader.state.updates(),
     )
+    is_refused = reader.refusals.has
+    program.nodes[:] = computable(program.nodes, reader.effects, is_refused)
     prune(program)
     reader.refusals.check(program)
+    reader.effects.warn()
     return program
 
 
@@ -110,6 +122,7 @@ class _Reader:
         self.constants = {tensor.ref() for mark in marks for tensor in mark.constants}
         self.state = State(len(marks))
         self.refusals = Refusals()
+        self.effects = Effects(keep=False)
         self._variables = {id(handle_of(v)): v for v in variables}
 
     def arguments(self, function: Any) -> list[Value]:
@@ -184,7 +197,8 @@ class _Reader:
         """
         outer, self.state.nodes = self.state.nodes, []
         for operation in operations:
-            produced = self._read(operation, values, prefix + operation.name)
+            with self.effects.within_body():
+                produced = self._read(operation, values, prefix + operation.name)
             values.update(zip([t.ref() for t in operation.outputs], produced))
         nodes, self.state.nodes = self.state.nodes, outer
         return nodes
@@ -245,6 +259,9 @@ class _Reader:
         inputs = [self._operand(values, t) for t in operation.inputs]
         if kind in CALLS:
             return self._call(operation.get_attr("f").name, inputs, path)
+        if kind in EFFECTS:
+            effect = Node(kind, inputs, [], attributes_of(operation), path)
+            self.state.nodes += self.effects.read(effect)
         if kind in _SAME:
             return inputs[: len(operation.outputs)]
         outputs = [Value(shape_of(t), t.dtype, path) for t in operation.outputs]
@@ -264,7 +281,12 @@ class _Reader:
             return outputs
         if kind == "Empty":
             node = zeros_for_empty(node)
-        if divides_rows(node, self.state.nodes, self.library.kinds_of):
+        if kind == "StringFormat":
+            self.effects.formats[id(outputs[0])] = node
+        kinds_of = self.library.kinds_of
+        if divides_rows(node, self.state.nodes, kinds_of) or is_assertion(
+            node, kinds_of
+        ):
             name = node.attributes["else_branch"].name
             return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
@@ -275,6 +297,8 @@ class _Reader:
                 self.state.nodes.append(moving)
                 return moving.outputs
         if self.refusals.concerns(node):
+            if kind == "Const":  # assertions show texts
+                fold(node)
             self.state.nodes.append(node)
             return outputs
         infer_shapes(node)
@@ -360,7 +384,8 @@ class _Reader:
         outer = self.state
         self.state = State(outer.coming_gradients)
         entries = [self.state.entry_of(v) for v in variables]
-        outputs = self.walk(graph, inputs, path + "/")
+        with self.effects.within_body():
+            outputs = self.walk(graph, inputs, path + "/")
         outputs += [self.state.read(v) for v in variables]
         body = Body([*inputs, *entries], outputs, self.state.nodes)
         for value in entries:

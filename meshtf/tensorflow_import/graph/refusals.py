@@ -68,13 +68,19 @@ class Refusals:
         """Notes an operation that is created after one that reads it."""
         self._effects.append(_line(kind, path, _LOOP_GRADIENT))
 
+    def has(self, node: Node) -> bool:
+        """Whether a node that was read cannot run on a mesh."""
+        return self._reason_of(node) is not None
+
+    def _reason_of(self, node: Node) -> str | None:
+        size = _SIZE if _has_unknown_size(node) else None
+        return self._reasons.get(id(node), size)
+
     def check(self, program: Program) -> None:
         """Raises ArgumentError if a pruned program has such operations; it lists them."""
         lines = list(self._effects)
         for node in program.all_nodes():
-            reason = self._reasons.get(id(node))
-            if reason is None and _has_unknown_size(node):
-                reason = _SIZE
+            reason = self._reason_of(node)
             if reason is not None:
                 lines.append(_line(node.kind, node.path, reason))
         if lines:

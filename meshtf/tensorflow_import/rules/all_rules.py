@@ -16,6 +16,7 @@ from meshtf.tensorflow_import.rules.compute import (  # noqa: F401
 from meshtf.tensorflow_import.rules.control import (  # noqa: F401
     branches,
     custom_gradients,
+    effects,
     lists,
     loops,
 )

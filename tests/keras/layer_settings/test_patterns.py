@@ -83,6 +83,22 @@ def test_variables_of_a_layer_follow_its_region() -> None:
     assert all("d_model:data" in text for text in layouts.values())
 
 
+def test_explain_and_dimensions_tell_regions() -> None:
+    """Before anything runs: the variables and slots of a layer are as large as in a run."""
+    mesh = mtf.Mesh(AXES, "batch:data")
+    regions = {"tokens": "vocab:model"}
+    _, named = distributed(mesh, regions=regions)
+    forecast = named.explain(batch())
+    abstract = mtf.Mesh(AXES, "batch:data", devices="abstract")
+    _, again = distributed(abstract, regions=regions)
+    assert forecast.memory == again.explain(batch()).memory
+    _, unsharded = distributed(mesh)
+    less = unsharded.explain(batch()).memory.parameters - forecast.memory.parameters
+    assert less == 3 / 4 * 16 * 8 * 8
+    assert named.dimensions["vocab"].sharded == "model in tokens"
+    assert named.dimensions["d_ff"].sharded == ""
+
+
 def test_what_a_layer_within_says_holds_last() -> None:
     regions = {"layer_1": "length:model", "layer_1/up": "length:; d_ff:model"}
     mesh = mtf.Mesh(AXES, "batch:data")
@@ -124,6 +140,17 @@ def test_search_keeps_regions() -> None:
             {"regions": {"layer_1": "d_f:model"}},
             LayoutError,
             'region "layer_1" has a rule for "d_f".*\n.*\n  similar +d_ff',
+        ),
+        (
+            {"regions": {"layer_1/(up|down)": "head:model"}},
+            LayoutError,
+            'region "layer_1/.up.down." has a rule for "head"',
+        ),
+        (
+            {"regions": {"tokens": "vocab:model; d_ff:data"}},
+            LayoutError,
+            'rule for "d_ff", a name that no dimension of its layers has.'
+            "[^=]*dimensions +batch, d_model, length, vocab",
         ),
         (
             {"regions": {"layer_1": "heads:model; d_head:model"}},

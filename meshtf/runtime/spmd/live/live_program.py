@@ -19,6 +19,7 @@ import numpy as np
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.ops.variables.read_write import ScalarStore
+from meshtf.runtime.lowering.op_errors import explained
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
     collectives_of,
@@ -192,8 +193,9 @@ class LiveProgram:
         arrays = iter(zip(outputs, self._host_inputs))
         for step in self._lowered.host_steps:
             inputs = [DeviceShards(*next(arrays))[0] for _ in step.inputs]
-            assert step.host_op is not None
-            step.host_op.run_on_host(*inputs)
+            assert step.host_op is not None and step.node is not None
+            with explained(step.node):
+                step.host_op.run_on_host(*inputs)
 
     def _layout(self, store: Store) -> ArrayLayout:
         """Returns how the shards of an input form one `jax.Array`."""

@@ -16,6 +16,7 @@ from typing import Any
 from meshtf.graph import ShardedValue, Store, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.partition import Value, build
+from meshtf.runtime.lowering.op_errors import explained
 from meshtf.runtime.lowering.program_summary import (
     ProgramMemory,
     collectives_of,
@@ -181,13 +182,14 @@ class StagedProgram:
         """Runs the ops that print or write summaries, in order. Waits for their inputs."""
         sources = iter(self._plan.host_inputs)
         for step in self.program.steps:
-            if step.host_op is not None:
+            if step.host_op is not None and step.node is not None:
                 inputs = []
                 for value in step.inputs:
                     array = call.arrays[StageValue(next(sources), stage=0)]
                     shards = DeviceShards(array, self.layout(value, stage=0))
                     inputs.append(shards[0])  # all devices have the same value
-                step.host_op.run_on_host(*inputs)
+                with explained(step.node):
+                    step.host_op.run_on_host(*inputs)
 
 
 def _label(task: ComputeTask) -> str:

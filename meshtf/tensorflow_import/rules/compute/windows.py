@@ -20,6 +20,7 @@ from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.table import Rule, rule
 
+_RESIZED = ".resized"  # a name for the time of a product: no layout has a rule for it
 # The axis of rows; columns follow.
 _SPACE = (1, 2)
 _POOLS = {
@@ -87,11 +88,11 @@ class Resize(Rule):
         for k in _SPACE:
             x, old = lowering.merged(x, axes[k], "rows")
             matrix = _resize_matrix(node, source.shape[k], output.shape[k], source)
-            shape = f"resized:{output.shape[k]}; {old}:{source.shape[k]}"
+            shape = [(_RESIZED, output.shape[k]), (old, source.shape[k])]
             weights = constant(lowering.mesh, matrix.numpy(), shape)
-            names = ["resized" if name == old else name for name in x.shape.names]
+            names = [_RESIZED if name == old else name for name in x.shape.names]
             x = einsum([x, weights], names)
-            x = lowering.split(x, "resized", lowering.axes(output)[k])
+            x = lowering.split(x, _RESIZED, lowering.axes(output)[k])
         return x
 
 

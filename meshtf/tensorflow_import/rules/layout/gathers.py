@@ -1,17 +1,26 @@
-"""Reads and writes at computed places."""
+"""Reads and sums at computed places."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from meshtf.graph import Tensor
+from meshtf.ops.elementwise.arithmetic import logical_and
 from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.one_hot_and_range import one_hot
 from meshtf.ops.indexing.scatter import segment_sum
+from meshtf.ops.reductions.reduce import reduce_all, reduce_sum
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.variables.fill import full
+from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.dimensions.analysis import Analysis
-from meshtf.tensorflow_import.graph.program import Node
+from meshtf.tensorflow_import.dimensions.atoms import Axis
+from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering
 from meshtf.tensorflow_import.rules.layout.known_operands import known
 from meshtf.tensorflow_import.rules.table import Rule, rule
@@ -98,3 +107,62 @@ class SegmentSum(Rule):
         segments = f"{name}:{node.outputs[0].shape[0]}"
         y = segment_sum(lowering.tensor(data), index, segments)
         return lowering.split(y, name, rows)
+
+
+@rule("ScatterNd")
+class Scatter(Rule):
+    """A tensor of zeros with updates added at indices. Shards of the updates give partial sums."""
+
+    def dimensions(self, analysis: Analysis, node: Node) -> None:
+        indices, updates, _ = node.inputs
+        *batch, depth = indices.shape
+        output, axes = node.outputs[0], analysis.of(updates)
+        analysis.unify_all(axes[: len(batch)], analysis.of(indices))
+        rows = [analysis.new(size) for size in output.shape[:depth]]
+        analysis.set(output, [*rows, *axes[len(batch) :]])
+
+    def lower(self, lowering: Lowering, node: Node) -> Any:
+        indices, updates, _ = node.inputs
+        return scattered(lowering, indices, updates, node.outputs[0])
+
+
+def scattered(
+    lowering: Lowering, indices: Value, updates: Value, output: Value
+) -> Tensor:
+    """Returns sums of updates at indices of the first axes of an output.
+
+    Args:
+        lowering: The run.
+        indices: The indices `[*batch, depth]` of each update, one for each of these axes.
+        updates: Updates `[*batch, *rest]`.
+        output: A value `[*rows, *rest]`, with `depth` axes of rows.
+    """
+    *batch, depth = indices.shape
+    count, axes = len(batch), lowering.axes(output)
+    sizes = output.shape[:depth]
+    ids = _row_ids(lowering, indices, lowering.axes(updates)[:count], sizes)
+    x = lowering.full(updates, updates)
+    rest = [atom for axis in axes[depth:] for atom in axis]
+    before = [atom for axis in lowering.axes(updates)[count:] for atom in axis]
+    names = zip(lowering.names(before), lowering.names(rest))
+    pairs = {a: b for a, b in names if a != b}
+    x = rename(x, pairs) if pairs else x
+    y = segment_sum(x, ids, f"rows_now:{math.prod(sizes)}")
+    rows = tuple(atom for axis in axes[:depth] for atom in axis)
+    return lowering.split(y, "rows_now", rows)
+
+
+def _row_ids(
+    lowering: Lowering, indices: Value, batch: Sequence[Axis], sizes: Sequence[int]
+) -> Tensor:
+    """Returns ids of rows in the order of their axes merged. One index of several that is out of
+    range may not give the id of another row: it gives one that no row has.
+    """
+    x = lowering.aligned(indices, [*batch, None])
+    x, name = lowering.merged(x, lowering.axes(indices)[-1], "indices_now")
+    dtype, shape = indices.dtype.as_numpy_dtype, f"{name}:{len(sizes)}"
+    strides = np.cumprod([1, *sizes[:0:-1]])[::-1].astype(dtype)
+    limits = constant(lowering.mesh, np.asarray(sizes, dtype), shape)
+    is_valid = reduce_all(logical_and(x >= 0, x < limits), name)
+    ids = reduce_sum(x * constant(lowering.mesh, strides, shape), name)
+    return where(is_valid, ids, math.prod(sizes))

@@ -12,6 +12,8 @@ from meshtf.tensorflow_import.dimensions.analysis import NoRule
 from meshtf.tensorflow_import.graph.program import Node
 from meshtf.tensorflow_import.lowering import Lowering
 
+_INDICES = ".indices"  # a name for the time of a gather: no layout has a rule for it
+
 
 def known(node: Node, k: int) -> np.ndarray:
     """Returns an operand that must be known before the function runs.
@@ -27,5 +29,6 @@ def known(node: Node, k: int) -> np.ndarray:
 
 def entries_at(lowering: Lowering, x: Tensor, name: str, indices: np.ndarray) -> Tensor:
     """Returns the entries of a dimension at known indices."""
-    ids = constant(lowering.mesh, np.asarray(indices, "int32"), "indices")
-    return rename(gather(x, ids, name), "indices", name)
+    shape = [(_INDICES, len(indices))]
+    ids = constant(lowering.mesh, np.asarray(indices, "int32"), shape)
+    return rename(gather(x, ids, name), {_INDICES: name})
