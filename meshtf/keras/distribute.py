@@ -185,6 +185,11 @@ class DistributedModel:
                 are read: arrays, or specs such as `tf.TensorSpec`.
             method: The step: "train_step", "test_step" or "predict_step".
             **settings: `device_memory`, `hardware` and `runtime` of `mtf.explain`.
+
+        Raises:
+            ArgumentError: The model is not compiled or not built, or the batch has something
+                else than arrays and their specs.
+            ShapeError: A spec has a size that is not known.
         """
         step = self._step_of_specs(method, batch)
         mesh = self.placed.mesh

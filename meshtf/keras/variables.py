@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,6 @@ class OnMesh:
         variable: The mesh's variable.
         mesh_is_newer: A step changed it, and the host has not read it.
         host_is_newer: The host may have changed it, and no step has read it.
-        in_traces: A function that TensorFlow has traced may read and write the host's copy.
         is_elsewhere: Another mesh has the variable now.
     """
 
@@ -42,9 +42,15 @@ class OnMesh:
         self.variable = variable
         self.mesh_is_newer = False
         self.host_is_newer = False
-        self.in_traces = False
         self.is_elsewhere = False
         self._reading = False
+        # References to the graphs of functions, as long as somebody has them.
+        self._traces: set[weakref.ref[Any]] = set()
+
+    @property
+    def in_traces(self) -> bool:
+        """Whether a function that TensorFlow has traced may read and write the host's copy."""
+        return bool(self._traces)
 
     def to_host(self) -> None:
         """Brings the value to the host, if the mesh has a newer one."""
@@ -69,6 +75,7 @@ class OnMesh:
     def changed_by_step(self) -> None:
         """Notes that a step has assigned to it."""
         self.mesh_is_newer = True
+        self.host_is_newer = False
         if self.in_traces:
             self.to_host()
 
@@ -95,14 +102,23 @@ class OnMesh:
         finally:
             self._reading = before
 
+    def _forget_trace(self, graph: weakref.ref[Any]) -> None:
+        """Forgets a function that nobody has any more. It may have written before."""
+        self._traces.discard(graph)
+        self.host_is_newer = True
+
     def _note_trace(self) -> None:
-        if not self.in_traces:
-            self.in_traces = True
+        is_first = not self._traces
+        graph = tf.compat.v1.get_default_graph()
+        self._traces.add(weakref.ref(graph, self._forget_trace))
+        if is_first:
             warnings.warn(
                 "A TensorFlow function, which is not one of the model's own steps, was traced "
-                "with variables that are on a mesh. From now on these are copied to the host "
-                "after every step and back before the next, which makes steps slower. Call "
-                "the model outside of tf.function, or use `model.predict`.",
+                "with variables that are on a mesh. As long as the function exists, these are "
+                "copied to the host after every step and back before the next, which makes "
+                "steps slower. Call the model outside of tf.function, use `model.predict` or "
+                "`model.export`, or delete the function (or the keras.export.ExportArchive) "
+                "after its use.",
                 TraceWarning,
                 stacklevel=5,
             )

@@ -8,13 +8,19 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import ArgumentError, explain_error
+from meshtf.errors import ArgumentError, ShapeError, explain_error
+from meshtf.tensorflow_import.check import labelled
 
 _BATCH, _LENGTH = 8, 16  # sizes where a model's inputs have none
 
 
 def specs_of(batch: Any) -> Any:
-    """Returns the shapes and types of a batch, of arrays as Keras' `fit` would pass them."""
+    """Returns the shapes and types of a batch, of arrays as Keras' `fit` would pass them.
+
+    Raises:
+        ArgumentError: It has something else than arrays and their specs.
+        ShapeError: A size is not known, as in the `element_spec` of a dataset.
+    """
 
     def spec(x: Any) -> Any:
         if x is None:
@@ -34,7 +40,29 @@ def specs_of(batch: Any) -> Any:
             dtype = tf.as_dtype(keras.config.floatx())
         return tf.TensorSpec(x.shape, dtype)
 
-    return tf.nest.map_structure(spec, batch)
+    specs = tf.nest.map_structure(spec, batch)
+    for label, x in labelled(specs, "batch"):
+        if x is not None:
+            _check_sizes(label, x.shape)
+    return specs
+
+
+def _check_sizes(label: str, shape: tf.TensorShape) -> None:
+    """Raises ShapeError for a shape with a size that is not known."""
+    sizes = shape.as_list() if shape.rank is not None else None
+    if sizes is None or None in sizes:
+        axes = "the number of its axes"
+        if sizes is not None:
+            unknown = [str(k) for k, size in enumerate(sizes) if size is None]
+            axes = f"the size of its axis {', '.join(unknown)}"
+        raise ShapeError(
+            explain_error(
+                f"{label} does not say {axes}, which costs depend on.",
+                shape="unknown" if sizes is None else sizes,
+                way_out="Give numbers, as in tf.TensorSpec([64, 16], tf.int32), or a batch; "
+                "`dataset.batch(64, drop_remainder=True)` tells the first one.",
+            )
+        )
 
 
 def check_labels(method: str, batch: Any, error: Exception) -> None:
@@ -72,7 +100,8 @@ def inputs_of(model: Any) -> Any:
             explain_error(
                 f"{type(model).__name__} does not say which inputs it takes, so its "
                 "dimensions are known only after a step.",
-                way_out="Ask for `explain(batch)` first, or call `fit` or `predict`.",
+                way_out="Call `fit` or `predict`; or call the model on a batch, which builds "
+                "it, and ask for `explain(batch)`.",
             )
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import warnings
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.keras.variables import state_of
 from tests.keras.models import compiled
 
 layers = keras.layers
@@ -127,6 +129,28 @@ def test_functions_that_tensorflow_has_traced() -> None:
         model.predict(X, verbose=0)
         np.testing.assert_array_equal(kernel.numpy(), before * 2.0)
         model.train_on_batch(X, Y)
+
+
+def test_a_traced_function_that_nobody_has_any_more() -> None:
+    """Its last assignment counts; then values stay on the mesh again."""
+    model, kernel = distributed()
+    variable = model.layers[1].kernel
+    double = tf.function(lambda: variable.value.assign(variable.value * 2.0))
+    with pytest.warns(mtf.TraceWarning, match="As long as the function exists"):
+        double()
+    state = state_of(variable)
+    model.train_on_batch(X, Y)
+    assert state.in_traces
+    before = kernel.numpy()
+    double()
+    del double
+    gc.collect()
+    assert not state.in_traces
+    model.predict(X, verbose=0)
+    np.testing.assert_array_equal(kernel.numpy(), before * 2.0)
+    model.train_on_batch(X, Y)
+    assert state.mesh_is_newer
+    np.testing.assert_array_equal(variable.numpy(), kernel.numpy())
 
 
 def test_a_plain_model_with_the_same_layers() -> None:

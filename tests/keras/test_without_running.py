@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.errors import ArgumentError
+from meshtf.errors import ArgumentError, ShapeError
 from meshtf.forecast.report_data import without_indices
 from meshtf.keras.layer_settings.patterns import layers_within
 from tests.keras.test_roles import batch_of, distributed, transformer
@@ -91,6 +91,22 @@ def test_search() -> None:
     np.testing.assert_allclose(forecast.time.seconds, best.seconds, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "shape,text",
+    [
+        ([None, 10], r"batch.0. does not say the size of its axis 0,"),
+        ([8, None], r"axis 1.*\n  shape +\[8, None\]\n  Give numbers"),
+        (None, "does not say the number of its axes"),
+    ],
+)
+def test_sizes_that_are_not_known(shape: Any, text: str) -> None:
+    """As in the `element_spec` of a dataset."""
+    _, named = distributed(transformer, LAYOUT)
+    spec = tf.TensorSpec(shape, tf.int32)
+    with pytest.raises(ShapeError, match=text):
+        named.explain((spec, tf.TensorSpec([8], tf.int32)))
+
+
 def test_errors() -> None:
     model = transformer()
     named = mtf.keras.distribute(model, mtf.Mesh("data:2"))
@@ -103,7 +119,7 @@ def test_errors() -> None:
     class Subclassed(keras.Model):
         """A model whose inputs nobody knows."""
 
-    with pytest.raises(ArgumentError, match="which inputs it takes"):
+    with pytest.raises(ArgumentError, match="(?s)which inputs it takes.*builds it"):
         print(mtf.keras.distribute(Subclassed(), mtf.Mesh("data:2")).dimensions)
 
 

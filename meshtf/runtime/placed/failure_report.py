@@ -3,7 +3,8 @@
 If an op fails on one of several devices, TensorFlow often reports only the other devices,
 whose ops it cancelled. So the program is run again, op by op, until the op fails again or
 the first update of a variable is reached. Updates are left out where an index is out of range,
-since indices rarely depend on variables.
+since indices rarely depend on variables; and where the report is of a cancelled op only, which
+says nothing of the cause.
 
     raise explain_failure(error, mesh, segments, program.results)
 
@@ -107,7 +108,8 @@ def explain_failure(
         make_caller = _caller_of_compiled_ops
     try:
         rerun = _Rerun(mesh, segments, make_caller)
-        rerun.passes_updates = is_out_of_range(error)
+        is_cancelled = isinstance(error, tf.errors.CancelledError)
+        rerun.passes_updates = is_cancelled or is_out_of_range(error)
         rerun.run(results)
     except _RerunStopped as stopped:
         if stopped.node is not None and stopped.problem is not None:

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.runtime.placed import program_function
+from meshtf.runtime.placed.failure_report import explain_failure
 from tests.support.refusals import line_of, ones, refuses
 
 MESHES = [
@@ -113,3 +115,26 @@ def test_an_op_for_which_xla_has_no_kernel_is_named():
         "Leave out jit=True",
     ):
         mtf.function(second_gradient, mesh=mesh, jit=True)(x)
+
+
+@pytest.mark.parametrize("shape, devices", MESHES)
+def test_the_report_of_a_cancelled_op(shape, devices, monkeypatch):
+    """TensorFlow reports whichever of several devices ends first: often one that it cancelled.
+    The op is found after an update as well.
+    """
+    mesh = mtf.Mesh(shape, layout="batch:x;d:y", devices=devices)
+    table = mtf.Variable(mesh, "rows:10;d:4", ones, "table")
+    count = mtf.Variable(mesh, "", ones, "count")
+
+    @mtf.function(mesh=mesh, ids="batch:4")
+    def step(ids):
+        count.assign(count + 1)
+        return mtf.reduce_sum(mtf.gather(table, ids + mtf.cast(count, "int32"), "rows"))
+
+    def cancelled(error, *args):
+        text = "Function was cancelled before it was started"
+        return explain_failure(tf.errors.CancelledError(None, None, text), *args)
+
+    monkeypatch.setattr(program_function, "explain_failure", cancelled)
+    with refuses(mtf.errors.IndexRangeError, "gather failed", "is not in"):
+        step(np.array([1, 2, 3, 99], "int32"))
