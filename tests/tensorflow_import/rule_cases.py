@@ -373,29 +373,6 @@ WITHOUT_GRADIENT = {
         ["f 8 4"],
     ),
 }
-# What no function of this file has.
-NOT_IN_THIS_FILE = {
-    "Angle",
-    "Assign",
-    "Betainc",
-    "BatchMatMul",
-    "BatchMatMulV3",
-    "Case",
-    "ExtractVolumePatches",
-    "FFT3D",
-    "Gradients",  # tests/keras/test_custom_steps.py
-    "IFFT3D",
-    "IRFFT",
-    "IRFFT2D",
-    "If",
-    "LeakyRelu",
-    "Mod",
-    "Multinomial",
-    "Qr",
-    "Select",
-    "Svd",
-    "While",
-}
 
 
 def result_of(kind: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import explain_error
+from meshtf.tensorflow_import.graph.patterns.row_division import divides_rows
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.graph.refusals import readable
 
@@ -103,6 +104,19 @@ def _shown(value: Value, kind: str) -> Value | str:
     if kind == "Assert" and math.prod(value.shape) > _SHOWN:
         return f"{value.dtype.name} of shape {value.shape}"
     return value
+
+
+def takes_second_body(
+    node: Node, nodes: Sequence[Node], kinds_of: Callable[[str], set[str]]
+) -> bool:
+    """Whether a branch is read as its second body, whatever its first operand is.
+
+    Args:
+        node: The node.
+        nodes: Those before it.
+        kinds_of: Returns the kinds of operations of a function.
+    """
+    return is_assertion(node, kinds_of) or divides_rows(node, nodes, kinds_of)
 
 
 def is_assertion(node: Node, kinds_of: Callable[[str], set[str]]) -> bool:

@@ -19,7 +19,7 @@ from meshtf.tensorflow_import.graph.effects import (
     EFFECTS,
     Effects,
     computable,
-    is_assertion,
+    takes_second_body,
 )
 from meshtf.tensorflow_import.graph.functions import (
     CALLS,
@@ -32,7 +32,6 @@ from meshtf.tensorflow_import.graph.functions import (
 from meshtf.tensorflow_import.graph.infer import infer_shapes, is_known
 from meshtf.tensorflow_import.graph.patterns.moving_slices import as_moving_slice
 from meshtf.tensorflow_import.graph.patterns.recompute_grad import first_recomputed
-from meshtf.tensorflow_import.graph.patterns.row_division import divides_rows
 from meshtf.tensorflow_import.graph.program import (
     Body,
     Mark,
@@ -283,10 +282,7 @@ class _Reader:
             node = zeros_for_empty(node)
         if kind == "StringFormat":
             self.effects.formats[id(outputs[0])] = node
-        kinds_of = self.library.kinds_of
-        if divides_rows(node, self.state.nodes, kinds_of) or is_assertion(
-            node, kinds_of
-        ):
+        if takes_second_body(node, self.state.nodes, self.library.kinds_of):
             name = node.attributes["else_branch"].name
             return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
