@@ -25,7 +25,7 @@ from meshtf.forecast.memory.live_tensors import (
     group_equal,
     live_values,
 )
-from meshtf.forecast.memory.peak_memory import Peaks, Timelines, by_stage, num_stages
+from meshtf.forecast.memory.peak_memory import Peaks, Timelines, by_stage
 from meshtf.forecast.op_costs import OpCosts, global_flops
 from meshtf.forecast.parameter_gradients import ParameterGradients
 from meshtf.forecast.placed_tensors import PlacedTensors
@@ -95,7 +95,7 @@ def forecast(
         runtime="spmd" if under_xla else "placed",
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         error=None if error is None else f"{type(error).__name__}: {error}",
-        stages=tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),
+        stages=tuple(analysis.stage_costs(memories)) if mesh.num_stages > 1 else (),
         live=analysis.live_tensors(timelines, fullest_stage),
         time=time,
         timeline=timeline,
@@ -136,7 +136,7 @@ class _Analysis:
         )
         self.notes: list[str] = []
         self._gradients = ParameterGradients(self._tensors)
-        self._flops_of_stages = [0.0] * num_stages(program.mesh)
+        self._flops_of_stages = [0.0] * program.mesh.num_stages
         # A dict as an ordered set: the variables and arguments read or written so far.
         self._stores: dict[Store, None] = {}
         self._optimizer_state: set[Store] = set()

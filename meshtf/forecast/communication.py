@@ -15,7 +15,6 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from meshtf.forecast.memory.peak_memory import num_stages
 from meshtf.forecast.op_costs import global_flops
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import (
@@ -171,7 +170,7 @@ def _received(step: CollectiveStep, mesh: Mesh) -> float:
     """
     received = float(step.received(PlannedSizes(mesh)))
     if mesh.stages not in step.axes and step.stage(mesh) is not None:
-        received /= num_stages(mesh)
+        received /= mesh.num_stages
     return received
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from meshtf.forecast.memory.peak_memory import num_stages
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Node
@@ -64,7 +63,7 @@ class OpCosts:
         local_flops = _global_node_flops(step.node) / num_shards
         local_flops *= self._padding(step.plan)
         mean_flops = local_flops
-        stages = range(num_stages(self._mesh))
+        stages = range(self._mesh.num_stages)
         stage = step.plan.stage
         if stage is not None:
             mean_flops = local_flops / len(stages)

@@ -196,7 +196,7 @@ def check_stage(mesh: Mesh, stage: int, source: object) -> None:
     """Raises MeshError if the mesh has no such pipeline stage. A mesh without an axis for
     stages has all stages on the same devices, so any index is allowed.
     """
-    num_stages = mesh.axes.get(mesh.stages, 1)
+    num_stages = mesh.num_stages
     if num_stages > 1 and not 0 <= stage < num_stages:
         raise MeshError(
             explain_error(

@@ -132,6 +132,11 @@ class Mesh:
         """The number of positions."""
         return math.prod(self.axes.values())
 
+    @property
+    def num_stages(self) -> int:
+        """The number of pipeline stages; 1 without a pipeline."""
+        return self.axes.get(self.stages, 1)
+
     @functools.cached_property
     def coords(self) -> tuple[tuple[int, ...], ...]:
         """The coordinates of each position; those of the last axis change fastest."""
@@ -257,7 +262,7 @@ class Mesh:
     def _place(self, shape: Shape, layout: Layout, stage: int | None) -> _Placed:
         """Returns what `place` does, for valid arguments."""
         states: dict[str, State] = dict.fromkeys(self.axes, Replicated)
-        if stage is not None and self.axes.get(self.stages, 1) > 1:
+        if stage is not None and self.num_stages > 1:
             states[self.stages] = OnStage(stage)
         conflicts: list[Conflict] = []
         axes_of_dim: dict[str, list[str]] = {}
@@ -283,10 +288,7 @@ class Mesh:
         """
         self._check_placement(placement)
         stages = [(i, s) for i, s in enumerate(placement) if isinstance(s, OnStage)]
-        return [
-            all(coord[i] == stage.coordinate for i, stage in stages)
-            for coord in self.coords
-        ]
+        return [all(at[i] == s.coordinate for i, s in stages) for at in self.coords]
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
@@ -360,9 +362,7 @@ class Mesh:
         a dimension, the major one comes first.
         """
         self._check_placement(placement)
-        placed_axes = sorted(
-            zip(self.axes, placement), key=lambda pair: order_of(pair[1])
-        )
+        placed_axes = sorted(zip(self.axes, placement), key=lambda x: order_of(x[1]))
         return {axis: state_text(state) for axis, state in placed_axes}
 
     def _check_placement(self, placement: object) -> None:

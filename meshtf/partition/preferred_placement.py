@@ -100,7 +100,7 @@ class PreferredPlacement:
         added up on the stage that needs the sum; without primals, the stage of the largest
         input. Of equally large tensors, the one on the last stage decides.
         """
-        if self.mesh.axes.get(self.mesh.stages, 1) == 1:
+        if self.mesh.num_stages == 1:
             return None
         if node.stage is not None:
             return node.stage

@@ -367,7 +367,7 @@ class GPipe(Module):
                     way_out="Write @mtf.function(mesh=mesh, ...).",
                 )
             )
-        num_stages = mesh.axes.get(mesh.stages, 1)
+        num_stages = mesh.num_stages
         if num_stages not in (1, self.stages):
             raise MeshError(
                 explain_error(

@@ -325,7 +325,7 @@ class Variable(Operators[Tensor], Untracked):
         if stage is not None:
             as_int("stage", stage)
         # `mesh.stages` is the mesh axis of pipeline stages.
-        if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
+        if stage == self.stage or self.mesh.num_stages == 1:
             return
         value = None
         has_value = not self.mesh.live or bool(self._slots)

@@ -102,7 +102,7 @@ def pipeline(mesh, microbatches=1, chunks=1):
     """Returns the training step of `stack`; on a mesh with stages, of a pipeline of as many
     layers.
     """
-    stages = mesh.axes.get(mesh.stages, 1)
+    stages = mesh.num_stages
     if stages == 1:
         return stack(mesh, microbatches)
     return staged(mesh, microbatches, chunks)
@@ -110,7 +110,7 @@ def pipeline(mesh, microbatches=1, chunks=1):
 
 def headed(mesh, microbatches=1, chunks=1):
     """Returns what `pipeline` does, with a head."""
-    stages = mesh.axes.get(mesh.stages, 1)
+    stages = mesh.num_stages
     if stages == 1:
         return stack(mesh, microbatches, with_head=True)
     return staged(mesh, microbatches, chunks, with_head=True)
@@ -125,7 +125,7 @@ def staged(mesh, microbatches=1, chunks=1, with_head=False):
         example = mtf.zeros(mesh, "batch:1;d_model:16")
     pipe = mtf.pipeline.GPipe(
         layers,
-        stages=mesh.axes.get(mesh.stages, 1),
+        stages=mesh.num_stages,
         microbatches=microbatches,
         chunks=chunks,
         inputs=example,

@@ -113,7 +113,7 @@ def print_sample(
     mesh = model.mesh
     # A live mesh runs its programs on JAX's devices. `mesh.stages` is the name of the axis
     # of pipeline stages.
-    if mesh.live and mesh.axes.get(mesh.stages, 1) > 1:
+    if mesh.live and mesh.num_stages > 1:
         print(
             "\nno sample: decoding is one loop over all stages of a pipeline, which a "
             "live mesh cannot run. transformer.decode reads the checkpoint on a mesh "

@@ -105,7 +105,7 @@ class PipelinedLanguageModel(LanguageModel):
         with self.outer_scope():
             self.pipe = mtf.pipeline.GPipe(
                 self._pipeline_layers(),
-                stages=mesh.axes.get(mesh.stages, 1),
+                stages=mesh.num_stages,
                 microbatches=microbatches,
                 schedule=schedule,
                 chunks=chunks,

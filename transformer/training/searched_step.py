@@ -43,7 +43,7 @@ def build(
       microbatches: the number of microbatches of a batch.
       chunks: the number of chunks of each stage of a pipeline.
     """
-    if mesh.axes.get(mesh.stages, 1) > 1:
+    if mesh.num_stages > 1:
         return _build_pipeline(mesh, recompute, microbatches, chunks)
     if recompute is not None:
         with gin.unlock_config():

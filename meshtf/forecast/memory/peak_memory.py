@@ -59,14 +59,9 @@ class Peaks(NamedTuple):
     activations: float  # everything except the gradients that updates use
 
 
-def num_stages(mesh: Mesh) -> int:
-    """Returns the number of pipeline stages of a mesh."""
-    return mesh.axes.get(mesh.stages, 1)
-
-
 def by_stage(items: Iterable[StoreOrValue], mesh: Mesh) -> list[list[StoreOrValue]]:
     """Returns for each pipeline stage the values or variables that it holds."""
-    items_by_stage: list[list[StoreOrValue]] = [[] for _ in range(num_stages(mesh))]
+    items_by_stage: list[list[StoreOrValue]] = [[] for _ in range(mesh.num_stages)]
     for item in items:
         for stage_items in items_by_stage[_stages_of(item.placement)]:
             stage_items.append(item)
@@ -145,7 +140,7 @@ class Timelines:
         steps = scheduled_steps(program)
         sources: Sources = {}
         # Not for pipelines, whose passes are programs of their own: what they pass is written.
-        if self.under_xla and num_stages(self.mesh) == 1:
+        if self.under_xla and self.mesh.num_stages == 1:
             if not self.planned_order:
                 steps = in_xla_order(steps, program.results)
             sources = sources_of_copies(steps, program.results, self.mesh)
@@ -154,7 +149,7 @@ class Timelines:
         created_at: dict[Value, int] = {}
         # [steps + 1, 2, stages]: the bytes that each step allocates, less those that the
         # step before has freed; and the bytes that are live only while the step runs.
-        changes = np.zeros([len(steps) + 1, 2, num_stages(self.mesh)])
+        changes = np.zeros([len(steps) + 1, 2, self.mesh.num_stages])
         temporary = np.zeros_like(changes)
         for i, step in enumerate(steps):
             outputs = [value for value in step.outputs if value in last_use]
@@ -237,7 +232,7 @@ class Timelines:
           outputs: the outputs that a later step reads.
           sizes: the bytes of each value.
         """
-        scratch = np.zeros([2, num_stages(self.mesh)])
+        scratch = np.zeros([2, self.mesh.num_stages])
         for body in step.bodies:
             np.maximum(scratch, self.of(body.program).peak, out=scratch)
         waiting = {x: size_of(x, self.mesh) for x in self.waiting_values(step)}
@@ -261,7 +256,7 @@ class Timelines:
         """Adds the bytes of values to `total`; with `sign=-1`, subtracts them."""
         # Sums as Python numbers first: additions to elements of arrays are slow.
         sums: dict[tuple[int, int | None], float] = collections.defaultdict(float)
-        has_stages = num_stages(self.mesh) > 1
+        has_stages = self.mesh.num_stages > 1
         for value in values:
             size = sizes[value]
             if size:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtf.forecast.memory.peak_memory import num_stages, scheduled_steps
+from meshtf.forecast.memory.peak_memory import scheduled_steps
 from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.exchanges import LATENCY
 from meshtf.forecast.time.memory_traffic import values_in_memory
@@ -79,7 +79,7 @@ class Schedule:
         self.durations = durations
         self.spans = spans
         self.totals = Totals()
-        stages = num_stages(program.mesh)
+        stages = program.mesh.num_stages
         # For each stage, when its units are free.
         self._computes: list[Any] = [0.0] * stages
         self._receives: list[Any] = [0.0] * stages

@@ -54,7 +54,7 @@ class ControlDependency:
     def _is_local(self, stage: int | None) -> bool:
         """Returns whether the cotangent is on this stage."""
         mesh = self.dy.mesh
-        if mesh is None or mesh.axes.get(mesh.stages, 1) == 1:
+        if mesh is None or mesh.num_stages == 1:
             return True
         return stage is not None and stage == self.dy.node.stage
 

@@ -28,7 +28,6 @@ from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import variable_array
 from meshtf.runtime.spmd.live.live_program import LiveProgram
 from meshtf.runtime.spmd.live.run_checks import raise_all
-from meshtf.runtime.spmd.stages.stage_meshes import num_stages
 from meshtf.runtime.storage.argument_storage import DeviceStore
 
 _MIN_BYTES = 1 << 20  # of all inputs, or of the variable that is read
@@ -89,7 +88,7 @@ def run_on_devices(node: Node) -> list[ShardedValue] | None:
     """
     mesh = node.mesh
     assert mesh is not None
-    if current().check_numerics or num_stages(mesh) > 1:
+    if current().check_numerics or mesh.num_stages > 1:
         return None
     if isinstance(node.op, ReadOp):
         return _read_variable(node.op.store)

@@ -40,7 +40,6 @@ from meshtf.runtime.spmd.stages.stage_arrays import (
     arrays_of_stages,
     use_arrays,
 )
-from meshtf.runtime.spmd.stages.stage_meshes import num_stages
 from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 
 # A program takes about a fifth of a second to compile, and a random variable in a larger
@@ -257,7 +256,7 @@ def _program(
     recorded: Recorded, stores: Sequence[ScalarStore]
 ) -> LiveProgram | StagedProgram:
     """Returns the program that computes initial values from the numbers in `stores`."""
-    program = StagedProgram if num_stages(recorded.mesh) > 1 else LiveProgram
+    program = StagedProgram if recorded.mesh.num_stages > 1 else LiveProgram
     return program(recorded, stores, runs_once=True)
 
 
@@ -276,7 +275,7 @@ def _use_result(pending: _Pending, shards: Sequence[Any]) -> None:
         use_arrays(variable, arrays)
     elif isinstance(shards, DeviceShards):
         use_array(variable, shards.array)
-    elif num_stages(variable.mesh) > 1:
+    elif variable.mesh.num_stages > 1:
         use_arrays(variable, arrays_of_stages(variable, shards))
     else:
         use_array(variable, array_of(variable, shards))

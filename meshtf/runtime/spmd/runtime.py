@@ -18,7 +18,6 @@ from meshtf.runtime.spmd.live.jax_slot import JaxSlot, variable_array
 from meshtf.runtime.spmd.live.live_program import LiveProgram
 from meshtf.runtime.spmd.module.unsupported import refusal
 from meshtf.runtime.spmd.stages.stage_arrays import variable_arrays
-from meshtf.runtime.spmd.stages.stage_meshes import num_stages
 from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 
 
@@ -44,7 +43,7 @@ class SpmdRuntime:
         """
         if not recorded.mesh.live:
             raise refusal(recorded.mesh)
-        if num_stages(recorded.mesh) > 1:
+        if recorded.mesh.num_stages > 1:
             return StagedProgram(recorded, arguments)
         return LiveProgram(recorded, arguments)
 
@@ -55,7 +54,7 @@ class SpmdRuntime:
         if not variable.mesh.live:
             raise refusal(variable.mesh)
         # Both functions are called for their effect: the variable gets slots on its devices.
-        if num_stages(variable.mesh) > 1:
+        if variable.mesh.num_stages > 1:
             variable_arrays(variable)
         else:
             variable_array(variable)

@@ -242,7 +242,7 @@ def test_the_memory_of_an_estimate_decides_whether_it_fits():
 
 def refusing(mesh, microbatches=1, chunks=1):
     """Returns what `pipeline` does; no pipelines are allowed."""
-    if mesh.axes.get(mesh.stages, 1) > 1:
+    if mesh.num_stages > 1:
         raise mtf.PlanError("this model has no pipeline.")
     return pipeline(mesh, microbatches, chunks)
 

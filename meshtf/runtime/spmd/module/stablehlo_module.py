@@ -150,7 +150,7 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
       PlanError: a node runs on a single one of several stages.
     """
     for node in nodes:
-        if node.stage is not None and mesh.axes.get(mesh.stages, 1) > 1:
+        if node.stage is not None and mesh.num_stages > 1:
             raise PlanError(
                 explain_error(
                     f"{node.op.display_name} runs on stage {node.stage} only, but all "

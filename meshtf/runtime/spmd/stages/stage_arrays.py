@@ -21,7 +21,6 @@ from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_slot import JaxSlot, VariableArray
 from meshtf.runtime.spmd.stages.stage_meshes import (
-    num_stages,
     positions_on,
     stage_meshes,
     stages_of,
@@ -42,7 +41,7 @@ class StageShards(Sequence[Any]):
         self.shards_by_stage = shards_by_stage
         # {mesh position: (its stage, its position on the mesh of that stage)}
         self._positions_on_stages: dict[int, tuple[int, int]] = {}
-        for stage in range(num_stages(mesh)):
+        for stage in range(mesh.num_stages):
             for position_on_stage, position in enumerate(positions_on(mesh, stage)):
                 self._positions_on_stages[position] = stage, position_on_stage
 

@@ -23,11 +23,6 @@ from meshtf.runtime.spmd.live.jax_host import live_devices, use_devices
 _meshes: weakref.WeakKeyDictionary[Mesh, tuple[Mesh, ...]] = weakref.WeakKeyDictionary()
 
 
-def num_stages(mesh: Mesh) -> int:
-    """Returns the number of pipeline stages of a mesh."""
-    return mesh.axes.get(mesh.stages, 1)
-
-
 def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
     """Returns the mesh of each stage of a live mesh.
 
@@ -47,7 +42,7 @@ def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
                     way_out=f"Take a mesh without the axis {mesh.stages!r}, or one process.",
                 )
             )
-        _meshes[mesh] = tuple(_stage_mesh(mesh, k) for k in range(num_stages(mesh)))
+        _meshes[mesh] = tuple(_stage_mesh(mesh, k) for k in range(mesh.num_stages))
     return _meshes[mesh]
 
 
@@ -62,7 +57,7 @@ def stages_of(mesh: Mesh, placement: Placement) -> tuple[int, ...]:
     state = stage_state(mesh, placement)
     if isinstance(state, OnStage):
         return (state.coordinate,)
-    return tuple(range(num_stages(mesh)))
+    return tuple(range(mesh.num_stages))
 
 
 def _stage_mesh(mesh: Mesh, stage: int) -> Mesh:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from meshtf.errors import PlanError, explain_error
 from meshtf.mesh import Mesh, stage_of
 from meshtf.partition import CallStep, Program, Step, walk
-from meshtf.runtime.spmd.stages.stage_meshes import num_stages
 
 
 def chunk_pass_of(step: Step) -> CallStep | None:
@@ -36,7 +35,7 @@ def stages_of_step(step: Step, mesh: Mesh) -> tuple[int, ...]:
         stage = 0
     elif step.bodies:
         stage = _stage_of_bodies(step, mesh)
-    return tuple(range(num_stages(mesh))) if stage is None else (stage,)
+    return tuple(range(mesh.num_stages)) if stage is None else (stage,)
 
 
 def _stage_of_bodies(step: Step, mesh: Mesh) -> int | None:
