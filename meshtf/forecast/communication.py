@@ -169,7 +169,7 @@ def _received(step: CollectiveStep, mesh: Mesh) -> float:
     axis only those that run it.
     """
     received = float(step.received(PlannedSizes(mesh)))
-    if mesh.stages not in step.axes and step.stage(mesh) is not None:
+    if mesh.stages not in step.axes and step.stage is not None:
         received /= mesh.num_stages
     return received
 

@@ -134,7 +134,7 @@ class Schedule:
             seconds = self.durations.write(step) if step.writes else 0.0
             self.totals.other_ops = self.totals.other_ops + seconds
             self.totals.add_work("update", seconds)
-            stage = step.stage(self.program.mesh)
+            stage = step.stage
             self._launch(stage)
             self._run(step, seconds, stage, kind="update")
 
@@ -219,7 +219,7 @@ class Schedule:
             self._ready[step.out] = self._latest(step.dependencies)
             return
         seconds = self._seconds_of(step, merged=id(step) in self._merged)
-        stage = step.stage(self.program.mesh)
+        stage = step.stage
         share = self._share_of_stages(stage)
         self.totals.add_collective("+".join(step.axes), seconds * share)
         if self._counts:
@@ -264,7 +264,7 @@ class Schedule:
             # All but the last run end when the next one can start.
             seconds = seconds + schedule.period * (runs - 1) + schedule.end
             self.totals.add(schedule.totals, runs)
-        stage = step.stage(self.program.mesh)
+        stage = step.stage
         self._run(step, seconds, stage, "loop", runs=int(np.max(runs)))
         for i in self._stages(stage):
             # The host has launched all iterations by their end at the latest.

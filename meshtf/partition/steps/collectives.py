@@ -298,8 +298,9 @@ class GatherStatisticsStep(CollectiveStep):
 
     kind = "gather_statistics"
 
-    def stage(self, mesh: Mesh) -> int | None:
-        """Returns the stage of the op."""
+    @property
+    def stage(self) -> int | None:
+        """The stage of the op."""
         return self.plan.stage
 
     def specs(self, mesh: Mesh) -> tuple[Spec, ...]:

@@ -61,8 +61,9 @@ class WriteStep(Step):
         """The variables."""
         return self.variables
 
-    def stage(self, mesh: Mesh) -> int | None:
-        """Returns the stage of the variables, or of what a host op takes."""
+    @property
+    def stage(self) -> int | None:
+        """The stage of the variables, or of what a host op takes."""
         placed = self.variables or self.values
         return stage_of(placed[0].placement) if placed else None
 
@@ -133,8 +134,9 @@ class Compute(Step):
         with_neighbours = isinstance(self.node.op, (OpWithStatistics, WindowedOp))
         return self.plan.maps and not with_neighbours
 
-    def stage(self, mesh: Mesh) -> int | None:
-        """Returns the stage of the plan."""
+    @property
+    def stage(self) -> int | None:
+        """The stage of the plan."""
         return self.plan.stage
 
     def tuple_bytes(

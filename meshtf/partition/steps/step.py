@@ -168,8 +168,9 @@ class Step:
 
     # Where it runs, and what it is called.
 
-    def stage(self, mesh: Mesh) -> int | None:
-        """Returns the pipeline stage that runs the step; None: all stages do."""
+    @property
+    def stage(self) -> int | None:
+        """The pipeline stage that runs the step; None: all stages do."""
         return stage_of(self.outputs[0].placement) if self.outputs else None
 
     @property

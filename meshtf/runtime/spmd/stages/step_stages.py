@@ -30,7 +30,7 @@ def stages_of_step(step: Step, mesh: Mesh) -> tuple[int, ...]:
     Raises:
       PlanError: a value goes from stage to stage in the body of a loop, branch or call.
     """
-    stage = step.stage(mesh)
+    stage = step.stage
     if step.host_op is not None:
         stage = 0
     elif step.bodies:
@@ -48,7 +48,7 @@ def _stage_of_bodies(step: Step, mesh: Mesh) -> int | None:
     stages: set[int] = set()
     program = Program(mesh, steps=(step,), results=())
     for inner_step, _ in walk(program):
-        stages.update(_named_stages(inner_step, mesh))
+        stages.update(_named_stages(inner_step))
     if len(stages) > 1:
         raise several_stages(step, mesh, stages)
     return next(iter(stages), None)
@@ -71,7 +71,7 @@ def several_stages(step: Step, mesh: Mesh, stages: Iterable[int]) -> PlanError:
     )
 
 
-def _named_stages(step: Step, mesh: Mesh) -> Iterator[int]:
+def _named_stages(step: Step) -> Iterator[int]:
     """Yields the single stages that a step or the placement of one of its values names. All
     stages together have no name.
     """
@@ -80,5 +80,5 @@ def _named_stages(step: Step, mesh: Mesh) -> Iterator[int]:
     inputs = () if step.bodies else step.inputs
     stages = [stage_of(value.placement) for value in (*inputs, *step.outputs)]
     if not step.bodies:
-        stages.append(step.stage(mesh))
+        stages.append(step.stage)
     yield from (stage for stage in stages if stage is not None)
