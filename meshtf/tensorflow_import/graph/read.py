@@ -281,12 +281,9 @@ class _Reader:
             return outputs
         if kind == "Empty":
             node = zeros_for_empty(node)
-        if kind == "StringFormat":
-            self.effects.formats[id(outputs[0])] = node
-        kinds_of = self.library.kinds_of
-        if divides_rows(node, self.state.nodes, kinds_of) or is_assertion(
-            node, kinds_of
-        ):
+        self.effects.note_text(node)
+        kinds = self.library.kinds_of
+        if divides_rows(node, self.state.nodes, kinds) or is_assertion(node, kinds):
             name = node.attributes["else_branch"].name
             return self._call(name, node.inputs[1:], node.path)
         if kind in _LOOPS or kind in _BRANCHES:
@@ -297,8 +294,7 @@ class _Reader:
                 self.state.nodes.append(moving)
                 return moving.outputs
         if self.refusals.concerns(node):
-            if kind == "Const":  # assertions show texts
-                fold(node)
+            fold(node)  # assertions show texts
             self.state.nodes.append(node)
             return outputs
         infer_shapes(node)
