@@ -24,7 +24,7 @@ from meshtf.keras.marks import gradients_marked
 from meshtf.keras.placed_variables import PlacedVariables
 from meshtf.keras.repeated_updates import repeated
 from meshtf.keras.roles import hints_of_step
-from meshtf.keras.variables import OnMesh, tracing
+from meshtf.keras.variables import OnMesh, StepCheck, tracing
 from meshtf.mesh.axes import caller_stacklevel
 from meshtf.runtime.storage.asarray import asarray
 from meshtf.tensorflow_import.graph.program import Program
@@ -100,8 +100,10 @@ class TracedStep:
         for state in self._states:
             state.to_mesh()
         results = self.function(self._placed.next_seed(), *self.arguments(batch))
+        scalars = [x for x in results if not x.shape]
+        check = StepCheck(scalars[0]) if scalars and self._placed.mesh.live else None
         for state in self._updated:
-            state.changed_by_step()
+            state.changed_by_step(check)
         values = iter(
             [
                 x if not v.shape else tf.constant(x.numpy().reshape(v.shape))

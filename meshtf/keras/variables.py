@@ -19,9 +19,30 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import PlanError, TraceWarning
+from meshtf.graph import Tensor
 from meshtf.runtime.variable import Variable
 
 _READS = ("value", "read_value", "numpy", "sparse_read", "gather_nd")
+
+
+class StepCheck:
+    """Raises the error of a step, once. A live mesh raises errors where results are read, and
+    there Keras ignores them: it reads logs as numbers if it can.
+    """
+
+    def __init__(self, result: Tensor) -> None:
+        """Prepares a check.
+
+        Args:
+            result: A result of the step.
+        """
+        self._result: Tensor | None = result
+
+    def __call__(self) -> None:
+        """Waits for the step."""
+        result, self._result = self._result, None
+        if result is not None:
+            result.numpy()
 
 
 class OnMesh:
@@ -44,6 +65,7 @@ class OnMesh:
         self.host_is_newer = False
         self.is_elsewhere = False
         self._reading = False
+        self._check: StepCheck | None = None
         # References to the graphs of functions, as long as somebody has them.
         self._traces: set[weakref.ref[Any]] = set()
 
@@ -53,8 +75,14 @@ class OnMesh:
         return bool(self._traces)
 
     def to_host(self) -> None:
-        """Brings the value to the host, if the mesh has a newer one."""
+        """Brings the value to the host, if the mesh has a newer one.
+
+        Raises:
+            IndexRangeError: An index was out of range in the step that made it.
+        """
         if self.mesh_is_newer:
+            if self._check is not None:
+                self._check()
             self.mesh_is_newer = False
             with tf.init_scope():
                 self.host.assign(self.variable.numpy().reshape(self.host.shape))
@@ -72,8 +100,9 @@ class OnMesh:
             value = np.asarray(self.host.numpy())
             self.variable.assign(value.reshape(self.variable.shape.sizes))
 
-    def changed_by_step(self) -> None:
-        """Notes that a step has assigned to it."""
+    def changed_by_step(self, check: StepCheck | None) -> None:
+        """Notes that a step has assigned to it; `check` raises the step's error."""
+        self._check = check
         self.mesh_is_newer = True
         self.host_is_newer = False
         if self.in_traces:

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.errors import IndexRangeError
 from meshtf.keras.variables import state_of
 from tests.keras.models import compiled
 
@@ -167,3 +168,21 @@ def test_a_plain_model_with_the_same_layers() -> None:
             model.fit(X, Y, verbose=0)
             expected = plain.predict(X, verbose=0)
             np.testing.assert_allclose(model.predict(X, verbose=0), expected, 1e-9)
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu:8"])
+def test_an_id_out_of_range_ends_fit(devices: str | None) -> None:
+    """A live mesh tells it where a result is read, which Keras does within a `try`."""
+    embedding = keras.layers.Embedding(10, 4, name="table")
+    pooling = keras.layers.GlobalAveragePooling1D()
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), embedding, pooling])
+    model.compile("sgd", "mse")
+    mesh = mtf.Mesh("data:8", "batch:data", devices=devices)
+    mtf.keras.distribute(model, mesh)
+    ids, y = np.full((16, 3), 99, "int32"), np.zeros((16, 4))
+    for _ in range(2):
+        with pytest.raises(IndexRangeError, match="the layer sequential.*table"):
+            model.fit(ids, y, batch_size=16, verbose=0)
+    assert model.get_weights()[0].shape == (10, 4)  # the error came once
+    embedding.embeddings.assign(np.ones((10, 4)))
+    assert np.isfinite(model.fit(ids % 10, y, verbose=0).history["loss"][0])

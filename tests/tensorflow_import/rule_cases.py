@@ -205,18 +205,6 @@ CASES: dict[str, Case] = {
         lambda x, i: x * tf.one_hot(i, 6, 2.0, -1.0) + tf.one_hot(i, 6),
         ["f 8 6", "i 8"],
     ),
-    "scatter": (
-        lambda x, i: tf.scatter_nd(i[:, None], x, [4, 6]) + x[:1],
-        ["f 8 6", "i 8"],
-    ),
-    "scatter by several indices": (
-        lambda x, i, j: tf.scatter_nd(tf.stack([i, j], -1), x, [4, 5, 2]),
-        ["f 8 6 2", "i 8 6", "i 8 6"],
-    ),
-    "addition to several rows": (
-        lambda x, y, i: tf.tensor_scatter_nd_add(x, i[:, None], y),
-        ["f 4 6", "f 8 6", "i 8"],
-    ),
     "segments": (lambda x, i: tf.math.unsorted_segment_sum(x, i, 4), ["f 8 6", "i 8"]),
     "Fourier": (
         lambda x: (
@@ -319,10 +307,6 @@ CASES: dict[str, Case] = {
     ),
 }
 WITHOUT_GRADIENT = {
-    "scatter of numbers": (
-        lambda i, j: tf.scatter_nd(tf.stack([i, j], 1), tf.ones([8]), [4, 4]),
-        ["i 8", "i 8"],
-    ),
     "bits": (
         lambda i, x: (
             tf.bitwise.bitwise_and(i, 3),

@@ -13,13 +13,16 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.tensorflow_import.rules.all_rules import all_rules
 from meshtf.tensorflow_import.rules.compute.elementwise import BINARY, UNARY
-from tests.tensorflow_import import control_cases, rule_cases
+from tests.tensorflow_import import control_cases, rule_cases, scatter_cases
 from tests.tensorflow_import.imported import AXES, check_equal, imported
 from tests.tensorflow_import.rule_cases import call, result_of
 
 raw = tf.raw_ops
-CASES = rule_cases.CASES | control_cases.CASES
-WITHOUT_GRADIENT = rule_cases.WITHOUT_GRADIENT | control_cases.WITHOUT_GRADIENT
+FILES = (rule_cases, control_cases, scatter_cases)
+CASES = {name: case for file in FILES for name, case in file.CASES.items()}
+WITHOUT_GRADIENT = {
+    name: case for file in FILES for name, case in file.WITHOUT_GRADIENT.items()
+}
 
 # The kinds that no function of these files has.
 WITHOUT_CASE = {

@@ -15,7 +15,7 @@ from meshtf.tensorflow_import.graph.patterns.row_division import divides_rows
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.graph.refusals import readable
 
-EFFECTS = ("Assert", "CheckNumerics", "PrintV2")
+EFFECTS = ("Assert", "CheckNumerics", "Print", "PrintV2")
 # Of the branch in which TensorFlow puts an assertion that is false.
 _OF_ASSERTIONS = {"Assert", "Const", "Identity", "NoOp"}
 
@@ -24,11 +24,7 @@ _SHOWN = 64
 
 
 class Effects:
-    """The prints and assertions of a function.
-
-    Attributes:
-        formats: By identity of a text, the `StringFormat` that makes it.
-    """
+    """The prints and assertions of a function."""
 
     def __init__(self, keep: bool) -> None:
         """Starts with a function.
@@ -37,7 +33,8 @@ class Effects:
             keep: Whether prints and assertions outside of loops and branches run. Others are
                 left out, with a warning.
         """
-        self.formats: dict[int, Node] = {}
+        # By identity of a text, the node that makes it.
+        self._formats: dict[int, Node] = {}
         self._keep = keep
         self._left_out: list[str] = []
 
@@ -50,6 +47,11 @@ class Effects:
         finally:
             self._keep = before
 
+    def note_text(self, node: Node) -> None:
+        """Notes a node, if it makes a text of tensors: what a print shows."""
+        if node.kind == "StringFormat":
+            self._formats[id(node.outputs[0])] = node
+
     def read(self, node: Node) -> list[Node]:
         """Returns what is to run of a print or assertion; nothing if it is left out. Its inputs
         are tensors of numbers, and its attribute "shown" has texts, and these inputs.
@@ -61,11 +63,12 @@ class Effects:
             condition, values = values[:1], values[1:]
             if condition[0].constant:
                 return []
-        elif node.kind == "PrintV2" and id(values[0]) in self.formats:
-            text = self.formats[id(values[0])]
+        elif node.kind == "PrintV2" and id(values[0]) in self._formats:
+            text = self._formats[id(values[0])]
             attributes, values = attributes | text.attributes, text.inputs
         is_known = all(v.dtype != tf.string or v.constant is not None for v in values)
-        if not is_known or not self._keep:
+        is_of_version_1 = node.kind == "Print"
+        if is_of_version_1 or not is_known or not self._keep:
             self.leave_out(node)
             return []
         shown = [_shown(v, node.kind) for v in values]

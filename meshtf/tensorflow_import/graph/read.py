@@ -280,8 +280,7 @@ class _Reader:
             return outputs
         if kind == "Empty":
             node = zeros_for_empty(node)
-        if kind == "StringFormat":
-            self.effects.formats[id(outputs[0])] = node
+        self.effects.note_text(node)
         if takes_second_body(node, self.state.nodes, self.library.kinds_of):
             name = node.attributes["else_branch"].name
             return self._call(name, node.inputs[1:], node.path)
@@ -293,8 +292,7 @@ class _Reader:
                 self.state.nodes.append(moving)
                 return moving.outputs
         if self.refusals.concerns(node):
-            if kind == "Const":  # assertions show texts
-                fold(node)
+            fold(node)  # assertions show texts
             self.state.nodes.append(node)
             return outputs
         infer_shapes(node)
