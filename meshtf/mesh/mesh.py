@@ -46,6 +46,7 @@ from meshtf.mesh.state import (
     Replicated,
     Sharded,
     State,
+    stage_of,
     state_text,
 )
 from meshtf.names import Shape
@@ -283,12 +284,13 @@ class Mesh:
         return tuple(states.values()), tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
-        """Returns for each position whether it has a shard of a tensor. A tensor on one
-        pipeline stage has none on the positions of other stages.
-        """
+        """Returns for each position whether it has a shard: those of other stages have none."""
         self._check_placement(placement)
-        stages = [(i, s) for i, s in enumerate(placement) if isinstance(s, OnStage)]
-        return [all(at[i] == s.coordinate for i, s in stages) for at in self.coords]
+        stage = stage_of(placement)
+        if stage is None:
+            return [True] * self.size
+        axis = placement.index(OnStage(stage))
+        return [coord[axis] == stage for coord in self.coords]
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
