@@ -30,11 +30,6 @@ def specs_of(batch: Any) -> Any:
                 f"a batch consists of arrays, or of what has a shape and a dtype, such as "
                 f"tf.TensorSpec, not of {type(x).__name__}"
             )
-        if not tf.TensorShape(x.shape).is_fully_defined():
-            raise ArgumentError(
-                f"a batch of specs has a size that is None: {x.shape}. What a step costs "
-                "depends on all sizes: give each a number"
-            )
         dtype = tf.as_dtype(x.dtype)
         if isinstance(x, np.ndarray) and dtype.is_floating:
             dtype = tf.as_dtype(keras.config.floatx())

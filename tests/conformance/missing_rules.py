@@ -198,7 +198,11 @@ def _placement_of_output(
         for placement, combine in combinations.items():
             if expected.array.dtype.kind == "c" and combine is not np.add:
                 continue
-            if arrays[0].shape == arrays[1].shape and agrees(combine(*arrays)):
+            if arrays[0].shape != arrays[1].shape:
+                continue
+            with np.errstate(invalid="ignore"):  # infinity less infinity is no number
+                combined = combine(*arrays)
+            if agrees(combined):
                 return placement
     return None
 

@@ -200,8 +200,8 @@ COMMUNICATION = (
         "sections are taken to read only",
         "meshtf.runtime.placed.program.program_proto",
         "SectionNodes.writes",
-        "resource not in node.input",
-        "True",
+        "self._users[resource]",
+        "()",
         TEST_WRITER,
     ),
     Mutant(

@@ -336,7 +336,7 @@ def test_each_position_holds_its_part_of_the_slots():
 def test_slots_that_lie_as_their_variables_are_updated_in_place():
     def updates(**mesh):
         return [
-            type(s.op).__name__
+            type(s.node.op).__name__
             for s in Step("adam", **mesh).lower().program.steps
             if isinstance(s, WriteStep)
         ]

@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> None:
     from transformer.convert import (
         google_bert,
         hugging_face,
-        source_files,
         training_runs,
         vocabulary_files,
     )
     from transformer.data.atomic_files import check_writable
+    from transformer.training.weights import source_files
 
     mesh = mtf.Mesh("")  # one device
     with command_line.exit_on_user_errors():
