@@ -24,10 +24,10 @@ from typing import Any, Literal
 
 from meshtf.names import Source
 from meshtf.names.arguments import as_choice, as_text
+from meshtf.partition.cost import FREE_RESHARDS
 
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
-FREE_RESHARDS = ("slice", "drop")  # these kinds of reshards communicate nothing
 
 _BLOCK_INDEX = re.compile(r"_\d+(?=/|$)")  # in a module path: "block_12/norm_1"
 

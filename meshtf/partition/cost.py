@@ -33,6 +33,7 @@ from meshtf.mesh.shard_sizes import has_empty_shard, shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
 
+FREE_RESHARDS = ("slice", "drop")  # each device has its result already
 _REMOTE_KINDS = ("reduce_scatter", "all_to_all", "collective_permute", "broadcast")
 _MAX_CACHED = 20_000  # sizes of shards; then the oldest are dropped
 
@@ -274,7 +275,7 @@ def bytes_per_byte(kind: str, num_devices: Any) -> Any:
       kind: the kind of reshard, such as "all_reduce".
       num_devices: the size of the axis: a number, or an array of sizes.
     """
-    if kind in ("slice", "drop"):
+    if kind in FREE_RESHARDS:
         return 0.0
     if kind == "all_gather":
         return num_devices - 1.0

@@ -16,13 +16,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from meshtf.forecast.report_data import (
-    FREE_RESHARDS,
     PHASES,
     Collective,
     Computation,
     ForecastData,
     without_indices,
 )
+from meshtf.partition.cost import FREE_RESHARDS
 
 MIN_SAVED = 4  # a run is folded if that saves at least so many ops
 # The index of an op, or (times, the folded ops of one period).

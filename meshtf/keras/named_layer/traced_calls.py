@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from keras.src.saving import serialization_lib
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.keras.named_layer.one_device import TracedCall, trace
@@ -129,7 +128,10 @@ class TracedCalls:
         Raises:
             PlanError: Keras is to load nothing that may run any code, as a graph may.
         """
-        if serialization_lib.in_safe_mode() is not False:
+        # Keras has no public way to ask. Imported here, so that only files depend on it.
+        from keras.src.saving.serialization_lib import in_safe_mode
+
+        if in_safe_mode() is not False:
             raise PlanError(
                 explain_error(
                     "the model has a mtf.keras.Layer, whose graph TensorFlow runs as it is: in "

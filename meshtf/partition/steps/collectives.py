@@ -17,6 +17,7 @@ from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import dtype_bytes
 from meshtf.partition.cost import (
+    FREE_RESHARDS,
     bytes_per_byte,
     elements_received,
     local_bytes,
@@ -27,7 +28,6 @@ from meshtf.partition.reshard_table import Reshard
 from meshtf.partition.steps.step import Step, Value
 
 _BETWEEN_STAGES = ("send", "broadcast")
-_WITHOUT_BYTES = ("slice", "drop", "copy")
 _REDUCTIONS = ("all_reduce", "reduce_scatter")
 
 
@@ -160,7 +160,7 @@ class ReshardStep(CollectiveStep):
     @property
     def is_free(self) -> bool:
         """Whether each device takes its result from what it has."""
-        return self.kind in _WITHOUT_BYTES
+        return self.kind in FREE_RESHARDS
 
     @property
     def is_transfer(self) -> bool:
