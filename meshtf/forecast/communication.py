@@ -24,7 +24,7 @@ from meshtf.forecast.report_data import (
 )
 from meshtf.graph import Node
 from meshtf.hardware import CollectiveTimes
-from meshtf.mesh import Mesh, Partial
+from meshtf.mesh import Mesh
 from meshtf.mesh.shard_sizes import shard_size
 from meshtf.partition import CollectiveStep, Compute, Program, Value
 from meshtf.partition.cost import local_bytes
@@ -212,7 +212,5 @@ def merge_equal(collectives: Iterable[Collective]) -> tuple[Collective, ...]:
 
 def _stays_partial(before: Value, after: Value) -> bool:
     """Returns whether both values are partial results of one kind along a mesh axis."""
-    return any(
-        isinstance(state, Partial) and state == state_after
-        for state, state_after in zip(before.placement, after.placement)
-    )
+    partial = before.placement.partial.items()
+    return not partial.isdisjoint(after.placement.partial.items())

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from meshtf.forecast.placed_tensors import PlacedTensors
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Node
-from meshtf.mesh import Mesh, Replicated
+from meshtf.mesh import Mesh
 from meshtf.mesh.shard_sizes import is_padded, sizes_by_axis
 from meshtf.partition import Compute, NodePlan, Program, walk
 
@@ -59,7 +59,7 @@ class OpCosts:
     def _cost(self, step: Compute) -> OpCost:
         axes = self._mesh.axes
         # A factor is a dimension of the op's iteration space.
-        num_shards = math.prod(axes[axis] for axis, _ in step.plan.sharded_factors)
+        num_shards = math.prod(axes[axis] for axis in step.plan.sharding_axes)
         local_flops = _global_node_flops(step.node) / num_shards
         local_flops *= self._padding(step.plan)
         mean_flops = local_flops
@@ -93,14 +93,10 @@ def redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
     """Returns the mesh axes along which all devices compute the same: no input and no
     factor of the op is sharded along them.
     """
-    sharded_axes = {axis for axis, _ in step.plan.sharded_factors}
-    axes = []
-    for i, axis in enumerate(mesh.axes):
-        on_one_stage = step.plan.stage is not None and axis == mesh.stages
-        replicated = all(value.placement[i] == Replicated for value in step.ins)
-        if replicated and axis not in sharded_axes and not on_one_stage:
-            axes.append(axis)
-    return axes
+    used = step.plan.sharding_axes.union(*(x.placement.varying for x in step.ins))
+    if step.plan.stage is not None:
+        used |= {mesh.stages}
+    return [axis for axis in mesh.axes if axis not in used]
 
 
 def global_flops(body: Program) -> float:

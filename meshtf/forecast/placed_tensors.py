@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Spec, Store
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded, State
-from meshtf.mesh.axis_order import order_of
 from meshtf.partition import Value
 from meshtf.partition.cost import local_bytes, local_shape
 
@@ -46,10 +45,10 @@ class PlacedTensors:
             self._cache[key] = PlacedTensor(
                 shape=tuple((dim.name, dim.size) for dim in spec.shape),
                 dtype=spec.dtype,
-                states=tuple(map(state_name, placement)),
+                states=tuple(state_name(placement[axis]) for axis in self._mesh.axes),
                 local=local_shape(spec.shape, placement, self._mesh).sizes,
                 bytes=local_bytes(spec, placement, self._mesh),
-                orders=_orders(placement),
+                orders=placement.orders(self._mesh.axes),
             )
         return self._cache[key]
 
@@ -57,12 +56,6 @@ class PlacedTensors:
 def has_shape_of(spec: Spec | None, other: Spec) -> bool:
     """Returns whether a tensor has the dimensions of another, in any order."""
     return spec is not None and set(spec.shape) == set(other.shape)
-
-
-def _orders(placement: Placement) -> tuple[int, ...]:
-    """Returns the order of each axis; () if all have the order of the mesh."""
-    orders = tuple(map(order_of, placement))
-    return orders if any(orders) else ()
 
 
 def state_name(state: State) -> str:

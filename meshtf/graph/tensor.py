@@ -20,7 +20,7 @@ from meshtf.errors import ArgumentError, NoValueError, explain_error
 from meshtf.graph.context import Context, GradientRule
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS, Operand, Operators, check_scalar
-from meshtf.mesh import Layout, Mesh, OnStage, Placement, Replicated
+from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import Shape, Source
 
 _serial = itertools.count()
@@ -187,7 +187,7 @@ class ShardedValue(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether each device that has a shard has all of the tensor."""
-        return all(isinstance(x, OnStage) or x == Replicated for x in self.placement)
+        return not self.placement.shards and not self.placement.partial
 
 
 class Tensor(Operators["Tensor"]):

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshtf.graph.op_kinds import ControlFlowOp, ReadOp, Store, WriteOp, is_variable
 from meshtf.graph.tensor import Node
 from meshtf.mesh import LayoutUse, Mesh
-from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.mesh.layout_use import Rule
 
 # Mesh -> what all programs so far used of its layout. A `LayoutUse` consists of names, so it
@@ -86,5 +85,4 @@ def _stores(node: Node) -> Sequence[Store]:
 
 def _rules_of(store: Store) -> Iterator[Rule]:
     """Yields the rules that shard a variable."""
-    assert store.mesh is not None
-    yield from axes_by_dim(store.mesh.axes, store.placement).items()
+    yield from store.placement.shards.items()

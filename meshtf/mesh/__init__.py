@@ -10,15 +10,8 @@ placement of a tensor on a mesh (how it is sharded or replicated along each mesh
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.layout_use import LayoutUse
 from meshtf.mesh.mesh import NO_CHANGES, Mesh
-from meshtf.mesh.state import (
-    OnStage,
-    Partial,
-    Placement,
-    Replicated,
-    Sharded,
-    State,
-    stage_of,
-)
+from meshtf.mesh.placement import Placement
+from meshtf.mesh.state import OnStage, Partial, Replicated, Sharded, State
 
 __all__ = [
     "OnStage",
@@ -32,5 +25,4 @@ __all__ = [
     "Sharded",
     "State",
     "Replicated",
-    "stage_of",
 ]

@@ -4,7 +4,7 @@
 >>> from meshtf.names import Shape
 >>> mesh = Mesh("data:4;model:2", layout="batch:data;d_ff:model")
 >>> mesh.place(Shape("batch:8;d_model:16"))               # (placement, conflicts)
-((Sharded('batch'), Replicated), ())
+(Placement('batch:data'), ())
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 from meshtf.display import MAX_POSITIONS, html_mesh
@@ -28,7 +28,6 @@ from meshtf.mesh.axes import (
     read_names,
     read_strings,
 )
-from meshtf.mesh.axis_order import order_of, sharded_states
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh_text import (
     devices_text,
@@ -39,16 +38,8 @@ from meshtf.mesh.mesh_text import (
     missing_axis_notes,
 )
 from meshtf.mesh.once_per_mesh import log_once, warn_once
-from meshtf.mesh.state import (
-    Conflict,
-    OnStage,
-    Placement,
-    Replicated,
-    Sharded,
-    State,
-    stage_of,
-    state_text,
-)
+from meshtf.mesh.placement import Placement
+from meshtf.mesh.state import Conflict, state_text
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
@@ -57,6 +48,7 @@ TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
 # A region is the code in a `with mtf.layout(...)` block, which changes rules of the layout.
 NO_CHANGES = Layout()  # the changes outside of such blocks
 _Placed: TypeAlias = tuple[Placement, tuple[Conflict, ...]]
+_PLACEMENT = 'Write mtf.Placement("batch:data"), with axes of the mesh.'
 MAX_CACHED = 1_000  # layouts, or placements, of a mesh; then the cache is cleared
 
 
@@ -145,8 +137,16 @@ class Mesh:
 
     @functools.cached_property
     def axis_index(self) -> dict[str, int]:
-        """The index of each axis in a placement."""
+        """The index of each axis in the coordinates of a position."""
         return {axis: i for i, axis in enumerate(self.axes)}
+
+    def coords_along(self, axes: Iterable[str]) -> list[tuple[int, ...]]:
+        """Returns the coordinates of each position, with 0 along axes that are not in `axes`."""
+        kept = {self.axis_index[axis] for axis in axes}
+        return [
+            tuple(c if i in kept else 0 for i, c in enumerate(coord))
+            for coord in self.coords
+        ]
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
         """Returns groups of positions: those of one group differ only along `axes`, and are
@@ -231,7 +231,7 @@ class Mesh:
     @property
     def replicated(self) -> Placement:
         """The placement of a tensor that is replicated along all axes."""
-        return (Replicated,) * len(self.axes)
+        return Placement()
 
     def place(
         self, shape: Shape, layout: Layout | None = None, stage: int | None = None
@@ -262,34 +262,38 @@ class Mesh:
 
     def _place(self, shape: Shape, layout: Layout, stage: int | None) -> _Placed:
         """Returns what `place` does, for valid arguments."""
-        states: dict[str, State] = dict.fromkeys(self.axes, Replicated)
-        if stage is not None and self.num_stages > 1:
-            states[self.stages] = OnStage(stage)
+        dim_of: dict[str, str] = {}  # axis -> the dimension that it shards
         conflicts: list[Conflict] = []
-        axes_of_dim: dict[str, list[str]] = {}
+        shards: dict[str, list[str]] = {}
         for dim in shape:
             rule_axes = layout.axes(dim.name)
             axes = [axis for axis in rule_axes if self.axes.get(axis, 1) > 1]
             num_shards = math.prod(self.axes[axis] for axis in axes)
             for axis in axes:
-                state = states[axis]
                 if dim.size % num_shards and self.strict:
                     conflicts.append(Conflict("size", dim.name, axis))
-                elif isinstance(state, Sharded):
-                    conflicts.append(Conflict("axis", dim.name, axis, other=state.dim))
+                elif axis in dim_of:
+                    conflicts.append(
+                        Conflict("axis", dim.name, axis, other=dim_of[axis])
+                    )
                 else:
-                    states[axis] = Sharded(dim.name)
-                    axes_of_dim.setdefault(dim.name, []).append(axis)
-        states.update(sharded_states(tuple(self.axes), axes_of_dim))
-        return tuple(states.values()), tuple(conflicts)
+                    dim_of[axis] = dim.name
+                    shards.setdefault(dim.name, []).append(axis)
+        return self.on_stage(Placement.of(shards), stage), tuple(conflicts)
+
+    def on_stage(self, placement: Placement, stage: int | None) -> Placement:
+        """Returns a placement on a stage of the pipeline; None: on all stages."""
+        if self.num_stages == 1:
+            return placement
+        return placement.with_stage(self.stages, stage)
 
     def has(self, placement: Placement) -> list[bool]:
         """Returns for each position whether it has a shard: those of other stages have none."""
         self._check_placement(placement)
-        stage = stage_of(placement)
+        stage = placement.stage
         if stage is None:
             return [True] * self.size
-        axis = placement.index(OnStage(stage))
+        axis = self.axis_index[self.stages]
         return [coord[axis] == stage for coord in self.coords]
 
     @functools.cached_property
@@ -364,13 +368,15 @@ class Mesh:
         a dimension, the major one comes first.
         """
         self._check_placement(placement)
-        placed_axes = sorted(zip(self.axes, placement), key=lambda x: order_of(x[1]))
-        return {axis: state_text(state) for axis, state in placed_axes}
+        states = placement.states(self.axes)
+        return {axis: state_text(state) for axis, state in states}
 
     def _check_placement(self, placement: object) -> None:
-        """Raises ArgumentError unless a placement has a state for each axis."""
-        if not isinstance(placement, tuple) or len(placement) != len(self.axes):
-            refuse("placement", placement, "a state for each axis of the mesh")
+        """Raises ArgumentError unless this is a placement on axes of the mesh."""
+        if not isinstance(placement, Placement) or not (
+            placement.varying <= self.axes.keys()
+        ):
+            refuse("placement", placement, "a placement on the mesh", _PLACEMENT)
 
     def __copy__(self) -> Mesh:
         return self

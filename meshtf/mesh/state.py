@@ -5,13 +5,11 @@
     Partial(kind)   each device holds a partial sum, maximum or minimum, not yet reduced
     OnStage(k)      the devices at coordinate k hold the entire tensor, the others nothing
 
-A `Placement` is one state for each axis of the mesh, in the order of the axes. If several
-axes shard one dimension, the first of them in this order is the major one, unless their
-states say otherwise (see `axis_order`).
+What a tensor is along all axes is its `Placement`.
 
 >>> from meshtf.mesh import Partial, Sharded, Replicated
->>> (Sharded("batch"), Partial("sum")) == (Sharded("batch"), Partial("sum"))
-True
+>>> Sharded("batch") is Sharded("batch"), Partial("sum")
+(True, Partial('sum'))
 >>> Replicated
 Replicated
 """
@@ -60,17 +58,12 @@ class Sharded(_State):
 
     Attributes:
       dim: the name of the dimension.
-      order: where several axes shard the dimension, those of a lower order are more
-        significant; axes of equal order are in the order of the mesh. It is 0 for all axes
-        unless they are in another order than that of the mesh.
     """
 
     dim: str
-    order: int = 0
 
     def __repr__(self) -> str:
-        order = f", order={self.order}" if self.order else ""
-        return f"Sharded({self.dim!r}{order})"
+        return f"Sharded({self.dim!r})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,12 +72,18 @@ class Partial(_State):
 
     kind: Kind
 
+    def __repr__(self) -> str:
+        return f"Partial({self.kind!r})"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OnStage(_State):
     """The entire tensor is on the devices at one coordinate: a stage of a pipeline."""
 
     coordinate: int
+
+    def __repr__(self) -> str:
+        return f"OnStage({self.coordinate})"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,7 +96,6 @@ class _Replicated(_State):
 
 Replicated = _Replicated()
 State: TypeAlias = Sharded | Partial | OnStage | _Replicated
-Placement: TypeAlias = tuple[State, ...]
 
 
 class Conflict(NamedTuple):
@@ -128,28 +126,3 @@ def state_text(state: State) -> str:
     if isinstance(state, OnStage):
         return f"stage {state.coordinate}"
     return ""
-
-
-def reduced_placement(placement: Placement) -> Placement:
-    """Returns the placement after an all-reduce of all partial results."""
-    return tuple(
-        Replicated if isinstance(state, Partial) else state for state in placement
-    )
-
-
-def creates_partial(old: Placement, new: Placement) -> bool:
-    """Returns whether `new` is a partial sum along an axis where `old` is not the same
-    partial sum: no reshard does that.
-    """
-    for old_state, new_state in zip(old, new):
-        if isinstance(new_state, Partial) and new_state != old_state:
-            return True
-    return False
-
-
-def stage_of(placement: Placement) -> int | None:
-    """Returns the pipeline stage that holds a tensor; None: all stages do."""
-    for state in placement:
-        if isinstance(state, OnStage):
-            return state.coordinate
-    return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from meshtf.mesh import Mesh, Partial, stage_of
+from meshtf.mesh import Mesh, Partial
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.steps import Bucket, ReshardStep, Step, Value
 
@@ -89,5 +89,5 @@ def _bucket_key(step: ReshardStep) -> Hashable:
     before = step.reshard.before
     assert step.src.spec is not None
     assert isinstance(before, Partial)
-    stage = stage_of(step.src.placement)
+    stage = step.src.placement.stage
     return step.kind, step.axes, before.kind, step.src.spec.dtype, stage

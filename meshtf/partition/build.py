@@ -16,7 +16,6 @@ from meshtf.graph import Branch, Call, HostOp, Loop, Node, Store, Tensor, WriteO
 from meshtf.graph.recorder import latest_version
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.mesh.once_per_mesh import log_once
-from meshtf.mesh.state import reduced_placement
 from meshtf.partition.builder import Builder
 from meshtf.partition.calls import plan_call
 from meshtf.partition.loops_and_branches import plan_branch, plan_loop
@@ -64,7 +63,7 @@ def build(
         if target is None:
             target = builder.placement_of(tensor)
             if finish:
-                target = reduced_placement(target)
+                target = target.reduced()
         values.append(builder.reshard_to(tensor, target, node=None))
     # A note is a remark on a dimension that stays replicated though the layout shards it.
     for note in builder.notes:

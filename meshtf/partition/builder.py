@@ -1,8 +1,8 @@
 """The builder of a program: it plans one node (application of an op) after another, and
 appends the node's reshards and its computation to the steps of the program.
 
-A tensor is resharded to each placement (its state along each mesh axis) at most once, from the
-cheapest value. But a parameter that was gathered is freed: see `Mesh.keep_gathered`.
+A tensor is resharded to each placement at most once, from the cheapest value. But a parameter
+that was gathered is freed: see `Mesh.keep_gathered`.
 
     builder = Builder(mesh, planners)
     builder.add_node(node)
@@ -30,13 +30,12 @@ from meshtf.graph import (
     factor_of,
 )
 from meshtf.graph.recorder import EagerStore
-from meshtf.mesh import Layout, Mesh, Partial, Placement
-from meshtf.mesh.axis_order import with_lowest_orders
-from meshtf.mesh.state import creates_partial, reduced_placement
+from meshtf.mesh import Layout, Mesh, Placement
+from meshtf.mesh.placement import creates_partial
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only, received_elements
 from meshtf.partition.planner import NodePlan, plan_node
-from meshtf.partition.preferred_placement import PreferredPlacement, placement_in_store
+from meshtf.partition.preferred_placement import PreferredPlacement
 from meshtf.partition.reshard_table import placement_after, reshards
 from meshtf.partition.steps import (
     Compute,
@@ -168,12 +167,11 @@ class Builder:
         needs the value; None: a result of the program.
         """
         current = self.placement_of(tensor)
-        target = current if target == current else with_lowest_orders(target)
         values = self.available_values(tensor, node)
         if target not in values:
             self._append_reshards(tensor, target, node, values)
-        was_partial = target != current and any(isinstance(s, Partial) for s in current)
-        if was_partial and target == reduced_placement(target):
+        was_partial = target is not current and bool(current.partial)
+        if was_partial and not target.partial:
             # From now on, nodes use the reduced value and do not reduce the sum again.
             self.placements[tensor] = target
         return values[target]
@@ -194,7 +192,7 @@ class Builder:
         placement = start
         for reshard in reshards(self.mesh.axes, start, target, tensor.shape):
             source = values[placement]
-            placement = placement_after(self.mesh.axes, placement, reshard)
+            placement = placement_after(placement, reshard)
             if placement in values:
                 continue
             values[placement] = Value(tensor.spec, placement)
@@ -255,7 +253,8 @@ class Builder:
             self.add_tensor(y, {store.placement: value}, store.placement)
         values = []
         for x in node.inputs:
-            placement = placement_in_store(store.placement, x.shape)
+            # Variables with dimensions that the tensor lacks are written replicated.
+            placement = store.placement.with_dims(x.shape.names)
             values.append(self.reshard_to(x, placement, node))
         self.steps.append(WriteStep(node, tuple(values), outs, stores))
 
@@ -338,7 +337,12 @@ class Builder:
         if not isinstance(op, OpWithStatistics):
             return None, None
         dims = op.statistics_dims()
-        axes = tuple(axis for axis, factor in plan.sharded_factors if factor in dims)
+        axes = tuple(
+            axis
+            for factor, factor_axes in plan.factor_axes
+            for axis in factor_axes
+            if factor in dims
+        )
         if not axes:
             return None, None
         replicated = self.mesh.replicated

@@ -1,6 +1,5 @@
 """Plans `Call` nodes: calls of a body, such as the forward pass of a pipeline stage for one
-microbatch. The body is planned at its first call, and all calls share the plan. A placement
-is the state of a tensor along each mesh axis, such as sharded, replicated or partial.
+microbatch. The body is planned at its first call, and all calls share the plan.
 
 A sum over calls, such as a gradient that is summed over microbatches, stays a partial
 sum until after the last call, so that it is reduced once.
@@ -19,9 +18,7 @@ from meshtf.graph import (
     Node,
     Tensor,
 )
-from meshtf.mesh import OnStage, Partial, Placement, Sharded, State
-from meshtf.mesh.axis_order import with_lowest_orders
-from meshtf.mesh.state import reduced_placement
+from meshtf.mesh import Placement
 from meshtf.partition.builder import Builder, Invariant, PlannedBody
 from meshtf.partition.loops_and_branches import (
     captured_values,
@@ -30,7 +27,7 @@ from meshtf.partition.loops_and_branches import (
     set_outputs,
 )
 from meshtf.partition.planner import plan_node
-from meshtf.partition.preferred_placement import final_placement, with_stage
+from meshtf.partition.preferred_placement import final_placement
 from meshtf.partition.steps import CallStep, Compute, Program, Value
 
 
@@ -176,8 +173,8 @@ def _argument_placements(
     stage = builder.preferred.stage(node)
     placements = {}
     for x, argument in zip(node.inputs, op.body.arguments):
-        placement = reduced_placement(builder.placement_of(x))
-        placements[argument] = with_stage(builder.mesh, placement, stage)
+        placement = builder.placement_of(x).reduced()
+        placements[argument] = builder.mesh.on_stage(placement, stage)
     return placements
 
 
@@ -262,15 +259,9 @@ def _sum_placement(term: Placement, preferred: Placement) -> Placement:
     """Returns the placement of a sum over calls: along each axis the state of its term
     if that is Sharded or a partial sum, else the state of the preferred placement.
     """
-    reduced = reduced_placement(final_placement(term, preferred))
-
-    def sum_state(term_state: State, reduced_state: State) -> State:
-        """Returns the state of the sum along one axis."""
-        if term_state == Partial("sum") or isinstance(term_state, Sharded):
-            return term_state
-        return reduced_state
-
-    return with_lowest_orders(tuple(map(sum_state, term, reduced)))
+    sums = {a: state for a, state in term.partial.items() if state.kind == "sum"}
+    of_term = Placement.of(term.shards, sums)
+    return of_term.filled_from(final_placement(term, preferred).reduced())
 
 
 def _result_placement(
@@ -302,11 +293,6 @@ def _as_argument(
     """
     if not _is_zero(x) or placement == builder.placement_of(x):
         return builder.reshard_to(x, placement, node)
-    reduced = reduced_placement(placement)
-    stage = None
-    for state in placement:
-        if isinstance(state, OnStage):
-            stage = state.coordinate
     plan = plan_node(
         op=x.node.op,
         mesh=builder.mesh,
@@ -314,8 +300,8 @@ def _as_argument(
         ins=(),
         placements=(),
         outs=(x.spec,),
-        preferred=[reduced],
-        stage=stage,
+        preferred=[placement.reduced()],
+        stage=placement.stage,
     )
     plan = dataclasses.replace(plan, results=(placement,))
     value = Value(x.spec, placement)

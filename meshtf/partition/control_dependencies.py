@@ -13,13 +13,8 @@ import collections
 from typing import Protocol
 
 from meshtf.graph import Node, ReadOp, Tensor
-from meshtf.mesh import Mesh, Placement, State
-from meshtf.partition.preferred_placement import (
-    PreferredPlacement,
-    is_on_stage,
-    stage_state,
-    with_stage,
-)
+from meshtf.mesh import Mesh, Placement
+from meshtf.partition.preferred_placement import PreferredPlacement, is_on_stage
 from meshtf.partition.steps import Value
 
 # The number of ops whose gathered variables exist at once: one op runs, and the variables
@@ -54,13 +49,12 @@ class ControlDependencies:
       builder: the builder of the program.
 
     Attributes:
-      users: {state along the axis of stages: outputs of ops that used gathered
-        variables, in order}.
+      users: {stage, or None: outputs of ops that used gathered variables, in order}.
     """
 
     def __init__(self, builder: AvailableTensors) -> None:
         self.builder = builder
-        self.users: dict[State, list[Value]] = collections.defaultdict(list)
+        self.users: dict[int | None, list[Value]] = collections.defaultdict(list)
 
     def of_node(self, node: Node) -> tuple[Value, ...]:
         """Returns the value that a node waits for, if there is one; resharded to the stage
@@ -72,23 +66,23 @@ class ControlDependencies:
             return ()
         placement = builder.placement_of(tensor)
         stage = builder.preferred.stage(node)
-        if not is_on_stage(builder.mesh, placement, stage):
+        if not is_on_stage(placement, stage):
             placements_on_stage = [
                 candidate
                 for candidate in builder.available_values(tensor, node)
-                if is_on_stage(builder.mesh, candidate, stage)
+                if is_on_stage(candidate, stage)
             ]
             if placements_on_stage:
                 placement = placements_on_stage[0]
             else:
-                placement = with_stage(builder.mesh, placement, stage)
+                placement = builder.mesh.on_stage(placement, stage)
         return (builder.reshard_to(tensor, placement, node),)
 
     def of_all_gather(self, placement: Placement) -> tuple[Value, ...]:
         """Returns the value that the all_gather of a variable to `placement` waits for, if
         there is one, so that few gathered variables exist at once.
         """
-        users = self.users[stage_state(self.builder.mesh, placement)]
+        users = self.users[placement.stage]
         if len(users) >= PREFETCH:
             # After this op has run, the variables that it used are freed.
             return (users[-PREFETCH],)
@@ -96,7 +90,7 @@ class ControlDependencies:
 
     def add_user(self, output: Value) -> None:
         """Records an output of an op that used gathered variables."""
-        self.users[stage_state(self.builder.mesh, output.placement)].append(output)
+        self.users[output.placement.stage].append(output)
 
 
 def is_freed(tensor: Tensor) -> bool:

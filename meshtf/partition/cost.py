@@ -11,10 +11,10 @@ device has a shard of n bytes before the reshard. The formulas are those of ring
     send                           n/p          one pipeline stage receives
     broadcast                      n(p-1)/p     all pipeline stages but one receive
 
->>> from meshtf.mesh import Mesh, Partial, Sharded, Replicated
+>>> from meshtf.mesh import Mesh, Placement
 >>> from meshtf.names import Shape
 >>> mesh = Mesh("data:4")
->>> local_shape(Shape("batch:8;d:3"), (Sharded("batch"),), mesh)
+>>> local_shape(Shape("batch:8;d:3"), Placement("batch:data"), mesh)
 [batch:2 d:3]
 >>> bytes_received("all_reduce", 400, 4)
 600.0
@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtf.graph import Op, OpWithStatistics, Spec, Window, factor_of, window_of
-from meshtf.mesh import Mesh, Placement, Sharded
+from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.shard_sizes import has_empty_shard, shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
@@ -42,38 +42,39 @@ def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
     """Returns the shape of one shard. If an axis does not divide a size, this is the shape of
     the first shard: later ones have fewer elements, and are stored with padding.
     """
-    sizes: dict[str, int] = {}
-    for state, axis_size in zip(placement, mesh.axes.values()):
-        if isinstance(state, Sharded):
-            size = sizes.get(state.dim)
-            sizes[state.dim] = shard_size(
-                shape[state.dim] if size is None else size, axis_size
-            )
-    if not sizes:
+    if not placement.shards:
         return shape
-    return Shape(Dimension(dim.name, sizes.get(dim.name, dim.size)) for dim in shape)
+    return Shape(
+        Dimension(dim.name, _local_dim(dim, placement, mesh.axes)) for dim in shape
+    )
+
+
+def _local_dim(dim: Dimension, placement: Placement, axes: Mapping[str, int]) -> int:
+    """Returns the size of a dimension in one shard, with padding. `axes` are the names and
+    sizes of the mesh's axes.
+    """
+    size = dim.size
+    for axis in placement.axes_of(dim.name):
+        size = shard_size(size, axes[axis])
+    return size
 
 
 def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
     """Returns the number of elements of one shard, with padding. It is a float, since the
     planner adds it to costs.
     """
-    return _local_size(shape, placement, tuple(mesh.axes.values()))
+    if not placement.shards:
+        return float(shape.size)
+    return _local_size(shape, placement, tuple(mesh.axes.items()))
 
 
 @functools.lru_cache(maxsize=_MAX_CACHED)
 def _local_size(
-    shape: Shape, placement: Placement, axis_sizes: tuple[int, ...]
+    shape: Shape, placement: Placement, axes: tuple[tuple[str, int], ...]
 ) -> float:
-    """Returns what `local_size` does, for axes of these sizes."""
-    size = shape.size
-    local_sizes: dict[str, int] = {}
-    for state, axis_size in zip(placement, axis_sizes):
-        if isinstance(state, Sharded):
-            previous = local_sizes.get(state.dim) or shape[state.dim]
-            local_sizes[state.dim] = shard_size(previous, axis_size)
-            size = size // max(previous, 1) * local_sizes[state.dim]
-    return float(size)
+    """Returns what `local_size` does, for axes with these names and sizes."""
+    sizes = (_local_dim(dim, placement, dict(axes)) for dim in shape)
+    return float(math.prod(sizes))
 
 
 def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
@@ -90,7 +91,7 @@ def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) ->
     for reshard in reshards(mesh.axes, old, new, spec.shape):
         size = local_size(spec.shape, placement, mesh)
         total += bytes_received(reshard.kind, size, reshard.num_exchanging(mesh.axes))
-        placement = placement_after(mesh.axes, placement, reshard)
+        placement = placement_after(placement, reshard)
     return total
 
 

@@ -1,5 +1,5 @@
-"""Plans loops and branches. Their bodies are planned with the placements (the states along
-each mesh axis) that the captured tensors have in the surrounding program.
+"""Plans loops and branches. Their bodies are planned with the placements that the captured
+tensors have in the surrounding program.
 
 The carries of a loop have the preferred placement of its outputs, so one plan of the body
 fits all iterations. Partial sums are reduced before the loop. Steps that compute the same
@@ -16,11 +16,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
-from meshtf.mesh import Partial, Placement, Replicated, Sharded
-from meshtf.mesh.state import reduced_placement
+from meshtf.mesh import Placement
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder, Invariant
-from meshtf.partition.preferred_placement import with_stage
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
@@ -181,8 +179,8 @@ def _loop_results(
         results.append(body_builder.reshard_to(x, placement, node))
     for x in sums:
         placement = body_builder.placement_of(x)
-        if any(isinstance(s, Partial) and s.kind != "sum" for s in placement):
-            placement = reduced_placement(placement)
+        if any(state.kind != "sum" for state in placement.partial.values()):
+            placement = placement.reduced()
         results.append(body_builder.reshard_to(x, placement, node))
     for x in stacked:
         placement = body_builder.placement_of(x)
@@ -254,10 +252,10 @@ def plan_body(
     for tensor, value in zip(body.arguments, arguments):
         body_builder.add_tensor(tensor, {value.placement: value}, value.placement)
     for tensor, captured in zip(body.captures, captures):
-        placement = reduced_placement(builder.placement_of(captured))
+        placement = builder.placement_of(captured).reduced()
         if node.stage is not None:
             stage = builder.preferred.stage(node)
-            placement = with_stage(builder.mesh, placement, stage)
+            placement = builder.mesh.on_stage(placement, stage)
         # Appends the reshard to the surrounding program; its result is among the values below.
         builder.reshard_to(captured, placement, node)
         values = dict(builder.available_values(captured, node))
@@ -281,13 +279,10 @@ def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
     """Returns a placement without partial sums, and not sharded along `dim`; None: there
     is no scanned dimension.
     """
-    placement = reduced_placement(placement)
-    if dim is None:
-        return placement
-    return tuple(
-        Replicated if isinstance(s, Sharded) and s.dim == dim.name else s
-        for s in placement
-    )
+    shards = dict(placement.shards)
+    if dim is not None:
+        shards.pop(dim.name, None)
+    return Placement.of(shards, placement.others).reduced()
 
 
 def hoist_invariant_steps(

@@ -1,5 +1,5 @@
 """The planner: chooses how one node (an application of an op) runs, from the placements of
-its inputs. A placement is the state along each mesh axis, such as sharded or replicated.
+its inputs.
 
 For each axis of the mesh, in order, the first of these rules that applies chooses the
 factor (the dimension of the op's iteration space, see `graph.Op`) that the axis shards:
@@ -18,13 +18,15 @@ A factor can be sharded if its role is not UNSHARDED, the axis size divides all 
 the factor, and no other axis shards it, unless the layout says so, or an input or the preferred
 placement of an output is sharded by both. Outputs are then
 resharded to the preferred placement. But where the preferred state is Replicated, they
-stay sharded or partial until an op needs all elements.
+stay sharded or partial until an op needs all elements. Where several axes shard a factor, the
+major one is the one that it is for most elements of inputs and preferred outputs.
 
     matmul x[batch, k] w[k, n], both sharded by k along "model" -> free: k; output Partial("sum")
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import weakref
 from collections.abc import Sequence
@@ -34,14 +36,13 @@ from meshtf.graph import Op, ReshardOp, Role, Spec, factor_of
 from meshtf.mesh import (
     Layout,
     Mesh,
-    OnStage,
     Partial,
     Placement,
     Replicated,
     Sharded,
     State,
 )
-from meshtf.mesh.axis_order import Orders, axes_by_dim, order_of, with_order_of
+from meshtf.mesh.placement import Other
 from meshtf.partition.cost import all_sizes, can_pad, factor_sizes, received_elements
 from meshtf.partition.preferred_placement import final_placement, rules_for
 
@@ -67,7 +68,8 @@ class NodePlan:
       targets: the placement of each input when `Op.local` runs.
       results: the placement of each output right after `Op.local`.
       finals: the placement that each output is resharded to, if a later node needs it.
-      sharded_factors: (axis, factor) for each axis of the mesh that shards a factor.
+      factor_axes: (factor, the axes that shard it, the major one first), for each factor that
+        is sharded.
       sizes: (factor, its global size) for each factor.
       maps: whether each factor has the role MAP.
       stage: the pipeline stage on which the node runs; None: on all stages.
@@ -76,14 +78,19 @@ class NodePlan:
     targets: tuple[Placement, ...]
     results: tuple[Placement, ...]
     finals: tuple[Placement, ...]
-    sharded_factors: tuple[tuple[str, str], ...]
+    factor_axes: tuple[tuple[str, tuple[str, ...]], ...]
     sizes: tuple[tuple[str, int], ...]
     maps: bool
     stage: int | None = None
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
-        """Returns the axes that shard a factor, the most significant one first."""
-        return tuple(axis for axis, name in self.sharded_factors if name == factor)
+        """Returns the axes that shard a factor, the major one first."""
+        return next((axes for name, axes in self.factor_axes if name == factor), ())
+
+    @property
+    def sharding_axes(self) -> frozenset[str]:
+        """The axes that shard a factor."""
+        return frozenset(axis for _factor, axes in self.factor_axes for axis in axes)
 
 
 def plan_node(
@@ -149,50 +156,37 @@ class _Planner:
         self.axes = tuple(self.mesh.axes)
         self.sizes = factor_sizes(self.op, self.ins, self.outs)
         self.all_sizes = all_sizes(self.op, self.ins, self.outs)
-        # Axis -> the factor that it shards, for the axes that were planned so far.
-        self.sharded_factors: dict[str, str] = {}
+        # Factor -> the axes that shard it, of the axes that were planned so far.
+        self.factor_axes: dict[str, tuple[str, ...]] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
 
     def plan(self) -> NodePlan:
         """Returns the plan of the node."""
         if isinstance(self.op, ReshardOp):
-            self._shard_as_preferred()
+            self.factor_axes = dict(self.preferred[0].shards)
         else:
             self._choose_factors()
-        targets = tuple(
-            self._input_placement(x, placement)
-            for x, placement in zip(self.ins, self.placements)
-        )
-        results = tuple(self._output_placement(y) for y in self.outs)
-        sharded_factors = tuple(self.sharded_factors.items())
-        orders = self._orders()
-        if orders is not None:
-            targets = tuple(orders.applied_to(p, self._factor_of) for p in targets)
-            results = tuple(orders.applied_to(p, str) for p in results)
-            sharded_factors = orders.sharded_factors()
+            for factor, axes in self.factor_axes.items():
+                self.factor_axes[factor] = self._in_order(factor, axes)
+        targets = tuple(map(self._input_placement, self.ins, self.placements))
+        results = tuple(map(self._output_placement, self.outs))
         return NodePlan(
             targets=targets,
             results=results,
             finals=tuple(map(final_placement, results, self.preferred)),
-            sharded_factors=sharded_factors,
+            factor_axes=tuple(self.factor_axes.items()),
             sizes=tuple(self.sizes.items()),
             maps=all(self.op.role(factor) is Role.MAP for factor in self.sizes),
             stage=self.stage,
         )
 
-    def _shard_as_preferred(self) -> None:
-        """Shards the factors that the preferred placement shards."""
-        for axis, state in zip(self.axes, self.preferred[0]):
-            if isinstance(state, Sharded):
-                self.sharded_factors[axis] = state.dim
-
     def _choose_factors(self) -> None:
         """Chooses a factor, or none, for each axis."""
-        for i, axis in enumerate(self.axes):
+        for axis in self.axes:
             if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
                 continue
             # The state of each input along this axis.
-            states = [placement[i] for placement in self.placements]
+            states = [placement[axis] for placement in self.placements]
             if self._stays_partial(states):
                 self.lazy.add(axis)
                 continue
@@ -200,7 +194,23 @@ class _Planner:
             if factor is None:
                 factor = self._cheapest_factor(axis, states)
             if factor is not None:
-                self.sharded_factors[axis] = factor
+                self.factor_axes[factor] = (*self.factor_axes.get(factor, ()), axis)
+
+    def _in_order(self, factor: str, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the axes of a factor in the order that most elements have, of tensors that all
+        of them shard; as they are, in the order of the mesh, without such a tensor.
+        """
+        if len(axes) == 1:
+            return axes
+        elements: collections.Counter[tuple[str, ...]] = collections.Counter()
+        for y, placement in zip(self.outs, self.preferred):
+            elements[placement.axes_of(factor)] += y.shape.size
+        for x, placement in zip(self.ins, self.placements):
+            for dim, dim_axes in placement.shards.items():
+                if factor_of(self.op, dim) == factor:
+                    elements[dim_axes] += x.shape.size
+        orders = [order for order in elements if set(order) == set(axes)]
+        return max(orders, key=elements.__getitem__, default=axes)
 
     def _stays_partial(self, states: list[State]) -> bool:
         """Whether the op computes a partial sum from the partial sums among its inputs,
@@ -235,8 +245,7 @@ class _Planner:
 
     def _cheapest_factor(self, axis: str, states: list[State]) -> str | None:
         """Returns the factor that rule bytes shards; None: the rule shards no factor."""
-        i = self.mesh.axis_index[axis]
-        preferred_states = [placement[i] for placement in self.preferred]
+        preferred_states = [placement[axis] for placement in self.preferred]
         preferred_factors = [s.dim for s in preferred_states if isinstance(s, Sharded)]
         current_factors = [
             factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)
@@ -256,11 +265,11 @@ class _Planner:
         """Returns a factor that no axis shards yet, for `axis` to shard while the factors
         that must not be sharded are gathered; None: fewer bytes are sent without it.
         """
-        sharded = set()
-        for placement in (*self.placements, *self.preferred):
-            for state in placement:
-                if isinstance(state, Sharded):
-                    sharded.add(factor_of(self.op, state.dim))
+        sharded = {
+            factor_of(self.op, dim)
+            for placement in (*self.placements, *self.preferred)
+            for dim in placement.shards
+        }
         choices: list[str | None] = []
         for factor in self.sizes:
             is_even = not self.sizes[factor] % self.mesh.axes[axis]
@@ -273,10 +282,8 @@ class _Planner:
         """Whether an axis may shard a factor, given the factors that earlier axes shard."""
         if factor not in self.sizes or self.op.role(factor) is Role.UNSHARDED:
             return False
-        axes = [a for a, f in self.sharded_factors.items() if f == factor]
-        is_sharded = bool(axes)
-        axes.append(axis)
-        if is_sharded and not any(
+        axes = (*self.factor_axes.get(factor, ()), axis)
+        if len(axes) > 1 and not any(
             set(axes) <= allowed_axes for allowed_axes in self._axes_together(factor)
         ):
             return False
@@ -295,87 +302,64 @@ class _Planner:
         result = [set(self.layout.axes(factor))]
         for placement in self.placements:
             axes_together: set[str] = set()
-            for dim, axes in axes_by_dim(self.axes, placement).items():
+            for dim, axes in placement.shards.items():
                 if factor_of(self.op, dim) == factor:
                     axes_together.update(axes)
             result.append(axes_together)
-        for placement in self.preferred:
-            result.append(set(axes_by_dim(self.axes, placement).get(factor, ())))
+        result += [set(placement.axes_of(factor)) for placement in self.preferred]
         return result
-
-    def _orders(self) -> Orders | None:
-        """Returns the orders of the axes of each factor: those that most elements of its inputs
-        and preferred outputs have; None: all are in the order of the mesh.
-        """
-        placements = (*self.placements, *self.preferred)
-        if not any(order_of(s) for p in placements for s in p):
-            return None
-        outputs = zip(self.preferred, self.outs)
-        # The dimensions of outputs are factors.
-        tensors: list[Any] = [(p, str, y.shape.size) for p, y in outputs]
-        if not isinstance(self.op, ReshardOp):
-            inputs = zip(self.ins, self.placements)
-            tensors += [(p, self._factor_of, x.shape.size) for x, p in inputs]
-        return Orders(self.axes, self.sharded_factors, tensors)
-
-    def _factor_of(self, dim: str) -> str:
-        """Returns the factor of a dimension of an input."""
-        return factor_of(self.op, dim)
 
     def _num_received(self, factor: str | None, axis: str) -> float:
         """Returns the elements that one device receives if `axis` shards `factor` (None:
         no factor), and the states along all other axes do not change.
         """
-        i = self.mesh.axis_index[axis]
         total = 0.0
         for x, placement in zip(self.ins, self.placements):
-            state = self._input_state(x, placement[i], axis, factor)
-            state = with_order_of(state, placement[i])
-            target = (*placement[:i], state, *placement[i + 1 :])
+            state = self._input_state(x, factor)
+            target = placement.with_state(axis, state, self.axes)
             total += received_elements(self.mesh, x, placement, target)
         for y, preferred in zip(self.outs, self.preferred):
-            state = with_order_of(self._output_state(y, axis, factor), preferred[i])
-            result = (*preferred[:i], state, *preferred[i + 1 :])
+            state = self._output_state(y, factor)
+            result = preferred.with_state(axis, state, self.axes)
             total += received_elements(self.mesh, y, result, preferred)
         return total
 
     def _input_placement(self, x: Spec, placement: Placement) -> Placement:
-        return tuple(
-            self._input_state(x, state, axis, self.sharded_factors.get(axis))
-            for state, axis in zip(placement, self.axes)
-        )
+        """Returns the placement in which the op takes an input that has `placement` before."""
+        shards: dict[str, tuple[str, ...]] = {}
+        for factor, axes in self.factor_axes.items():
+            state = self._input_state(x, factor)
+            if isinstance(state, Sharded):
+                shards[state.dim] = axes
+        partial = placement.partial.items()
+        lazy = {axis: state for axis, state in partial if axis in self.lazy}
+        return self.mesh.on_stage(Placement.of(shards, lazy), self.stage)
 
-    def _input_state(
-        self, x: Spec, state: State, axis: str, factor: str | None
-    ) -> State:
+    def _input_state(self, x: Spec, factor: str | None) -> State:
         """Returns the state of an input along an axis that shards `factor` (None: no
-        factor); `state` is the state before the op.
+        factor).
         """
-        if self._is_stage_axis(axis):
-            return self._stage_state()
-        if axis in self.lazy or self.mesh.axes[axis] == 1:
-            return state
-        if factor is None:
-            return Replicated
         for name in x.shape.names:
             if factor_of(self.op, name) == factor:
                 return Sharded(name)
         return Replicated
 
     def _output_placement(self, y: Spec) -> Placement:
-        return tuple(
-            self._output_state(y, axis, self.sharded_factors.get(axis))
-            for axis in self.axes
-        )
+        """Returns the placement of an output, as the op computes it."""
+        shards: dict[str, tuple[str, ...]] = {}
+        others: dict[str, Other] = dict.fromkeys(self.lazy, Partial("sum"))
+        for factor, axes in self.factor_axes.items():
+            state = self._output_state(y, factor)
+            if isinstance(state, Sharded):
+                shards[factor] = axes
+            elif isinstance(state, Partial):
+                others.update(dict.fromkeys(axes, state))
+        return self.mesh.on_stage(Placement.of(shards, others), self.stage)
 
-    def _output_state(self, y: Spec, axis: str, factor: str | None) -> State:
+    def _output_state(self, y: Spec, factor: str | None) -> State:
         """Returns the state of an output along an axis that shards `factor` (None: no
         factor).
         """
-        if self._is_stage_axis(axis):
-            return self._stage_state()
-        if axis in self.lazy:
-            return Partial("sum")
         if factor is None:
             return Replicated
         role = self.op.role(factor)
@@ -386,13 +370,3 @@ class _Planner:
         if role is not Role.SAME and is_mapped and factor in y.shape:
             return Sharded(factor)
         return Replicated if role in (Role.MAP, Role.SAME) else Partial(role.value)
-
-    def _is_stage_axis(self, axis: str) -> bool:
-        """Whether pipeline stages are along an axis."""
-        return axis == self.mesh.stages and self.mesh.axes[axis] > 1
-
-    def _stage_state(self) -> State:
-        """Returns the state, along the axis of stages, of all inputs and outputs."""
-        if self.stage is None:
-            return Replicated
-        return OnStage(self.stage)

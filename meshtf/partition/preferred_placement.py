@@ -1,7 +1,5 @@
 """The placement that an output should have, and the pipeline stage on which an op runs.
 
-A placement is the state of a tensor along each mesh axis, such as sharded or replicated.
-
 The preferred placement of an output is the one that the layout gives it. For a cotangent
 it is the placement of its primal, which is the forward tensor that the cotangent belongs to,
 so that later steps need no reshard. An op runs on the stage of the `with mtf.stage(...)` block
@@ -14,17 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from meshtf.graph import Node, Op, ReshardOp, Spec, Tensor, factor_of
-from meshtf.mesh import (
-    Layout,
-    Mesh,
-    OnStage,
-    Placement,
-    Replicated,
-    Sharded,
-    State,
-)
-from meshtf.mesh.axis_order import axes_by_dim, with_lowest_orders
-from meshtf.mesh.mesh import Conflict
+from meshtf.mesh import Layout, Mesh, Placement
+from meshtf.mesh.state import Conflict
 from meshtf.names import Shape
 from meshtf.partition.cost import local_shape
 
@@ -131,7 +120,7 @@ class PreferredPlacement:
         if len(node.inputs) == 1 and node.inputs[0].shape == primal.shape:
             input_placement = self._primal_placement(node.inputs[0])
             if node.stage is not None:
-                input_placement = with_stage(self.mesh, input_placement, node.stage)
+                input_placement = self.mesh.on_stage(input_placement, node.stage)
             return final_placement(input_placement, placement)
         return placement
 
@@ -139,45 +128,25 @@ class PreferredPlacement:
         """Returns the placement of a primal, adapted to `y`, which has some or all of its
         dimensions: y is replicated along axes that cannot shard it.
         """
-
         placement = self._primal_placement(primal)
-
-        def state_of_y(primal_state: State) -> State:
-            """Returns the state of y along an axis, from the state of the primal."""
-            if isinstance(primal_state, OnStage):
-                return primal_state
-            if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:
-                return Replicated
-            if self.mesh.pads:
-                return primal_state
-            shards = axes_by_dim(self.mesh.axes, placement)[primal_state.dim]
-            num_shards = self.mesh.group_size(*shards)
-            return (
-                Replicated if y.shape[primal_state.dim] % num_shards else primal_state
+        dims = y.shape.names
+        if not self.mesh.pads:
+            dims = tuple(
+                dim.name
+                for dim in y.shape
+                if not dim.size % self.mesh.group_size(*placement.axes_of(dim.name))
             )
-
-        return tuple(map(state_of_y, placement))
+        return placement.with_dims(dims)
 
 
 def final_placement(result: Placement, preferred: Placement) -> Placement:
     """Returns the placement that an output keeps until an op needs another one.
 
-    It is the preferred placement. But along an axis where the preferred state is
-    Replicated, the output keeps its state `result`, sharded or partial, unless the
-    preferred placement shards the same dimension along another axis.
+    It is the preferred placement. But along an axis where that is Replicated, the output
+    keeps its state `result`, sharded or partial, unless the preferred placement shards the
+    same dimension along another axis.
     """
-
-    preferred_dims = {s.dim for s in preferred if isinstance(s, Sharded)}
-
-    def final_state(state: State, preferred_state: State) -> State:
-        is_sharded_elsewhere = isinstance(state, Sharded) and (
-            state.dim in preferred_dims
-        )
-        if preferred_state == Replicated and not is_sharded_elsewhere:
-            return state
-        return preferred_state
-
-    return with_lowest_orders(tuple(map(final_state, result, preferred)))
+    return preferred.filled_from(result)
 
 
 def rules_for(
@@ -189,56 +158,17 @@ def rules_for(
     return tuple((factor, layout.axes(factor)) for factor in sorted(factors))
 
 
-def placement_in_store(placement: Placement, shape: Shape) -> Placement:
-    """Returns the placement in which a tensor is written to variables of a placement: it is
-    replicated along the axes that shard a dimension which the tensor does not have.
-    """
-
-    def state_of_tensor(state: State) -> State:
-        has_dim = isinstance(state, Sharded) and state.dim in shape
-        return state if has_dim or isinstance(state, OnStage) else Replicated
-
-    return tuple(map(state_of_tensor, placement))
-
-
-def stage_state(mesh: Mesh, placement: Placement) -> State:
-    """Returns the state along the mesh's axis of stages; Replicated without such an
-    axis.
-    """
-    if mesh.stages not in mesh.axes:
-        return Replicated
-    return placement[mesh.axis_index[mesh.stages]]
-
-
-def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
+def is_on_stage(placement: Placement, stage: int | None) -> bool:
     """Returns whether all devices of a stage (None: of all stages) have the tensor."""
-    state = stage_state(mesh, placement)
-    if stage is None:
-        return state == Replicated
-    return state in (Replicated, OnStage(stage))
-
-
-def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
-    """Returns a placement with the state along the axis of stages that puts the tensor on a
-    stage; None: on all stages.
-    """
-    if mesh.stages not in mesh.axes:
-        return placement
-    new_state: State = Replicated
-    if stage is not None:
-        new_state = OnStage(stage)
-    states = list(placement)
-    states[mesh.axis_index[mesh.stages]] = new_state
-    return tuple(states)
+    return placement.stage is None or placement.stage == stage
 
 
 def padding_notes(shape: Shape, placement: Placement, mesh: Mesh) -> Iterator[str]:
     """Yields a remark on each dimension of which at least a tenth more is stored than it has
     elements, since its shards end with padding.
     """
-    sharding_axes = axes_by_dim(mesh.axes, placement)
     for dim in shape:
-        axes = sharding_axes.get(dim.name, ())
+        axes = placement.axes_of(dim.name)
         num_shards = mesh.group_size(*axes)
         if not dim.size % num_shards:
             continue
@@ -270,8 +200,7 @@ def _sizes_and_stages(
 ) -> list[tuple[int, int]]:
     """Returns (number of elements, stage) for each of the tensors that is on one stage."""
     return [
-        (x.shape.size, state.coordinate)
+        (x.shape.size, placement.stage)
         for x, placement in tensors
-        for state in placement
-        if isinstance(state, OnStage)
+        if placement.stage is not None
     ]

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 
-from meshtf.mesh import Mesh, Replicated
+from meshtf.mesh import Mesh
 from meshtf.partition.buckets import Buckets
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.steps import Compute, Program, Step, Value
@@ -272,15 +272,12 @@ class _Levels:
         """
         if not self.split_by_axes:
             return ()
-        sharded = {axis for axis, _ in step.plan.sharded_factors}
-        varying = []
-        for i, axis in enumerate(self.mesh.axes):
-            # `ins` are the inputs of the op. `inputs` would also include the gathered
-            # statistics and the residuals.
-            input_states = [value.placement[i] for value in step.ins]
-            if axis in sharded or any(state != Replicated for state in input_states):
-                varying.append(axis)
-        return tuple(varying)
+        # `ins` are the inputs of the op. `inputs` would also include the gathered
+        # statistics and the residuals.
+        varying = step.plan.sharding_axes.union(
+            *(x.placement.varying for x in step.ins)
+        )
+        return tuple(axis for axis in self.mesh.axes if axis in varying)
 
     def _level_after(self, value: Value) -> int:
         """Returns the first level at which a read, write or reshard can use a value: these

@@ -28,7 +28,7 @@ from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import ShardedValue, Spec, Tensor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.mesh import Mesh, Placement, Sharded
+from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.shard_sizes import is_padded
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.names.arguments import as_callable, as_mapping
@@ -195,11 +195,8 @@ class HostReader:
         """
         spec = Spec(Shape([self._examples_dim]), "int32")
         placement, conflicts = self._mesh.place(spec.shape)
-        axis_sizes = [
-            size
-            for size, state in zip(self._mesh.axes.values(), placement)
-            if isinstance(state, Sharded)
-        ]
+        axes = placement.axes_of(self._examples_dim.name)
+        axis_sizes = [self._mesh.axes[axis] for axis in axes]
         if conflicts or is_padded(spec.shape.size, axis_sizes):
             raise LayoutError(
                 explain_error(

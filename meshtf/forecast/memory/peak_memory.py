@@ -38,7 +38,7 @@ from meshtf.forecast.memory.xla_buffers import (
 )
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
-from meshtf.mesh import Mesh, Placement, stage_of
+from meshtf.mesh import Mesh, Placement
 from meshtf.partition import Compute, Program, Step, Value
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.segments import in_order
@@ -261,7 +261,7 @@ class Timelines:
             size = sizes[value]
             if size:
                 kinds = ALL_VALUES if value in self.gradients else ACTIVATIONS
-                stage = stage_of(value.placement) if has_stages else 0
+                stage = value.placement.stage if has_stages else 0
                 sums[kinds, stage] += size
         for (kinds, stage), size in sums.items():
             stages = _stage_slice(stage) if has_stages else 0
@@ -327,7 +327,7 @@ def scheduled_steps(program: Program) -> Sequence[Step]:
 
 def _stages_of(placement: Placement) -> slice:
     """Returns the stages that hold a tensor with this placement, as a slice."""
-    return _stage_slice(stage_of(placement))
+    return _stage_slice(placement.stage)
 
 
 def _stage_slice(stage: int | None) -> slice:

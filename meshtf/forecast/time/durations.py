@@ -25,7 +25,6 @@ from meshtf.forecast.time.exchanges import (
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
-from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import dtype_bytes
 from meshtf.partition import Body, CollectiveStep, Compute, NodePlan, Step, Value
 from meshtf.partition.reshard_table import Reshard
@@ -117,10 +116,9 @@ class Durations:
         return self._bytes[key]
 
     def _shard_bytes(self, spec: Spec, placement: Placement) -> Any:
-        axes_of = axes_by_dim(self.mesh.axes, placement)
         result: Any = float(dtype_bytes(spec.dtype))
         for dim in spec.shape:
-            axes = axes_of.get(dim.name, ())
+            axes = placement.axes_of(dim.name)
             result = result * self.local_size(dim.name, dim.size, axes)
         return result
 

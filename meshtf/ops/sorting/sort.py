@@ -22,7 +22,6 @@ If axes do not divide the dimension, `Sort` runs, for which the dimension is not
 from __future__ import annotations
 
 from meshtf.graph import Tensor, apply_all, current
-from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names.arguments import as_bool
 from meshtf.ops.common.checks import tensor_along
 from meshtf.ops.sorting.merge_sort import merge_sorted
@@ -77,14 +76,12 @@ def _shards_to_merge(x: Tensor, dim: str) -> int:
         return 1
     # The region: the changes of the mesh's layout by the enclosing `with mtf.layout` blocks.
     region = current().region
-    # The placement: for each mesh axis, whether it shards a dimension of x, and which.
     placement, _ = mesh.place(x.shape, mesh.layout_in(region))
-    sharding_axes = axes_by_dim(mesh.axes, placement)
-    num_shards = mesh.group_size(*sharding_axes.get(dim, ()))
+    num_shards = mesh.group_size(*placement.axes_of(dim))
     if x.shape[dim] % num_shards:
         return 1  # blocks of a merge have equal sizes
     for other_dim in x.shape:
-        is_sharded = other_dim.name in sharding_axes
+        is_sharded = other_dim.name in placement.shards
         if not is_sharded and other_dim.size % num_shards == 0:
             return 1
     return num_shards

@@ -14,7 +14,6 @@ import numpy as np
 
 from meshtf.graph import Node, OpWithStatistics, Spec, Window
 from meshtf.mesh import Mesh, Placement
-from meshtf.mesh.axis_order import axes_by_dim
 from meshtf.names import dtype_bytes
 from meshtf.partition.cost import (
     FREE_RESHARDS,
@@ -331,7 +330,7 @@ class GatherStatisticsStep(CollectiveStep):
             size: Any = dim.size
             for x, target in zip(self.node.inputs, self.plan.targets):
                 if dim.name in x.shape:
-                    axes = axes_by_dim(sizes.mesh.axes, target).get(dim.name, ())
+                    axes = target.axes_of(dim.name)
                     size = sizes.local_size(dim.name, x.shape[dim.name], axes)
             result = result * size
         return result

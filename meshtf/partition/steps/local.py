@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from meshtf.graph import HostOp, Node, OpWithStatistics, Store, WindowedOp, WriteOp
-from meshtf.mesh import Mesh, stage_of
+from meshtf.mesh import Mesh
 from meshtf.partition.planner import NodePlan
 from meshtf.partition.steps.step import Step, Value
 
@@ -65,7 +65,7 @@ class WriteStep(Step):
     def stage(self) -> int | None:
         """The stage of the variables, or of what a host op takes."""
         placed = self.variables or self.values
-        return stage_of(placed[0].placement) if placed else None
+        return placed[0].placement.stage if placed else None
 
     @property
     def write_op(self) -> WriteOp:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from meshtf.graph import HostOp, Node, Spec, Store, is_variable
-from meshtf.mesh import Mesh, Placement, stage_of
+from meshtf.mesh import Mesh, Placement
 
 if TYPE_CHECKING:  # the classes of steps, which derive from `Step`
     from meshtf.partition.steps.bodies import CallStep, LoopStep
@@ -171,7 +171,7 @@ class Step:
     @property
     def stage(self) -> int | None:
         """The pipeline stage that runs the step; None: all stages do."""
-        return stage_of(self.outputs[0].placement) if self.outputs else None
+        return self.outputs[0].placement.stage if self.outputs else None
 
     @property
     def title(self) -> str:

@@ -190,7 +190,7 @@ def _outlined_outputs(
     """
     # The mesh axes that shard the op, and the coordinates of this device along them, which
     # are arguments of the function, since devices share it.
-    axes = [axis for axis, _factor in compute.plan.sharded_factors]
+    axes = compute.plan.sharding_axes
     coordinates = [context.coordinates[axis] for axis in axes]
     dtypes = tuple(x.dtype for x in inputs)
     key = (compute.node.op, compute.plan, context.inputs, dtypes)

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, Partial, Placement
+from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.storage.sharding import region, shard_keys, without_padding
@@ -102,7 +102,7 @@ def _infinity_test(placement: Placement) -> Callable[[Any], Any]:
     """Returns the test of a value for infinity. The maximum of a shard without elements is
     -infinity, which changes no maximum, and the minimum is infinity.
     """
-    kinds = {state.kind for state in placement if isinstance(state, Partial)}
+    kinds = {state.kind for state in placement.partial.values()}
     if kinds == {"max"}:
         return np.isposinf
     if kinds == {"min"}:

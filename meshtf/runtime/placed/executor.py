@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.graph import Store, is_variable
-from meshtf.mesh import Mesh, Placement, Replicated
+from meshtf.mesh import Mesh, Placement
 from meshtf.partition import (
     Program,
     Segment,
@@ -31,7 +31,6 @@ from meshtf.partition import (
     WriteStep,
     schedule,
 )
-from meshtf.partition.preferred_placement import with_stage
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.lowering.op_names import common_path, step_scope
@@ -351,7 +350,7 @@ class PlacedExecutor(ReshardExecutor):
         """Returns for each position whether it is on a pipeline stage; None: on all
         stages.
         """
-        return self.mesh.has(with_stage(self.mesh, self.mesh.replicated, stage))
+        return self.mesh.has(self.mesh.on_stage(self.mesh.replicated, stage))
 
     def _with_shared_objects(self, value: Value, shards: Shards) -> Shards:
         """Returns the shards with one tensor object for all positions of a device that
@@ -367,19 +366,13 @@ class PlacedExecutor(ReshardExecutor):
         """Returns the shard key of each position; None: the position has no shard."""
         placement = value.placement
         if placement not in self._shard_keys_cache:
+            coords = self.mesh.coords_along(placement.varying)
+            has_shard = self.mesh.has(placement)
             self._shard_keys_cache[placement] = [
-                self._shard_key(placement, position) if has_shard else None
-                for position, has_shard in enumerate(self.mesh.has(placement))
+                _ShardKey(device, coord) if has else None
+                for device, coord, has in zip(self.devices, coords, has_shard)
             ]
         return self._shard_keys_cache[placement]
-
-    def _shard_key(self, placement: Placement, position: int) -> _ShardKey:
-        """Returns the key of the shard that a position has."""
-        coordinates = [
-            0 if state == Replicated else coordinate
-            for state, coordinate in zip(placement, self.mesh.coords[position])
-        ]
-        return _ShardKey(self.devices[position], tuple(coordinates))
 
     def _constant(self, value: int, host: str) -> Any:
         """Returns an int32 constant on a host."""

@@ -3,8 +3,7 @@ has, and slices the array.
 
     shards = shards_of(array, spec, placement, mesh)      # the shard of each mesh position
 
-A mesh position is an element of the mesh's grid. A placement has one state for each mesh
-axis: `Sharded(dim)`, for instance, if the axis shards dimension `dim`.
+A mesh position is an element of the mesh's grid.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, Placement, Sharded
-from meshtf.mesh.axis_order import axes_by_dim
+from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.shard_sizes import num_elements, shard_size, start_of_shard
 from meshtf.names import Shape
 from meshtf.runtime.devices.names import LOCAL_CPU
@@ -46,14 +44,8 @@ def shard_keys(placement: Placement, mesh: Mesh) -> list[ShardKey]:
     """Returns the shard key of each position: positions with equal keys have equal
     shards.
     """
-    return [_shard_key(placement, coordinates) for coordinates in mesh.coords]
-
-
-def _shard_key(placement: Placement, coordinates: Sequence[int]) -> ShardKey:
-    """Returns the shard key of the position with these mesh coordinates."""
-    return tuple(
-        coordinate if isinstance(state, Sharded) else 0
-        for state, coordinate in zip(placement, coordinates)
+    return mesh.coords_along(
+        axis for axes in placement.shards.values() for axis in axes
     )
 
 
@@ -67,10 +59,9 @@ def region(
     dimension, without the padding of the shard.
     """
     coordinates = dict(zip(mesh.axes, key))
-    sharding_axes = axes_by_dim(mesh.axes, placement)
     slices = []
     for dim in shape:
-        axes = sharding_axes.get(dim.name, ())
+        axes = placement.axes_of(dim.name)
         position = [mesh.axes[a] for a in axes], [coordinates[a] for a in axes]
         # The region of an empty shard is empty, at the end of the dimension.
         start = min(start_of_shard(dim.size, *position), dim.size)
@@ -132,8 +123,8 @@ def _distinct_shards(
 ) -> dict[ShardKey, Any]:
     """Returns {shard key: shard} for the distinct shards of a global array."""
     # Each axis of the mesh that shards a dimension divides all shards.
-    shards: dict[ShardKey, Any] = {(0,) * len(placement): array}
-    for dim, axes in axes_by_dim(mesh.axes, placement).items():
+    shards: dict[ShardKey, Any] = {(0,) * len(mesh.axes): array}
+    for dim, axes in placement.shards.items():
         axis = spec.shape.index(dim)
         for mesh_axis in axes:
             index = mesh.axis_index[mesh_axis]

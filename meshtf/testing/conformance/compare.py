@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import ShardedValue, Tensor
-from meshtf.mesh import Mesh, Partial, Sharded
-from meshtf.mesh.axis_order import axes_by_dim
+from meshtf.mesh import Mesh
 from meshtf.names import Shape
 
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
@@ -102,10 +101,10 @@ def _local_sizes(
       shape: the named shape of the array.
     """
     local_sizes = list(sizes)
-    for state, axis_size in zip(sharded.placement, mesh.axes.values(), strict=True):
-        if isinstance(state, Sharded):
-            dim = shape.index(state.dim)
-            local_sizes[dim] = math.ceil(local_sizes[dim] / axis_size)
+    for dim_name, axes in sharded.placement.shards.items():
+        dim = shape.index(dim_name)
+        for axis in axes:
+            local_sizes[dim] = math.ceil(local_sizes[dim] / mesh.axes[axis])
     return tuple(local_sizes)
 
 
@@ -115,9 +114,9 @@ def _reduce_partial(mesh: Mesh, sharded: ShardedValue, shards: list[Any]) -> Any
     """
     grid_shape = (*mesh.axes.values(), *shards[0].shape)
     grid = np.stack(shards).reshape(grid_shape)
-    for axis, state in enumerate(sharded.placement):
-        if isinstance(state, Partial):
-            grid = _REDUCE[state.kind](grid, axis=axis, keepdims=True)
+    for axis, state in sharded.placement.partial.items():
+        index = mesh.axis_index[axis]
+        grid = _REDUCE[state.kind](grid, axis=index, keepdims=True)
     return np.broadcast_to(grid, grid_shape)
 
 
@@ -139,7 +138,7 @@ def _shard(
     """
     shard = array
     coordinates = dict(zip(mesh.axes, coord, strict=True))
-    for dim_name, axes in axes_by_dim(mesh.axes, sharded.placement).items():
+    for dim_name, axes in sharded.placement.shards.items():
         dim = shape.index(dim_name)
         for axis in axes:
             axis_size = mesh.axes[axis]

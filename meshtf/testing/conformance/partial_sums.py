@@ -120,10 +120,9 @@ def as_partial(
         axis_coord = coord[axis_index]
         partial_value = _partial_value(value, axis_coord, axis_size, kind)
         values.append(partial_value + _cancelling_amounts(value, axis_coord, pattern))
-    placement = list(sharded.placement)
-    placement[axis_index] = Partial(kind)
+    placement = sharded.placement.with_state(axis, Partial(kind), tuple(mesh.axes))
     y = Tensor(x.node, x.index, x.spec)
-    y.sharded_value = ShardedValue(tuple(placement), values)
+    y.sharded_value = ShardedValue(placement, values)
     return y
 
 
@@ -169,5 +168,5 @@ def can_be_partial(x: Tensor, axis: str) -> bool:
     mesh axis.
     """
     assert x.mesh is not None and x.sharded_value is not None
-    state = x.sharded_value.placement[x.mesh.axis_index[axis]]
+    state = x.sharded_value.placement[axis]
     return has_gradient(x.dtype) and state == Replicated

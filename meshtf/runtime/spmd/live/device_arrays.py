@@ -20,8 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded
-from meshtf.mesh.axis_order import axes_by_dim
+from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.lowering.padding.shard_blocks import NumpyOps, to_blocks
@@ -54,19 +53,12 @@ class ArrayLayout:
     ) -> None:
         # The mesh of a pipeline stage has size 1 along the axis of stages, so that all of its
         # devices have a value whose state is OnStage.
-        assert not any(
-            isinstance(state, OnStage) and size > 1
-            for state, size in zip(placement, mesh.axes.values())
-        )
+        assert placement.stage is None or mesh.num_stages == 1
         self.spec = spec
         self.placement = placement
         self.mesh = mesh
         self._device_mesh = device_mesh
-        self.partial_axes = tuple(
-            axis
-            for axis, state in zip(mesh.axes, placement)
-            if isinstance(state, Partial)
-        )
+        self.partial_axes = tuple(a for a in mesh.axes if a in placement.partial)
         self.local_sizes: tuple[int, ...] = local_shape(
             spec.shape, placement, mesh
         ).sizes
@@ -91,11 +83,7 @@ class ArrayLayout:
     @functools.cached_property
     def _axes_of(self) -> dict[str, tuple[str, ...]]:
         """The mesh axes that shard each dimension, the major one first."""
-        sharding_axes = axes_by_dim(self.mesh.axes, self.placement)
-        axes_of: dict[str, tuple[str, ...]] = {}
-        for name in self.spec.shape.names:
-            axes_of[name] = sharding_axes.get(name, ())
-        return axes_of
+        return {name: self.placement.axes_of(name) for name in self.spec.shape.names}
 
     @property
     def shard_sizes(self) -> tuple[int, ...]:
@@ -241,8 +229,5 @@ class DeviceShards(Sequence[Any]):
         """Returns a key that is equal for positions with equal shards: the coordinates along
         the axes that shard the value, or have terms of it.
         """
-        coordinates = self.layout.mesh.coords[index]
-        return tuple(
-            coordinate if isinstance(state, (Sharded, Partial)) else 0
-            for state, coordinate in zip(self.layout.placement, coordinates)
-        )
+        varying = self.layout.placement.varying
+        return self.layout.mesh.coords_along(varying)[index]

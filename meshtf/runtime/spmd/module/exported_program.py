@@ -18,8 +18,7 @@ import numpy as np
 
 from meshtf.errors import PlanError
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, Partial, Placement
-from meshtf.mesh.axis_order import order_of
+from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.storage.atomic_folder import atomic_folder
 from meshtf.runtime.storage.sharding import (
@@ -55,16 +54,6 @@ class Port:
     placement: Placement
     output: int | None = None
 
-    @property
-    def partial(self) -> tuple[str | None, ...]:
-        """For each mesh axis, the reduction along it that results in the global value: "sum",
-        "max" or "min"; None: no reduction.
-        """
-        reductions: list[str | None] = []
-        for state in self.placement:
-            reductions.append(state.kind if isinstance(state, Partial) else None)
-        return tuple(reductions)
-
     def shard(self, array: Any, mesh: Mesh) -> list[Any]:
         """Returns each replica's shard of a global array. Equal shards are one object.
 
@@ -72,10 +61,10 @@ class Port:
           PlanError: the port takes partial sums, which the global array does not
             determine.
         """
-        if any(self.partial):
+        if self.placement.partial:
             raise PlanError(
                 f"input {self.name!r} is a partial result on each replica: "
-                f"{self.partial}. Give each replica its term instead of a global array."
+                f"{self.placement}. Give each replica its term instead of a global array."
             )
         array = np.asarray(array)
         # One key for each replica; replicas with equal shards have equal keys.
@@ -152,25 +141,26 @@ class Export:
         return {
             "axes": self.mesh.axes,
             "replicas": self.mesh.size,
-            "inputs": [_port_json(port) for port in self.inputs],
-            "results": [_port_json(port) for port in self.results],
+            "inputs": [_port_json(port, self.mesh) for port in self.inputs],
+            "results": [_port_json(port, self.mesh) for port in self.results],
         }
 
 
-def _port_json(port: Port) -> dict[str, Any]:
-    """Returns the entry of a port in the manifest."""
+def _port_json(port: Port, mesh: Mesh) -> dict[str, Any]:
+    """Returns the entry of a port in the manifest, with lists of an item for each axis."""
+    states = [port.placement[axis] for axis in mesh.axes]
     entry: dict[str, Any] = {
         "name": port.name,
         "kind": port.kind,
         "dtype": port.spec.dtype,
         "shape": [[d.name, d.size] for d in port.spec.shape],
-        "sharding": [getattr(state, "dim", None) for state in port.placement],
+        "sharding": [getattr(state, "dim", None) for state in states],
     }
-    orders = list(map(order_of, port.placement))
-    if any(orders):
+    orders = port.placement.orders(mesh.axes)
+    if orders:
         entry["order"] = orders
-    if any(port.partial):
-        entry["partial"] = port.partial
+    if port.placement.partial:
+        entry["partial"] = tuple(getattr(state, "kind", None) for state in states)
     if port.output is not None:
         entry["output"] = port.output
     return entry

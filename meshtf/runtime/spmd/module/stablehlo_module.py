@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Store
 from meshtf.graph.recorder import Recorded
-from meshtf.mesh import Mesh, Partial
+from meshtf.mesh import Mesh
 from meshtf.partition import Program, Step, build
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 from meshtf.runtime.spmd.module.index_checks import IndexChecks
@@ -187,7 +187,7 @@ def _check_no_partial_results(stores: Sequence[Store]) -> None:
       PlanError: a captured tensor is a partial sum, maximum or minimum.
     """
     for store in stores:
-        if any(isinstance(state, Partial) for state in store.placement):
+        if store.placement.partial:
             raise PlanError(
                 explain_error(
                     f"the captured tensor {store.name} is a partial result, so it has no "

@@ -15,8 +15,7 @@ from __future__ import annotations
 import weakref
 
 from meshtf.errors import MeshError, explain_error
-from meshtf.mesh import Mesh, OnStage, Placement
-from meshtf.partition.preferred_placement import stage_state
+from meshtf.mesh import Mesh, Placement
 from meshtf.runtime.devices.processes import processes
 from meshtf.runtime.spmd.live.jax_host import live_devices, use_devices
 
@@ -54,9 +53,8 @@ def positions_on(mesh: Mesh, stage: int) -> list[int]:
 
 def stages_of(mesh: Mesh, placement: Placement) -> tuple[int, ...]:
     """Returns the stages that have a value with this placement."""
-    state = stage_state(mesh, placement)
-    if isinstance(state, OnStage):
-        return (state.coordinate,)
+    if placement.stage is not None:
+        return (placement.stage,)
     return tuple(range(mesh.num_stages))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.mesh import Mesh, stage_of
+from meshtf.mesh import Mesh
 from meshtf.partition import CallStep, Program, Step, walk
 
 
@@ -78,7 +78,7 @@ def _named_stages(step: Step) -> Iterator[int]:
     if step.reads:
         return
     inputs = () if step.bodies else step.inputs
-    stages = [stage_of(value.placement) for value in (*inputs, *step.outputs)]
+    stages = [value.placement.stage for value in (*inputs, *step.outputs)]
     if not step.bodies:
         stages.append(step.stage)
     yield from (stage for stage in stages if stage is not None)

@@ -1,0 +1,312 @@
+"""The placement of a tensor: how its elements lie on the positions of a mesh.
+
+It is written as a layout is: for each dimension the axes that shard it, the major one first.
+Along other axes the tensor is a partial result, or on one stage of a pipeline; along the rest it
+is replicated.
+
+>>> from meshtf.mesh import Partial
+>>> x = Placement("batch:fsdp+data", model=Partial("sum"))
+>>> x.axes_of("batch"), x["data"], x["model"], x["pipe"]
+(('fsdp', 'data'), Sharded('batch'), Partial('sum'), Replicated)
+>>> x.reduced(), Placement()
+(Placement('batch:fsdp+data'), Placement())
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from meshtf.mesh.layout import Layout, LayoutLike
+from meshtf.mesh.shard_sizes import is_padded
+from meshtf.mesh.state import OnStage, Partial, Replicated, Sharded, State
+from meshtf.names import Shape
+
+# The state along an axis that neither shards nor replicates a tensor.
+Other: TypeAlias = Partial | OnStage
+
+
+class Placement:
+    """How a tensor lies on a mesh. There is one object for each value, so placements are
+    compared and hashed as objects: the planner looks them up all the time.
+
+    Args:
+      shards: the axes that shard each dimension, the major one first: "batch:fsdp+data". It is
+        written as a layout.
+      others: by the name of an axis, its state if that is `Partial` or `OnStage`.
+
+    Attributes:
+      shards: {dimension: the axes that shard it, the major one first}.
+      others: {axis: its state}, for the axes along which the tensor is a partial result, or on
+        one stage.
+      varying: the axes along which positions have different values, or none.
+    """
+
+    __slots__ = ("shards", "others", "varying", "_states")
+    shards: dict[str, tuple[str, ...]]
+    others: dict[str, Other]
+    varying: frozenset[str]
+    _states: dict[str, State]
+    # The items of `shards` and `others` -> the object.
+    _objects: dict[Any, Placement] = {}
+
+    def __new__(cls, shards: LayoutLike = (), /, **others: Other) -> Placement:
+        return cls.of(dict(Layout(shards).items()), others)
+
+    @classmethod
+    def of(
+        cls,
+        shards: Mapping[str, Sequence[str]],
+        others: Mapping[str, Other] | None = None,
+    ) -> Placement:
+        """Returns the placement with these attributes. Dimensions without axes are left out."""
+        axes_of_dim = sorted((dim, tuple(axes)) for dim, axes in shards.items() if axes)
+        key = tuple(axes_of_dim), frozenset((others or {}).items())
+        placement = cls._objects.get(key)
+        if placement is None:
+            placement = object.__new__(cls)
+            placement.shards = dict(axes_of_dim)
+            placement.others = dict(sorted((others or {}).items()))
+            placement._states = {
+                axis: Sharded(dim) for dim, axes in axes_of_dim for axis in axes
+            }
+            placement._states.update(placement.others)
+            placement.varying = frozenset(placement._states)
+            placement = cls._objects.setdefault(key, placement)
+        return placement
+
+    @classmethod
+    def of_states(cls, states: Iterable[tuple[str, State]]) -> Placement:
+        """Returns the placement with these states along axes, the major axes of a dimension
+        first.
+        """
+        shards: dict[str, list[str]] = {}
+        others: dict[str, Other] = {}
+        for axis, state in states:
+            if isinstance(state, Sharded):
+                shards.setdefault(state.dim, []).append(axis)
+            elif state != Replicated:
+                others[axis] = cast(Other, state)
+        return cls.of(shards, others)
+
+    def __getitem__(self, axis: str) -> State:
+        """Returns the state along an axis of the mesh."""
+        return self._states.get(axis, Replicated)
+
+    def axes_of(self, dim: str) -> tuple[str, ...]:
+        """Returns the axes that shard a dimension, the major one first."""
+        return self.shards.get(dim, ())
+
+    def states(self, axes: Iterable[str]) -> Iterator[tuple[str, State]]:
+        """Yields the axes of a mesh with their states, in the order of the mesh; but those
+        that shard one dimension follow each other from the major one to the minor one.
+        """
+        next_axis = {dim: iter(dim_axes) for dim, dim_axes in self.shards.items()}
+        for axis in axes:
+            state = self[axis]
+            if isinstance(state, Sharded):
+                axis = next(next_axis[state.dim])
+            yield axis, state
+
+    def orders(self, axes: Iterable[str]) -> tuple[int, ...]:
+        """Returns a number for each axis of a mesh, as files tell the order of the axes that
+        shard one dimension: those of a lower number are more significant; of equal numbers those
+        before others in the mesh. () if all would be 0.
+        """
+        indices = {axis: i for i, axis in enumerate(axes)}
+        orders = [0] * len(indices)
+        for dim_axes in self.shards.values():
+            order = 0
+            for previous, axis in zip(dim_axes, dim_axes[1:]):
+                order += indices[axis] < indices[previous]
+                orders[indices[axis]] = order
+        return tuple(orders) if any(orders) else ()
+
+    @property
+    def stage(self) -> int | None:
+        """The pipeline stage that holds the tensor; None: all stages do."""
+        for state in self.others.values():
+            if isinstance(state, OnStage):
+                return state.coordinate
+        return None
+
+    @property
+    def partial(self) -> dict[str, Partial]:
+        """{axis: its state}, for the axes along which the tensor is a partial result."""
+        states = self.others.items()
+        return {axis: state for axis, state in states if isinstance(state, Partial)}
+
+    def reduced(self) -> Placement:
+        """Returns the placement after an all-reduce of all partial results."""
+        if not self.others:
+            return self
+        return Placement.of(self.shards, self._on_stage())
+
+    def with_dims(self, dims: Iterable[str]) -> Placement:
+        """Returns the placement, on the same stage, of a tensor that has only some of the
+        dimensions, and no partial results.
+        """
+        kept = {dim: self.axes_of(dim) for dim in dims}
+        return Placement.of(kept, self._on_stage())
+
+    def filled_from(self, other: Placement) -> Placement:
+        """Returns the placement that has the states of `other` along the axes where this one
+        is replicated, unless both shard the same dimension.
+        """
+        if self is other or not other.varying:
+            return self
+        shards = dict(self.shards)
+        for dim, axes in other.shards.items():
+            free_axes = tuple(axis for axis in axes if axis not in self.varying)
+            shards.setdefault(dim, free_axes)
+        others = {a: s for a, s in other.others.items() if a not in self.varying}
+        return Placement.of(shards, {**others, **self.others})
+
+    def with_stage(self, axis: str, stage: int | None) -> Placement:
+        """Returns the placement on a stage along an axis; None: on all stages."""
+        others = {a: state for a, state in self.others.items() if a != axis}
+        if stage is not None:
+            others[axis] = OnStage(stage)
+        return Placement.of(self.shards, others)
+
+    def with_state(self, axis: str, state: State, axes: Sequence[str]) -> Placement:
+        """Returns the placement with another state along one axis. If other axes shard the
+        dimension, it becomes less significant than those before it in `axes`, the axes of the
+        mesh.
+        """
+        if self[axis] == state:
+            return self
+        shards = {
+            dim: tuple(a for a in dim_axes if a != axis)
+            for dim, dim_axes in self.shards.items()
+        }
+        others = {a: other for a, other in self.others.items() if a != axis}
+        if isinstance(state, Sharded):
+            before = [*shards.get(state.dim, ())]
+            later = set(axes[axes.index(axis) :])
+            index = next((i for i, a in enumerate(before) if a in later), len(before))
+            before.insert(index, axis)
+            shards[state.dim] = tuple(before)
+        elif state != Replicated:
+            others[axis] = cast(Other, state)
+        return Placement.of(shards, others)
+
+    def _on_stage(self) -> dict[str, Other]:
+        """Returns {the axis of stages: its state}; {} on all stages."""
+        states = self.others.items()
+        return {axis: state for axis, state in states if isinstance(state, OnStage)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of a placement are the placement itself."""
+        return Placement.of, (self.shards, self.others)
+
+    def __repr__(self) -> str:
+        rules = ";".join(f"{dim}:{'+'.join(axes)}" for dim, axes in self.shards.items())
+        arguments = [repr(rules)] if rules else []
+        arguments += [f"{axis}={state!r}" for axis, state in self.others.items()]
+        return f"Placement({', '.join(arguments)})"
+
+
+def creates_partial(old: Placement, new: Placement) -> bool:
+    """Returns whether `new` is a partial sum along an axis where `old` is not the same
+    partial sum: no reshard does that.
+    """
+    return not new.partial.items() <= old.partial.items()
+
+
+def lost_axes(old: Placement, new: Placement) -> dict[str, tuple[str, ...]]:
+    """Returns {dimension: axes}, for the axes that shard a dimension in `old`, and do not shard
+    it in the same way in `new`.
+
+    An axis shards a dimension in the same way if the more significant axes of the
+    dimension are equal as well; otherwise its shards have different elements.
+    """
+    lost = {}
+    for dim, axes in old.shards.items():
+        num_equal = num_equal_axes(axes, new.axes_of(dim))
+        if num_equal < len(axes):
+            lost[dim] = axes[num_equal:]
+    return lost
+
+
+def num_equal_axes(axes: Sequence[str], other: Sequence[str]) -> int:
+    """Returns how many axes two sequences share from their start on."""
+    num_equal = 0
+    for axis, other_axis in zip(axes, other):
+        if axis != other_axis:
+            break
+        num_equal += 1
+    return num_equal
+
+
+def keep_shards(
+    axes: Mapping[str, int],
+    dim: str,
+    dim_axes: Sequence[str],
+    new_axes: Sequence[str],
+    shape: Shape | None,
+) -> bool:
+    """Returns whether the shards of a dimension have the same elements in two orders of its
+    axes. With padding, the shards of another order may begin at other elements.
+
+    Args:
+      axes: names and sizes of the mesh's axes.
+      dim: the name of the dimension.
+      dim_axes: all axes that shard it, the major one first.
+      new_axes: the same axes in another order.
+      shape: the global shape of the tensor; None: the axes divide its sizes.
+    """
+    sizes = [axes[axis] for axis in dim_axes]
+    new_sizes = [axes[axis] for axis in new_axes]
+    return shape is None or sizes == new_sizes or not is_padded(shape[dim], sizes)
+
+
+def placement_between(
+    axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
+) -> Placement | None:
+    """Returns a placement between two others, such that a dimension loses or gains its minor
+    axes only; None: it does so anyway. The arguments are those of `reshards`.
+
+    From (a, b) to b alone, and from b to (a, b), the dimension is sharded over (b, a) in
+    between: devices exchange shards, where otherwise they would gather the dimension.
+    """
+    for dim, after in new.shards.items():
+        before = old.axes_of(dim)
+        # `full`: the longer of both, if it has all axes of the other; `order`: the same axes,
+        # those of the other first.
+        full, first = (before, after) if set(after) < set(before) else (after, before)
+        order = (*first, *(axis for axis in full if axis not in first))
+        added = set(full) - set(before)
+        is_free = all(old[axis] == Replicated or axis in old.partial for axis in added)
+        is_part = before and set(first) < set(full)
+        if not is_part or order == full or not is_free:
+            continue
+        if keep_shards(axes, dim, full, order, shape):
+            others = {a: state for a, state in old.others.items() if a not in added}
+            return Placement.of({**old.shards, dim: order}, others)
+    return None
+
+
+def num_kept_shards(
+    axis_sizes: Mapping[str, int], axes: Sequence[str], new_axes: Sequence[str]
+) -> int:
+    """Returns how many positions keep their shard if the order of axes changes.
+
+    Args:
+      axis_sizes: the sizes of axes by name.
+      axes: the axes before, the major one first.
+      new_axes: the same axes in the new order.
+    """
+    sizes = [axis_sizes[axis] for axis in axes]
+    strides = {
+        axis: math.prod(axis_sizes[minor] for minor in new_axes[i + 1 :])
+        for i, axis in enumerate(new_axes)
+    }
+    coordinates = itertools.product(*map(range, sizes))
+    new_indices = (
+        sum(strides[axis] * digit for axis, digit in zip(axes, digits))
+        for digits in coordinates
+    )
+    return sum(index == new_index for index, new_index in enumerate(new_indices))
