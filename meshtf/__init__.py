@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshtf.command_line import answer_usage
 
-# Before the imports below, which take seconds. It does nothing in other programs.
-answer_usage()  # `python -m meshtf --help`
+answer_usage()  # `python -m meshtf --help`, before the imports below, which take seconds
 
 from meshtf import calibration, checkpoints, cluster, decoding, errors, graph
 from meshtf import layers, math, optimizers, pipeline, testing
@@ -41,7 +40,7 @@ from meshtf.function.without_running import compile_for, explain, export
 from meshtf.graph import gradients, Tensor
 from meshtf.late_names import LATE, late_value
 from meshtf.layout_search import search, SearchResult
-from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
+from meshtf.mesh import Layout, Mesh, Partial, Placement, Replicated, Sharded
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
 from meshtf.names.calls import explain_calls_of
@@ -175,6 +174,7 @@ __all__ = [
     "Layout",
     "Dimension",
     "Shape",
+    "Placement",
     "Replicated",
     "Sharded",
     "Partial",

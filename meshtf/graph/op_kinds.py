@@ -26,7 +26,7 @@ class Store(Protocol):
     Attributes:
       name: the name of the variable or argument.
       spec: the global shape and the dtype.
-      placement: the state along each mesh axis, such as sharded or replicated.
+      placement: the axes that shard each dimension, those of partial results, and the stage.
       mesh: the mesh; None: it is not known yet.
     """
 

@@ -176,7 +176,7 @@ class ShardedValue(NamedTuple):
     """The value of an eager tensor.
 
     Attributes:
-      placement: the state along each mesh axis, such as sharded or replicated.
+      placement: the axes that shard each dimension, those of partial results, and the stage.
       values: the shard of each mesh position, as a TensorFlow tensor; empty on an abstract
         mesh.
     """
@@ -231,7 +231,7 @@ class Tensor(Operators["Tensor"]):
 
     @property
     def placement(self) -> Placement:
-        """The state along each mesh axis. Raises NoValueError for a recorded tensor: its
+        """How the tensor lies on the mesh. Raises NoValueError for a recorded tensor: its
         placement is unknown until the function is planned.
         """
         if self.sharded_value is None:

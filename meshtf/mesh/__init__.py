@@ -1,5 +1,5 @@
 """Meshes of devices, layouts (which dimension is sharded along which mesh axis), and the
-placement of a tensor on a mesh (how it is sharded or replicated along each mesh axis).
+placement of a tensor on a mesh (which axes shard which of its dimensions).
 
 >>> from meshtf.mesh import Mesh
 >>> mesh = Mesh("data:4;model:2", layout="batch:data;d_ff:model")

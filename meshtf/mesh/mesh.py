@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 from meshtf.display import MAX_POSITIONS, html_mesh
@@ -139,14 +139,6 @@ class Mesh:
     def axis_index(self) -> dict[str, int]:
         """The index of each axis in the coordinates of a position."""
         return {axis: i for i, axis in enumerate(self.axes)}
-
-    def coords_along(self, axes: Iterable[str]) -> list[tuple[int, ...]]:
-        """Returns the coordinates of each position, with 0 along axes that are not in `axes`."""
-        kept = {self.axis_index[axis] for axis in axes}
-        return [
-            tuple(c if i in kept else 0 for i, c in enumerate(coord))
-            for coord in self.coords
-        ]
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
         """Returns groups of positions: those of one group differ only along `axes`, and are
@@ -279,13 +271,10 @@ class Mesh:
                 else:
                     dim_of[axis] = dim.name
                     shards.setdefault(dim.name, []).append(axis)
-        return self.on_stage(Placement.of(shards), stage), tuple(conflicts)
-
-    def on_stage(self, placement: Placement, stage: int | None) -> Placement:
-        """Returns a placement on a stage of the pipeline; None: on all stages."""
-        if self.num_stages == 1:
-            return placement
-        return placement.with_stage(self.stages, stage)
+        placement = Placement.of(shards)
+        if self.num_stages > 1:
+            placement = placement.with_stage(self.stages, stage)
+        return placement, tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
         """Returns for each position whether it has a shard: those of other stages have none."""

@@ -10,6 +10,8 @@ is replicated.
 (('fsdp', 'data'), Sharded('batch'), Partial('sum'), Replicated)
 >>> x.reduced(), Placement()
 (Placement('batch:fsdp+data'), Placement())
+>>> print(x)
+batch:fsdp+data; sum over model
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.shard_sizes import is_padded
 from meshtf.mesh.state import OnStage, Partial, Replicated, Sharded, State
 from meshtf.names import Shape
+from meshtf.names.arguments import refuse
 
 # The state along an axis that neither shards nor replicates a tensor.
-Other: TypeAlias = Partial | OnStage
+OtherState: TypeAlias = Partial | OnStage
 
 
 class Placement:
@@ -35,44 +38,49 @@ class Placement:
     Args:
       shards: the axes that shard each dimension, the major one first: "batch:fsdp+data". It is
         written as a layout.
-      others: by the name of an axis, its state if that is `Partial` or `OnStage`.
+      other_states: by the name of an axis, its state if that is `Partial` or `OnStage`.
 
     Attributes:
       shards: {dimension: the axes that shard it, the major one first}.
-      others: {axis: its state}, for the axes along which the tensor is a partial result, or on
-        one stage.
+      other_states: {axis: its state}, for the axes along which the tensor is a partial result,
+        or on one stage.
       varying: the axes along which positions have different values, or none.
     """
 
-    __slots__ = ("shards", "others", "varying", "_states")
+    __slots__ = ("shards", "other_states", "varying", "_states")
     shards: dict[str, tuple[str, ...]]
-    others: dict[str, Other]
+    other_states: dict[str, OtherState]
     varying: frozenset[str]
     _states: dict[str, State]
-    # The items of `shards` and `others` -> the object.
+    # The items of `shards` and `other_states` -> the object.
     _objects: dict[Any, Placement] = {}
 
-    def __new__(cls, shards: LayoutLike = (), /, **others: Other) -> Placement:
-        return cls.of(dict(Layout(shards).items()), others)
+    def __new__(
+        cls, shards: LayoutLike = (), /, **other_states: OtherState
+    ) -> Placement:
+        for axis, state in other_states.items():
+            if not isinstance(state, (Partial, OnStage)):
+                refuse(axis, state, "a state", f'Write {axis}=mtf.Partial("sum").')
+        return cls.of(dict(Layout(shards).items()), other_states)
 
     @classmethod
     def of(
         cls,
         shards: Mapping[str, Sequence[str]],
-        others: Mapping[str, Other] | None = None,
+        other_states: Mapping[str, OtherState] | None = None,
     ) -> Placement:
         """Returns the placement with these attributes. Dimensions without axes are left out."""
         axes_of_dim = sorted((dim, tuple(axes)) for dim, axes in shards.items() if axes)
-        key = tuple(axes_of_dim), frozenset((others or {}).items())
+        key = tuple(axes_of_dim), frozenset((other_states or {}).items())
         placement = cls._objects.get(key)
         if placement is None:
             placement = object.__new__(cls)
             placement.shards = dict(axes_of_dim)
-            placement.others = dict(sorted((others or {}).items()))
+            placement.other_states = dict(sorted((other_states or {}).items()))
             placement._states = {
                 axis: Sharded(dim) for dim, axes in axes_of_dim for axis in axes
             }
-            placement._states.update(placement.others)
+            placement._states.update(placement.other_states)
             placement.varying = frozenset(placement._states)
             placement = cls._objects.setdefault(key, placement)
         return placement
@@ -83,17 +91,24 @@ class Placement:
         first.
         """
         shards: dict[str, list[str]] = {}
-        others: dict[str, Other] = {}
+        other_states: dict[str, OtherState] = {}
         for axis, state in states:
             if isinstance(state, Sharded):
                 shards.setdefault(state.dim, []).append(axis)
             elif state != Replicated:
-                others[axis] = cast(Other, state)
-        return cls.of(shards, others)
+                other_states[axis] = cast(OtherState, state)
+        return cls.of(shards, other_states)
 
     def __getitem__(self, axis: str) -> State:
         """Returns the state along an axis of the mesh."""
-        return self._states.get(axis, Replicated)
+        state = self._states.get(axis)
+        if state is None and not isinstance(axis, str):
+            refuse("axis", axis, "the name of an axis", 'Write placement["data"].')
+        return state or Replicated
+
+    # A placement has no items: it does not know the axes of the mesh.
+    __iter__ = None
+    __contains__ = None
 
     def axes_of(self, dim: str) -> tuple[str, ...]:
         """Returns the axes that shard a dimension, the major one first."""
@@ -113,7 +128,7 @@ class Placement:
     def orders(self, axes: Iterable[str]) -> tuple[int, ...]:
         """Returns a number for each axis of a mesh, as files tell the order of the axes that
         shard one dimension: those of a lower number are more significant; of equal numbers those
-        before others in the mesh. () if all would be 0.
+        before other_states in the mesh. () if all would be 0.
         """
         indices = {axis: i for i, axis in enumerate(axes)}
         orders = [0] * len(indices)
@@ -127,7 +142,7 @@ class Placement:
     @property
     def stage(self) -> int | None:
         """The pipeline stage that holds the tensor; None: all stages do."""
-        for state in self.others.values():
+        for state in self.other_states.values():
             if isinstance(state, OnStage):
                 return state.coordinate
         return None
@@ -135,12 +150,12 @@ class Placement:
     @property
     def partial(self) -> dict[str, Partial]:
         """{axis: its state}, for the axes along which the tensor is a partial result."""
-        states = self.others.items()
+        states = self.other_states.items()
         return {axis: state for axis, state in states if isinstance(state, Partial)}
 
     def reduced(self) -> Placement:
         """Returns the placement after an all-reduce of all partial results."""
-        if not self.others:
+        if not self.other_states:
             return self
         return Placement.of(self.shards, self._on_stage())
 
@@ -148,8 +163,8 @@ class Placement:
         """Returns the placement, on the same stage, of a tensor that has only some of the
         dimensions, and no partial results.
         """
-        kept = {dim: self.axes_of(dim) for dim in dims}
-        return Placement.of(kept, self._on_stage())
+        shards = {dim: self.axes_of(dim) for dim in dims}
+        return Placement.of(shards, self._on_stage())
 
     def filled_from(self, other: Placement) -> Placement:
         """Returns the placement that has the states of `other` along the axes where this one
@@ -161,15 +176,17 @@ class Placement:
         for dim, axes in other.shards.items():
             free_axes = tuple(axis for axis in axes if axis not in self.varying)
             shards.setdefault(dim, free_axes)
-        others = {a: s for a, s in other.others.items() if a not in self.varying}
-        return Placement.of(shards, {**others, **self.others})
+        other_states = {
+            a: s for a, s in other.other_states.items() if a not in self.varying
+        }
+        return Placement.of(shards, {**other_states, **self.other_states})
 
     def with_stage(self, axis: str, stage: int | None) -> Placement:
         """Returns the placement on a stage along an axis; None: on all stages."""
-        others = {a: state for a, state in self.others.items() if a != axis}
+        other_states = {a: state for a, state in self.other_states.items() if a != axis}
         if stage is not None:
-            others[axis] = OnStage(stage)
-        return Placement.of(self.shards, others)
+            other_states[axis] = OnStage(stage)
+        return Placement.of(self.shards, other_states)
 
     def with_state(self, axis: str, state: State, axes: Sequence[str]) -> Placement:
         """Returns the placement with another state along one axis. If other axes shard the
@@ -182,30 +199,40 @@ class Placement:
             dim: tuple(a for a in dim_axes if a != axis)
             for dim, dim_axes in self.shards.items()
         }
-        others = {a: other for a, other in self.others.items() if a != axis}
+        other_states = {a: other for a, other in self.other_states.items() if a != axis}
         if isinstance(state, Sharded):
-            before = [*shards.get(state.dim, ())]
-            later = set(axes[axes.index(axis) :])
-            index = next((i for i, a in enumerate(before) if a in later), len(before))
-            before.insert(index, axis)
-            shards[state.dim] = tuple(before)
+            dim_axes = [*shards.get(state.dim, ())]
+            minor = set(axes[axes.index(axis) :])
+            index = next((i for i, a in enumerate(dim_axes) if a in minor), None)
+            dim_axes.insert(len(dim_axes) if index is None else index, axis)
+            shards[state.dim] = tuple(dim_axes)
         elif state != Replicated:
-            others[axis] = cast(Other, state)
-        return Placement.of(shards, others)
+            other_states[axis] = cast(OtherState, state)
+        return Placement.of(shards, other_states)
 
-    def _on_stage(self) -> dict[str, Other]:
+    def _on_stage(self) -> dict[str, OtherState]:
         """Returns {the axis of stages: its state}; {} on all stages."""
-        states = self.others.items()
+        states = self.other_states.items()
         return {axis: state for axis, state in states if isinstance(state, OnStage)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles of a placement are the placement itself."""
-        return Placement.of, (self.shards, self.others)
+        return Placement.of, (self.shards, self.other_states)
+
+    def __str__(self) -> str:
+        """Returns "batch:data; sum over model", or "replicated"."""
+        words = [f"{dim}:{'+'.join(axes)}" for dim, axes in self.shards.items()]
+        for axis, state in self.other_states.items():
+            if isinstance(state, Partial):
+                words.append(f"{state.kind} over {axis}")
+            else:
+                words.append(f"{axis} {state.coordinate}")
+        return "; ".join(words) or "replicated"
 
     def __repr__(self) -> str:
         rules = ";".join(f"{dim}:{'+'.join(axes)}" for dim, axes in self.shards.items())
         arguments = [repr(rules)] if rules else []
-        arguments += [f"{axis}={state!r}" for axis, state in self.others.items()]
+        arguments += [f"{axis}={state!r}" for axis, state in self.other_states.items()]
         return f"Placement({', '.join(arguments)})"
 
 
@@ -266,7 +293,7 @@ def keep_shards(
 def placement_between(
     axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
 ) -> Placement | None:
-    """Returns a placement between two others, such that a dimension loses or gains its minor
+    """Returns a placement between two other_states, such that a dimension loses or gains its minor
     axes only; None: it does so anyway. The arguments are those of `reshards`.
 
     From (a, b) to b alone, and from b to (a, b), the dimension is sharded over (b, a) in
@@ -284,8 +311,10 @@ def placement_between(
         if not is_part or order == full or not is_free:
             continue
         if keep_shards(axes, dim, full, order, shape):
-            others = {a: state for a, state in old.others.items() if a not in added}
-            return Placement.of({**old.shards, dim: order}, others)
+            other_states = {
+                a: state for a, state in old.other_states.items() if a not in added
+            }
+            return Placement.of({**old.shards, dim: order}, other_states)
     return None
 
 

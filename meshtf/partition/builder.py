@@ -336,13 +336,7 @@ class Builder:
         op = node.op
         if not isinstance(op, OpWithStatistics):
             return None, None
-        dims = op.statistics_dims()
-        axes = tuple(
-            axis
-            for factor, factor_axes in plan.factor_axes
-            for axis in factor_axes
-            if factor in dims
-        )
+        axes = plan.axes_of(*op.statistics_dims())
         if not axes:
             return None, None
         replicated = self.mesh.replicated

@@ -174,7 +174,7 @@ def _argument_placements(
     placements = {}
     for x, argument in zip(node.inputs, op.body.arguments):
         placement = builder.placement_of(x).reduced()
-        placements[argument] = builder.mesh.on_stage(placement, stage)
+        placements[argument] = placement.with_stage(builder.mesh.stages, stage)
     return placements
 
 

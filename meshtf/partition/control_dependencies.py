@@ -75,7 +75,7 @@ class ControlDependencies:
             if placements_on_stage:
                 placement = placements_on_stage[0]
             else:
-                placement = builder.mesh.on_stage(placement, stage)
+                placement = placement.with_stage(builder.mesh.stages, stage)
         return (builder.reshard_to(tensor, placement, node),)
 
     def of_all_gather(self, placement: Placement) -> tuple[Value, ...]:

@@ -255,7 +255,7 @@ def plan_body(
         placement = builder.placement_of(captured).reduced()
         if node.stage is not None:
             stage = builder.preferred.stage(node)
-            placement = builder.mesh.on_stage(placement, stage)
+            placement = placement.with_stage(builder.mesh.stages, stage)
         # Appends the reshard to the surrounding program; its result is among the values below.
         builder.reshard_to(captured, placement, node)
         values = dict(builder.available_values(captured, node))
@@ -282,7 +282,7 @@ def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
     shards = dict(placement.shards)
     if dim is not None:
         shards.pop(dim.name, None)
-    return Placement.of(shards, placement.others).reduced()
+    return Placement.of(shards, placement.other_states).reduced()
 
 
 def hoist_invariant_steps(

@@ -42,7 +42,7 @@ from meshtf.mesh import (
     Sharded,
     State,
 )
-from meshtf.mesh.placement import Other
+from meshtf.mesh.placement import OtherState
 from meshtf.partition.cost import all_sizes, can_pad, factor_sizes, received_elements
 from meshtf.partition.preferred_placement import final_placement, rules_for
 
@@ -83,9 +83,11 @@ class NodePlan:
     maps: bool
     stage: int | None = None
 
-    def axes_of(self, factor: str) -> tuple[str, ...]:
-        """Returns the axes that shard a factor, the major one first."""
-        return next((axes for name, axes in self.factor_axes if name == factor), ())
+    def axes_of(self, *factors: str) -> tuple[str, ...]:
+        """Returns the axes that shard some factors, the major axis of each first."""
+        return tuple(
+            axis for name, axes in self.factor_axes if name in factors for axis in axes
+        )
 
     @property
     def sharding_axes(self) -> frozenset[str]:
@@ -333,7 +335,7 @@ class _Planner:
                 shards[state.dim] = axes
         partial = placement.partial.items()
         lazy = {axis: state for axis, state in partial if axis in self.lazy}
-        return self.mesh.on_stage(Placement.of(shards, lazy), self.stage)
+        return Placement.of(shards, lazy).with_stage(self.mesh.stages, self.stage)
 
     def _input_state(self, x: Spec, factor: str | None) -> State:
         """Returns the state of an input along an axis that shards `factor` (None: no
@@ -347,14 +349,16 @@ class _Planner:
     def _output_placement(self, y: Spec) -> Placement:
         """Returns the placement of an output, as the op computes it."""
         shards: dict[str, tuple[str, ...]] = {}
-        others: dict[str, Other] = dict.fromkeys(self.lazy, Partial("sum"))
+        other_states: dict[str, OtherState] = dict.fromkeys(self.lazy, Partial("sum"))
         for factor, axes in self.factor_axes.items():
             state = self._output_state(y, factor)
             if isinstance(state, Sharded):
                 shards[factor] = axes
             elif isinstance(state, Partial):
-                others.update(dict.fromkeys(axes, state))
-        return self.mesh.on_stage(Placement.of(shards, others), self.stage)
+                other_states.update(dict.fromkeys(axes, state))
+        return Placement.of(shards, other_states).with_stage(
+            self.mesh.stages, self.stage
+        )
 
     def _output_state(self, y: Spec, factor: str | None) -> State:
         """Returns the state of an output along an axis that shards `factor` (None: no
@@ -363,7 +367,7 @@ class _Planner:
         if factor is None:
             return Replicated
         role = self.op.role(factor)
-        # Outputs that have the factor, beside others that are sums over it, are sharded.
+        # Outputs that have the factor, beside other_states that are sums over it, are sharded.
         is_mapped = role is Role.MAP or any(
             factor not in out.shape for out in self.outs
         )

@@ -119,8 +119,10 @@ class PreferredPlacement:
         placement, _conflicts = self.mesh.place(primal.shape, layout, node.stage)
         if len(node.inputs) == 1 and node.inputs[0].shape == primal.shape:
             input_placement = self._primal_placement(node.inputs[0])
-            if node.stage is not None:
-                input_placement = self.mesh.on_stage(input_placement, node.stage)
+            if node.stage is not None and self.mesh.num_stages > 1:
+                input_placement = input_placement.with_stage(
+                    self.mesh.stages, node.stage
+                )
             return final_placement(input_placement, placement)
         return placement
 

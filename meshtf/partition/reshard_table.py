@@ -107,25 +107,25 @@ class Reshard(NamedTuple):
 def placement_after(placement: Placement, reshard: Reshard) -> Placement:
     """Returns the placement after a reshard."""
     shards = dict(placement.shards)
-    others = dict(placement.others)
+    other_states = dict(placement.other_states)
     if reshard.other_axis:
         a, b = (*reshard.axes, reshard.other_axis)
         exchanged = {a: b, b: a}
         return Placement.of(
             {d: [exchanged.get(x, x) for x in shards[d]] for d in shards},
-            {exchanged.get(x, x): state for x, state in others.items()},
+            {exchanged.get(x, x): state for x, state in other_states.items()},
         )
     if isinstance(reshard.before, Sharded):
         dim = reshard.before.dim
         shards[dim] = tuple(axis for axis in shards[dim] if axis not in reshard.axes)
     for axis in reshard.axes:
-        others.pop(axis, None)
+        other_states.pop(axis, None)
         if isinstance(reshard.after, (Partial, OnStage)):
-            others[axis] = reshard.after
+            other_states[axis] = reshard.after
     if isinstance(reshard.after, Sharded):
         dim = reshard.after.dim
         shards[dim] = (*shards.get(dim, ()), *(reshard.new_axes or reshard.axes))
-    return Placement.of(shards, others)
+    return Placement.of(shards, other_states)
 
 
 def reshards(

@@ -17,7 +17,7 @@ from meshtf.layout_search.beginning import (
     nodes_before_updates,
 )
 from meshtf.layout_search.problem import Problem
-from meshtf.mesh import Sharded
+from meshtf.mesh import Placement
 from meshtf.partition import LoopStep, ReadStep
 from tests.layout_search.programs import STACK_ARGUMENTS, stack
 
@@ -55,8 +55,8 @@ def test_a_beginning_is_planned_on_another_mesh():
     reads = [step for step in program.steps if isinstance(step, ReadStep)]
     placements = {step.store.name: step.out.placement for step in reads}
     weights = [name for name in placements if name.endswith("kernel")]
-    assert placements["x"] == (Sharded("batch"),)
-    assert {placements[name] for name in weights} == {(Sharded("d_model"),)}
+    assert placements["x"] == Placement("batch:data")
+    assert {placements[name] for name in weights} == {Placement("d_model:data")}
     assert any(isinstance(step, LoopStep) for step in program.steps)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtf.errors import LayoutWarning, MeshError, ParseError
-from meshtf.mesh import LayoutUse, Mesh, Partial, Replicated, Sharded
-from meshtf.mesh.state import reduced_placement
+from meshtf.mesh import LayoutUse, Mesh, Placement
 from meshtf.names import Shape
 
 
@@ -48,74 +47,65 @@ def test_a_mesh_of_one_position():
     assert (mesh.size, mesh.coords, mesh.replicated, str(mesh)) == (
         1,
         ((),),
-        (),
+        Placement(),
         "(one position)",
     )
-    assert mesh.place(Shape("batch:8")) == ((), ())
+    assert mesh.place(Shape("batch:8")) == (Placement(), ())
 
 
 @pytest.mark.parametrize(
-    "layout, shape, states",
+    "layout, shape, placement",
     [
-        ("", "batch:8;d_ff:6", (Replicated, Replicated)),
-        ("batch:data", "batch:8;d_ff:6", (Sharded("batch"), Replicated)),
+        ("", "batch:8;d_ff:6", Placement()),
+        ("batch:data", "batch:8;d_ff:6", Placement("batch:data")),
         (
             "batch:data;d_ff:model",
             "d_ff:6;batch:8",
-            (Sharded("batch"), Sharded("d_ff")),
+            Placement("batch:data;d_ff:model"),
         ),
-        ("batch:data;d_ff:model", "d_model:5", (Replicated, Replicated)),
+        ("batch:data;d_ff:model", "d_model:5", Placement()),
         (
             "batch:stage",
             "batch:8",
-            (Replicated, Replicated),
+            Placement(),
         ),  # an axis that the mesh lacks
-        ("batch:data;d_ff:data", "d_ff:6", (Sharded("d_ff"), Replicated)),
+        ("batch:data;d_ff:data", "d_ff:6", Placement("d_ff:data")),
     ],
 )
-def test_where_a_layout_puts_a_shape(layout, shape, states):
-    assert Mesh("data:2;model:2", layout).place(Shape(shape)) == (states, ())
+def test_where_a_layout_puts_a_shape(layout, shape, placement):
+    assert Mesh("data:2;model:2", layout).place(Shape(shape)) == (placement, ())
 
 
 def test_an_axis_of_size_one_cuts_nothing():
     assert Mesh("data:1;model:2", "batch:data").place(Shape("batch:7")) == (
-        (Replicated, Replicated),
+        Placement(),
         (),
     )
 
 
 def test_conflicts_are_reported():
     mesh = Mesh("data:2;model:4", "batch:data;d_ff:model;heads:model", strict=True)
-    states, conflicts = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
-    assert states == (Replicated, Sharded("d_ff"))
+    placement, conflicts = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
+    assert placement == Placement("d_ff:model")
     assert conflicts == (
         ("size", "batch", "data", ""),
         ("axis", "heads", "model", "d_ff"),
     )
-    states, conflicts = mesh.place(Shape("heads:8;d_ff:8"))
-    assert (states, conflicts[0].other) == ((Replicated, Sharded("heads")), "heads")
+    placement, conflicts = mesh.place(Shape("heads:8;d_ff:8"))
+    assert (placement, conflicts[0].other) == (Placement("heads:model"), "heads")
 
 
 def test_another_layout_for_one_shape():
     mesh = Mesh("data:2;model:2", "batch:data", variable_layout="d_model:data")
-    assert mesh.place(Shape("d_model:4"))[0] == (Replicated, Replicated)
-    assert mesh.place(Shape("d_model:4"), mesh.variable_layout)[0] == (
-        Sharded("d_model"),
-        Replicated,
+    assert mesh.place(Shape("d_model:4"))[0] == Placement()
+    assert mesh.place(Shape("d_model:4"), mesh.variable_layout)[0] == Placement(
+        "d_model:data"
     )
     assert mesh.variable_layout.axes("batch") == ("data",)  # further rules, not instead
 
 
 def test_meshes_are_compared_by_identity():
     assert Mesh("data:2") != Mesh("data:2")
-
-
-def test_partial_sums_are_reduced_when_read():
-    assert reduced_placement((Sharded("batch"), Partial("sum"), Replicated)) == (
-        Sharded("batch"),
-        Replicated,
-        Replicated,
-    )
 
 
 def test_an_axis_that_the_mesh_lacks_is_noted_once_with_near_misses():
@@ -164,7 +154,7 @@ def test_meshes_that_cannot_be_read(axes, words):
 def test_a_dimension_over_two_axes():
     mesh = Mesh("data:2;model:4", "batch:data+model")
     placement, conflicts = mesh.place(Shape("batch:16;d:3"))
-    assert placement == (Sharded("batch"), Sharded("batch")) and not conflicts
+    assert placement == Placement("batch:data+model") and not conflicts
     strict = Mesh("data:2;model:4", "batch:data+model", strict=True)
     _placement, conflicts = strict.place(Shape("batch:4"))
     assert [conflict.kind for conflict in conflicts] == ["size", "size"]
@@ -173,12 +163,12 @@ def test_a_dimension_over_two_axes():
 def test_the_axes_of_a_rule_may_be_in_another_order_than_the_mesh():
     mesh = Mesh("data:2;model:4;fsdp:2", "batch:model+data;d:fsdp")
     placement, conflicts = mesh.place(Shape("batch:16;d:4"))
-    assert placement == (Sharded("batch", order=1), Sharded("batch"), Sharded("d"))
+    assert placement == Placement("batch:model+data;d:fsdp")
     assert not conflicts
     # An axis that the mesh lacks may be anywhere.
     optional = Mesh("data:2;model:2", "batch:pod+data+model", optional_axes="pod")
     placement, _conflicts = optional.place(Shape("batch:16"))
-    assert placement == (Sharded("batch"), Sharded("batch"))
+    assert placement == Placement("batch:data+model")
 
 
 def test_devices_are_counted():

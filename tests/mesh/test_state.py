@@ -9,20 +9,17 @@ import pytest
 
 from meshtf.mesh import OnStage, Partial, Replicated, Sharded
 
-STATES = (Sharded("d"), Sharded("d", 1), Partial("sum"), OnStage(2), Replicated)
+STATES = (Sharded("d"), Partial("sum"), OnStage(2), Replicated)
 
 
 def test_equal_states_are_one_object():
-    assert Sharded("d") is Sharded("d", 0)
-    assert Sharded("d", 1) is Sharded("d", order=1)
-    assert Sharded(order=1, dim="d") is Sharded("d", 1)
+    assert Sharded("d") is Sharded(dim="d")
     assert Partial(kind="sum") is Partial("sum")
     assert OnStage(2) is OnStage(coordinate=2)
 
 
 def test_other_states_differ():
     assert len({*STATES, Partial("max"), OnStage(1), Sharded("e")}) == len(STATES) + 3
-    assert Sharded("d") != Sharded("d", 1)
 
 
 @pytest.mark.parametrize("state", STATES)

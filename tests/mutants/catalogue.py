@@ -122,7 +122,7 @@ PLANNING = (
         "two axes shard one dimension",
         PLAN,
         "_Planner._can_shard",
-        "is_sharded and not any(set(axes) <= allowed_axes for allowed_axes in "
+        "len(axes) > 1 and not any(set(axes) <= allowed_axes for allowed_axes in "
         "self._axes_together(factor))",
         "False",
         TEST_PLAN,
@@ -161,10 +161,10 @@ PLANNING = (
     ),
     Mutant(
         "an output stays sharded though another axis shards it",
-        "meshtf.partition.preferred_placement",
-        "final_placement",
-        "preferred_state == Replicated and not is_sharded_elsewhere",
-        "preferred_state == Replicated",
+        "meshtf.mesh.placement",
+        "Placement.filled_from",
+        "shards.setdefault(dim, free_axes)",
+        "shards.update({dim: free_axes})",
         ("tests/partition/test_planner.py", "tests/partition/test_build.py"),
     ),
     Mutant(

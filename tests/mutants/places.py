@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PLAN = "meshtf.partition.planner"
 MOVES = "meshtf.partition.reshard_table"
-ORDERS = "meshtf.mesh.axis_order"
+ORDERS = "meshtf.mesh.placement"
 PROGRAM = "meshtf.partition.builder"
 COST = "meshtf.partition.cost"
 GRADIENTS = "meshtf.graph.autodiff.gradients"

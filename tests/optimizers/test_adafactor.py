@@ -200,7 +200,7 @@ def test_slots_hold_the_sum_of_the_sizes_and_not_the_product():
         s.name: (s.shape, s.placement)
         for s in optimizers.Adafactor(variables).variables
     }
-    sharded = (mtf.mesh.Sharded("d_model"),)
+    sharded = mtf.Placement("d_model:data")
     whole = mesh.replicated
     assert results == {
         "adafactor/w/row": (mtf.Shape("d_ff:256"), whole),

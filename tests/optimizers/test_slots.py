@@ -13,7 +13,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.graph import apply, apply_all
 from meshtf.layers import initializers
-from meshtf.mesh import Replicated, Sharded
+from meshtf.mesh import Placement
 from meshtf.ops.variables.optimizer_updates import (
     AdamUpdate,
     MomentumUpdate,
@@ -320,9 +320,9 @@ def test_an_update_of_a_part_is_the_update(make, compiled, rng):
 def test_each_position_holds_its_part_of_the_slots():
     step = Step("adam", **ZERO_1)
     for variable in step.variables:
-        assert variable.placement == (Replicated,)
+        assert variable.placement == Placement()
         for slot in step.optimizer.slots[variable.name].values():
-            assert slot.placement == (Sharded("d_model"),)
+            assert slot.placement == Placement("d_model:data")
             assert (
                 sum(int(np.prod(sharded.shape)) for _, sharded in slot.regions())
                 == variable.shape.size
@@ -355,7 +355,7 @@ def test_slots_follow_the_region_of_their_variable():
     with mtf.layout("d_ff:"):
         variable = mtf.Variable(mesh, "d_model:8;d_ff:16", initializers.ones, "w")
     slots = optimizers.Adam([variable]).variables
-    assert [slot.placement for slot in slots] == [(Sharded("d_model"), Replicated)] * 2
+    assert [slot.placement for slot in slots] == [Placement("d_model:data")] * 2
 
 
 def test_slots_that_cannot_be_sharded_are_refused():

@@ -10,23 +10,25 @@ import pytest
 
 import meshtf as mtf
 from meshtf.graph import Spec
-from meshtf.mesh import Partial, Replicated, Sharded
+from meshtf.mesh import Partial, Placement, Replicated, Sharded
 from meshtf.names import Shape
 from meshtf.partition import Bucket, Reshard, ReshardStep, Value
 from meshtf.partition.buckets import Buckets
+from meshtf.partition.reshard_table import placement_after
 
 MESH = mtf.Mesh("data:4; model:2", devices="abstract")
 
 
 def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
     """Returns a reduction of `size` elements."""
-    axes = list(MESH.axes)
     spec = Spec(Shape(f"d:{size}"), dtype)
-    before = tuple(Partial("sum") if a == axis else Replicated for a in axes)
+    before = Placement(**{axis: Partial("sum")})
     after = Replicated if kind == "all_reduce" else Sharded("d")
     reshard = Reshard(kind, (axis,), Partial("sum"), after)
     src = src or Value(spec, before)
-    return ReshardStep(reshard, src, Value(spec, (after, Replicated)), None)
+    return ReshardStep(
+        reshard, src, Value(spec, placement_after(before, reshard)), None
+    )
 
 
 def groups(steps, limit):

@@ -5,7 +5,7 @@ be sharded.
 from __future__ import annotations
 
 from meshtf.graph import Op, Role, Spec
-from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
+from meshtf.mesh import Layout, Mesh, Partial, Placement
 from meshtf.names import Shape
 from meshtf.ops.linear.einsum import Einsum
 from meshtf.ops.shapes.reshape import Reshape
@@ -61,26 +61,26 @@ def test_free_a_factor_that_shards_all_inputs_already():
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d:4"),
-        [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
+        [Placement("batch:data;k:model"), Placement("k:model")],
     )
-    assert dict(node_plan.sharded_factors) == {"data": "batch", "model": "k"}
+    assert dict(node_plan.factor_axes) == {"batch": ("data",), "k": ("model",)}
     assert node_plan.targets == (
-        (Sharded("batch"), Sharded("k")),
-        (Replicated, Sharded("k")),
+        Placement("batch:data;k:model"),
+        Placement("k:model"),
     )
-    assert node_plan.results == ((Sharded("batch"), SUM),)
+    assert node_plan.results == (Placement("batch:data", model=SUM),)
     assert node_plan.finals == (
-        (Sharded("batch"), SUM),
+        Placement("batch:data", model=SUM),
     )  # Replicated is preferred: the sum may wait
     large = plan(
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:256"),
-        [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
+        [Placement("batch:data;k:model"), Placement("k:model")],
     )
-    assert dict(large.sharded_factors) == {
-        "data": "batch",
-        "model": "k",
+    assert dict(large.factor_axes) == {
+        "batch": ("data",),
+        "k": ("model",),
     }  # whatever the output's size
 
 
@@ -89,53 +89,46 @@ def test_a_partial_sum_is_scattered_where_sharded_is_preferred():
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:4"),
-        [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
+        [Placement("batch:data;k:model"), Placement("k:model")],
     )
-    assert node_plan.results == ((Sharded("batch"), SUM),)
-    assert node_plan.finals == ((Sharded("batch"), Sharded("d_ff")),)
+    assert node_plan.results == (Placement("batch:data", model=SUM),)
+    assert node_plan.finals == (Placement("batch:data;d_ff:model"),)
 
 
 def test_lazy_sums_flow_through_linear_ops():
-    (state,) = states = [(Replicated, SUM)]
+    (state,) = states = [Placement(model=SUM)]
     assert plan(Map("each"), MESH, ("k:4",), states).results == (state,)
-    assert plan(Map(None), MESH, ("k:4",), states).targets == (
-        (Replicated, Replicated),
-    )
-    two = [(Replicated, SUM), (Replicated, SUM)]
+    assert plan(Map(None), MESH, ("k:4",), states).targets == (Placement(),)
+    two = [Placement(model=SUM), Placement(model=SUM)]
     assert plan(Map("joint"), MESH, ("k:4", "k:4"), two).results == (state,)
-    assert (
-        plan(Map("each"), MESH, ("k:4", "k:4"), two).targets
-        == ((Replicated, Replicated),) * 2
-    )
-    one_of_two = [(Replicated, SUM), (Replicated, Replicated)]
+    assert plan(Map("each"), MESH, ("k:4", "k:4"), two).targets == (Placement(),) * 2
+    one_of_two = [Placement(model=SUM), Placement()]
     assert (
         plan(Map("joint"), MESH, ("k:4", "k:4"), one_of_two).targets
-        == ((Replicated, Replicated),) * 2
+        == (Placement(),) * 2
     )
 
 
 def test_a_sum_is_reduced_before_it_grows():
-    states = [(Replicated, SUM), (Replicated, Replicated)]
+    states = [Placement(model=SUM), Placement()]
     grown = plan(Product(), MESH, ("k:4;m:2", "k:4;n:64"), states)
-    assert grown.targets[0] == (Replicated, Replicated)
+    assert grown.targets[0] == Placement()
     shrunk = plan(Product(), MESH, ("k:64;m:2", "k:64;n:4"), states)
-    assert shrunk.results == ((Replicated, SUM),)
+    assert shrunk.results == (Placement(model=SUM),)
 
 
 def test_only_sums_are_lazy():
-    states = [(Replicated, Partial("max"))]
-    assert plan(Map("each"), MESH, ("k:4",), states).targets == (
-        (Replicated, Replicated),
-    )
+    states = [Placement(model=Partial("max"))]
+    assert plan(Map("each"), MESH, ("k:4",), states).targets == (Placement(),)
 
 
 def test_bytes_the_smaller_tensor_is_resharded():
     mesh = Mesh("data:4", "batch:data")
-    states = [(Sharded("batch"),), (Sharded("k"),)]
+    states = [Placement("batch:data"), Placement("k:data")]
     large_weight = plan(Product(), mesh, ("batch:4;k:64", "k:64;d:64"), states)
-    assert large_weight.targets == ((Sharded("k"),), (Sharded("k"),))
+    assert large_weight.targets == (Placement("k:data"), Placement("k:data"))
     large_batch = plan(Product(), mesh, ("batch:4096;k:64", "k:64;d:64"), states)
-    assert large_batch.targets == ((Sharded("batch"),), (Replicated,))
+    assert large_batch.targets == (Placement("batch:data"), Placement())
 
 
 def test_work_is_sharded_where_the_output_prefers_it():
@@ -143,9 +136,9 @@ def test_work_is_sharded_where_the_output_prefers_it():
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:4"),
-        [(Replicated, Replicated), (Replicated, Replicated)],
+        [Placement(), Placement()],
     )
-    assert dict(node_plan.sharded_factors) == {"data": "batch", "model": "d_ff"}
+    assert dict(node_plan.factor_axes) == {"batch": ("data",), "d_ff": ("model",)}
 
 
 def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
@@ -153,50 +146,40 @@ def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
         Map(),
         MESH,
         ("batch:8",),
-        [(Sharded("batch"), Replicated)],
+        [Placement("batch:data")],
         Layout("batch:model"),
     )
-    assert node_plan.results == ((Sharded("batch"), Replicated),)
-    assert node_plan.finals == ((Replicated, Sharded("batch")),)
+    assert node_plan.results == (Placement("batch:data"),)
+    assert node_plan.finals == (Placement("batch:model"),)
 
 
 def test_what_must_not_be_sharded_is_gathered():
     op = Map(roles=(("batch", Role.UNSHARDED),))
-    node_plan = plan(op, MESH, ("batch:8;d:3",), [(Sharded("batch"), Replicated)])
-    assert node_plan.targets == ((Replicated, Replicated),)
-    assert node_plan.finals == ((Sharded("batch"), Replicated),)
+    node_plan = plan(op, MESH, ("batch:8;d:3",), [Placement("batch:data")])
+    assert node_plan.targets == (Placement(),)
+    assert node_plan.finals == (Placement("batch:data"),)
 
 
 def test_another_factor_is_sharded_in_place_of_one_that_must_not_be():
     op = Map(roles=(("batch", Role.UNSHARDED),))
-    node_plan = plan(op, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)])
-    assert node_plan.targets == ((Sharded("d"), Replicated),)  # all_to_all, and back
-    assert node_plan.finals == ((Sharded("batch"), Replicated),)
-    sharded = plan(op, MESH, ("batch:8;d_ff:4",), [(Sharded("batch"), Sharded("d_ff"))])
-    assert sharded.targets == (
-        (Replicated, Sharded("d_ff")),
-    )  # the other axis shards d_ff
-    gathered = plan(
-        op, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)], Layout("")
-    )
-    assert gathered.targets == (
-        (Replicated, Replicated),
-    )  # all need all of it: one all_gather
+    node_plan = plan(op, MESH, ("batch:8;d:4",), [Placement("batch:data")])
+    assert node_plan.targets == (Placement("d:data"),)  # all_to_all, and back
+    assert node_plan.finals == (Placement("batch:data"),)
+    sharded = plan(op, MESH, ("batch:8;d_ff:4",), [Placement("batch:data;d_ff:model")])
+    assert sharded.targets == (Placement("d_ff:model"),)  # the other axis shards d_ff
+    gathered = plan(op, MESH, ("batch:8;d:4",), [Placement("batch:data")], Layout(""))
+    assert gathered.targets == (Placement(),)  # all need all of it: one all_gather
 
 
 def test_results_by_role():
-    for role, state in (
-        (Role.MAX, Partial("max")),
-        (Role.SAME, Replicated),
-        (Role.MAP, Sharded("batch")),
+    for role, result in (
+        (Role.MAX, Placement(data=Partial("max"))),
+        (Role.SAME, Placement()),
+        (Role.MAP, Placement("batch:data")),
     ):
-        node_plan = plan(
-            Map(roles=(("batch", role),)),
-            MESH,
-            ("batch:8",),
-            [(Sharded("batch"), Replicated)],
-        )
-        assert node_plan.results == ((state, Replicated),)
+        op = Map(roles=(("batch", role),))
+        node_plan = plan(op, MESH, ("batch:8",), [Placement("batch:data")])
+        assert node_plan.results == (result,)
 
 
 def test_outputs_that_have_a_summed_factor_beside_others_that_lack_it_are_sharded():
@@ -206,24 +189,24 @@ def test_outputs_that_have_a_summed_factor_beside_others_that_lack_it_are_sharde
         Slicewise(abs, result_specs, frozenset({"batch"})),
         MESH,
         ("batch:8;d:4",),
-        [(Sharded("batch"), Replicated)],
+        [Placement("batch:data")],
     )
     assert node_plan.results == (
-        (Sharded("batch"), Replicated),
-        (Partial("sum"), Replicated),
+        Placement("batch:data"),
+        Placement(data=Partial("sum")),
     )
 
 
 def test_one_factor_is_not_sharded_by_two_axes_unless_the_layout_says_so():
-    states = [(Sharded("batch"), Replicated), (Replicated, Sharded("batch"))]
+    states = [Placement("batch:data"), Placement("batch:model")]
     node_plan = plan(Map(), MESH, ("batch:8", "batch:8"), states)
-    assert dict(node_plan.sharded_factors) == {"data": "batch"}
-    assert node_plan.targets == ((Sharded("batch"), Replicated),) * 2
+    assert dict(node_plan.factor_axes) == {"batch": ("data",)}
+    assert node_plan.targets == (Placement("batch:data"),) * 2
     both = plan(
         Map(),
         MESH,
         ("batch:8",),
-        [(Sharded("batch"), Sharded("batch"))],
+        [Placement("batch:data+model")],
         Layout("batch:data+model"),
     )
     assert both.axes_of("batch") == ("data", "model")
@@ -231,14 +214,12 @@ def test_one_factor_is_not_sharded_by_two_axes_unless_the_layout_says_so():
 
 def test_an_axis_of_size_one_plans_nothing():
     mesh = Mesh("data:1;model:2", "batch:data;d_ff:model")
-    node_plan = plan(
-        Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Replicated, Replicated)] * 2
-    )
-    assert dict(node_plan.sharded_factors) == {"model": "d_ff"}
+    node_plan = plan(Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [Placement()] * 2)
+    assert dict(node_plan.factor_axes) == {"d_ff": ("model",)}
 
 
 def test_equal_nodes_are_planned_once():
-    states = [(Replicated, Replicated)] * 2
+    states = [Placement()] * 2
     cached = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
     assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is cached
 
@@ -248,33 +229,41 @@ def test_a_factor_that_does_not_divide_is_padded_where_the_op_allows_it():
     padding is. Here they meet along k.
     """
     shapes = ("batch:5;k:6", "k:6;d:4")
-    states = [(Sharded("batch"),), (Replicated,)]
-    for strict, sharded in ((False, {"data": "batch"}), (True, {})):
+    states = [Placement("batch:data"), Placement()]
+    for strict, sharded in ((False, {"batch": ("data",)}), (True, {})):
         mesh = Mesh("data:4", "batch:data", strict=strict)
         node_plan = plan(Product(), mesh, shapes, states)
-        assert dict(node_plan.sharded_factors) == sharded
+        assert dict(node_plan.factor_axes) == sharded
     mesh = Mesh("data:4", "k:data")
-    states = [(Sharded("k"),), (Sharded("k"),)]
-    assert (
-        "k" not in dict(plan(Product(), mesh, shapes, states).sharded_factors).values()
-    )
+    states = [Placement("k:data"), Placement("k:data")]
+    assert "k" not in dict(plan(Product(), mesh, shapes, states).factor_axes)
     product = Einsum(("batch", "d"))
-    assert dict(plan(product, mesh, shapes, states).sharded_factors) == {"data": "k"}
+    assert dict(plan(product, mesh, shapes, states).factor_axes) == {"k": ("data",)}
 
 
 def test_a_factor_of_several_sizes_is_not_padded():
     mesh = Mesh("data:2", "a:data")
     merge = Reshape(old=Shape("a:3;b:2"), new=Shape("a:6"))
-    node_plan = plan(merge, mesh, ("a:3;b:2",), [(Sharded("a"),)])
-    assert not node_plan.sharded_factors
+    node_plan = plan(merge, mesh, ("a:3;b:2",), [Placement("a:data")])
+    assert not node_plan.factor_axes
 
 
 def test_layouts_with_equal_rules_for_an_op_share_its_plan():
     layouts = ["batch:data;d_ff:model", "batch:data;heads:model", "batch:data;d:model"]
     meshes = [Mesh("data:2;model:2", layout) for layout in layouts]
-    states = [(Replicated, Replicated)]
+    states = [Placement()]
     first, equal, other = (
         plan(Map(), mesh, ["batch:4;d:4"], states) for mesh in meshes
     )
     assert equal is first
     assert other is not first
+
+
+def test_an_op_takes_the_order_of_axes_that_most_elements_have():
+    mesh = Mesh("x:2;y:2")
+    placements = [Placement("k:y+x"), Placement("k:x+y")]
+    large_first = plan(Map(), mesh, ("k:4;b:64", "k:4"), placements)
+    assert large_first.targets == (Placement("k:y+x"),) * 2
+    assert large_first.axes_of("k") == ("y", "x")
+    large_last = plan(Map(), mesh, ("k:4", "k:4;b:64"), placements)
+    assert large_last.results == (Placement("k:x+y"),)

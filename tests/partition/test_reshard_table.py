@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from meshtf.graph import Spec, Window
-from meshtf.mesh import Mesh, Partial, Replicated, Sharded
-from meshtf.mesh.axis_order import axes_by_dim, sharded_states, without_order
+from meshtf.mesh import Mesh, Partial, Placement, Replicated, Sharded
 from meshtf.names import Shape
 from meshtf.partition import reshards
 from meshtf.partition.cost import (
@@ -36,7 +35,7 @@ def shards_of(x, mesh, placement):
     for coord in mesh.coords:
         coordinates = dict(zip(mesh.axes, coord, strict=True))
         y = x
-        for dim, axes in axes_by_dim(mesh.axes, placement).items():
+        for dim, axes in placement.shards.items():
             for axis in axes:
                 y = np.split(y, mesh.axes[axis], "ab".index(dim))[coordinates[axis]]
         shards.append(y)
@@ -46,10 +45,8 @@ def shards_of(x, mesh, placement):
 def partial_shards_of(x, mesh, placement, rng):
     """Returns shards whose reductions over axes of partial results are the shards of x."""
     shards = shards_of(x, mesh, placement)
-    for i, state in enumerate(placement):
-        if not isinstance(state, Partial):
-            continue
-        for group in mesh.groups(list(mesh.axes)[i]):
+    for axis, state in placement.partial.items():
+        for group in mesh.groups(axis):
             if state.kind == "sum":
                 extra = rng.integers(-9, 9, (len(group) - 1, *shards[group[0]].shape))
                 for p, e in zip(group, [*extra, -extra.sum(0)], strict=True):
@@ -88,9 +85,13 @@ def run_reshard(reshard, xs, mesh):
 
 def legal(old, new):
     """Whether the table has an entry: nothing becomes a partial sum."""
-    return all(
-        not isinstance(n, Partial) or n == o for o, n in zip(old, new, strict=True)
-    )
+    return new.partial.items() <= old.partial.items()
+
+
+def placements(axes, states):
+    """Returns all placements on axes with some of these states."""
+    choices = itertools.product(states, repeat=len(axes))
+    return [Placement.of_states(zip(axes, choice, strict=True)) for choice in choices]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,8 @@ def legal(old, new):
     ],
 )
 def test_the_table_along_one_axis(before, after, kinds):
-    steps = reshards({"data": 4}, (before,), (after,))
+    old, new = (Placement.of_states([("data", state)]) for state in (before, after))
+    steps = reshards({"data": 4}, old, new)
     assert [m.kind for m in steps] == kinds
     assert [(m.axes, m.before, m.after) for m in steps] == [
         (("data",), before, after)
@@ -126,21 +128,20 @@ def test_every_pair_of_placements_gives_the_right_shards(axes, rng):
         else (Replicated, A, B, SUM, Partial("max"))
     )
     pairs = 0
-    for old in itertools.product(states, repeat=len(mesh.axes)):
+    for old in placements(mesh.axes, states):
         xs = partial_shards_of(x, mesh, old, rng)
-        for new in itertools.product(states, repeat=len(mesh.axes)):
-            kinds = {s.kind for s in old if isinstance(s, Partial)}
+        for new in placements(mesh.axes, states):
+            kinds = {state.kind for state in old.partial.values()}
             if not legal(old, new) or len(kinds) > 1:
                 continue  # sums of maxima have no order: no op makes them
             ys, placement = xs, old
             for reshard in reshards(mesh.axes, old, new):
                 for axis in reshard.axes:
-                    state = placement[mesh.axis_index[axis]]
-                    assert without_order(state) == reshard.before
-                placement = placement_after(mesh.axes, placement, reshard)
+                    assert placement[axis] == reshard.before
+                placement = placement_after(placement, reshard)
                 ys = run_reshard(reshard, ys, mesh)
             assert placement == new
-            if not any(isinstance(s, Partial) for s in new):
+            if not new.partial:
                 for y, want in zip(ys, shards_of(x, mesh, new), strict=True):
                     np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
             pairs += 1
@@ -151,25 +152,49 @@ def test_every_pair_of_placements_gives_the_right_shards(axes, rng):
     "old, new, want",
     [
         # only the axes that differ are resharded
-        ((A, SUM), (A, Replicated), ["all_reduce model"]),
-        ((A, Replicated), (A, B), ["slice model"]),
+        (Placement("a:data", model=SUM), Placement("a:data"), ["all_reduce model"]),
+        (Placement("a:data"), Placement("a:data;b:model"), ["slice model"]),
         # one collective over both axes where both change in the same way
-        ((A, A), (Replicated, Replicated), ["all_gather data+model"]),
-        ((Replicated, Replicated), (A, A), ["slice data+model"]),
-        ((SUM, SUM), (A, A), ["reduce_scatter data+model"]),
-        ((SUM, SUM), (Replicated, Replicated), ["all_reduce data+model"]),
-        ((A, A), (B, B), ["all_to_all data+model"]),
+        (Placement("a:data+model"), Placement(), ["all_gather data+model"]),
+        (Placement(), Placement("a:data+model"), ["slice data+model"]),
+        (
+            Placement(data=SUM, model=SUM),
+            Placement("a:data+model"),
+            ["reduce_scatter data+model"],
+        ),
+        (Placement(data=SUM, model=SUM), Placement(), ["all_reduce data+model"]),
+        (
+            Placement("a:data+model"),
+            Placement("b:data+model"),
+            ["all_to_all data+model"],
+        ),
         # the major axis stays as it is, the minor one changes
-        ((A, A), (A, Replicated), ["all_gather model"]),
-        ((A, A), (A, B), ["all_to_all model"]),
-        ((SUM, SUM), (A, Replicated), ["reduce_scatter data", "all_reduce model"]),
+        (Placement("a:data+model"), Placement("a:data"), ["all_gather model"]),
+        (Placement("a:data+model"), Placement("a:data;b:model"), ["all_to_all model"]),
+        (
+            Placement(data=SUM, model=SUM),
+            Placement("a:data"),
+            ["reduce_scatter data", "all_reduce model"],
+        ),
         # a sum, and a slice between: major axis first
-        ((SUM, Replicated), (A, A), ["reduce_scatter data", "slice model"]),
-        ((Replicated, SUM), (A, A), ["slice data", "reduce_scatter model"]),
+        (
+            Placement(data=SUM),
+            Placement("a:data+model"),
+            ["reduce_scatter data", "slice model"],
+        ),
+        (
+            Placement(model=SUM),
+            Placement("a:data+model"),
+            ["slice data", "reduce_scatter model"],
+        ),
         # slices come before the gather, which then has fewer bytes
-        ((A, Replicated), (Replicated, B), ["slice model", "all_gather data"]),
-        ((A, SUM), (Replicated, B), ["reduce_scatter model", "all_gather data"]),
-        ((A, B), (B, A), None),
+        (Placement("a:data"), Placement("b:model"), ["slice model", "all_gather data"]),
+        (
+            Placement("a:data", model=SUM),
+            Placement("b:model"),
+            ["reduce_scatter model", "all_gather data"],
+        ),
+        (Placement("a:data;b:model"), Placement("a:model;b:data"), None),
     ],
 )
 def test_the_order_of_reshards(old, new, want):
@@ -181,30 +206,22 @@ def test_the_order_of_reshards(old, new, want):
 @pytest.mark.parametrize(
     "old, new, want",
     [
-        (
-            (A, Replicated, Replicated),
-            (Replicated, A, Replicated),
-            ["collective_permute"],
-        ),
-        ((A, B, Replicated), (B, A, Replicated), ["collective_permute"]),
+        (Placement("a:x"), Placement("a:y"), ["collective_permute"]),
+        (Placement("a:x;b:y"), Placement("a:y;b:x"), ["collective_permute"]),
         # further slices come before, further gathers after
+        (Placement("a:x"), Placement("a:y;b:z"), ["slice", "collective_permute"]),
         (
-            (A, Replicated, Replicated),
-            (Replicated, A, B),
-            ["slice", "collective_permute"],
-        ),
-        (
-            (A, Replicated, B),
-            (Replicated, A, Replicated),
+            Placement("a:x;b:z"),
+            Placement("a:y"),
             ["collective_permute", "all_gather"],
         ),
         # not between axes of two sizes, nor where a third axis shards the same dimension
         (
-            (Replicated, A, Replicated),
-            (Replicated, Replicated, A),
+            Placement("a:y"),
+            Placement("a:z"),
             ["all_gather", "slice"],
         ),
-        ((A, Replicated, A), (Replicated, A, A), None),
+        (Placement("a:x+z"), Placement("a:y+z"), None),
     ],
 )
 def test_two_axes_of_one_size_exchange_their_states(old, new, want):
@@ -215,9 +232,9 @@ def test_two_axes_of_one_size_exchange_their_states(old, new, want):
 @pytest.mark.parametrize(
     "old, new",
     [
-        ((Replicated, A), (SUM, A)),
-        ((SUM, A), (A, SUM)),
-        ((SUM, Replicated), (Partial("max"), Replicated)),
+        (Placement("a:model"), Placement("a:model", data=SUM)),
+        (Placement("a:model", data=SUM), Placement("a:data", model=SUM)),
+        (Placement(data=SUM), Placement(data=Partial("max"))),
     ],
 )
 def test_nothing_becomes_a_partial_sum(old, new):
@@ -238,13 +255,13 @@ def test_a_window_that_is_local_for_one_shard_is_exchanged_for_the_others():
 @pytest.mark.parametrize(
     "old, new, received",
     [
-        ((A, A), (Replicated, Replicated), 7 / 8),
-        ((SUM, SUM), (Replicated, Replicated), 2 * 7 / 8),
-        ((SUM, SUM), (A, A), 7 / 8),
-        ((A, A), (B, B), 7 / 64),
-        ((A, A), (A, B), 1 / 16),
-        ((A, A), (A, Replicated), 1 / 8),
-        ((A, Replicated), (A, A), 0),
+        (Placement("a:data+model"), Placement(), 7 / 8),
+        (Placement(data=SUM, model=SUM), Placement(), 2 * 7 / 8),
+        (Placement(data=SUM, model=SUM), Placement("a:data+model"), 7 / 8),
+        (Placement("a:data+model"), Placement("b:data+model"), 7 / 64),
+        (Placement("a:data+model"), Placement("a:data;b:model"), 1 / 16),
+        (Placement("a:data+model"), Placement("a:data"), 1 / 8),
+        (Placement("a:data"), Placement("a:data+model"), 0),
     ],
 )
 def test_reshards_over_two_axes_receive_no_more_than_they_must(old, new, received):
@@ -261,9 +278,9 @@ def test_reshards_over_two_axes_receive_no_more_than_they_must(old, new, receive
 def test_bytes_of_reshards():
     mesh = Mesh("data:4;model:2")
     shape = Shape("a:8;b:6")
-    assert local_shape(shape, (A, B), mesh) == Shape("a:2;b:3")
-    assert local_shape(shape, (A, A), mesh) == Shape("a:1;b:6")
-    assert local_size(shape, (A, SUM), mesh) == 12
+    assert local_shape(shape, Placement("a:data;b:model"), mesh) == Shape("a:2;b:3")
+    assert local_shape(shape, Placement("a:data+model"), mesh) == Shape("a:1;b:6")
+    assert local_size(shape, Placement("a:data", model=SUM), mesh) == 12
     assert [
         bytes_received(kind, 80, 4)
         for kind in (
@@ -284,8 +301,7 @@ def orders_of_axes():
         axes = {d: [n for n, c in zip("xyz", choice) if c == d] for d in "ab"}
         for a_axes in itertools.permutations(axes["a"]):
             for b_axes in itertools.permutations(axes["b"]):
-                states = sharded_states("xyz", {"a": a_axes, "b": b_axes})
-                placements.append(tuple(states.get(n, Replicated) for n in "xyz"))
+                placements.append(Placement.of({"a": a_axes, "b": b_axes}))
     return placements
 
 
@@ -299,16 +315,8 @@ def test_every_order_of_axes_is_reached(size):
     for old, new in itertools.product(placements, repeat=2):
         placement = old
         for reshard in reshards(axes, old, new, shape):
-            placement = placement_after(axes, placement, reshard)
+            placement = placement_after(placement, reshard)
         assert placement == new
-
-
-def sharded_over(dim, *axes):
-    """Returns a placement on data:4; model:2 in which these axes shard a dimension, the
-    major one first.
-    """
-    states = sharded_states(("data", "model"), {dim: axes})
-    return tuple(states.get(axis, Replicated) for axis in ("data", "model"))
 
 
 @pytest.mark.parametrize(
@@ -316,49 +324,39 @@ def sharded_over(dim, *axes):
     [
         # 2 of 8 devices have their shard already: those of the first and the last.
         (
-            sharded_over("a", "data", "model"),
-            sharded_over("a", "model", "data"),
+            Placement("a:data+model"),
+            Placement("a:model+data"),
             ["collective_permute"],
             6 / 64,
         ),
         # 7/64 for the all_to_all, and a shard for the new order.
         (
-            sharded_over("a", "data", "model"),
-            sharded_over("b", "model", "data"),
+            Placement("a:data+model"),
+            Placement("b:model+data"),
             ["all_to_all", "collective_permute"],
             7 / 64 + 6 / 64,
         ),
-        (
-            sharded_over("a", "model", "data"),
-            sharded_over("a", "model"),
-            ["all_gather"],
-            3 / 8,
-        ),
+        (Placement("a:model+data"), Placement("a:model"), ["all_gather"], 3 / 8),
         # The major axis becomes the minor one, and is gathered.
         (
-            sharded_over("a", "data", "model"),
-            sharded_over("a", "model"),
+            Placement("a:data+model"),
+            Placement("a:model"),
             ["collective_permute", "all_gather"],
             6 / 64 + 3 / 8,
         ),
         (
-            sharded_over("a", "model"),
-            sharded_over("a", "data", "model"),
+            Placement("a:model"),
+            Placement("a:data+model"),
             ["slice", "collective_permute"],
             6 / 64,
         ),
         (
-            (Partial("sum"), Sharded("a")),
-            sharded_over("a", "data", "model"),
+            Placement("a:model", data=Partial("sum")),
+            Placement("a:data+model"),
             ["reduce_scatter", "collective_permute"],
             3 / 8 + 6 / 64,
         ),
-        (
-            sharded_over("a", "model"),
-            sharded_over("a", "model", "data"),
-            ["slice"],
-            0,
-        ),
+        (Placement("a:model"), Placement("a:model+data"), ["slice"], 0),
     ],
 )
 def test_other_orders_receive_no_more_than_they_must(old, new, kinds, received):
@@ -372,8 +370,8 @@ def test_other_orders_receive_no_more_than_they_must(old, new, kinds, received):
 def test_a_new_order_moves_the_shards_where_they_belong():
     mesh = Mesh("data:4;model:2")
     x = np.arange(64.0).reshape(64, 1)
-    old = sharded_over("a", "data", "model")
-    new = sharded_over("a", "model", "data")
+    old = Placement("a:data+model")
+    new = Placement("a:model+data")
     (reshard,) = reshards(mesh.axes, old, new)
     shards = run_reshard(reshard, shards_of(x, mesh, old), mesh)
     for shard, want in zip(shards, shards_of(x, mesh, new), strict=True):
@@ -382,8 +380,8 @@ def test_a_new_order_moves_the_shards_where_they_belong():
 
 def test_shards_with_padding_are_gathered_for_a_new_order():
     mesh = Mesh("data:4;model:2")
-    old = sharded_over("a", "data", "model")
-    new = sharded_over("a", "model", "data")
+    old = Placement("a:data+model")
+    new = Placement("a:model+data")
     table = reshards(mesh.axes, old, new, Shape("a:10;b:2"))
     assert [r.kind for r in table] == ["all_gather", "slice"]
     # Axes of equal sizes: shards begin at the same elements in both orders.

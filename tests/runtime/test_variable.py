@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.mesh import Replicated, Sharded
+from meshtf.mesh import Placement
 from meshtf.ops.variables.read_write import Write
 
 
@@ -65,11 +65,8 @@ def test_slices_lie_on_their_devices():
 def test_where_variables_lie():
     mesh = mtf.Mesh("data:2;model:2", "d_ff:model", variable_layout="d_model:data")
     v = mtf.Variable(mesh, "d_model:4;d_ff:4", counting, "v")
-    assert v.placement == (Sharded("d_model"), Sharded("d_ff"))
-    assert mtf.Variable(mesh, "d_head:4", counting, "u").placement == (
-        Replicated,
-        Replicated,
-    )
+    assert v.placement == Placement("d_ff:model;d_model:data")
+    assert mtf.Variable(mesh, "d_head:4", counting, "u").placement == Placement()
     assert (v.shape, v.dtype, v.name) == (mtf.Shape("d_model:4;d_ff:4"), "float32", "v")
 
 

@@ -64,6 +64,7 @@ def other_objects():
     yield "Dimension", t.x.shape.dim("d")
     yield "Spec", t.x.spec
     yield "Sharded", mtf.Sharded("d")
+    yield "Placement", t.x.placement
 
 
 @pytest.mark.parametrize("kind, thing", list(other_objects()))

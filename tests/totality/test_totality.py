@@ -37,6 +37,7 @@ FOLDERS = {
 # What is no function and no class with functions of its own: records.
 RECORDS = {
     "Partial",
+    "Placement",
     "Replicated",
     "Sharded",
     "Tensor",

@@ -42,6 +42,7 @@ from meshtf.runtime.placed.resharding import ReshardExecutor, Shards
 from meshtf.runtime.placed.segment_functions import Caller, Tracer, inlined
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 from meshtf.runtime.storage.argument_storage import ArrayStore
+from meshtf.runtime.storage.sharding import coordinates_along
 
 
 def schedule_for_devices(program: Program) -> list[Segment]:
@@ -350,7 +351,7 @@ class PlacedExecutor(ReshardExecutor):
         """Returns for each position whether it is on a pipeline stage; None: on all
         stages.
         """
-        return self.mesh.has(self.mesh.on_stage(self.mesh.replicated, stage))
+        return self.mesh.has(self.mesh.replicated.with_stage(self.mesh.stages, stage))
 
     def _with_shared_objects(self, value: Value, shards: Shards) -> Shards:
         """Returns the shards with one tensor object for all positions of a device that
@@ -366,13 +367,17 @@ class PlacedExecutor(ReshardExecutor):
         """Returns the shard key of each position; None: the position has no shard."""
         placement = value.placement
         if placement not in self._shard_keys_cache:
-            coords = self.mesh.coords_along(placement.varying)
-            has_shard = self.mesh.has(placement)
             self._shard_keys_cache[placement] = [
-                _ShardKey(device, coord) if has else None
-                for device, coord, has in zip(self.devices, coords, has_shard)
+                self._shard_key(placement, position) if has_shard else None
+                for position, has_shard in enumerate(self.mesh.has(placement))
             ]
         return self._shard_keys_cache[placement]
+
+    def _shard_key(self, placement: Placement, position: int) -> _ShardKey:
+        """Returns the key of the shard that a position has."""
+        coordinates = self.mesh.coords[position]
+        varying = coordinates_along(placement.varying, self.mesh, coordinates)
+        return _ShardKey(self.devices[position], varying)
 
     def _constant(self, value: int, host: str) -> Any:
         """Returns an int32 constant on a host."""

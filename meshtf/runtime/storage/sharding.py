@@ -9,7 +9,7 @@ A mesh position is an element of the mesh's grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,15 @@ def shard_keys(placement: Placement, mesh: Mesh) -> list[ShardKey]:
     """Returns the shard key of each position: positions with equal keys have equal
     shards.
     """
-    return mesh.coords_along(
-        axis for axes in placement.shards.values() for axis in axes
-    )
+    axes = {axis for axes in placement.shards.values() for axis in axes}
+    return [coordinates_along(axes, mesh, coordinates) for coordinates in mesh.coords]
+
+
+def coordinates_along(
+    axes: Set[str], mesh: Mesh, coordinates: Sequence[int]
+) -> tuple[int, ...]:
+    """Returns the coordinates of a position, with 0 along axes that are not in `axes`."""
+    return tuple(c if axis in axes else 0 for axis, c in zip(mesh.axes, coordinates))
 
 
 def region(

@@ -9,7 +9,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.layers import initializers
-from meshtf.mesh import Layout, Replicated, Sharded
+from meshtf.mesh import Layout, Placement
 from tests.support.refusals import ones
 
 HERE = r"test_layout_region\.py:\d+"
@@ -195,12 +195,12 @@ def test_gradients_lie_as_the_forward_choice():
     assert (
         outside.sharded_value.placement
         == gradients[0].sharded_value.placement
-        == (Sharded("batch"), Sharded("h"))
+        == Placement("batch:a;h:b")
     )
     assert (
         inside.sharded_value.placement
         == gradients[1].sharded_value.placement
-        == (Sharded("h"), Sharded("batch"))
+        == Placement("batch:b;h:a")
     )
 
 
@@ -227,7 +227,7 @@ def test_one_tensor_and_its_gradient_are_brought_where_it_says(
         return laid, *mtf.gradients([y], [h, x])
 
     laid, dh, dx = (y.sharded_value.placement for y in fn(X))
-    assert laid == dh and dx == (Sharded("batch"),)
+    assert laid == dh and dx == Placement("batch:a")
     assert [kind for kind, *_ in collectives(fn, X, phase="forward")] == forward
     assert [kind for kind, *_ in collectives(fn, X, phase="backward")] == backward
 
@@ -242,9 +242,9 @@ def test_variables_lie_by_the_rules_of_their_region():
     with mtf.layout("*:"):
         rows = mtf.Variable(mesh, "k:4;h:16", ones, "rows")
     outside = mtf.Variable(mesh, "d:8;h:16", ones, "outside")
-    assert outside.placement == (Sharded("h"), Sharded("d"))
-    assert inside.placement == (Replicated, Sharded("d"))
-    assert rows.placement == (Replicated, Replicated)
+    assert outside.placement == Placement("d:b;h:a")
+    assert inside.placement == Placement("d:b")
+    assert rows.placement == Placement()
 
 
 def test_regions_in_regions_and_where_they_end():
@@ -279,8 +279,8 @@ def test_a_region_around_the_call_of_a_function():
         inside = cut(X)
         assert mtf.explain(cut, X).ops[-1].outputs[0].states == ("d",)
     assert (outside.sharded_value.placement, inside.sharded_value.placement) == (
-        (Sharded("batch"),),
-        (Sharded("d"),),
+        Placement("batch:a"),
+        Placement("d:a"),
     )
     np.testing.assert_array_equal(outside.numpy(), inside.numpy())
     assert cut.traces == 2

@@ -11,7 +11,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.graph import Op, apply
-from meshtf.mesh import Replicated, Sharded
+from meshtf.mesh import Placement
 from meshtf.partition import CollectiveStep, Value
 from meshtf.partition.build import PLANNERS
 from meshtf.runtime.placed.executor import PlacedExecutor
@@ -49,8 +49,7 @@ class SwapStep(CollectiveStep):
 
 
 def plan_swap(builder, node):
-    states = {"halves": Sharded("d")}
-    placement = tuple(states.get(axis, Replicated) for axis in builder.mesh.axes)
+    placement = Placement("d:halves")
     src = builder.reshard_to(node.inputs[0], placement, node)
     out = Value(src.spec, placement)
     builder.steps.append(SwapStep(("halves",), src, out, node))

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import layers, optimizers
-from meshtf.mesh import Replicated, Sharded
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memory
 from meshtf.runtime.placed.program.function_calls import called
@@ -207,8 +206,8 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     y = mtf.graph.apply(Around("length", before, after), named)
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
     if "seq" in axes:
-        assert y.sharded_value.placement[-1] == Sharded("length")
-        assert Replicated not in y.sharded_value.placement
+        assert y.placement.axes_of("length") == ("seq",)
+        assert y.placement.varying == set(mesh.axes)
 
 
 @pytest.mark.parametrize("devices", ["logical:4", "separate:4", None])

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.mesh import Replicated, Sharded
+from meshtf.mesh import Placement
 from tests.support.refusals import refuses
 
 ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
@@ -16,9 +16,9 @@ ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
 @pytest.mark.parametrize(
     "layout, placement",
     [
-        ("", (Replicated, Replicated)),
-        ("a:x", (Sharded("a"), Replicated)),
-        ("a:y;b:x", (Sharded("b"), Sharded("a"))),
+        ("", Placement()),
+        ("a:x", Placement("a:x")),
+        ("a:y;b:x", Placement("a:y;b:x")),
     ],
 )
 def test_constants_are_sharded_as_the_layout_says(layout, placement):

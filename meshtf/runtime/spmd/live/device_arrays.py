@@ -27,7 +27,7 @@ from meshtf.runtime.lowering.padding.shard_blocks import NumpyOps, to_blocks
 from meshtf.runtime.spmd.live.host_copy import HostCopy
 from meshtf.runtime.spmd.live.jax_host import is_local, jax_mesh, live_devices
 from meshtf.runtime.spmd.live.jax_module import load_jax
-from meshtf.runtime.storage.sharding import with_padding
+from meshtf.runtime.storage.sharding import coordinates_along, with_padding
 
 
 class ArrayLayout:
@@ -230,4 +230,5 @@ class DeviceShards(Sequence[Any]):
         the axes that shard the value, or have terms of it.
         """
         varying = self.layout.placement.varying
-        return self.layout.mesh.coords_along(varying)[index]
+        mesh = self.layout.mesh
+        return coordinates_along(varying, mesh, mesh.coords[index])

@@ -13,7 +13,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf import layers
 from meshtf.graph import Spec
-from meshtf.mesh import Sharded
+from meshtf.mesh import Placement
 from meshtf.names import Shape
 from meshtf.runtime.spmd.module.exported_program import Port, _port_json
 
@@ -144,7 +144,7 @@ def test_inputs_of_one_name_get_a_suffix_and_partial_sums_are_refused():
     np.testing.assert_array_equal(export.values["a tensor"], X)
     np.testing.assert_array_equal(export.values["a tensor_1"], X * 2)
     partial = mtf.reduce_sum(one, "batch")
-    assert partial.sharded_value.placement == (mtf.Partial("sum"),)
+    assert partial.sharded_value.placement == Placement(data=mtf.Partial("sum"))
     with pytest.raises(mtf.PlanError, match=r"(?s)partial result.*mtf.replicate\(x\)"):
         mtf.export(mtf.function(lambda x: x * partial, mesh=mesh), one)
     exported = mtf.export(
@@ -179,8 +179,9 @@ def test_what_depends_on_nothing_is_computed_on_the_devices():
 
 
 def test_a_manifest_says_the_order_of_axes():
+    mesh = mtf.Mesh("x:2;y:2")
     spec = Spec(Shape("b:8"), "float32")
-    placement = (Sharded("b", order=1), Sharded("b"))
-    assert _port_json(Port("x", "argument", spec, placement))["order"] == [1, 0]
-    same_as_mesh = (Sharded("b"), Sharded("b"))
-    assert "order" not in _port_json(Port("x", "argument", spec, same_as_mesh))
+    placement = Placement("b:y+x")
+    assert _port_json(Port("x", "argument", spec, placement), mesh)["order"] == (1, 0)
+    same_as_mesh = Placement("b:x+y")
+    assert "order" not in _port_json(Port("x", "argument", spec, same_as_mesh), mesh)
