@@ -54,7 +54,7 @@ def _local_dim(dim: Dimension, placement: Placement, axes: Mapping[str, int]) ->
     sizes of the mesh's axes.
     """
     size = dim.size
-    for axis in placement.axes_of(dim.name):
+    for axis in placement.shards.get(dim.name, ()):
         size = shard_size(size, axes[axis])
     return size
 

@@ -256,10 +256,10 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
             )
         )
     return [
-        *_drops(axes, old, new),
+        *_drops(old, new),
         *early,
         *_all_reduces(axes, old, new),
-        *_between_stages(axes, old, new),
+        *_between_stages(old, new),
         *gathered,
         *all_to_all,
         *late,
@@ -299,12 +299,12 @@ def _merged(single_reshards: Iterable[Reshard]) -> list[Reshard]:
     return result
 
 
-def _drops(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
+def _drops(old: Placement, new: Placement) -> list[Reshard]:
     """Returns the drops: all stages but one free their copy of a tensor."""
     return [
-        Reshard("drop", (axis,), before=Replicated, after=new[axis])
-        for axis in axes
-        if isinstance(new[axis], OnStage) and old[axis] == Replicated
+        Reshard("drop", (axis,), before=Replicated, after=state)
+        for axis, state in new.other_states.items()
+        if isinstance(state, OnStage) and old[axis] == Replicated
     ]
 
 
@@ -312,20 +312,19 @@ def _all_reduces(
     axes: tuple[str, ...], old: Placement, new: Placement
 ) -> list[Reshard]:
     """Returns the reductions whose result is replicated."""
+    partial = old.partial
     return _merged(
-        Reshard("all_reduce", (axis,), before=old[axis], after=Replicated)
+        Reshard("all_reduce", (axis,), before=partial[axis], after=Replicated)
         for axis in axes
-        if isinstance(old[axis], Partial) and new[axis] == Replicated
+        if axis in partial and new[axis] == Replicated
     )
 
 
-def _between_stages(
-    axes: tuple[str, ...], old: Placement, new: Placement
-) -> list[Reshard]:
+def _between_stages(old: Placement, new: Placement) -> list[Reshard]:
     """Returns the transfers from one stage to another (send) or to all (broadcast)."""
     transfers = []
-    for axis in axes:
-        before, after = old[axis], new[axis]
+    for axis, before in old.other_states.items():
+        after = new[axis]
         if isinstance(before, OnStage) and before != after:
             kind = "send" if isinstance(after, OnStage) else "broadcast"
             transfers.append(Reshard(kind, (axis,), before=before, after=after))
