@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from meshtf.forecast.report_data import PlacedTensor
 from meshtf.graph import Spec, Store
-from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded, State
+from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
 from meshtf.partition import Value
 from meshtf.partition.cost import local_bytes, local_shape
 
@@ -68,4 +68,4 @@ def state_name(state: State) -> str:
         return f"stage {state.coordinate}"
     if isinstance(state, Partial):
         return state.kind
-    return "replicated"
+    return "replicated" if state == Replicated else "varying"

@@ -86,12 +86,12 @@ class CollectiveTimes:
         """Returns the seconds of a collective.
 
         Args:
-          kind: the kind, such as "all_reduce"; "slice" and "drop" take no time.
+          kind: the kind, such as "all_reduce"; "slice", "drop" and "keep" take no time.
           axes: the axes of the mesh along which devices communicate.
           received: the bytes that one device receives.
           merged: whether it runs with another collective, which has the latency.
         """
-        if kind in ("slice", "drop"):
+        if kind in ("slice", "drop", "keep"):
             return 0.0 * received
         key = _KIND_OF.get(kind, kind), tuple(axes)
         if key not in self._paths:

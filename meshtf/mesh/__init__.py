@@ -11,7 +11,7 @@ from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.layout_use import LayoutUse
 from meshtf.mesh.mesh import NO_CHANGES, Mesh
 from meshtf.mesh.placement import Placement
-from meshtf.mesh.state import OnStage, Partial, Replicated, Sharded, State
+from meshtf.mesh.state import OnStage, Partial, Replicated, Sharded, State, Varying
 
 __all__ = [
     "OnStage",
@@ -25,4 +25,5 @@ __all__ = [
     "Sharded",
     "State",
     "Replicated",
+    "Varying",
 ]

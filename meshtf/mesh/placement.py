@@ -23,12 +23,20 @@ from typing import Any, TypeAlias, cast
 
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.shard_sizes import is_padded
-from meshtf.mesh.state import OnStage, Partial, Replicated, Sharded, State
+from meshtf.mesh.state import (
+    OnStage,
+    Partial,
+    Replicated,
+    Sharded,
+    State,
+    Varying,
+    _Varying,
+)
 from meshtf.names import Shape
 from meshtf.names.arguments import refuse
 
 # The state along an axis that neither shards nor replicates a tensor.
-OtherState: TypeAlias = Partial | OnStage
+OtherState: TypeAlias = Partial | OnStage | _Varying
 
 
 class Placement:
@@ -59,7 +67,7 @@ class Placement:
         cls, shards: LayoutLike = (), /, **other_states: OtherState
     ) -> Placement:
         for axis, state in other_states.items():
-            if not isinstance(state, (Partial, OnStage)):
+            if not isinstance(state, OtherState):
                 refuse(axis, state, "a state", f'Write {axis}=mtf.Partial("sum").')
         return cls.of(dict(Layout(shards).items()), other_states)
 
@@ -157,14 +165,14 @@ class Placement:
         """Returns the placement after an all-reduce of all partial results."""
         if not self.other_states:
             return self
-        return Placement.of(self.shards, self._on_stage())
+        return Placement.of(self.shards, self._without_partial())
 
     def with_dims(self, dims: Iterable[str]) -> Placement:
         """Returns the placement, on the same stage, of a tensor that has only some of the
         dimensions, and no partial results.
         """
         shards = {dim: self.axes_of(dim) for dim in dims}
-        return Placement.of(shards, self._on_stage())
+        return Placement.of(shards, self._without_partial())
 
     def filled_from(self, other: Placement) -> Placement:
         """Returns the placement that has the states of `other` along the axes where this one
@@ -210,10 +218,36 @@ class Placement:
             other_states[axis] = cast(OtherState, state)
         return Placement.of(shards, other_states)
 
-    def _on_stage(self) -> dict[str, OtherState]:
-        """Returns {the axis of stages: its state}; {} on all stages."""
+    def over(self, dim: str, axes: Sequence[str]) -> Placement:
+        """Returns the placement, along some axes sharded by a dimension and by no other."""
+        rest = self.without_axes(axes)
+        return Placement.of({**rest.shards, dim: axes}, rest.other_states)
+
+    def along(self, axes: Iterable[str], state: OtherState) -> Placement:
+        """Returns the placement with this state along some axes."""
+        axes = tuple(axes)
+        if all(self[axis] is state for axis in axes):
+            return self
+        rest = self.without_axes(axes)
+        return Placement.of(
+            rest.shards, {**rest.other_states, **dict.fromkeys(axes, state)}
+        )
+
+    def without_axes(self, axes: Iterable[str]) -> Placement:
+        """Returns the placement, replicated along some axes."""
+        axes = set(axes)
+        return Placement.of(
+            {
+                dim: tuple(a for a in dim_axes if a not in axes)
+                for dim, dim_axes in self.shards.items()
+            },
+            {a: state for a, state in self.other_states.items() if a not in axes},
+        )
+
+    def _without_partial(self) -> dict[str, OtherState]:
+        """Returns the other states that are no partial results."""
         states = self.other_states.items()
-        return {axis: state for axis, state in states if isinstance(state, OnStage)}
+        return {axis: state for axis, state in states if not isinstance(state, Partial)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles of a placement are the placement itself."""
@@ -225,8 +259,10 @@ class Placement:
         for axis, state in self.other_states.items():
             if isinstance(state, Partial):
                 words.append(f"{state.kind} over {axis}")
-            else:
+            elif isinstance(state, OnStage):
                 words.append(f"{axis} {state.coordinate}")
+            else:
+                words.append(f"varies along {axis}")
         return "; ".join(words) or "replicated"
 
     def __repr__(self) -> str:
@@ -236,11 +272,15 @@ class Placement:
         return f"Placement({', '.join(arguments)})"
 
 
-def creates_partial(old: Placement, new: Placement) -> bool:
-    """Returns whether `new` is a partial sum along an axis where `old` is not the same
-    partial sum: no reshard does that.
+def can_become(old: Placement, new: Placement) -> bool:
+    """Returns whether reshards lead from one placement to another: nothing becomes a partial
+    sum, and what varies from device to device stays so.
     """
-    return not new.partial.items() <= old.partial.items()
+    return new.partial.items() <= old.partial.items() and all(
+        new[axis] is Varying
+        for axis, state in old.other_states.items()
+        if state is Varying
+    )
 
 
 def lost_axes(old: Placement, new: Placement) -> dict[str, tuple[str, ...]]:

@@ -4,6 +4,8 @@
     Sharded(dim)    device i holds elements [i * c, (i + 1) * c) of dim, c = ceil(size / devices)
     Partial(kind)   each device holds a partial sum, maximum or minimum, not yet reduced
     OnStage(k)      the devices at coordinate k hold the entire tensor, the others nothing
+    Varying         each device holds an entire tensor of its own, in the body of a loop whose
+                    iterations are divided among the devices (see `partition.sharded_loops`)
 
 What a tensor is along all axes is its `Placement`.
 
@@ -94,8 +96,17 @@ class _Replicated(_State):
         return "Replicated"
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Varying(_State):
+    """Each device has an entire tensor of its own."""
+
+    def __repr__(self) -> str:
+        return "Varying"
+
+
 Replicated = _Replicated()
-State: TypeAlias = Sharded | Partial | OnStage | _Replicated
+Varying = _Varying()
+State: TypeAlias = Sharded | Partial | OnStage | _Replicated | _Varying
 
 
 class Conflict(NamedTuple):

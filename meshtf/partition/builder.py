@@ -31,7 +31,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.recorder import EagerStore
 from meshtf.mesh import Layout, Mesh, Placement
-from meshtf.mesh.placement import creates_partial
+from meshtf.mesh.placement import can_become
 from meshtf.partition.control_dependencies import ControlDependencies, is_freed
 from meshtf.partition.cost import reads_local_only, received_elements
 from meshtf.partition.planner import NodePlan, plan_node
@@ -78,6 +78,8 @@ class Builder:
         appends its steps}, for ops with bodies: loops, branches and calls.
       notes: those of the surrounding program, if this is the builder of a body.
       stores, regions: see `build`; a store that they lack is replicated.
+      varying: the axes along which devices run iterations of their own of a loop, if this is
+        the builder of its body: no tensor of the body is sharded along them.
 
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
@@ -96,8 +98,10 @@ class Builder:
         notes: dict[str, None] | None = None,
         stores: Mapping[Store, Store] | None = None,
         regions: Mapping[Layout, Layout] | None = None,
+        varying: tuple[str, ...] = (),
     ) -> None:
         self.mesh = mesh
+        self.varying = varying
         self.planners = planners
         self.stores = stores or {}
         self.regions = regions or {}
@@ -228,9 +232,9 @@ class Builder:
 
     def _cost(self, spec: Spec, old: Placement, new: Placement) -> float:
         """Returns the cost of a reshard: the elements that a device receives, and 0.001
-        for each collective. It is infinite if `new` is a partial sum that `old` is not.
+        for each collective. It is infinite if no reshard leads there.
         """
-        if creates_partial(old, new):
+        if not can_become(old, new):
             return float("inf")
         num_reshards = len(reshards(self.mesh.axes, old, new, spec.shape))
         return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)

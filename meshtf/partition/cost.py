@@ -3,7 +3,7 @@
 `bytes_received` returns the mean number of bytes that one of p devices receives if each
 device has a shard of n bytes before the reshard. The formulas are those of ring algorithms:
 
-    slice, drop                    0            every device has its result
+    slice, drop, keep              0            every device has its result
     all_gather                     n(p-1)
     all_reduce                     2n(p-1)/p
     reduce_scatter, all_to_all     n(p-1)/p
@@ -33,7 +33,7 @@ from meshtf.mesh.shard_sizes import has_empty_shard, shard_size
 from meshtf.names import Dimension, Shape, dtype_bytes
 from meshtf.partition.reshard_table import placement_after, reshards
 
-FREE_RESHARDS = ("slice", "drop")  # each device has its result already
+FREE_RESHARDS = ("slice", "drop", "keep")  # each device has its result already
 _REMOTE_KINDS = ("reduce_scatter", "all_to_all", "collective_permute", "broadcast")
 _MAX_CACHED = 20_000  # sizes of shards; then the oldest are dropped
 

@@ -16,9 +16,10 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
-from meshtf.mesh import Placement
+from meshtf.mesh import Partial, Placement, Varying
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder, Invariant
+from meshtf.partition.sharded_loops import axes_of_iterations
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
@@ -40,14 +41,13 @@ def plan_loop(builder: Builder, node: Node) -> None:
         builder.reshard_to(x, placement, node)
         for x, placement in zip(node.inputs, carry_placements)
     ]
-    scanned_inputs = _scanned_inputs(builder, node, op)
+    axes = axes_of_iterations(builder, node)
+    scanned_inputs = _scanned_inputs(builder, node, op, axes)
     iteration, carries, entries = _body_arguments(
-        builder, op, carry_placements, scanned_inputs
+        builder, op, carry_placements, scanned_inputs, axes
     )
     arguments = (iteration, *carries, *entries)
-    body = _plan_loop_body(
-        builder, node, op, arguments=arguments, carry_placements=carry_placements
-    )
+    body = _plan_loop_body(builder, node, op, arguments, carry_placements, axes)
     test = _plan_test(builder, node, op, arguments=(iteration, *carries))
     # The values that differ between iterations; `hoist_invariant_steps` adds to them.
     varying = set(arguments)
@@ -57,7 +57,8 @@ def plan_loop(builder: Builder, node: Node) -> None:
         test, invariant_steps = hoist_invariant_steps(test, varying)
         builder.steps += invariant_steps
     outs = tuple(
-        Value(y.spec, result.placement) for y, result in zip(node.outputs, body.results)
+        Value(y.spec, _after_loop(op, k, body.results[k].placement, axes))
+        for k, y in enumerate(node.outputs)
     )
     builder.steps.append(
         LoopStep(
@@ -71,19 +72,43 @@ def plan_loop(builder: Builder, node: Node) -> None:
             scanned_inputs=tuple(scanned_inputs),
             captured_values=captured_values([body, test], inner_values=varying),
             outs=outs,
+            axes=axes,
             waits_for=builder.control_dependencies.of_node(node),
         )
     )
     set_outputs(builder, node, outs)
 
 
-def _scanned_inputs(builder: Builder, node: Node, op: Loop) -> list[Value]:
-    """Returns the values of a loop's scanned inputs, in placements that do not shard the
-    scanned dimension.
+def _after_loop(
+    op: Loop, index: int, placement: Placement, axes: tuple[str, ...]
+) -> Placement:
+    """Returns the placement of an output of a loop.
+
+    Args:
+      op: the loop.
+      index: the index of the output.
+      placement: that of the body's result.
+      axes: the axes that divide the iterations.
+    """
+    if not axes:
+        return placement
+    if index < op.num_sums:
+        return placement.along(axes, Partial("sum"))
+    assert op.dim is not None
+    return placement.over(op.dim.name, axes)
+
+
+def _scanned_inputs(
+    builder: Builder, node: Node, op: Loop, axes: tuple[str, ...]
+) -> list[Value]:
+    """Returns the values of a loop's scanned inputs, in placements that shard the scanned
+    dimension along the axes that divide the iterations.
     """
     values = []
     for x in node.inputs[op.num_carries : op.num_carries + op.num_scanned]:
         placement = _unsharded(builder.placement_of(x), op.dim)
+        if axes and op.dim is not None:
+            placement = placement.over(op.dim.name, axes)
         values.append(builder.reshard_to(x, placement, node))
     return values
 
@@ -93,6 +118,7 @@ def _body_arguments(
     op: Loop,
     carry_placements: Sequence[Placement],
     scanned_inputs: Sequence[Value],
+    axes: tuple[str, ...],
 ) -> tuple[Value, tuple[Value, ...], tuple[Value, ...]]:
     """Returns the arguments of a loop's body: (index of the iteration, carries,
     entries of scanned inputs).
@@ -102,6 +128,7 @@ def _body_arguments(
       op: the loop.
       carry_placements: the placements of the carries.
       scanned_inputs: the values that the entries are taken from.
+      axes: the axes that divide the iterations.
     """
     iteration, *arguments = op.body.arguments
     carries = tuple(
@@ -109,7 +136,7 @@ def _body_arguments(
         for x, placement in zip(arguments[: op.num_carries], carry_placements)
     )
     entries = tuple(
-        Value(x.spec, scanned.placement)
+        Value(x.spec, scanned.placement.along(axes, Varying))
         for x, scanned in zip(arguments[op.num_carries :], scanned_inputs)
     )
     return Value(iteration.spec, builder.mesh.replicated), carries, entries
@@ -121,6 +148,7 @@ def _plan_loop_body(
     op: Loop,
     arguments: Sequence[Value],
     carry_placements: Sequence[Placement],
+    axes: tuple[str, ...],
 ) -> Program:
     """Returns the program of one iteration.
 
@@ -130,10 +158,16 @@ def _plan_loop_body(
       op: the loop.
       arguments: the arguments of the body.
       carry_placements: the placements of the carries.
+      axes: the axes that divide the iterations.
     """
     captures = node.inputs[op.num_carries + op.num_scanned :]
     body_builder = plan_body(
-        builder, node=node, body=op.body, arguments=arguments, captures=captures
+        builder,
+        node=node,
+        body=op.body,
+        arguments=arguments,
+        captures=captures,
+        varying=axes,
     )
     results = _loop_results(body_builder, node, op, carry_placements)
     return Program(builder.mesh, tuple(body_builder.steps), tuple(results))
@@ -181,9 +215,10 @@ def _loop_results(
         placement = body_builder.placement_of(x)
         if any(state.kind != "sum" for state in placement.partial.values()):
             placement = placement.reduced()
+        placement = placement.along(body_builder.varying, Varying)
         results.append(body_builder.reshard_to(x, placement, node))
     for x in stacked:
-        placement = body_builder.placement_of(x)
+        placement = body_builder.placement_of(x).along(body_builder.varying, Varying)
         results.append(body_builder.reshard_to(x, placement, node))
     return results
 
@@ -227,6 +262,7 @@ def plan_body(
     arguments: Sequence[Value],
     captures: Sequence[Tensor],
     computed: Invariant | None = None,
+    varying: tuple[str, ...] = (),
 ) -> Builder:
     """Returns a builder with the steps of a body.
 
@@ -241,6 +277,7 @@ def plan_body(
       arguments: the value of each argument of the body.
       captures: the tensors of the surrounding program that the body captures.
       computed: tensors that the body does not compute.
+      varying: the axes along which devices run iterations of their own.
     """
     body_builder = Builder(
         builder.mesh,
@@ -248,6 +285,7 @@ def plan_body(
         builder.notes,
         builder.stores,
         builder.regions,
+        varying=(*builder.varying, *varying),
     )
     for tensor, value in zip(body.arguments, arguments):
         body_builder.add_tensor(tensor, {value.placement: value}, value.placement)

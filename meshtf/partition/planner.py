@@ -41,6 +41,7 @@ from meshtf.mesh import (
     Replicated,
     Sharded,
     State,
+    Varying,
 )
 from meshtf.mesh.placement import OtherState
 from meshtf.partition.cost import all_sizes, can_pad, factor_sizes, received_elements
@@ -161,6 +162,13 @@ class _Planner:
         # Factor -> the axes that shard it, of the axes that were planned so far.
         self.factor_axes: dict[str, tuple[str, ...]] = {}
         self.lazy: set[str] = set()  # the axes along which partial sums stay partial
+        # The axes along which devices run iterations of their own.
+        self.varying = {
+            axis
+            for placement in (*self.placements, *self.preferred)
+            for axis, state in placement.other_states.items()
+            if state is Varying
+        }
 
     def plan(self) -> NodePlan:
         """Returns the plan of the node."""
@@ -186,6 +194,8 @@ class _Planner:
         """Chooses a factor, or none, for each axis."""
         for axis in self.axes:
             if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
+                continue
+            if axis in self.varying:
                 continue
             # The state of each input along this axis.
             states = [placement[axis] for placement in self.placements]
@@ -333,9 +343,13 @@ class _Planner:
             state = self._input_state(x, factor)
             if isinstance(state, Sharded):
                 shards[state.dim] = axes
-        partial = placement.partial.items()
-        lazy = {axis: state for axis, state in partial if axis in self.lazy}
-        return Placement.of(shards, lazy).with_stage(self.mesh.stages, self.stage)
+        other_states = {
+            axis: state
+            for axis, state in placement.other_states.items()
+            if axis in self.lazy or state is Varying
+        }
+        target = Placement.of(shards, other_states)
+        return target.with_stage(self.mesh.stages, self.stage)
 
     def _input_state(self, x: Spec, factor: str | None) -> State:
         """Returns the state of an input along an axis that shards `factor` (None: no
@@ -350,6 +364,7 @@ class _Planner:
         """Returns the placement of an output, as the op computes it."""
         shards: dict[str, tuple[str, ...]] = {}
         other_states: dict[str, OtherState] = dict.fromkeys(self.lazy, Partial("sum"))
+        other_states.update(dict.fromkeys(self.varying, Varying))
         for factor, axes in self.factor_axes.items():
             state = self._output_state(y, factor)
             if isinstance(state, Sharded):

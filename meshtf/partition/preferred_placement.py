@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from meshtf.graph import Node, Op, ReshardOp, Spec, Tensor, factor_of
-from meshtf.mesh import Layout, Mesh, Placement
+from meshtf.mesh import Layout, Mesh, Placement, Varying
 from meshtf.mesh.state import Conflict
 from meshtf.names import Shape
 from meshtf.partition.cost import local_shape
@@ -26,6 +26,7 @@ class PlacedTensors(Protocol):
     """
 
     placements: dict[Tensor, Placement]
+    varying: tuple[str, ...]
 
     def layout_of(self, node: Node) -> Layout:
         """Returns the rules for the tensors of a node."""
@@ -57,10 +58,15 @@ class PreferredPlacement:
     def placement(self, node: Node, y: Tensor) -> Placement:
         """Returns the placement that an output `y` of a node should have.
 
-        If the node has primals, its outputs are cotangents. The primal of `y` is then the
+        In the body of a loop whose iterations are divided along axes, it varies along these
+        axes. If the node has primals, its outputs are cotangents. The primal of `y` is then the
         first one with the same dimension names or, without one, the first with these names
         and others.
         """
+        return self._placement(node, y).along(self.tensors.varying, Varying)
+
+    def _placement(self, node: Node, y: Tensor) -> Placement:
+        """Returns the placement that an output should have outside of such loops."""
         if node.primals and not isinstance(node.op, ReshardOp):
             names = set(y.shape.names)
             candidates = [x for x in node.primals if names.issubset(x.shape.names)]

@@ -2,14 +2,16 @@
 and local slices. Each line of the table is the state along a mesh axis before the reshard, each
 column the state after it.
 
-    before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
-    Replicated      -            slice (free)             never     drop (free)
-    Sharded(e)      all_gather   all_to_all, - if e = d   never     never
-    Partial         all_reduce   reduce_scatter           -         never
-    OnStage(j)      broadcast    never                    never     send
+    before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)    Varying
+    Replicated      -            slice (free)             never     drop (free)   keep (free)
+    Sharded(e)      all_gather   all_to_all, - if e = d   never     never         as below
+    Partial         all_reduce   reduce_scatter           -         never         as below
+    OnStage(j)      broadcast    never                    never     send          never
+    Varying         never        never                    never     never         -
 
-A slice or drop is free: it sends nothing. If two axes of equal size exchange their states,
-and nothing else changes, only the order of the devices changes: one collective_permute.
+A slice, drop or keep is free: it sends nothing. What becomes Varying is made Replicated before.
+If two axes of equal size exchange their states, and nothing else changes, only the order of the
+devices changes: one collective_permute.
 
 If several axes shard one dimension, the leading axes that both placements share are not
 resharded. If the same axes shard it in another
@@ -44,9 +46,19 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded, State
+from meshtf.mesh import (
+    Mesh,
+    OnStage,
+    Partial,
+    Placement,
+    Replicated,
+    Sharded,
+    State,
+    Varying,
+)
 from meshtf.mesh.placement import (
-    creates_partial,
+    OtherState,
+    can_become,
     keep_shards,
     lost_axes,
     num_kept_shards,
@@ -120,7 +132,7 @@ def placement_after(placement: Placement, reshard: Reshard) -> Placement:
         shards[dim] = tuple(axis for axis in shards[dim] if axis not in reshard.axes)
     for axis in reshard.axes:
         other_states.pop(axis, None)
-        if isinstance(reshard.after, (Partial, OnStage)):
+        if isinstance(reshard.after, OtherState):
             other_states[axis] = reshard.after
     if isinstance(reshard.after, Sharded):
         dim = reshard.after.dim
@@ -160,8 +172,10 @@ def _reshards(
     shape: Shape | None,
 ) -> tuple[Reshard, ...]:
     """Returns what `reshards` does, for placements that differ."""
-    if creates_partial(old, new):
-        raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
+    if not can_become(old, new):
+        raise ValueError(
+            f"nothing becomes a partial sum, and what varies stays so: {old} -> {new}."
+        )
     axes = dict(axes_and_sizes)
     between = placement_between(axes, old, new, shape)
     if between is not None:
@@ -263,6 +277,7 @@ def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Res
         *gathered,
         *all_to_all,
         *late,
+        *_keeps(axes, old, new),
     ]
 
 
@@ -316,8 +331,14 @@ def _all_reduces(
     return _merged(
         Reshard("all_reduce", (axis,), before=partial[axis], after=Replicated)
         for axis in axes
-        if axis in partial and new[axis] == Replicated
+        if axis in partial and new[axis] in (Replicated, Varying)
     )
+
+
+def _keeps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
+    """Returns the keep after which each device has the tensor as its own."""
+    kept = tuple(a for a in axes if new[a] == Varying and old[a] != Varying)
+    return [Reshard("keep", kept, Replicated, Varying)] if kept else []
 
 
 def _between_stages(old: Placement, new: Placement) -> list[Reshard]:

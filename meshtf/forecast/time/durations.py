@@ -57,7 +57,11 @@ class Sizes:
 
     def runs(self, body: Body) -> Any:
         """Returns how often a body runs, such as the number of iterations of a loop."""
-        return self.iterations.get(body.dim, body.runs)
+        on_all_devices = body.runs * body.program.mesh.group_size(*body.axes)
+        runs = self.iterations.get(body.dim, on_all_devices)
+        for axis in body.axes:
+            runs = runs / self.axes[axis]
+        return runs
 
 
 class Durations:

@@ -26,6 +26,7 @@ from meshtf.graph import (
     Source,
     Spec,
     Tensor,
+    apply,
     apply_all,
     current_executor,
     executing,
@@ -46,6 +47,7 @@ from meshtf.ops.control.nested_values import (
 )
 from meshtf.ops.control.seeds import alternatives, iteration
 from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.indexing.one_hot_and_range import Range
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.variables.fill import full
@@ -184,9 +186,15 @@ class _RecordedIteration(NamedTuple):
 
 
 def _record(
-    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
+    body: Callable[..., Any],
+    init: Any,
+    xs: Any,
+    dim: Dimension,
+    has_indices: bool = False,
 ) -> _RecordedIteration:
-    """Records the body of a scan. The arguments are those of `scan_and_sum`."""
+    """Records the body of a scan. The arguments are those of `scan_and_sum`; `has_indices`:
+    whether `xs` are the indices of iterations, and the other inputs.
+    """
     init_tensors = tensors_of(init, label="carry")
     input_tensors = tensors_of(xs, label="xs")
     carry_specs = [x.spec for x in init_tensors]
@@ -200,6 +208,8 @@ def _record(
         remaining = iter(arguments)
         carry = pack_next(init, remaining)
         inputs = pack_next(xs, remaining)
+        if has_indices:
+            index, inputs = inputs
         # Random ops use this index as a seed.
         with iteration(index_in_batch(dim, index)):
             returned = body(carry, inputs)
@@ -230,7 +240,11 @@ def recorded_scan(
       late_captures: returns the values of symbolic tensors that the recorded body captures.
     """
     init_tensors = tensors_of(init, label="carry")
-    recorded_body, terms, outputs = _record(body, init, xs, dim)
+    # Without a carry, devices may divide the iterations, and so they divide the indices too.
+    is_map = not init_tensors
+    if is_map:
+        xs = apply(Range(dim)), xs
+    recorded_body, terms, outputs = _record(body, init, xs, dim, has_indices=is_map)
     num_sums = len(leaves(terms))
     # The results are the carry, the sums, and from this index on the stacked outputs.
     stack_start = len(init_tensors) + num_sums

@@ -29,6 +29,7 @@ class LoopStep(Step):
       captured_values: the values of the surrounding program that the body and the test
         use.
       outs: the last carries, the sums, and the stacked outputs.
+      axes: the axes of the mesh that divide the iterations; along others, all devices run all.
       waits_for: see `Step`.
     """
 
@@ -42,6 +43,7 @@ class LoopStep(Step):
     scanned_inputs: tuple[Value, ...]
     captured_values: tuple[Value, ...]
     outs: tuple[Value, ...]
+    axes: tuple[str, ...] = ()
     waits_for: tuple[Value, ...] = ()
 
     @property
@@ -49,6 +51,13 @@ class LoopStep(Step):
         """The op of the node."""
         assert isinstance(self.node.op, Loop)
         return self.node.op
+
+    @property
+    def num_iterations(self) -> int | None:
+        """The number of iterations that a device runs; None for a while loop."""
+        if self.op.dim is None:
+            return None
+        return self.op.dim.size // self.body.mesh.group_size(*self.axes)
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -64,10 +73,10 @@ class LoopStep(Step):
     def bodies(self) -> tuple[Body, ...]:
         """The test, if there is one, and the body."""
         op = self.op
-        runs = op.num_iterations or 1
+        runs = self.num_iterations or 1
         dim = "" if op.dim is None else op.dim.name
         programs = (self.body,) if self.test is None else (self.test, self.body)
-        return tuple(Body(program, runs, dim) for program in programs)
+        return tuple(Body(program, runs, dim, self.axes) for program in programs)
 
     @property
     def loop(self) -> LoopStep:

@@ -44,11 +44,13 @@ class Body:
       program: the program.
       runs: how often it runs in one run of the step; 1 if that is not known.
       dim: the dimension that a loop scans, which has an element for each run; "": none.
+      axes: the axes of the mesh that divide the runs among devices.
     """
 
     program: Program
     runs: int = 1
     dim: str = ""
+    axes: tuple[str, ...] = ()
 
 
 class Step:

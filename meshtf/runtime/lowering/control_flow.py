@@ -122,8 +122,8 @@ class _Loop:
     Attributes:
       executor: the executor, which runs the body.
       step: the loop.
-      num_iterations: the number of iterations; None: the loop runs while the test of the
-        step returns True.
+      num_iterations: the number of iterations on a device; None: the loop runs while the test
+        of the step returns True.
       reverse: whether the loop scans from the last element to the first.
       carries: the arguments of the body that are carries.
       sums: the results of the body that are terms of sums.
@@ -136,7 +136,7 @@ class _Loop:
         op = step.op
         self.executor = executor
         self.step = step
-        self.num_iterations = op.num_iterations
+        self.num_iterations = step.num_iterations
         self.reverse = op.reverse
         results = step.body.results
         self.carries = step.carries

@@ -91,6 +91,8 @@ class ReshardExecutor(StepExecutor):
         kind = step.reshard.kind
         if kind == "slice":
             return self._slice(step)
+        if kind == "keep":
+            return list(self._delayed_shards(step))
         if kind in ("drop", "send", "broadcast"):
             return self._change_stage(step)
         if kind == "collective_permute":

@@ -103,9 +103,9 @@ class Replica(SingleReplica):
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
         reduction = before.kind if isinstance(before, Partial) else ""
         groups = self.mesh.groups(*reshard.axes)
-        if reshard.kind in ("drop", "send", "broadcast", "copy"):
-            # These copy arrays between pipeline stages. Within a module, which is the program
-            # of one stage, all devices already have x.
+        if reshard.kind in ("drop", "send", "broadcast", "copy", "keep"):
+            # But for the last, these copy arrays between pipeline stages. Within a module, which
+            # is the program of one stage, all devices already have x.
             return x
         if reshard.kind == "collective_permute":
             pairs = reshard.permuted_positions(self.mesh)

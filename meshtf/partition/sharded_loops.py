@@ -1,0 +1,75 @@
+"""Which axes divide the iterations of a loop: those that shard the dimension that it walks.
+
+A loop without a carry may run its iterations in any order, and on any device. If the layout
+shards the dimension that it walks, each device runs the iterations of its shard:
+
+    layout "ensemble:data", mtf.map(fn, xs, "ensemble")     # a loop over 8 entries
+    data:4                                                  # two iterations on each device
+
+Scanned inputs stay sharded along these axes, and so are stacked outputs; sums over iterations are
+partial sums. In the body each device has tensors of its own along these axes: they are `Varying`.
+Tensors from outside that the body uses are gathered along them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from meshtf.graph import Body, Branch, Loop, Node, Op
+from meshtf.graph.control_flow.body import used_tensors
+from meshtf.graph.op_kinds import ControlFlowOp
+from meshtf.mesh import Layout, Mesh
+from meshtf.names import Shape
+
+
+class LoopBuilder(Protocol):
+    """The part of `Builder` that says where a loop runs."""
+
+    mesh: Mesh
+    notes: dict[str, None]
+    varying: tuple[str, ...]
+
+    def layout_of(self, node: Node) -> Layout:
+        """Returns the rules for the tensors of a node."""
+
+
+def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
+    """Returns the axes that divide the iterations of a loop; (): all devices run all. A loop
+    without a carry that is not divided as the layout says gets a note.
+    """
+    op = node.op
+    assert isinstance(op, Loop)
+    if op.dim is None or op.num_carries:
+        return ()
+    placement, _conflicts = builder.mesh.place(Shape(op.dim), builder.layout_of(node))
+    axes = placement.axes_of(op.dim.name)
+    reason = ""
+    if op.dim.size % builder.mesh.group_size(*axes):
+        reason = f"{'+'.join(axes)} does not divide their number."
+    elif not set(axes).isdisjoint(builder.varying):
+        reason = f"{'+'.join(axes)} divides those of a loop around it."
+    elif any(map(_branches, _ops(op.body))):
+        reason = "devices would take different ways through mtf.cond or mtf.while_loop."
+    elif op.body.arguments[0] in used_tensors(op.body.nodes, op.body.results):
+        reason = "its body uses the number of the iteration."
+    if not axes or not reason:
+        return axes
+    builder.notes[
+        f"each device runs all iterations of the loop over {op.dim.name} of {node.source}: {reason}"
+    ] = None
+    return ()
+
+
+def _branches(op: Op) -> bool:
+    """Whether a value decides what an op runs."""
+    return isinstance(op, Branch) or (isinstance(op, Loop) and op.dim is None)
+
+
+def _ops(body: Body) -> Iterator[Op]:
+    """Yields the ops of a body and of the bodies within it."""
+    for node in body.nodes:
+        yield node.op
+        if isinstance(node.op, ControlFlowOp):
+            for inner in node.op.bodies:
+                yield from _ops(inner)
