@@ -1,8 +1,7 @@
 """meshtf: models on named dimensions, for any mesh of devices.
 
 mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
-x = mtf.asarray(mesh, array, "batch;d_model")
-h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
+h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))  # x[batch, d_model], w[d_model, d_ff]
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from meshtf.command_line import answer_usage
 
 answer_usage()  # `python -m meshtf --help`, before the imports below, which take seconds
-
 from meshtf import calibration, checkpoints, cluster, decoding, errors, graph
 from meshtf import layers, math, optimizers, pipeline, testing
 from meshtf.cluster import connect, connected, lost_workers
@@ -49,6 +47,7 @@ from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
 from meshtf.ops.control.batch_means import mean_over_microbatches
 from meshtf.ops.control.loops import scan, scan_and_sum
+from meshtf.ops.control.map_over import map
 from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
 from meshtf.ops.control.seeds import seed
 from meshtf.ops.slicewise.slicewise import slicewise
@@ -210,6 +209,7 @@ __all__ = [
     "recompute",
     "cond",
     "while_loop",
+    "map",
     "scan",
     "scan_and_sum",
     "mean_over_microbatches",

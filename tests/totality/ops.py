@@ -152,6 +152,7 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
     return {
         "cond": call(t.yes, lambda: t.x, lambda: t.y),
         "while_loop": call(is_more, t.fn, t.y),
+        "map": call(t.fn, t.x, "d"),
         "scan": call(lambda s, row: (s, row), None, t.x, "d", takes={"init": "none"}),
         "scan_and_sum": call(
             lambda s, row: (s, row, None), None, t.x, "d", takes={"init": "none"}

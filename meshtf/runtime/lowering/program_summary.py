@@ -39,7 +39,9 @@ def collectives_of(program: Program) -> list[str]:
     for step, times in walk(program):
         collective = step.collective
         # A slice needs no communication. The statistics of an op have no one shape.
-        if collective is None or collective.kind == "slice" or not collective.src.spec:
+        if collective is None or collective.kind in ("slice", "keep"):
+            continue
+        if not collective.src.spec:
             continue
         axes = "+".join(collective.axes)
         shape = collective.src.spec.shape

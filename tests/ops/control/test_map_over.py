@@ -1,0 +1,185 @@
+"""`mtf.map`: a function for each entry, on the devices that have the entries: the numbers of one
+device, with no collective but those that the function itself needs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.testing.conformance.exported_suite import run_exported
+
+LAYOUTS = [
+    "member:x",
+    "member:x+y",
+    "member:y+x",
+    "member:y;batch:x",
+    "member:x;e:y",
+    "member:x;d:y",
+    "batch:x",
+    "e:x;member:y",
+]
+
+
+def numbers(seed):
+    """Returns x[member, batch, d], w[member, d, e], b[e]."""
+    rng = np.random.default_rng(seed)
+    return (
+        rng.normal(size=(8, 4, 6)),
+        rng.normal(size=(8, 6, 4)) * 0.3,
+        rng.normal(size=4),
+    )
+
+
+def tensors(layout, seed, **settings):
+    mesh = mtf.Mesh("x:2;y:2", layout, **settings)
+    names = ("member;batch;d", "member;d;e", "e")
+    pairs = zip(numbers(seed), names, strict=True)
+    return [mtf.asarray(mesh, array, dims) for array, dims in pairs]
+
+
+def ensemble(x, w, b):
+    """Members with a weight each and one that all share; one result is no member's own."""
+
+    def member(entry):
+        x, w = entry
+        y = mtf.softmax(mtf.einsum([x, w], "batch;e") + b, "e")
+        return {"y": y, "norm": mtf.reduce_max(mtf.square(y)), "b": b}
+
+    out = mtf.map(member, (x, w), "member")
+    loss = mtf.reduce_sum(out["norm"]) + mtf.reduce_sum(out["b"] * out["y"])
+    return [loss, out["y"], out["b"], *mtf.gradients([loss], [x, w, b])]
+
+
+def nested(x, w, b):
+    """Loops with and without a state within the function, and a gradient of a gradient."""
+
+    def member(entry):
+        x, w = entry
+
+        def turn(h, _):
+            return mtf.tanh(h * 0.9 + mtf.einsum([x, w], "batch;e")), None
+
+        h, _ = mtf.scan(turn, mtf.zeros(x.mesh, "batch:4;e:4", "float64"), length=2)
+        rows = mtf.map(lambda row: mtf.reduce_sum(row * row * b), h, "batch")
+        return mtf.reduce_sum(rows) + mtf.reduce_mean(h)
+
+    loss = mtf.reduce_sum(mtf.map(member, (x, w), "member"))
+    (dw,) = mtf.gradients([loss], [w])
+    return [loss, dw, *mtf.gradients([mtf.reduce_sum(dw * dw)], [x, w, b])]
+
+
+def noisy(x, w, b):
+    """Random numbers, others for each member."""
+    with mtf.seed(5):
+        y = mtf.map(lambda x: mtf.dropout(x, 0.5), x, "member")
+        z = mtf.map(
+            lambda w: w + mtf.random_normal(w.mesh, "e:4", dtype="float64"), w, "member"
+        )
+    loss = mtf.reduce_sum(y * y) + mtf.reduce_sum(z)
+    return [y, z, loss, *mtf.gradients([loss], [x])]
+
+
+def recomputed(x, w, b):
+    """The backward pass runs the function again."""
+
+    @mtf.recompute
+    def member(entry):
+        x, w = entry
+        return mtf.tanh(mtf.einsum([x, w], "batch;e") + b)
+
+    loss = mtf.reduce_sum(mtf.square(mtf.map(member, (x, w), "member")))
+    return [loss, *mtf.gradients([loss], [x, w, b])]
+
+
+def in_branches(x, w, b):
+    """Devices cannot go two ways: each runs all entries."""
+
+    def member(x):
+        return mtf.cond(mtf.reduce_sum(x) > 0, lambda: x * 2.0, lambda: x - 1.0)
+
+    y = mtf.map(member, x, "member")
+    return [y, *mtf.gradients([mtf.reduce_sum(y * y)], [x])]
+
+
+PROGRAMS = [ensemble, nested, noisy, recomputed, in_branches]
+ids = {"ids": lambda program: program.__name__}
+
+
+def check(results, expected, program):
+    # Normal numbers are drawn by functions of float32, whose last bit depends on the compiler.
+    tolerance = 1e-6 if program is noisy else 1e-10
+    for y, want in zip(results, expected, strict=True):
+        np.testing.assert_allclose(y.numpy(), want, 10 * tolerance, tolerance)
+
+
+@pytest.mark.sampled(20, each="program layout")
+@pytest.mark.parametrize("program", PROGRAMS, **ids)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_numbers_are_those_of_one_device(program, layout, seed):
+    want = [y.numpy() for y in program(*tensors("", seed))]  # entry by entry in Python
+    check(mtf.function(program)(*tensors(layout, seed)), want, program)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, **ids)
+def test_separate_devices_and_modules_give_the_same(program, seed):
+    want = [y.numpy() for y in program(*tensors("", seed))]
+    separate = tensors("member:x;e:y", seed, devices="separate:4")
+    check(mtf.function(program)(*separate), want, program)
+    check(run_exported(program, tensors("member:x+y", seed)), want, program)
+
+
+@pytest.mark.parametrize("layout", ["member:x+y", "member:x;e:y"])
+@pytest.mark.parametrize("program", PROGRAMS, **ids)
+def test_live_devices_give_the_same(program, layout, seed):
+    want = [y.numpy() for y in program(*tensors("", seed))]
+    live = mtf.function(program)(*tensors(layout, seed, devices="spmd:cpu:4"))
+    check(live, want, program)
+
+
+def test_members_need_nothing_of_each_other(seed):
+    args = tensors("member:x+y", seed)
+    step = mtf.function(ensemble).lower(*args)
+    assert step.collectives == [
+        "all_reduce over x+y of []",
+        "all_reduce over x+y of [e:4]",  # the gradient of b, once, after the loop
+    ]
+
+
+def test_the_forecast_counts_what_a_device_runs(seed):
+    divided, repeated = (
+        mtf.explain(mtf.function(recomputed), *tensors(layout, seed), hardware="h100")
+        for layout in ("member:x+y", "")
+    )
+    assert divided.flops() == pytest.approx(repeated.flops() / 4, rel=0.01)
+    assert repeated.repeated_flops() > 0 and not divided.repeated_flops()
+    assert divided.time.seconds < repeated.time.seconds
+    assert divided.memory.peak < repeated.memory.peak
+
+
+@pytest.mark.parametrize(
+    "layout, program, reason",
+    [
+        ("member:x", in_branches, "mtf.cond or mtf.while_loop"),
+        ("member:three", ensemble, "three does not divide"),
+    ],
+)
+def test_a_note_says_why_all_devices_run_all_entries(layout, program, reason, seed):
+    mesh = mtf.Mesh("x:2;three:3", layout, devices="abstract")
+    names = ("member;batch;d", "member;d;e", "e")
+    pairs = zip(numbers(seed), names, strict=True)
+    args = [mtf.asarray(mesh, array, dims) for array, dims in pairs]
+    notes = mtf.explain(mtf.function(program), *args).notes
+    assert any(reason in note and "test_map_over.py" in note for note in notes)
+
+
+def test_mistakes_are_errors_of_the_user_s_line():
+    mesh = mtf.Mesh("")
+    x = mtf.ones(mesh, "member:2;d:3")
+    with pytest.raises(mtf.ShapeError, match="lack"):
+        mtf.map(lambda x: x, x, "other")
+    with pytest.raises(mtf.ShapeError, match='stacks along "member"'):
+        mtf.function(lambda x: mtf.map(lambda row: x, x, "member"))(x)
+    with pytest.raises(mtf.ArgumentError, match="fn"):
+        mtf.map(3, x, "member")
