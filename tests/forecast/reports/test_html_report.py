@@ -18,6 +18,7 @@ from meshtf.forecast import (
     LiveTensors,
     Memory,
     PlacedTensor,
+    Stage,
     StoredTensor,
 )
 from meshtf.forecast.reports.html_report import page
@@ -76,6 +77,9 @@ SMALL = Forecast(
     ),
     device_memory=4.0,
 )
+
+
+STAGED = dataclasses.replace(SMALL, stages=(Stage(8, 2, 5, 7), Stage(8, 1, 3, 4)))
 
 
 def named(text):
@@ -187,7 +191,9 @@ def unpacked(data):
 
 
 @pytest.mark.parametrize(
-    "forecast", [SMALL, NASTY, large()], ids=["small", "nasty", "large"]
+    "forecast",
+    [SMALL, STAGED, NASTY, large()],
+    ids=["small", "staged", "nasty", "large"],
 )
 def test_the_page_holds_the_forecast(forecast):
     data = embedded(page(forecast))
