@@ -20,8 +20,8 @@ from meshtf.errors import (
     near_misses,
 )
 from meshtf.forecast.report_data import ForecastData
-from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
+from meshtf.forecast.reports.user_lines import short_paths
 from meshtf.graph import ReadOp, Store, WriteOp, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.candidates import Candidate

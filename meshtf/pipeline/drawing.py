@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.display.svg import MARGIN, document, text
 from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 from meshtf.names.arguments import (
     as_int,
