@@ -26,7 +26,11 @@ from meshtf.forecast.reports.modules import (
 from meshtf.forecast.reports.op_table import WIDTH
 from meshtf.forecast.reports.totals import received_by_phase
 from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
-from meshtf.forecast.reports.user_lines import call_text, line_text
+from meshtf.forecast.reports.user_lines import (
+    call_text,
+    line_text,
+    seconds_by_line,
+)
 
 MAX_ROWS = 8  # of a list of lines
 MAX_LIVE = 10  # rows of tensors that are live at the peak
@@ -183,14 +187,7 @@ def _slowest_lines(
     """Returns rows (seconds, line): the lines of the user's program whose ops and collectives
     take the most time of a device.
     """
-    sums: dict[str, float] = collections.defaultdict(float)
-    for op in forecast.ops:
-        line = call_text(vars(op), paths)
-        sums[line] += op.seconds * op.times
-        for collective in op.collectives:
-            sums[f"{collective.kind} {collective.axis} for {line}"] += (
-                collective.seconds * collective.times
-            )
+    sums = seconds_by_line(forecast, paths)
     slowest = sorted(sums, key=sums.__getitem__, reverse=True)[:MAX_ROWS]
     return [(seconds_text(sums[line]), line) for line in slowest if sums[line]]
 

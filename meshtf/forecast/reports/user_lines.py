@@ -29,6 +29,22 @@ def call_text(source: Mapping[str, Any], paths: Mapping[str, str]) -> str:
     return f"{source['function']} at {line_text(source, paths)}"
 
 
+def seconds_by_line(
+    forecast: ForecastData, paths: Mapping[str, str]
+) -> dict[str, float]:
+    """Returns the seconds of one device for each line of the user: those of its ops, and those
+    of their collectives by kind and axis.
+    """
+    sums: dict[str, float] = collections.defaultdict(float)
+    for op in forecast.ops:
+        line = call_text(vars(op), paths)
+        sums[line] += op.seconds * op.times
+        for collective in op.collectives:
+            label = f"{collective.kind} {collective.axis} for {line}"
+            sums[label] += collective.seconds * collective.times
+    return sums
+
+
 def short_paths(forecast: ForecastData) -> dict[str, str]:
     """Returns a short path for each of the user's files: the shortest end of the path that
     no other file has.
