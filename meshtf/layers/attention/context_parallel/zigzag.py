@@ -69,10 +69,16 @@ class ZigzagOrder:
           ShapeError: x lacks the dimension.
         """
         x = as_tensor("x", x)
+        half_chunks = self._split(x, [self._half_chunks, self._in_half])
         chunk = index_range(x.mesh, self._chunks)
-        last = self._half_chunks.size - 1
-        sources = stack([chunk, last - chunk], self._which_half.name, axis=1)
-        return self._gather(x, sources)
+        sources = stack(
+            [chunk, (self._half_chunks.size - 1) - chunk], self._which_half.name, axis=1
+        )
+        return self._merge(
+            gather(half_chunks, sources, self._half_chunks.name),
+            [self._chunks, self._which_half, self._in_half],
+            x,
+        )
 
     def undo(self, x: Tensor) -> Tensor:
         """Returns x [..., length, ...], which is in zigzag order, in the order of the
@@ -82,11 +88,17 @@ class ZigzagOrder:
           ShapeError: x lacks the dimension.
         """
         x = as_tensor("x", x)
+        half_chunks = self._split(x, [self._half_chunks, self._in_half])
         chunk = index_range(x.mesh, self._chunks)
-        last = self._half_chunks.size - 1
         # Where the halves are of the first half of the sequence, and of the second.
-        sources = stack([2 * chunk, last - 2 * chunk], self._which_half.name)
-        return self._gather(x, sources)
+        sources = stack(
+            [2 * chunk, (self._half_chunks.size - 1) - 2 * chunk], self._which_half.name
+        )
+        return self._merge(
+            gather(half_chunks, sources, self._half_chunks.name),
+            [self._which_half, self._chunks, self._in_half],
+            x,
+        )
 
     def positions(self, index: Tensor) -> Tensor:
         """Returns the position of the element at each index of the zigzag order, integers
@@ -110,21 +122,20 @@ class ZigzagOrder:
         with random_indices({self.dim: self.positions}):
             yield
 
-    def _gather(self, x: Tensor, sources: Tensor) -> Tensor:
-        """Returns x [..., length, ...] with its halves of chunks in another order.
-
-        Args:
-          x: a tensor.
-          sources: the index of each half of a chunk in x, integers, of two dimensions.
-        """
+    def _split(self, x: Tensor, dims: list[Dimension]) -> Tensor:
+        """Returns x with the dimension of positions split into others."""
         require_dim_of_caller(x.shape, self.dim.name)
-        half_chunks = unflatten(x, self.dim.name, [self._half_chunks, self._in_half])
-        y = gather(half_chunks, sources, self._half_chunks.name)
-        names = [*sources.shape.names, self._in_half.name]
+        return unflatten(x, self.dim.name, dims)
+
+    def _merge(self, x: Tensor, dims: list[Dimension], like: Tensor) -> Tensor:
+        """Returns x with the dimensions merged into that of positions, in the order of the
+        dimensions of `like`.
+        """
+        names = [dim.name for dim in dims]
         order: list[str] = []
-        for name in x.shape.names:
+        for name in like.shape.names:
             order.extend(names if name == self.dim.name else [name])
-        return flatten(transpose(y, order), names, self.dim.name)
+        return flatten(transpose(x, order), names, self.dim.name)
 
 
 class ZigzagPairs:
