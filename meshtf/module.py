@@ -42,8 +42,9 @@ from meshtf.runtime.tensorflow_tracking import tracking_error
 from meshtf.runtime.tf_internals.tracking import TensorFlowModule, is_module
 from meshtf.runtime.variable import Variable
 
-# The columns of the table of variables.
+# The columns of the table of variables, and how they are aligned.
 _COLUMNS = ("variable", "shape", "placement", "parameters", "bytes per device")
+_ALIGN = "<<<>>"
 _MAX_REPR_ROWS = 16
 _M = TypeVar("_M", bound="Module")
 
@@ -186,7 +187,7 @@ class Module(TensorFlowModule):
 
         In a pipeline, the total bytes are those of a device of the largest stage.
         """
-        return text_table(_COLUMNS, self._rows(), numeric_columns=2)
+        return text_table(_COLUMNS, self._rows(), _ALIGN)
 
     def _rows(self) -> list[tuple[str, ...]]:
         """Returns the rows of the summary; the last one has the totals."""
@@ -226,12 +227,12 @@ class Module(TensorFlowModule):
         title = f"<{type(self).__name__} {path_text(self._path)!r}>"
         if not rows:
             return title
-        return f"{title}\n{text_table(_COLUMNS, table, numeric_columns=2)}"
+        return f"{title}\n{text_table(_COLUMNS, table, _ALIGN)}"
 
     def _repr_html_(self) -> str:
         """Returns the table of variables as HTML, for notebooks."""
         title = f"{type(self).__name__} {path_text(self._path)}"
-        return html_table(_COLUMNS, self._rows(), numeric_columns=2, title=title)
+        return html_table(_COLUMNS, self._rows(), _ALIGN, title=title)
 
     def _trackable_children(
         self, save_type: str = "checkpoint", **kwargs: Any

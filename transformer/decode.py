@@ -16,15 +16,13 @@ code: 0, or 1 if there is an error; then no file is written.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -138,7 +136,7 @@ def run(argv: Sequence[str], args: Any) -> None:
             seed=args.seed,
             **decoder_settings,
         )
-        with _output_file(args.output) as file:
+        with command_line.output_file(args.output) as file:
             for batch in batches:
                 print(*map(format_completion, batch), sep="\n", file=file, flush=True)
                 progress(len(batch))
@@ -153,46 +151,13 @@ def _read_prompts(path: str | None) -> list[str]:
     Raises:
       ConfigError: the file cannot be read, or is empty.
     """
-    name = path or "standard input"
-    try:
-        if path:
-            text = Path(path).read_text(encoding="utf-8")
-        else:
-            text = sys.stdin.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise command_line.ConfigError(f"cannot read {name}: {error}.") from None
+    text = command_line.read_text(path)
     if not text:
+        name = path or "standard input"
         raise command_line.ConfigError(
             f"there are no prompts in {name}.\n  Give one per line."
         )
     return [_unescape(line) for line in text.removesuffix("\n").split("\n")]
-
-
-@contextlib.contextmanager
-def _output_file(path: str | None) -> Iterator[TextIO]:
-    """A context with a file to write, which exists only if the `with` block succeeds.
-
-    Args:
-      path: the path of the file; None: standard output.
-
-    Raises:
-      ConfigError: the file cannot be written.
-    """
-    if path is None:
-        yield sys.stdout
-        return
-    from transformer.data.atomic_files import atomic_file
-
-    try:
-        with (
-            atomic_file(path) as temporary_path,
-            open(temporary_path, "w", encoding="utf-8") as file,
-        ):
-            yield file
-    except OSError as error:
-        raise command_line.ConfigError(
-            f"cannot write {path}: {error.strerror}."
-        ) from None
 
 
 def _escape(text: str) -> str:

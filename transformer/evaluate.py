@@ -72,27 +72,10 @@ def main(argv: Sequence[str]) -> None:
                 trained, num_examples=args.num_answers, batch_size=args.batch_size
             )
         if args.json:
-            _write_json(args.json, metrics)
+            with command_line.output_file(args.json) as file:
+                print(json.dumps(metrics, indent=2), file=file)
     for name, value in metrics.items():
         print(f"{name.replace('_', ' '):<24} {value:.4f}")
-
-
-def _write_json(path: str, metrics: dict[str, float]) -> None:
-    """Writes metrics to a file, as a JSON object.
-
-    Raises:
-      ConfigError: the file cannot be written.
-    """
-    from transformer.data.atomic_files import atomic_file
-
-    try:
-        with atomic_file(path) as temporary_path:
-            text = json.dumps(metrics, indent=2) + "\n"
-            temporary_path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise command_line.ConfigError(
-            f"cannot write {path}: {error.strerror}."
-        ) from None
 
 
 if __name__ == "__main__":

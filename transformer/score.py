@@ -14,9 +14,7 @@ code: 0, or 1 if there is an error; then nothing is written.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -74,10 +72,8 @@ def main(argv: Sequence[str]) -> None:
             batch_size=args.batch_size,
         )
         table = _score_table(scorer, lines)
-        if args.output:
-            _write(args.output, table)
-    if not args.output:
-        print(table, end="", flush=True)
+        with command_line.output_file(args.output) as file:
+            print(table, end="", file=file, flush=True)
 
 
 def _score_table(scorer: Scorer, lines: Sequence[str]) -> str:
@@ -105,38 +101,15 @@ def _read_lines(path: str | None) -> list[str]:
       path: the path of the file; None: standard input.
 
     Raises:
-      DataError: the file cannot be read, or all lines are empty.
+      ConfigError: the file cannot be read.
+      DataError: all lines are empty.
     """
     from transformer.data import DataError
 
-    try:
-        if path:
-            text = Path(path).read_text("utf-8")
-        else:
-            text = sys.stdin.read()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}.") from None
-    lines = [line for line in text.split("\n") if line]
+    lines = [line for line in command_line.read_text(path).split("\n") if line]
     if not lines:
         raise DataError("there are no texts.\n  Give one per line.")
     return lines
-
-
-def _write(path: str, text: str) -> None:
-    """Writes a text to a file.
-
-    Raises:
-      ConfigError: the file cannot be written.
-    """
-    from transformer.data.atomic_files import atomic_file
-
-    try:
-        with atomic_file(path) as temporary_path:
-            temporary_path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise command_line.ConfigError(
-            f"cannot write {path}: {error.strerror}."
-        ) from None
 
 
 def _split_pair(index: int, line: str) -> tuple[str, str]:

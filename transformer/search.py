@@ -151,7 +151,8 @@ def main(argv: Sequence[str]) -> None:
             print(f"\nWhy not {_WHY_NOT.value}?")
             print(result.why_not(_WHY_NOT.value), flush=True)
         if measure_flags.SAVE.value is not None:
-            _save(measure_flags.SAVE.value, gin_text(result.best[0]))
+            with command_line.output_file(measure_flags.SAVE.value) as file:
+                file.write(gin_text(result.best[0]))
 
 
 _PROGRESS_SECONDS = 5.0
@@ -222,14 +223,3 @@ def gin_text(candidate: Any) -> str:
     if recompute is not None:
         lines.append(f"Architecture.recompute = {recompute}")
     return "\n".join(lines) + "\n"
-
-
-def _save(path: str, text: str) -> None:
-    """Writes a file under a temporary name and then renames it."""
-    from transformer.data.atomic_files import atomic_file
-
-    try:
-        with atomic_file(path) as temporary_path:
-            temporary_path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        command_line.exit_with_message(f"cannot write {path}: {error.strerror}.")

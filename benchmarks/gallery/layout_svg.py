@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
+from meshtf.display.svg import MARGIN, document, text
 from meshtf.forecast import Forecast, PlacedTensor
-from meshtf.forecast.reports.svg import MARGIN, document, text
 from meshtf.forecast.reports.units import bytes_text
 
 # The x coordinates of the columns: the box of the tensor, the boxes of positions, which are

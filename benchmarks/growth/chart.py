@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.display.svg import MARGIN, document, text
 
 # Lengths in SVG units, which are pixels at the normal size.
 WIDTH = 1000  # the width of the picture

@@ -22,7 +22,7 @@ from pathlib import Path
 import gin
 from absl import flags
 
-from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.display.svg import MARGIN, document, text
 from meshtf.forecast.reports.units import bytes_text, flops_text
 from transformer.cli import command_line
 from transformer.cli.program import run_main

@@ -176,10 +176,8 @@ def _monitor(
         if any(code not in (0, None) for code in codes):
             _wait_for_all(processes, _GRACE_PERIOD)
             return _exit_result(processes, stopped=bool(stop_signals.signal_number))
-        if stop_signals.signal_number:
-            seconds = time.monotonic() - stop_signals.signal_time
-            if seconds > limits.timeout:
-                return RunResult(128 + stop_signals.signal_number)
+        if stop_signals.is_overdue(limits.timeout):
+            return RunResult(128 + stop_signals.signal_number)
         troubles = []
         for process in processes:
             # A process that has ended well gives no sign of life, while the others end.

@@ -106,6 +106,11 @@ class StopSignals:
         for driver in self.drivers:
             driver.send_signal(signal_number)
 
+    def is_overdue(self, timeout: float) -> bool:
+        """Returns whether the last signal came more than `timeout` seconds ago."""
+        seconds = time.monotonic() - self.signal_time
+        return bool(self.signal_number) and seconds > timeout
+
 
 def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
     """Runs a command on workers until it ends without a fault, or no restart is left.
@@ -313,10 +318,8 @@ def _monitor_driver(
             return _exit_result(code, lost, stopped=bool(stop_signals.signal_number))
         if lost:
             return RunResult(LOST, fault=lost)
-        if stop_signals.signal_number:
-            seconds = time.monotonic() - stop_signals.signal_time
-            if seconds > limits.timeout:
-                return RunResult(128 + stop_signals.signal_number)
+        if stop_signals.is_overdue(limits.timeout):
+            return RunResult(128 + stop_signals.signal_number)
         trouble = heartbeat.trouble
         if trouble:
             driver.send_signal(signal.SIGUSR1)  # a connected driver prints its stacks

@@ -1,7 +1,7 @@
 """Tables as text and as HTML.
 
 >>> rows = [("w", "1,024"), ("bias", "64")]
->>> print(text_table(("variable", "bytes"), rows, numeric_columns=1))
+>>> print(text_table(("variable", "bytes"), rows, align="<>"))
 variable  bytes
 w         1,024
 bias         64
@@ -12,46 +12,33 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-_ENTRY_STYLE = "padding:2px 8px;border:1px solid #ccc;"
+_ENTRY_STYLE = "padding:2px 8px;border:1px solid #ccc;text-align:"
+_ALIGNMENTS = {"<": "left", ">": "right"}
 
 
 def text_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], numeric_columns: int = 0
+    columns: Sequence[str], rows: Sequence[Sequence[str]], align: str
 ) -> str:
-    """Returns a table for a terminal.
+    """Returns a table for a terminal; each column is as wide as its longest text.
 
     Args:
       columns: the titles of the columns.
       rows: for each row, a text for each column.
-      numeric_columns: the number of columns, the last ones, that are aligned to the right.
+      align: for each column, "<" or ">": texts are aligned to the left or to the right.
     """
     lines = [columns, *rows]
-    widths = [max(map(len, texts)) for texts in zip(*lines)]
-    first_numeric = len(columns) - numeric_columns
-    return "\n".join(_text_row(line, widths, first_numeric) for line in lines)
-
-
-def _text_row(texts: Sequence[str], widths: Sequence[int], first_numeric: int) -> str:
-    """Returns one row of a text table.
-
-    Args:
-      texts: a text for each column.
-      widths: the width of each column.
-      first_numeric: the index of the first column that is aligned to the right.
-    """
-    padded_texts = []
-    for i, text in enumerate(texts):
-        if i >= first_numeric:
-            padded_texts.append(text.rjust(widths[i]))
-        else:
-            padded_texts.append(text.ljust(widths[i]))
-    return "  ".join(padded_texts).rstrip()
+    formats = []
+    for sign, texts in zip(align, zip(*lines)):
+        width = max(map(len, texts))
+        formats.append(f"{{:{sign}{width}}}")
+    template = "  ".join(formats)
+    return "\n".join(template.format(*line).rstrip() for line in lines)
 
 
 def html_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    numeric_columns: int = 0,
+    align: str,
     title: str = "",
 ) -> str:
     """Returns an HTML table for a notebook.
@@ -59,13 +46,12 @@ def html_table(
     Args:
       columns: the titles of the columns.
       rows: for each row, a text for each column.
-      numeric_columns: the number of columns, the last ones, that are aligned to the right.
+      align: for each column, "<" or ">": texts are aligned to the left or to the right.
       title: the title of the table; "" for none.
     """
-    first_numeric = len(columns) - numeric_columns
-    lines = [_html_row("th", columns, first_numeric)]
+    lines = [_html_row("th", columns, align)]
     for row in rows:
-        lines.append(_html_row("td", row, first_numeric))
+        lines.append(_html_row("td", row, align))
     return html_rows(title, lines)
 
 
@@ -83,18 +69,17 @@ def html_rows(title: str, rows: Sequence[str]) -> str:
     return f'<table style="border-collapse:collapse">{caption}{body}</table>'
 
 
-def _html_row(tag: str, texts: Sequence[str], first_numeric: int) -> str:
+def _html_row(tag: str, texts: Sequence[str], align: str) -> str:
     """Returns one row of an HTML table.
 
     Args:
       tag: "th" for a row of titles, "td" for other rows.
       texts: a text for each column.
-      first_numeric: the index of the first column that is aligned to the right.
+      align: "<" or ">" for each column.
     """
     entries = []
-    for i, text in enumerate(texts):
-        align = "right" if i >= first_numeric else "left"
-        style = f"{_ENTRY_STYLE}text-align:{align}"
+    for sign, text in zip(align, texts):
+        style = _ENTRY_STYLE + _ALIGNMENTS[sign]
         entries.append(f'<{tag} style="{style}">{html.escape(text)}</{tag}>')
     return f"<tr>{''.join(entries)}</tr>"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.report_data import ForecastData, LiveTensors, PlacedTensor
-from meshtf.forecast.reports.op_table import shape_text
+from meshtf.forecast.reports.shapes import shape_text
 from meshtf.forecast.reports.units import bytes_text
 
 _MIN_FRACTION = 0.01  # a suggestion must save this fraction of the peak

@@ -159,18 +159,21 @@ def _check_rule(axes: Sequence[Any], variable: Any, mesh: Mesh) -> None:
             )
 
 
+def similar_paths(pattern: str, paths: Sequence[str]) -> str:
+    """Returns the paths whose ends are close to a pattern, "none" if there are none."""
+    plain = re.sub(r"\W*[.][*+]|\\d[*+]?", "", pattern)
+    ends = {"/".join(path.split("/")[-k:]): path for path in paths for k in (1, 2, 3)}
+    near = near_misses(plain, ends)
+    similar = dict.fromkeys(ends[end] for end in near.split(", ") if end)
+    return ", ".join(similar) or "none"
+
+
 def _unmatched(pattern: str, model: Any) -> LayoutError:
     paths = [variable.path for variable in model.variables]
-    plain = re.sub(r"\W*[.][*+]|\\d[*+]?", "", pattern)
-    ends = {
-        "/".join(path.split("/")[-k:]): path for path in paths[::-1] for k in (1, 2, 3)
-    }
-    near = near_misses(plain, ends)
-    similar = ", ".join(dict.fromkeys(ends[end] for end in near.split(", ") if end))
     return LayoutError(
         explain_error(
             f'the LayoutMap has a rule "{pattern}" that matches no variable.',
-            similar=similar or "none",
+            similar=similar_paths(pattern, paths[::-1]),
             variables=", ".join(paths[:5]) + (", ..." if len(paths) > 5 else ""),
             way_out="Correct it or delete it. Rules for the outputs of layers are rules of "
             'the mesh here, by names of dimensions: mtf.Mesh(..., "heads:model").',

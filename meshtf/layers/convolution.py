@@ -13,12 +13,13 @@ dimension, for instance "h:data; w:model".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
-from meshtf.layers.mixed_precision import cast_like
+from meshtf.layers.mixed_precision import add_bias, cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
@@ -99,9 +100,21 @@ class Conv(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
+        return self._output(conv, x)
+
+    def _output(
+        self, convolution: Callable[..., Tensor], x: Tensor, **settings: Any
+    ) -> Tensor:
+        """Returns a convolution of x, or a transposed one, and the bias added.
+
+        Args:
+          convolution: `conv` or `conv_transpose`.
+          x: the input.
+          **settings: further arguments of the function.
+        """
         check_tensors(x=x)
         require_dim_of_caller(x.shape, *self.reduced_dims.names)
-        y = conv(
+        y = convolution(
             x,
             cast_like(self.kernel, x),
             self.window,
@@ -109,10 +122,9 @@ class Conv(Module):
             padding=self.padding,
             dilation=self.dilation,
             groups=self.groups.names,
+            **settings,
         )
-        if self.bias is None:
-            return y
-        return y + cast_like(self.bias, x)
+        return add_bias(y, self.bias)
 
 
 class ConvTranspose(Conv):
@@ -142,21 +154,7 @@ class ConvTranspose(Conv):
             default: stride times the size of x for "same" and "causal" padding. With a
             stride of 2, a convolution maps both 7 and 8 elements to 4: pass 7 to get 7.
         """
-        check_tensors(x=x)
-        require_dim_of_caller(x.shape, *self.reduced_dims.names)
-        y = conv_transpose(
-            x,
-            cast_like(self.kernel, x),
-            self.window,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            groups=self.groups.names,
-            output_size=output_size,
-        )
-        if self.bias is None:
-            return y
-        return y + cast_like(self.bias, x)
+        return self._output(conv_transpose, x, output_size=output_size)
 
 
 class SeparableConv(Module):
@@ -233,9 +231,7 @@ class SeparableConv(Module):
             padding=self.padding,
             dilation=self.dilation,
         )
-        if self.bias is None:
-            return y
-        return y + cast_like(self.bias, x)
+        return add_bias(y, self.bias)
 
 
 def _check_windows(

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
-from meshtf.layers.mixed_precision import cast_like
+from meshtf.layers.mixed_precision import add_bias, cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
@@ -102,6 +102,4 @@ class Dense(Module):
             missing_expert_dims = self.expert_dims.without(*batch_dims.names)
             order = (batch_dims + missing_expert_dims + self.new_dims).names
         y = einsum([x, cast_like(self.kernel, x)], order)
-        if self.bias is None:
-            return y
-        return y + cast_like(self.bias, x)
+        return add_bias(y, self.bias)

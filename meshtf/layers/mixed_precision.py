@@ -24,3 +24,8 @@ def cast_like(variable: Any, x: Tensor) -> Any:
     if both_floating and x.dtype != variable.dtype:
         return cast(variable, x.dtype)
     return variable
+
+
+def add_bias(y: Tensor, bias: Any) -> Tensor:
+    """Returns y [...] plus a variable, cast like y; y itself if the bias is None."""
+    return y if bias is None else y + cast_like(bias, y)

@@ -15,7 +15,7 @@ from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import ones, zeros
-from meshtf.layers.mixed_precision import cast_like
+from meshtf.layers.mixed_precision import add_bias, cast_like
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, accumulation_dtype, names_of
@@ -66,9 +66,7 @@ class LayerNorm(Module):
         """Returns x [..., dim], normalized over `dim`, then scaled and shifted."""
         check_tensors(x=x)
         y = layer_norm(x, self.dim, epsilon=self.epsilon) * cast_like(self.scale, x)
-        if self.bias is None:
-            return y
-        return y + cast_like(self.bias, x)
+        return add_bias(y, self.bias)
 
 
 class RMSNorm(Module):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from meshtf.display import text_table
 from meshtf.errors import MeshtfError
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
 from meshtf.layout_search.candidates import Candidate, FullPlans
@@ -126,11 +127,8 @@ class SearchResult:
         titles: tuple[str, ...] = ("", *_TITLES, "layout")
         if self.best[0].measured is None:
             titles = tuple(title for title in titles if title != "measured")
-        rows.insert(0, titles)
-        widths = [max(len(row[i]) for row in rows) for i in range(len(titles) - 1)]
-        for row in rows:
-            columns = [column.rjust(width) for column, width in zip(row, widths)]
-            lines.append("  ".join([*columns, row[-1]]))
+        align = ">" * (len(titles) - 1) + "<"
+        lines.append(text_table(titles, rows, align))
         lines += self._uncertainty()
         lines += self._front()
         return "\n".join(lines)

@@ -4,7 +4,6 @@ slower, and what takes that time.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import math
@@ -20,8 +19,8 @@ from meshtf.errors import (
     near_misses,
 )
 from meshtf.forecast.report_data import ForecastData
-from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
+from meshtf.forecast.reports.user_lines import seconds_by_line, short_paths
 from meshtf.graph import ReadOp, Store, WriteOp, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.candidates import Candidate
@@ -163,8 +162,8 @@ def comparison_text(best: Candidate, other: Candidate) -> str:
 
 def _differences(best: ForecastData, other: ForecastData) -> list[tuple[str, float]]:
     """Returns (label, seconds) of what takes longer in `other`, the most first."""
-    before = _seconds_by_line(best)
-    after = _seconds_by_line(other)
+    before = seconds_by_line(best, short_paths(best))
+    after = seconds_by_line(other, short_paths(other))
     differences = {label: after[label] - before.get(label, 0.0) for label in after}
     if best.time is not None and other.time is not None:
         differences["idle in the pipeline"] = (
@@ -173,19 +172,6 @@ def _differences(best: ForecastData, other: ForecastData) -> list[tuple[str, flo
         )
     ranked = sorted(differences.items(), key=lambda item: -item[1])
     return [(label, seconds) for label, seconds in ranked[:MAX_ROWS] if seconds > 0]
-
-
-def _seconds_by_line(forecast: ForecastData) -> Mapping[str, float]:
-    """Returns the seconds of ops, and of collectives by kind and axes, for each line."""
-    paths = short_paths(forecast)
-    sums: dict[str, float] = collections.defaultdict(float)
-    for op in forecast.ops:
-        line = f"{op.function} at {paths.get(op.file, op.file)}:{op.line}"
-        sums[line] += op.seconds * op.times
-        for collective in op.collectives:
-            label = f"{collective.kind} over {collective.axis}, for {line}"
-            sums[label] += collective.seconds * collective.times
-    return sums
 
 
 def no_axes_text(devices: int) -> str:

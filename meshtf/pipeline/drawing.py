@@ -19,7 +19,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.forecast.reports.svg import MARGIN, document, text
+from meshtf.display import text_table
+from meshtf.display.svg import MARGIN, document, text
 from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 from meshtf.names.arguments import (
     as_int,
@@ -249,7 +250,8 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
     chunks = [*_chunks(layers, sizes)]
     # 1 if all layers cost 0: then all bars are empty.
     largest_fraction = max(chunk.cost_fraction for chunk in chunks) or 1
-    rows = [["chunk", "", "layers", "cost", "", "parameters", "activations"]]
+    columns = ("chunk", "", "layers", "cost", "", "parameters", "activations")
+    rows = []
     for i, chunk in enumerate(chunks):
         bar_length = round(LONGEST_TEXT_BAR * chunk.cost_fraction / largest_fraction)
         row = [
@@ -262,24 +264,7 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
         ]
         rows.append(row)
     rows.append(["all", str(len(layers)), "", "", "", *_memory_texts(layers)])
-    widths = []
-    for column in zip(*rows):
-        widths.append(max(len(entry) for entry in column))
-    return "\n".join(_aligned(row, widths) for row in rows)
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Returns a row of the table: chunks, names and bars are aligned to the left, numbers
-    to the right.
-    """
-    left_columns = {0, 2, 4}
-    entries = []
-    for column, (entry, width) in enumerate(zip(row, widths)):
-        if column in left_columns:
-            entries.append(entry.ljust(width))
-        else:
-            entries.append(entry.rjust(width))
-    return "  ".join(entries)
+    return text_table(columns, rows, align="<><><>>")
 
 
 def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:

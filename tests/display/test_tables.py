@@ -7,7 +7,7 @@ from meshtf.display import html_table, html_text, text_table
 
 def test_text_is_aligned():
     rows = [("a", "1"), ("longer", "1,000")]
-    assert text_table(("name", "size"), rows, numeric_columns=1).split("\n") == [
+    assert text_table(("name", "size"), rows, align="<>").split("\n") == [
         "name     size",
         "a           1",
         "longer  1,000",
@@ -15,7 +15,7 @@ def test_text_is_aligned():
 
 
 def test_html_is_escaped():
-    text = html_table(("<b>",), [("a & b",)], title="<script>")
+    text = html_table(("<b>",), [("a & b",)], align="<", title="<script>")
     assert "<script>" not in text
     assert "&lt;b&gt;" in text
     assert "a &amp; b" in text

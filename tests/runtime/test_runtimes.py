@@ -10,26 +10,26 @@ import meshtf as mtf
 from meshtf.graph import ShardedValue
 from meshtf.partition import build
 from meshtf.runtime import runtimes
-from meshtf.runtime.lowering.program_summary import collectives_of, memory_of
+from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.variable import Variable
 from meshtf.saved_model.single_device import SingleDevice
 from tests.runtime.storage.test_slot import in_arrays, variable
 
 
-class OneDevice:
+class OneDevice(ProgramSummary):
     """An executable that runs op by op on a mesh of one position, without TensorFlow's
     graphs.
     """
 
     def __init__(self, recorded, arguments):
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
-        self.arguments = arguments
+        self.stores = arguments
         self.calls = 0
 
     def __call__(self, arrays):
         self.calls += 1
-        arrays_by_store = dict(zip(self.arguments, arrays, strict=True))
+        arrays_by_store = dict(zip(self.stores, arrays, strict=True))
         for step in self.program.steps:
             store = getattr(step, "store", None)
             if isinstance(store, Variable):
@@ -39,14 +39,6 @@ class OneDevice:
             ShardedValue(value.placement, [y])
             for value, y in zip(self.program.results, results, strict=True)
         ]
-
-    @property
-    def collectives(self):
-        return collectives_of(self.program)
-
-    @property
-    def memory(self):
-        return memory_of(self.program, self.arguments)
 
 
 class OneDeviceRuntime:

@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import gin
 from absl import flags, logging
@@ -254,6 +254,47 @@ def connect_by_flags() -> int:
     deterministic = gin_settings.resolve_macros(bindings.get("deterministic", False))
     mtf.connect(CLUSTER.value, wait=WAIT.value, deterministic=deterministic)
     return len(CLUSTER.value.split(","))
+
+
+def read_text(path: str | None) -> str:
+    """Returns the text of a file.
+
+    Args:
+      path: the path of the file; None: standard input.
+
+    Raises:
+      ConfigError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8") if path else sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as error:
+        name = path or "standard input"
+        raise ConfigError(f"cannot read {name}: {error}.") from None
+
+
+@contextlib.contextmanager
+def output_file(path: str | None) -> Iterator[TextIO]:
+    """A context with a file to write, which exists only if the `with` block succeeds.
+
+    Args:
+      path: the path of the file; None: standard output.
+
+    Raises:
+      ConfigError: the file cannot be written.
+    """
+    if path is None:
+        yield sys.stdout
+        return
+    from transformer.data.atomic_files import atomic_file
+
+    try:
+        with (
+            atomic_file(path) as temporary_path,
+            open(temporary_path, "w", encoding="utf-8") as file,
+        ):
+            yield file
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}.") from None
 
 
 @contextlib.contextmanager

@@ -159,6 +159,21 @@ def mask_padded_vocab(logits: mtf.Tensor, architecture: Architecture) -> mtf.Ten
     return logits + mtf.cast(mtf.layers.mask_bias(is_token), logits.dtype)
 
 
+def logits_layer(mesh: mtf.Mesh, architecture: Architecture) -> mtf.layers.Dense | None:
+    """Returns the layer that computes logits [..., vocab] of x [..., d_model]; None if they are
+    computed with the embedding table.
+    """
+    if architecture.tied:
+        return None
+    return mtf.layers.Dense(
+        mesh,
+        architecture.dim("d_model"),
+        architecture.dim("vocab"),
+        use_bias=False,
+        name="logits",
+    )
+
+
 def _make_embedding(
     mesh: mtf.Mesh,
     vocab_dim: mtf.Dimension,

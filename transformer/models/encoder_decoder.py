@@ -24,7 +24,11 @@ from transformer.models.base import (
     metric_sums,
     target_weights,
 )
-from transformer.models.embeddings import Embeddings, mask_padded_vocab
+from transformer.models.embeddings import (
+    Embeddings,
+    logits_layer,
+    mask_padded_vocab,
+)
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
 from transformer.models.token_info import LENGTH, TokenInfo, counted_targets
@@ -104,16 +108,7 @@ class EncoderDecoder(Model):
             self.decoder = Stack(
                 mesh, decoder, causal=True, has_cross_attention=True, name="decoder"
             )
-            # Tied logits are computed with the embedding table.
-            self.logits = None
-            if not architecture.tied:
-                self.logits = mtf.layers.Dense(
-                    mesh,
-                    architecture.dim("d_model"),
-                    architecture.dim("vocab"),
-                    use_bias=False,
-                    name="logits",
-                )
+            self.logits = logits_layer(mesh, architecture)
 
     def __call__(
         self, inputs: mtf.Tensor, tokens: mtf.Tensor, training: bool = False

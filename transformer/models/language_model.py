@@ -22,7 +22,11 @@ from transformer.models.base import (
     metric_sums,
     target_weights,
 )
-from transformer.models.embeddings import Embeddings, mask_padded_vocab
+from transformer.models.embeddings import (
+    Embeddings,
+    logits_layer,
+    mask_padded_vocab,
+)
 from transformer.models.key_value_cache import KeyValueCache
 from transformer.models.stack import Stack
 from transformer.models.token_info import (
@@ -76,16 +80,7 @@ class LanguageModel(Model):
             self.embeddings = Embeddings(mesh, architecture)
             self.dropout = mtf.layers.Dropout(architecture.dropout)
             self.decoder = Stack(mesh, architecture, causal=True, name="decoder")
-            # Tied logits are computed with the embedding table.
-            self.logits = None
-            if not architecture.tied:
-                self.logits = mtf.layers.Dense(
-                    mesh,
-                    architecture.dim("d_model"),
-                    architecture.dim("vocab"),
-                    use_bias=False,
-                    name="logits",
-                )
+            self.logits = logits_layer(mesh, architecture)
 
     def __call__(
         self,

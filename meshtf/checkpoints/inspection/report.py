@@ -29,6 +29,7 @@ from meshtf.checkpoints.tensor_slices import (
     split,
 )
 from meshtf.checkpoints.write import MAX_CHUNK_BYTES, UNSPLIT_DTYPES
+from meshtf.display import text_table
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
 
@@ -135,8 +136,8 @@ def inspection_text(report: dict[str, Any]) -> str:
         damage = file["damage"] or "as it was written"
         size = f"{file['bytes']:,}"
         file_rows.append([file["name"], size, file["crc32"], damage])
-    tensor_titles = ["name", "shape", "dtype", ">slices", ">bytes"]
-    file_titles = ["file", ">bytes", "crc32", ""]
+    tensor_titles = ("name", "shape", "dtype", "slices", "bytes")
+    file_titles = ("file", "bytes", "crc32", "")
     return "\n".join(
         [
             f"checkpoint  {report['path']}",
@@ -144,9 +145,9 @@ def inspection_text(report: dict[str, Any]) -> str:
             f"extra       {extra or 'nothing'}",
             f"tensors     {len(tensors):,} of {num_bytes:,} bytes",
             "",
-            *_aligned_table(tensor_titles, tensor_rows),
+            text_table(tensor_titles, tensor_rows, align="<<<>>"),
             "",
-            *_aligned_table(file_titles, file_rows),
+            text_table(file_titles, file_rows, align="<><<"),
         ]
     )
 
@@ -237,8 +238,8 @@ def comparison_text(comparison: dict[str, Any]) -> str:
         for name, change in value_changes.items():
             counts = f"{change['numbers']:,} of {change['of']:,}"
             rows.append([name, f"{change['largest']:.6g}", counts])
-        titles = ["of other numbers", ">largest difference", ">numbers"]
-        lines += ["", *_aligned_table(titles, rows)]
+        titles = ("of other numbers", "largest difference", "numbers")
+        lines += ["", text_table(titles, rows, align="<>>")]
     return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])
 
 
@@ -301,22 +302,3 @@ def _read(path: str, name: str, saved: SavedTensor, box: Box) -> Any:
 def _num_bytes(saved: SavedTensor) -> int:
     """Returns the size of a tensor in bytes."""
     return Shape(saved.shape).size * int(tf.as_dtype(saved.dtype).size)
-
-
-def _aligned_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table with aligned columns.
-
-    Args:
-      head: the title of each column. A column whose title begins with ">", which is not
-        printed, is aligned to the right.
-      rows: the texts of each row.
-    """
-    titles = [title.lstrip(">") for title in head]
-    aligns = [">" if title.startswith(">") else "<" for title in head]
-    widths = [max(map(len, column)) for column in zip(titles, *rows)]
-    lines = []
-    for row in [titles, *rows]:
-        columns = zip(row, aligns, widths)
-        line = "  ".join(f"{text:{align}{width}}" for text, align, width in columns)
-        lines.append(line.rstrip())
-    return lines

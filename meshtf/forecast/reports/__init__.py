@@ -5,11 +5,12 @@ Contents:
     totals          sums over ops, and runs of equal ops
     modules         sums by module path
     units           amounts as text: "1.50 KiB"
-    op_table        the table of all ops, as text
+    user_lines      lines of the user's program as text: "mlp.py:3"
+    shapes          shapes as text and as HTML
+    contents        what the reports say, as sections
+    op_rows         the ops as rows
+    op_table        the ops as text
     text_report     the report as text, and as JSON
+    static_page     the sections and the ops as HTML
     html_report     the report as one HTML page, from the template `page.html`
-    html_tables     the tables of the HTML page
-    op_rows         the op table of the HTML page
-    shape_html      shapes as HTML
-    svg             frame and styles of SVG pictures
 """

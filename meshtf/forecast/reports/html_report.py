@@ -1,6 +1,6 @@
 """A forecast as one self-contained HTML page: it loads no other file.
 
-The page is the template `page.html`, filled in with a title, tables (`html_tables`) and the
+The page is the template `page.html`, filled in with a title, tables (`static_page`) and the
 data as JSON. The tables need no script; the script adds a search, and a drawing of which
 device has which shard. Strings of a user's program are escaped.
 
@@ -34,9 +34,9 @@ from meshtf.forecast.report_data import (
     ForecastData,
     PlacedTensor,
 )
-from meshtf.forecast.reports.html_tables import static_page
-from meshtf.forecast.reports.op_table import short_paths
+from meshtf.forecast.reports.static_page import static_page
 from meshtf.forecast.reports.totals import fold, is_direct_call, op_key, totals
+from meshtf.forecast.reports.user_lines import short_paths
 
 
 def page(forecast: ForecastData) -> str:
@@ -89,6 +89,7 @@ def _page_data(forecast: ForecastData, distinct: _Distinct) -> dict[str, Any]:
         ],
         "variables": variables,
         "memory": vars(forecast.memory),
+        "stages": [vars(stage) for stage in forecast.stages],
         "time": None if forecast.time is None else vars(forecast.time),
         "timeline": (),
         "totals": totals(forecast),

@@ -1,24 +1,25 @@
-"""The op table of the HTML page: a row for each op, in the order in which they run.
+"""The ops of a forecast as rows, in the order in which they run.
 
-    html = op_section(forecast, shapes, paths)
+    for row in op_rows(forecast, paths):
+        row.kind, row.title, row.shapes, row.amount     # "op", "einsum", ...
 
-Consecutive equal runs of ops, such as the layers of a deep model, are written once: `fold`
-returns the indices of ops, and for a repeated run (times, items of one period).
+Consecutive equal runs of ops, such as the layers of a deep model, are written once, between
+a row "run" and a row "end".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
+from meshtf.display import Entry
 from meshtf.forecast.report_data import (
     Collective,
     Computation,
     ForecastData,
+    PlacedTensor,
     without_indices,
 )
-from meshtf.forecast.reports.op_table import MIN_SECONDS, count_ops
-from meshtf.forecast.reports.shape_html import ShapeHtml
 from meshtf.forecast.reports.totals import (
     Folded,
     fold,
@@ -27,117 +28,186 @@ from meshtf.forecast.reports.totals import (
     redundant_flops,
 )
 from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
+from meshtf.forecast.reports.user_lines import line_text
 
-_LEAD = (
-    "In the order in which they run. [batch:8/data] is sharded along axis data; +model is "
-    "a partial sum along model, not yet reduced. Below an op are the reshards of its "
-    "inputs. Equal runs are shown once. With a profile of hardware, the last column has the "
-    "predicted time of one run on one device."
-)
+MIN_SECONDS = 1e-10  # of what is written
+RowKind: TypeAlias = Literal[
+    "phase",  # before the first op of each phase, and before the results
+    "module",  # before the first op of each module
+    "call",  # before the first op of each line of the user: the line and what it calls
+    "run",  # how often the rows up to "end" are repeated
+    "end",
+    "op",
+    "collective",
+]
 
 
-def op_section(
-    forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]
-) -> str:
-    """Returns the section of the page with all ops.
+class OpRow(NamedTuple):
+    """A row of the op table.
+
+    Attributes:
+      kind: what the row is about.
+      title: the phase, the module, the line, the name of the op, or the kind and axis of the
+        collective.
+      op_index: the index of the op.
+      shapes: the outputs of the op; before and after the collective. Shapes are
+        `PlacedTensor`s.
+      amount: FLOPs, or bytes received.
+      seconds: the time of one run; "" if it is not known.
+      remarks: how often it runs, and how many devices compute the same.
+    """
+
+    kind: RowKind
+    title: str = ""
+    op_index: int = 0
+    shapes: Entry = ""
+    amount: str = ""
+    seconds: str = ""
+    remarks: tuple[str, ...] = ()
+
+
+def op_rows(forecast: ForecastData, paths: Mapping[str, str]) -> Iterator[OpRow]:
+    """Yields the rows of all ops, and of the reshards of the results.
 
     Args:
       forecast: the forecast.
-      shapes: makes the HTML of shapes.
       paths: the short paths of the user's files.
     """
-    rows = _OpRows(forecast, shapes, paths)
     items = fold(list(map(op_key, forecast.ops)))
-    lines = list(rows.rows_of(items))
+    yield from _Walk(forecast.ops, paths).rows_of(items)
     if forecast.results:
-        lines.append('<div class="phase">results</div>')
-        lines += [rows.collective(collective) for collective in forecast.results]
-    body = "\n".join(lines) or "<p>no ops</p>"
-    return (
-        f'<section id="ops"><h2>Ops</h2><p class="lead">{_LEAD}</p>'
-        f'<div class="card ops">{body}</div></section>'
-    )
+        yield OpRow("phase", "results")
+        yield from map(_collective_row, forecast.results)
 
 
-class _OpRows:
-    """Writes rows of ops.
+_NO_CALL = ("", "")  # no line of the user, no function
 
-    A row with the phase comes before the first op of each phase, and a row with the user's
-    line before the first op of each line, so both are stored from op to op.
+
+class _Walk:
+    """Yields the rows of ops. Stores of the last op what a row before the next op tells if it
+    changes: phase, module, and the user's line with the function that it calls.
     """
 
-    def __init__(
-        self, forecast: ForecastData, shapes: ShapeHtml, paths: Mapping[str, str]
-    ) -> None:
-        self._ops = forecast.ops
-        self._shapes = shapes
+    def __init__(self, ops: Sequence[Computation], paths: Mapping[str, str]) -> None:
+        self._ops = ops
         self._paths = paths
-        self._phase = ""  # the phase of the last op
-        self._call = ""  # the line of the last op, as `_call_text` returns it
+        self._phase = ""
+        self._forget_place()
 
-    def rows_of(self, items: Sequence[Folded]) -> Iterator[str]:
+    def _forget_place(self) -> None:
+        """Lets module and line be written again before the next op."""
+        self._module = ""
+        self._call = _NO_CALL
+
+    def rows_of(self, items: Sequence[Folded]) -> Iterator[OpRow]:
         """Yields the rows of ops, given as indices and repeated runs."""
         for item in items:
             if isinstance(item, int):
-                yield from self._op(self._ops[item])
+                op = self._ops[item]
+                yield from self._new_phase(op)
+                yield from self._new_module(op)
+                yield from self._new_call(op)
+                yield _op_row(op)
+                yield from map(_collective_row, op.collectives)
             else:
                 times, body = item
-                yield from self._folded(times, body)
+                yield from self._run(times, body)
 
-    def _folded(self, times: int, body: Sequence[Folded]) -> Iterator[str]:
-        """Yields the rows of a run that is repeated `times` times, within a frame."""
-        count = count_ops(body)
-        ops = "this op" if count == 1 else f"these {count} ops"
-        yield f'<details class="fold" open><summary>{times} times {ops}</summary>'
-        self._call = ""
+    def _run(self, times: int, body: Sequence[Folded]) -> Iterator[OpRow]:
+        """Yields the rows of a run that is repeated `times` times."""
+        ops = [self._ops[i] for i in _indices(body)]
+        flops = sum(op.total for op in ops)
+        received = sum(reshard.total for op in ops for reshard in op.collectives)
+        yield from self._new_phase(ops[0])
+        ops_text = "this op" if len(ops) == 1 else f"these {len(ops)} ops"
+        costs = f"{flops_text(flops)} and {bytes_text(received)} received"
+        yield OpRow("run", f"{times} times {ops_text}, each time {costs}")
+        self._forget_place()
         yield from self.rows_of(body)
-        self._call = ""
-        yield "</details>"
+        self._forget_place()
+        yield OpRow("end")
 
-    def _op(self, op: Computation) -> Iterator[str]:
-        """Yields the row of an op and of its collectives, and the rows before them."""
+    def _new_phase(self, op: Computation) -> Iterator[OpRow]:
+        """Yields the phase, if it changes."""
         if op.phase != self._phase:
+            yield OpRow("phase", op.phase)
             self._phase = op.phase
-            self._call = ""
-            yield f'<div class="phase">{op.phase}</div>'
-        call = self._call_text(op)
-        if call != self._call:
-            self._call = call
-            yield f'<div class="call">{escape(call)}</div>'
-        outputs = ", ".join(map(self._shapes, op.outputs))
-        remark = _times_text(op.seconds, op.times)
-        if redundant_flops(op):
-            remark += f" identical on {op.repeated}"
-        yield (
-            f'<div class="row"><i>{op.index}</i><code>{escape(op.title)}</code>'
-            f"<span>{outputs}</span><i>{flops_text(op.flops)}</i><i>{remark}</i></div>"
-        )
-        yield from map(self.collective, op.collectives)
+            self._forget_place()
 
-    def _call_text(self, op: Computation) -> str:
-        """Returns the user's line, the function that the line calls, and the module."""
-        line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
-        function = "" if is_direct_call(op) else op.function
-        path = without_indices(op.path)
-        return "  ".join(text for text in (line, function, path) if text)
+    def _new_module(self, op: Computation) -> Iterator[OpRow]:
+        """Yields the module, if it changes."""
+        module = without_indices(op.path)
+        if module and module != self._module:
+            yield OpRow("module", module)
+        self._module = module
 
-    def collective(self, collective: Collective) -> str:
-        """Returns the row of one collective."""
-        arrow = f"{self._shapes(collective.tensor)} -> {self._shapes(collective.after)}"
-        times = _times_text(collective.seconds, collective.times)
-        size = bytes_text(collective.bytes) if collective.bytes else "free"
-        label = escape(f"{collective.kind} {collective.axis}")
-        return (
-            f'<div class="row collective"><i></i><code>&larr; {label}</code>'
-            f"<span>{arrow}</span><i>{size}</i><i>{times}</i></div>"
-        )
+    def _new_call(self, op: Computation) -> Iterator[OpRow]:
+        """Yields the user's line and the function that it calls, if they change.
+
+        The function is left out if the user calls the op itself.
+        """
+        line = line_text(vars(op), self._paths)
+        is_direct = is_direct_call(op)
+        function = "" if is_direct else op.function
+        last_line, last_function = self._call
+        is_new_function = not is_direct and function != last_function
+        if line != last_line or is_new_function:
+            yield OpRow("call", f"{line} {function}" if line else function)
+            self._call = line, function
 
 
-def _times_text(seconds: float, times: int) -> str:
-    """Returns how long an op or collective takes, where that is known, and how often it runs."""
-    texts = []
-    if seconds >= MIN_SECONDS:
-        texts.append(seconds_text(seconds))
-    if times > 1:
-        texts.append(f"x {times}")
-    return " ".join(texts)
+def _op_row(op: Computation) -> OpRow:
+    """Returns the row of an op."""
+    remarks = _times_remark(op.times)
+    if redundant_flops(op):
+        remarks += (f"identical on {op.repeated}",)
+    return OpRow(
+        "op",
+        op.title,
+        op.index,
+        shapes=_listed(op.outputs),
+        amount=flops_text(op.flops),
+        seconds=_seconds(op.seconds),
+        remarks=remarks,
+    )
+
+
+def _collective_row(collective: Collective) -> OpRow:
+    """Returns the row of a collective."""
+    return OpRow(
+        "collective",
+        f"{collective.kind} {collective.axis}",
+        shapes=(collective.tensor, " -> ", collective.after),
+        amount=bytes_text(collective.bytes),
+        seconds=_seconds(collective.seconds),
+        remarks=_times_remark(collective.times),
+    )
+
+
+def _listed(tensors: Iterable[PlacedTensor]) -> Entry:
+    """Returns tensors with commas between them."""
+    items: list[object] = []
+    for tensor in tensors:
+        items += [", ", tensor]
+    return tuple(items[1:])
+
+
+def _seconds(seconds: float) -> str:
+    """Returns the time of one run, "" if there is none."""
+    return seconds_text(seconds) if seconds >= MIN_SECONDS else ""
+
+
+def _times_remark(times: int) -> tuple[str, ...]:
+    """Returns the remark about an op or collective that runs several times."""
+    return (f"x {times}",) if times > 1 else ()
+
+
+def _indices(items: Iterable[Folded]) -> Iterator[int]:
+    """Yields the indices of ops; an op of a repeated run appears once for each time."""
+    for item in items:
+        if isinstance(item, int):
+            yield item
+        else:
+            times, body = item
+            for _ in range(times):
+                yield from _indices(body)

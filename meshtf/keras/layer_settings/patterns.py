@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from meshtf.errors import ArgumentError, LayoutError, explain_error, near_misses
-from meshtf.keras.layout_map import check_axes
+from meshtf.errors import ArgumentError, LayoutError, explain_error
+from meshtf.keras.layout_map import check_axes, similar_paths
 from meshtf.mesh import NO_CHANGES, Layout, Mesh
 
 _WAY_OUT = (
@@ -199,13 +199,9 @@ def _checked(pattern: Any, argument: str) -> str:
 
 
 def _unmatched(argument: str, pattern: str, paths: Sequence[str]) -> str:
-    plain = re.sub(r"\W*[.][*+]|\\d[*+]?", "", pattern)
-    ends = {"/".join(path.split("/")[-k:]): path for path in paths for k in (1, 2, 3)}
-    near = near_misses(plain, ends)
-    similar = ", ".join(dict.fromkeys(ends[end] for end in near.split(", ") if end))
     return explain_error(
         f'`{argument}` has a pattern "{pattern}" that matches no layer.',
-        similar=similar or "none",
+        similar=similar_paths(pattern, paths),
         layers=", ".join(paths[:5]) + (", ..." if len(paths) > 5 else ""),
         way_out=_WAY_OUT,
     )

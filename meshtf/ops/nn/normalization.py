@@ -219,17 +219,19 @@ def layer_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
       ShapeError: x lacks `dim`.
       DTypeError: x is not of a floating type.
     """
-    x, dim = tensor_along(x, dim)
-    epsilon = as_float("epsilon", epsilon)
-    y, _inverse_std = apply_all(Normalize(dim, center=True, epsilon=float(epsilon)), x)
-    return y
+    return _normalized(x, dim, epsilon, center=True)
 
 
 def rms_norm(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """Returns x [..., dim, ...] divided by its root mean square along `dim`. Arguments and
     errors are those of `layer_norm`.
     """
+    return _normalized(x, dim, epsilon, center=False)
+
+
+def _normalized(x: Tensor, dim: str, epsilon: float, center: bool) -> Tensor:
+    """Returns x divided by its root mean square along `dim`, if `center` less its mean."""
     x, dim = tensor_along(x, dim)
-    epsilon = as_float("epsilon", epsilon)
-    y, _inverse_std = apply_all(Normalize(dim, center=False, epsilon=float(epsilon)), x)
+    op = Normalize(dim, center=center, epsilon=float(as_float("epsilon", epsilon)))
+    y, _inverse_std = apply_all(op, x)
     return y

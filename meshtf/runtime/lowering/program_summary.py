@@ -2,18 +2,18 @@
 one device. They do not depend on the runtime. A store is a variable or an argument: where a
 program reads shards from.
 
-    collectives_of(program)      # ["all_reduce over model of [batch:64 d_model:16]"]
-    memory_of(program, arguments).variables
+    executable.collectives       # ["all_reduce over model of [batch:64 d_model:16]"]
+    executable.memory.variables
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from meshtf.graph import Spec, Store
-from meshtf.mesh import Mesh, Placement
-from meshtf.partition import Program, walk
+from meshtf.graph import Store
+from meshtf.mesh import Mesh
+from meshtf.partition import Program, Value, walk
 from meshtf.partition.cost import local_bytes
 
 
@@ -31,46 +31,60 @@ class ProgramMemory(NamedTuple):
     results: int
 
 
-def collectives_of(program: Program) -> list[str]:
-    """Returns all collectives of one call, such as "all_reduce over model of [batch:64
-    d_model:16]", in order; those of pipeline stages come last.
+class ProgramSummary:
+    """The base class of executables of all runtimes.
+
+    Attributes:
+      program: the planned program.
+      stores: the stores of the arguments, in order; each call fills them from its tensors.
     """
-    collectives: list[str] = []
-    for step, times in walk(program):
-        collective = step.collective
-        # A slice needs no communication. The statistics of an op have no one shape.
-        if collective is None or collective.kind in ("slice", "keep"):
-            continue
-        if not collective.src.spec:
-            continue
-        axes = "+".join(collective.axes)
-        shape = collective.src.spec.shape
-        collectives += [f"{collective.kind} over {axes} of {shape!r}"] * times
-    return collectives
+
+    program: Program
+    stores: Sequence[Any]
+
+    @property
+    def collectives(self) -> list[str]:
+        """All collectives of one call, such as "all_reduce over model of [batch:64
+        d_model:16]", in order; those of pipeline stages come last.
+        """
+        collectives: list[str] = []
+        for step, times in walk(self.program):
+            reshard = step.collective
+            # A slice needs no communication. The statistics of an op have no one shape.
+            if reshard is None or reshard.kind in ("slice", "keep"):
+                continue
+            if not reshard.src.spec:
+                continue
+            axes = "+".join(reshard.axes)
+            shape = reshard.src.spec.shape
+            collectives += [f"{reshard.kind} over {axes} of {shape!r}"] * times
+        return collectives
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """The bytes of variables, arguments and results on one device."""
+        program = self.program
+        return ProgramMemory(
+            variables=_peak_bytes(program.variables, program.mesh),
+            arguments=_peak_bytes(self.stores, program.mesh),
+            results=_peak_bytes(program.results, program.mesh),
+        )
+
+    def fill_stores(self, tensors: Sequence[Any]) -> None:
+        """Fills the stores of the arguments; each takes its tensors from the list."""
+        remaining_tensors = list(tensors)
+        for store in self.stores:
+            store.fill(remaining_tensors)
 
 
-def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
-    """Returns the memory of a program's variables, arguments and results.
-
-    Args:
-      program: the program.
-      arguments: the stores of the program's arguments.
-    """
-    results = [(v.spec, v.placement) for v in program.results if v.spec is not None]
-    mesh = program.mesh
-    return ProgramMemory(
-        variables=_peak_bytes([(s.spec, s.placement) for s in program.variables], mesh),
-        arguments=_peak_bytes([(s.spec, s.placement) for s in arguments], mesh),
-        results=_peak_bytes(results, mesh),
-    )
-
-
-def _peak_bytes(tensors: Iterable[tuple[Spec, Placement]], mesh: Mesh) -> int:
+def _peak_bytes(tensors: Iterable[Store | Value], mesh: Mesh) -> int:
     """Returns the bytes of the shards of tensors on the position with the most bytes."""
     bytes_of_positions = [0.0] * mesh.size
-    for spec, placement in tensors:
-        shard_bytes = local_bytes(spec, placement, mesh)
-        for position, has_shard in enumerate(mesh.has(placement)):
+    for tensor in tensors:
+        if tensor.spec is None:
+            continue
+        shard_bytes = local_bytes(tensor.spec, tensor.placement, mesh)
+        for position, has_shard in enumerate(mesh.has(tensor.placement)):
             if has_shard:
                 bytes_of_positions[position] += shard_bytes
     return int(max(bytes_of_positions))

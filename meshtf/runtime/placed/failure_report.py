@@ -14,7 +14,8 @@ inputs in the graph; it has the user's line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +55,15 @@ class _RerunStopped(Exception):
         self.problem = problem
 
 
+@contextlib.contextmanager
+def _stop_at_error(node: Node) -> Iterator[None]:
+    """A context in which an error of TensorFlow ends the second run at a node."""
+    try:
+        yield
+    except tf.errors.OpError as problem:
+        raise _RerunStopped(node, problem) from problem
+
+
 class _Rerun(PlacedExecutor):
     """Runs a program op by op, up to its first update of a variable.
 
@@ -76,10 +86,8 @@ class _Rerun(PlacedExecutor):
         """Leaves out writes of variables, and host ops, but for assertions."""
         if step.host_op is None or not step.host_op.asserts:
             return []
-        try:
+        with _stop_at_error(step.node):
             return super()._write(step)
-        except tf.errors.OpError as problem:
-            raise _RerunStopped(step.node, problem) from problem
 
 
 def explain_failure(
@@ -128,11 +136,8 @@ def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
         mesh_coordinates = MeshCoordinates(coordinates)
         values: dict[Value, Any] = dict(zip(segment.ins, inputs))
         for compute in segment.computes:
-            try:
-                with tf.device(device):
-                    run_compute(compute, mesh, mesh_coordinates, shard_of=values)
-            except tf.errors.OpError as problem:
-                raise _RerunStopped(compute.node, problem) from problem
+            with _stop_at_error(compute.node), tf.device(device):
+                run_compute(compute, mesh, mesh_coordinates, shard_of=values)
         outputs = [values[v] for v in segment.outs]
         return SegmentResult(outputs, axes_read=mesh_coordinates.axes_read)
 
@@ -152,11 +157,8 @@ def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
         for compute in segment.computes:
             arguments = [values[v] for v in compute.dependencies]
             compiled_op = _compiled_op(compute, mesh, coordinates)
-            try:
-                with tf.device(device):
-                    values.update(zip(compute.outs, compiled_op(arguments)))
-            except tf.errors.OpError as problem:
-                raise _RerunStopped(compute.node, problem) from problem
+            with _stop_at_error(compute.node), tf.device(device):
+                values.update(zip(compute.outs, compiled_op(arguments)))
         return call_ops(device, coordinates, inputs)
 
     return call

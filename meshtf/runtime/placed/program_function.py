@@ -24,11 +24,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.partition import build
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.program_summary import (
-    ProgramMemory,
-    collectives_of,
-    memory_of,
-)
+from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.placed.executor import PlacedExecutor, schedule_for_devices
 from meshtf.runtime.placed.failure_report import explain_failure
 from meshtf.runtime.placed.numerics_check import CheckingExecutor
@@ -42,7 +38,7 @@ from meshtf.runtime.tf_internals.call_options import (
 )
 
 
-class PlacedExecutable:
+class PlacedExecutable(ProgramSummary):
     """A recorded function for one combination of argument specs, ready to run: the
     placed runtime's `Executable`.
 
@@ -90,7 +86,7 @@ class PlacedExecutable:
         """Returns the results of the program for the tensors of all arguments, in order."""
         results = self.program.results
         if current().check_numerics:
-            self._fill_stores(tensors)
+            self.fill_stores(tensors)
             shards_of_results = CheckingExecutor(self.mesh, self.segments).run(results)
             return [
                 ShardedValue(result.placement, shards)
@@ -101,23 +97,11 @@ class PlacedExecutable:
         try:
             return self._sharded_values(self.function(tensors))
         except tf.errors.OpError as error:
-            self._fill_stores(tensors)
+            self.fill_stores(tensors)
             explained_error = explain_failure(error, self.mesh, self.segments, results)
             if explained_error is error:
                 raise
             raise explained_error from error
-
-    @property
-    def collectives(self) -> list[str]:
-        """All collectives of one call, such as "all_reduce over model of [batch:64
-        d_model:16]".
-        """
-        return collectives_of(self.program)
-
-    @property
-    def memory(self) -> ProgramMemory:
-        """The bytes of variables, arguments and results on one device."""
-        return memory_of(self.program, self.stores)
 
     @property
     def definition(self) -> Any:
@@ -140,7 +124,7 @@ class PlacedExecutable:
             self.mesh, self.segments, make_caller=tracer, program=writer
         )
         arguments = [writer.argument(tf.TensorSpec(x.shape, x.dtype)) for x in tensors]
-        self._fill_stores(arguments)
+        self.fill_stores(arguments)
         results: list[Any] = []
         devices: list[str] = []
         self.distinct_indices = []
@@ -162,12 +146,6 @@ class PlacedExecutable:
             config=self.config,
             functions=writer.functions,
         )
-
-    def _fill_stores(self, tensors: Sequence[Any]) -> None:
-        """Fills the stores of the arguments; each takes its tensors from the list."""
-        remaining_tensors = list(tensors)
-        for store in self.stores:
-            store.fill(remaining_tensors)
 
     def _sharded_values(self, distinct_shards: Sequence[Any]) -> list[ShardedValue]:
         """Returns the results, from the distinct shards of all results in order."""

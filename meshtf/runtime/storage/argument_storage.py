@@ -24,7 +24,22 @@ from meshtf.names.arguments import refuse
 from meshtf.runtime.storage.sharding import shards_of
 
 
-class ArrayStore:
+class _ArgumentStore:
+    """The base class of stores of arguments; `mesh` is None while it is not known."""
+
+    kind: Literal["argument"] = "argument"
+
+    def __init__(self, name: str, spec: Spec, mesh: Mesh | None) -> None:
+        self.name = name
+        self.spec = spec
+        self.mesh = mesh
+
+    def slots(self) -> Sequence[Any]:
+        """Raises NotImplementedError: an argument is never written."""
+        raise NotImplementedError
+
+
+class ArrayStore(_ArgumentStore):
     """An array. Each mesh position (an element of the mesh's grid) reads its shard of it.
 
     Args:
@@ -36,8 +51,6 @@ class ArrayStore:
         function.
     """
 
-    kind: Literal["argument"] = "argument"
-
     def __init__(
         self,
         name: str,
@@ -46,9 +59,7 @@ class ArrayStore:
         source: object,
         array: Any = None,
     ) -> None:
-        self.name = name
-        self.spec = spec
-        self.mesh = mesh
+        super().__init__(name, spec, mesh)
         # The changes of the mesh's layout by enclosing `mtf.layout` regions.
         self.region = current().region
         self.source = source
@@ -79,12 +90,8 @@ class ArrayStore:
         assert self.mesh is not None
         return shards_of(self.array, self.spec, self.placement, self.mesh)
 
-    def slots(self) -> Sequence[Any]:
-        """Raises NotImplementedError: an argument is never written."""
-        raise NotImplementedError
 
-
-class ShardsStore:
+class ShardsStore(_ArgumentStore):
     """The shards of an eager tensor, passed to a function; equal shards are passed once.
 
     Args:
@@ -96,8 +103,6 @@ class ShardsStore:
         shards; -1: the position has no shard.
     """
 
-    kind: Literal["argument"] = "argument"
-
     def __init__(
         self,
         name: str,
@@ -106,10 +111,8 @@ class ShardsStore:
         placement: Placement,
         distinct_index: tuple[int, ...],
     ) -> None:
-        self.name = name
-        self.spec = spec
+        super().__init__(name, spec, mesh)
         self.placement = placement
-        self.mesh: Mesh | None = mesh
         self.distinct_index = distinct_index
         self.distinct_shards: list[Any] = []
 
@@ -128,12 +131,8 @@ class ShardsStore:
             shards.append(None if i < 0 else self.distinct_shards[i])
         return shards
 
-    def slots(self) -> Sequence[Any]:
-        """Raises NotImplementedError: an argument is never written."""
-        raise NotImplementedError
 
-
-class DeviceStore:
+class DeviceStore(_ArgumentStore):
     """An eager tensor on the devices of a live mesh, passed to a function as it is.
 
     Args:
@@ -143,13 +142,9 @@ class DeviceStore:
       placement: the placement of the tensor.
     """
 
-    kind: Literal["argument"] = "argument"
-
     def __init__(self, name: str, spec: Spec, mesh: Mesh, placement: Placement) -> None:
-        self.name = name
-        self.spec = spec
+        super().__init__(name, spec, mesh)
         self.placement = placement
-        self.mesh: Mesh | None = mesh
         self.shards: Sequence[Any] = ()
 
     def fill(self, remaining_tensors: list[Any]) -> None:
@@ -161,10 +156,6 @@ class DeviceStore:
     def read(self) -> Sequence[Any]:
         """Returns the shards, an object of the live runtime."""
         return self.shards
-
-    def slots(self) -> Sequence[Any]:
-        """Raises NotImplementedError: an argument is never written."""
-        raise NotImplementedError
 
 
 def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor:

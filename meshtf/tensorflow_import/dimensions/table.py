@@ -7,6 +7,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshtf.display import text_table
 from meshtf.mesh import Layout, Mesh
 from meshtf.tensorflow_import.dimensions.flops import flops_of
 from meshtf.tensorflow_import.graph.program import Node, Value
@@ -91,12 +92,11 @@ class DimensionTable:
         return any(row.name == name for row in (*self.rows, *self.other_rows))
 
     def __str__(self) -> str:
-        cells = [("name", "size", "sharded by", "where")]
-        cells += [
+        rows = [
             (r.name, _sizes_text(r.sizes), r.sharded or "-", r.locations)
             for r in self.rows
         ]
-        cells += [
+        rows += [
             (r.name, _sizes_text(r.sizes), r.sharded, "other tensors")
             for r in self.other_rows
             if r.sharded
@@ -104,11 +104,8 @@ class DimensionTable:
         unsharded = [
             f"{r.name} {_sizes_text(r.sizes)}" for r in self.other_rows if not r.sharded
         ]
-        widths = [max(len(row[k]) for row in cells) for k in range(3)]
-        lines = [
-            "  ".join([*(f"{c:{w}}" for c, w in zip(row, widths)), row[3]]).rstrip()
-            for row in cells
-        ]
+        columns = ("name", "size", "sharded by", "where")
+        lines = [text_table(columns, rows, align="<<<<")]
         if unsharded:
             lines.append(f"other tensors: {'; '.join(unsharded)}")
         if self.replicated:

@@ -18,11 +18,12 @@ from meshtf.forecast import (
     LiveTensors,
     Memory,
     PlacedTensor,
+    Stage,
     StoredTensor,
 )
 from meshtf.forecast.reports.html_report import page
-from meshtf.forecast.reports.op_table import short_paths
 from meshtf.forecast.reports.totals import totals
+from meshtf.forecast.reports.user_lines import short_paths
 
 HOSTILE = (
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;'\"\u2028"
@@ -76,6 +77,9 @@ SMALL = Forecast(
     ),
     device_memory=4.0,
 )
+
+
+STAGED = dataclasses.replace(SMALL, stages=(Stage(8, 2, 5, 7), Stage(8, 1, 3, 4)))
 
 
 def named(text):
@@ -187,7 +191,9 @@ def unpacked(data):
 
 
 @pytest.mark.parametrize(
-    "forecast", [SMALL, NASTY, large()], ids=["small", "nasty", "large"]
+    "forecast",
+    [SMALL, STAGED, NASTY, large()],
+    ids=["small", "staged", "nasty", "large"],
 )
 def test_the_page_holds_the_forecast(forecast):
     data = embedded(page(forecast))
@@ -258,11 +264,12 @@ def test_the_page_can_be_read_without_a_script():
     static = re.sub(r"<[^>]*>", " ", text.partition("<script")[0].partition("<main")[2])
     words = " ".join(static.split())
     for expected in (
-        "mesh data:4; model:2 (8 devices)",
-        "The plan ends here, after op 7",
+        "train on 8 devices, costs per device and call mesh data:4; model:2",
+        "the plan ends here, after op 7",
         "3 x all_reduce model 384 B",
         "4 B device memory: does not fit, 3 B too much",
-        "256 B 2 x [ batch:8/data d_model:16] activation relu lm/block_* mlp.py:3",
+        "256 B 2 x activation [ batch:8/data d_model:16] float32 relu, lm/block_*, "
+        "mlp.py:3",
         "mlp.py:2",
         "+model",
         "&larr; all_reduce model",

@@ -1,4 +1,4 @@
-"""Rows of ops: seconds of each op and collective, and the order of axes."""
+"""Rows of ops: seconds of each op and collective."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.forecast.report_data import PlacedTensor
 from meshtf.forecast.reports.html_report import page
-from meshtf.forecast.reports.op_table import shape_text
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +41,3 @@ def test_collectives_have_their_seconds(forecast):
     microseconds = f"{result.seconds * 1e6:.1f} us"
     assert line.endswith(f" B{microseconds:>10}")
     assert f"<i>{microseconds}</i>" in page(forecast)
-
-
-def test_the_major_axis_of_a_dimension_comes_first():
-    sizes = {"shape": (("b", 8),), "dtype": "int32", "local": (1,), "bytes": 4.0}
-    x = PlacedTensor(states=("b", "b"), **sizes)
-    assert shape_text(x, ["data", "model"]) == "[b:8/data/model]"
-    other_order = PlacedTensor(states=("b", "b"), orders=(1, 0), **sizes)
-    assert shape_text(other_order, ["data", "model"]) == "[b:8/model/data]"

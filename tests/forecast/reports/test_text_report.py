@@ -18,10 +18,10 @@ from meshtf.forecast.report_data import (
     PlacedTensor,
     StoredTensor,
 )
-from meshtf.forecast.reports.op_table import shape_text, short_paths
 from meshtf.forecast.reports.text_report import as_json, table
 from meshtf.forecast.reports.totals import fold, gathered_dims, totals
 from meshtf.forecast.reports.units import bytes_text, flops_text
+from meshtf.forecast.reports.user_lines import short_paths
 
 AXES = (("data", 4), ("model", 2))
 LAYOUT = "batch:data; d_ff:model"
@@ -308,25 +308,6 @@ def test_bytes(amount, text):
 )
 def test_flops(amount, text):
     assert flops_text(amount) == text
-
-
-@pytest.mark.parametrize(
-    "states, text",
-    [
-        (("replicated", "replicated"), "[batch:8 d_model:16]"),
-        (("batch", "d_model"), "[batch:8/data d_model:16/model]"),
-        (("batch", "batch"), "[batch:8/data/model d_model:16]"),
-        (("sum", "max"), "[batch:8 d_model:16] +data max model"),
-        (("min", "batch"), "[batch:8/model d_model:16] min data"),
-    ],
-)
-def test_shapes(states, text):
-    assert shape_text(dataclasses.replace(X, states=states), ["data", "model"]) == text
-
-
-def test_a_dimension_may_be_called_like_a_partial_result():
-    x = PlacedTensor((("sum", 8),), "float32", ("sum",), (2,), 8.0)
-    assert shape_text(x, ["data"]) == "[sum:8/data]"
 
 
 def test_files_of_one_name_are_told_apart():

@@ -153,7 +153,7 @@ def test_the_forecast_counts_what_a_device_runs(seed):
         for layout in ("member:x+y", "")
     )
     assert divided.flops() == pytest.approx(repeated.flops() / 4, rel=0.01)
-    assert repeated.repeated_flops() > 0 and not divided.repeated_flops()
+    assert divided.repeated_flops() < 0.01 * repeated.repeated_flops()
     assert divided.time.seconds < repeated.time.seconds
     assert divided.memory.peak < repeated.memory.peak
 

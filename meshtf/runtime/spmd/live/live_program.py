@@ -20,11 +20,7 @@ from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.lowering.op_errors import explained
-from meshtf.runtime.lowering.program_summary import (
-    ProgramMemory,
-    collectives_of,
-    memory_of,
-)
+from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.spmd.live.compile_notice import CompileNotice
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
@@ -48,7 +44,7 @@ from meshtf.runtime.spmd.module.stablehlo_module import lower
 from meshtf.runtime.storage.argument_storage import ArrayStore
 
 
-class LiveProgram:
+class LiveProgram(ProgramSummary):
     """A recorded function for one combination of argument specs, compiled by its first
     call.
 
@@ -91,9 +87,7 @@ class LiveProgram:
         """Starts the program on the tensors of all arguments, a flat list, and returns the
         results' shards.
         """
-        remaining_tensors = list(flat)
-        for store in self.stores:
-            store.fill(remaining_tensors)  # removes the tensors of its argument
+        self.fill_stores(flat)
         raise_ready(self.mesh)
         with memory_errors(self._name):
             variables = {
@@ -126,16 +120,6 @@ class LiveProgram:
             load_jax().block_until_ready(outputs)
         self._module_call = module_call
         return outputs
-
-    @property
-    def collectives(self) -> list[str]:
-        """A description of each collective of one call."""
-        return collectives_of(self.program)
-
-    @property
-    def memory(self) -> ProgramMemory:
-        """The bytes of variables, arguments and results on one device."""
-        return memory_of(self.program, self.stores)
 
     @property
     def has_checks(self) -> bool:

@@ -17,11 +17,7 @@ from meshtf.graph import ShardedValue, Store, is_variable
 from meshtf.graph.recorder import Recorded
 from meshtf.partition import Value, build
 from meshtf.runtime.lowering.op_errors import explained
-from meshtf.runtime.lowering.program_summary import (
-    ProgramMemory,
-    collectives_of,
-    memory_of,
-)
+from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.spmd.live.compile_notice import CompileNotice
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
@@ -52,7 +48,7 @@ from meshtf.runtime.spmd.stages.tasks import (
 )
 
 
-class StagedProgram:
+class StagedProgram(ProgramSummary):
     """A recorded function for one combination of argument specs, compiled by its first
     call.
 
@@ -100,9 +96,7 @@ class StagedProgram:
         """Starts the program on the tensors of all arguments, in order, and returns the
         results' shards.
         """
-        remaining_tensors = list(tensors)
-        for store in self.stores:
-            store.fill(remaining_tensors)  # removes the tensors of its argument
+        self.fill_stores(tensors)
         raise_ready(self.mesh)
         with memory_errors(self._name):
             call = self._start()
@@ -130,16 +124,6 @@ class StagedProgram:
             call.wait()
             self._has_run = True
         return call
-
-    @property
-    def collectives(self) -> list[str]:
-        """A description of each collective of one call."""
-        return collectives_of(self.program)
-
-    @property
-    def memory(self) -> ProgramMemory:
-        """The bytes of variables, arguments and results on one device."""
-        return memory_of(self.program, self.stores)
 
     def module(self, key: Hashable) -> StageModule:
         """Returns the module of the tasks whose `TaskProgram.key` is `key`."""
