@@ -78,9 +78,7 @@ class Builder:
         appends its steps}, for ops with bodies: loops, branches and calls.
       notes: those of the surrounding program, if this is the builder of a body.
       stores, regions: see `build`; a store that they lack is replicated.
-      varying: the axes along which devices run iterations of their own of a loop, if this is
-        the builder of its body: no tensor of the body is sharded along them.
-
+      varying: for the body of a loop, the axes along which devices run iterations of their own.
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
       notes: remarks for the user, as the keys of a dict, so that each appears once.

@@ -47,10 +47,9 @@ from meshtf.ops.control.nested_values import (
 )
 from meshtf.ops.control.seeds import alternatives, iteration
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.one_hot_and_range import Range
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.ops.variables.fill import full
+from meshtf.ops.variables.fill import Range, full
 
 __all__ = ["scan", "scan_and_sum"]
 

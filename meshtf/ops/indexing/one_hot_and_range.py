@@ -22,9 +22,10 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.mesh import Mesh
-from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
+from meshtf.names import Dimension, ShapeLike, dtype_name
 from meshtf.ops.common.checks import single_dim
 from meshtf.ops.indexing.index_bounds import as_index_dtype, check_ids
+from meshtf.ops.variables.fill import Range
 
 
 class OneHot(Op):
@@ -64,37 +65,6 @@ class OneHot(Op):
 
     def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> Cotangents:
         return [None]
-
-
-class Range(Op):
-    """The indices 0, 1, 2... along one dimension."""
-
-    dim: Dimension
-    dtype: str = "int32"
-    conformance_samples = (
-        Sample((Dimension("a", 8),), gradient=False),
-        Sample((Dimension("a", 6), "float32"), gradient=False),
-        Sample((Dimension("a", 5), "int64"), gradient=False),
-    )
-
-    def output_specs(self) -> Specs:
-        return (Spec(Shape(self.dim), self.dtype),)
-
-    def local(self, context: LocalContext) -> LocalTensors:
-        # The offset is added after tf.range: as an argument, which is a tensor where the
-        # dimension is sharded, it would make the length dynamic.
-        indices = tf.range(context.local_size(self.dim.name))
-        if context.compiled:
-            # Otherwise TensorFlow would compute all that depends on indices alone while it
-            # lowers a program, and the text of the program would contain the numbers, such
-            # as attention masks of [length, length].
-            indices = context.optimization_barrier(indices)
-        if context.num_shards(self.dim.name) > 1:
-            indices += context.shard_offset(self.dim.name)
-        return (tf.cast(indices, tf.as_dtype(self.dtype)),)
-
-    def gradient(self, dy: Tensor, y: Tensor) -> Cotangents:
-        return []
 
 
 def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:

@@ -1,4 +1,4 @@
-"""Constant tensors: full, zeros, ones, and tables of numbers.
+"""Constant tensors: full, zeros, ones, indices and tables of numbers.
 
 x = mtf.zeros(mesh, "batch:8;d_model:4")
 y = mtf.ones_like(x)
@@ -33,6 +33,37 @@ from meshtf.ops.common.broadcasting import check_scalar
 
 Number = bool | int | float | complex
 _PYTHON_TYPES = [bool, int, float, complex]  # each one holds those before it
+
+
+class Range(Op):
+    """The indices 0, 1, 2... along one dimension."""
+
+    dim: Dimension
+    dtype: str = "int32"
+    conformance_samples = (
+        Sample((Dimension("a", 8),), gradient=False),
+        Sample((Dimension("a", 6), "float32"), gradient=False),
+        Sample((Dimension("a", 5), "int64"), gradient=False),
+    )
+
+    def output_specs(self) -> Specs:
+        return (Spec(Shape(self.dim), self.dtype),)
+
+    def local(self, context: LocalContext) -> LocalTensors:
+        # The offset is added after tf.range: as an argument, which is a tensor where the
+        # dimension is sharded, it would make the length dynamic.
+        indices = tf.range(context.local_size(self.dim.name))
+        if context.compiled:
+            # Otherwise TensorFlow would compute all that depends on indices alone while it
+            # lowers a program, and the text of the program would contain the numbers, such
+            # as attention masks of [length, length].
+            indices = context.optimization_barrier(indices)
+        if context.num_shards(self.dim.name) > 1:
+            indices += context.shard_offset(self.dim.name)
+        return (tf.cast(indices, tf.as_dtype(self.dtype)),)
+
+    def gradient(self, dy: Tensor, y: Tensor) -> Cotangents:
+        return []
 
 
 class Fill(ConstantOp):

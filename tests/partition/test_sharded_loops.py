@@ -171,7 +171,7 @@ def test_a_note_says_why_all_devices_run_all_entries(layout, program, reason, se
     pairs = zip(numbers(seed), names, strict=True)
     args = [mtf.asarray(mesh, array, dims) for array, dims in pairs]
     notes = mtf.explain(mtf.function(program), *args).notes
-    assert any(reason in note and "test_map_over.py" in note for note in notes)
+    assert any(reason in note and "test_sharded_loops.py" in note for note in notes)
 
 
 def test_mistakes_are_errors_of_the_user_s_line():
