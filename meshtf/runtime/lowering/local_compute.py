@@ -110,7 +110,7 @@ def run_compute(
       outline: see `Outline`; None: the op shares no function.
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
-      stored: see `LocalContext.stored`; None: XLA may compute a tensor several times.
+      stored: see `DeviceContext`; None: XLA may compute a tensor several times.
     """
     inputs = [shard_of[v] for v in compute.ins]
     awaited_tensors = [shard_of[value] for value in compute.waits_for]
