@@ -118,6 +118,20 @@ def test_of_equals_the_latest_gets_the_gradient(layout):
     np.testing.assert_array_equal(dx.numpy(), [1, 1, 2, 0])
 
 
+@pytest.mark.parametrize("axes", ["x:2", "x:4"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gradients_of_extremes_of_infinities_and_nan(sign, layout, axes):
+    inf = np.inf
+    rows = np.array([[-inf, -inf, 1, inf, inf], [2, 1, np.nan, 3, np.nan]], "float32")
+    x = named(sign * rows, layout, axes)
+    function = mtf.math.cummax if sign == 1 else mtf.math.cummin
+    dy = np.arange(1, 11, dtype="float32").reshape(2, 5)
+    (dx,) = mtf.gradients([function(x, "d")], [x], [mtf.asarray(x.mesh, dy, "b;d")])
+    # After a NaN, which is the extreme of all that follow, each element has its own.
+    np.testing.assert_array_equal(dx.numpy(), [[1, 2, 3, 4, 5], [13, 0, 8, 9, 10]])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logsumexp_of_infinite_and_of_large_numbers(layout):
     x = named(np.array([-np.inf, -np.inf, 1000, 1001], "float32"), layout)
