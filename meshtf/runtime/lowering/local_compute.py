@@ -56,6 +56,7 @@ def run_segment(
     inputs: TensorList,
     jit: bool = False,
     outline: Outline | None = None,
+    stored: Stored | None = None,
 ) -> TensorList:
     """Returns the outputs of a segment on one device.
 
@@ -66,13 +67,20 @@ def run_segment(
       inputs: the shards of the segment's inputs.
       jit: whether XLA compiles the segment.
       outline: see `Outline`; None: ops share no functions.
+      stored: see `DeviceContext`; None: XLA may compute a tensor several times.
     """
     shard_of: dict[Value, Any] = dict(zip(segment.ins, inputs))
     with trace_cache():
         for compute in segment.computes:
             with _name_scope(compute):
                 run_compute(
-                    compute, mesh, coordinates, shard_of, jit=jit, outline=outline
+                    compute,
+                    mesh,
+                    coordinates,
+                    shard_of,
+                    jit=jit,
+                    outline=outline,
+                    stored=stored,
                 )
     return [shard_of[v] for v in segment.outs]
 
