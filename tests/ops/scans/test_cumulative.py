@@ -195,6 +195,32 @@ def test_gradient_of_extremes_of_what_xla_computes_twice(function):
     np.testing.assert_allclose(live, placed, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("runs", ["live", "jit"])
+def test_gradient_of_running_minima_where_y_of_the_forward_pass_is_not_met(runs):
+    """XLA rounds one element otherwise where the gradient compares it, and `y` repeats there."""
+    array = np.random.default_rng(11).normal(size=(3, 5))
+
+    def gradient(w):
+        h = w * 1.0
+        v = h + 0.1 * h * h
+        steps = v + 0.3 * mtf.sin(mtf.where(h > 0.25, 2 * h, h))
+        norms = mtf.einsum([v, v], "t")
+        x = 0.5 * steps + 0.3 * mtf.sin(mtf.tanh(0.3 * norms))
+        y = mtf.math.cummin(x, "d", reverse=True)
+        return mtf.gradients([mtf.reduce_mean(mtf.sin(y))], [w])[0]
+
+    def on(mesh, jit=False):
+        w = mtf.asarray(mesh, array, "t;d")
+        return mtf.function(gradient, mesh=mesh, jit=jit)(w).numpy()
+
+    want = on(mtf.Mesh(""))
+    if runs == "live":
+        have = on(mtf.Mesh("", devices="spmd:cpu"))
+    else:
+        have = on(mtf.Mesh(""), jit=True)
+    np.testing.assert_allclose(have, want, rtol=1e-9, atol=1e-12)
+
+
 def test_what_is_refused():
     x = named(ROW)
     for function in (mtf.cumsum, mtf.math.cummax):

@@ -77,7 +77,7 @@ def by_parity(function):
         (mtf.reduce_min, "d:data", 6),
         (by_parity(mtf.math.segment_max), "d:data", 4),
         (by_parity(mtf.math.segment_min), "d:data", 6),
-        (mtf.math.cummax, "d:data", 6),
+        (mtf.math.cummax, "", 8),
         (mtf.math.cummin, "", 6),
     ],
     ids=["max", "min", "segment_max", "segment_min", "cummax", "cummin"],
