@@ -191,6 +191,11 @@ class LocalContext(Protocol):
         that reads it.
         """
 
+    def computed_once(self, x: Any) -> Any:
+        """Returns x, and has XLA compute it once on any devices, so that all ops that read
+        the result read the same numbers.
+        """
+
 
 class Op(Frozen):
     """Base class of every op.

@@ -79,6 +79,7 @@ class Builder:
       notes: those of the surrounding program, if this is the builder of a body.
       stores, regions: see `build`; a store that they lack is replicated.
       varying: for the body of a loop, the axes along which devices run iterations of their own.
+
     Attributes:
       steps: the steps of the program so far, in the order in which they run.
       notes: remarks for the user, as the keys of a dict, so that each appears once.
@@ -229,9 +230,8 @@ class Builder:
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
     def _cost(self, spec: Spec, old: Placement, new: Placement) -> float:
-        """Returns the cost of a reshard: the elements that a device receives, and 0.001
-        for each collective. It is infinite if no reshard leads there.
-        """
+        """Returns the elements that a device receives in a reshard, and 0.001 for each
+        collective; infinity if no reshard leads there."""
         if not can_become(old, new):
             return float("inf")
         num_reshards = len(reshards(self.mesh.axes, old, new, spec.shape))

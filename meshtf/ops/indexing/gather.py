@@ -46,6 +46,7 @@ from meshtf.ops.common.checks import (
     tensor_along,
 )
 from meshtf.ops.common.tensorflow_functions import tf_function
+from meshtf.ops.control.stop_gradient import computed_once
 from meshtf.ops.elementwise.arithmetic import equal, maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.index_bounds import (
@@ -241,8 +242,9 @@ class Segment(Op):
         if self.kind == "sum":
             return [at_elements(dy), None]
         # If several elements are the extreme of a segment, each gets an equal share of the
-        # cotangent, as in TensorFlow.
-        is_extreme = equal(x, at_elements(y))
+        # cotangent, as in TensorFlow. The extremes are taken again, as in `Reduce`.
+        x = computed_once(x)
+        is_extreme = equal(x, at_elements(apply(self, x, ids)))
         count_op = Segment("sum", self.dim, self.output_shape, out_of_range="zeros")
         count = apply(count_op, cast(is_extreme, x.dtype), ids)
         share = dy / maximum(count, 1.0)

@@ -29,7 +29,6 @@ from meshtf.names import (
     names_of,
 )
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
-from meshtf.ops.control.stop_gradient import ComputedOnce
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
@@ -125,8 +124,7 @@ def _segment_extreme(
 ) -> Tensor:
     """Returns the maxima or minima by segment, for the arguments of `segment_max`."""
     dim_name, output_shape = segment_dim_and_output_shape(x, ids, dim=dim, batch=batch)
-    op = Segment(kind, dim_name, output_shape)
-    return apply(op, apply(ComputedOnce(), x), ids)
+    return apply(Segment(kind, dim_name, output_shape), x, ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:

@@ -199,4 +199,7 @@ def _cast_back(y: Tensor, x: Tensor) -> Tensor:
 
 def _sqrt(x: Tensor) -> Tensor:
     """Returns the square root, with gradient 0 at 0."""
-    return where(equal(x, 0.0), 0.0, sqrt(x))
+    # The gradient divides by the root, so it is the root that is compared: XLA may compute x
+    # again, with another rounding, and then not find the 0 that it divides by.
+    root = sqrt(x)
+    return where(equal(root, 0.0), 0.0, root)

@@ -40,6 +40,7 @@ from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.common.sum_kernels import sum_over
 from meshtf.ops.common.tensorflow_functions import tf_function
+from meshtf.ops.control.stop_gradient import computed_once
 from meshtf.ops.elementwise.arithmetic import (
     equal,
 )
@@ -165,8 +166,10 @@ class Reduce(Op):
             count = x.shape.only(self.dims).size
             return [broadcast(dy * (1 / max(count, 1)), x.shape)]
         # Maximum or minimum: if several elements are equal to it, each gets an equal share
-        # of the cotangent, as in TensorFlow.
-        is_extreme = equal(x, y)
+        # of the cotangent, as in TensorFlow. The extreme is taken again, since XLA may have
+        # computed the elements for y with other roundings: then none would equal y.
+        x = computed_once(x)
+        is_extreme = equal(x, apply(self, x))
         num_equal = reduce_sum(cast(is_extreme, x.dtype), self.dims)
         return [where(is_extreme, dy / num_equal, 0.0)]
 

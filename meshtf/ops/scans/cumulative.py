@@ -15,7 +15,6 @@ computed in float32 and rounded once, at the end: in bfloat16 a sum of ones woul
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,10 +43,8 @@ from meshtf.ops.common.checks import (
 )
 from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.elementwise.arithmetic import (
-    equal,
-    not_equal,
-)
+from meshtf.ops.control.stop_gradient import computed_once
+from meshtf.ops.elementwise.arithmetic import greater, less
 from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
 from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
@@ -161,6 +158,10 @@ class Scan(_ExchangesAlongDim):
         if self.kind == "sum":
             backward = Scan(self.dim, "sum", not self.reverse, self.exclusive)
             return [apply(backward, dy)]
+        if self.kind in ("max", "min"):
+            # XLA may have computed x for y with other roundings: then no element would equal y.
+            x = computed_once(x)
+            y = apply(self, x)
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
 
 
@@ -194,20 +195,17 @@ def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
 
 
 def _extreme_gradient(
-    dy: Any, y: Any, x: Any, dim: str, reverse: bool, fill: float
+    dy: Any, y: Any, x: Any, dim: str, reverse: bool, misses: Callable[..., Tensor]
 ) -> Any:
     """Returns the gradient of cummax or cummin: dy[i] is added to dx of the last element up
-    to i that equals the extreme y[i]. `fill` is the extreme of no elements.
+    to i that equals the extreme y[i]. `misses` tells whether x falls short of y.
 
     dx[i] = h[i] where x[i] = y[i], and 0 elsewhere, with h[i] = decay[i] * h[i + 1] + dy[i].
     decay[i] is 0 if x[i + 1] = y[i + 1], since element i + 1 then gets the cotangents after
     i; otherwise it is 1.
     """
     offset_of_next = 1 if reverse else -1
-    # Where y changes, x[i] is the extreme, whatever x is: XLA may compute x a second time for
-    # this comparison, with another rounding, so that it does not equal y.
-    previous_y = shift(y, dim, -offset_of_next, fill=fill)
-    is_extreme = equal(x, y) | not_equal(y, previous_y)
+    is_extreme = ~misses(x, y)  # also where y is NaN: these elements get their own dy
     next_is_extreme = shift(is_extreme, dim, offset_of_next)
     decay = cast(~next_is_extreme, x.dtype)
     h = apply(LinearRecurrence(dim, reverse=not reverse), decay, dy)
@@ -231,8 +229,8 @@ def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any
 # By kind, the gradient rule (dy, y, x, dim, reverse) -> dx.
 _GRADIENT: dict[str, Callable[..., Any]] = {
     "prod": _prod_gradient,
-    "max": functools.partial(_extreme_gradient, fill=-math.inf),
-    "min": functools.partial(_extreme_gradient, fill=math.inf),
+    "max": functools.partial(_extreme_gradient, misses=less),
+    "min": functools.partial(_extreme_gradient, misses=greater),
     "logsumexp": _logsumexp_gradient,
 }
 

@@ -56,6 +56,7 @@ def run_segment(
     inputs: TensorList,
     jit: bool = False,
     outline: Outline | None = None,
+    stored: Stored | None = None,
 ) -> TensorList:
     """Returns the outputs of a segment on one device.
 
@@ -66,13 +67,20 @@ def run_segment(
       inputs: the shards of the segment's inputs.
       jit: whether XLA compiles the segment.
       outline: see `Outline`; None: ops share no functions.
+      stored: see `DeviceContext`; None: XLA may compute a tensor several times.
     """
     shard_of: dict[Value, Any] = dict(zip(segment.ins, inputs))
     with trace_cache():
         for compute in segment.computes:
             with _name_scope(compute):
                 run_compute(
-                    compute, mesh, coordinates, shard_of, jit=jit, outline=outline
+                    compute,
+                    mesh,
+                    coordinates,
+                    shard_of,
+                    jit=jit,
+                    outline=outline,
+                    stored=stored,
                 )
     return [shard_of[v] for v in segment.outs]
 
@@ -110,7 +118,7 @@ def run_compute(
       outline: see `Outline`; None: the op shares no function.
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
-      stored: see `LocalContext.stored`; None: XLA may compute a tensor several times.
+      stored: see `DeviceContext`; None: XLA may compute a tensor several times.
     """
     inputs = [shard_of[v] for v in compute.ins]
     awaited_tensors = [shard_of[value] for value in compute.waits_for]

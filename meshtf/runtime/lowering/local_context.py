@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -41,8 +41,17 @@ from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.tf_internals.captured_tensors import captured_as_inputs
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
-# A function that returns its argument, a tensor, which XLA does not compute twice.
-Stored: TypeAlias = Callable[[Any], Any]
+
+class Stored(NamedTuple):
+    """How XLA is kept from computing a tensor anew in each kernel that reads it.
+
+    Attributes:
+      identity: a function that returns its argument, and that XLA fuses with no other op.
+      on_cpus: whether all devices are known to be CPUs.
+    """
+
+    identity: Callable[[Any], Any]
+    on_cpus: bool
 
 
 class MeshCoordinates:
@@ -98,7 +107,7 @@ class DeviceContext:
       compiled: whether XLA compiles the op.
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
-      stored: the method `stored`; None: it returns its argument as it is.
+      stored: how `stored` and `computed_once` store tensors; None: as XLA likes.
 
     Attributes:
       inputs: the shape of each input on this device.
@@ -284,4 +293,12 @@ class DeviceContext:
 
     def stored(self, x: Any) -> Any:
         """Returns x, which XLA on CPUs computes once."""
-        return x if self._stored is None else self._stored(x)
+        if self._stored is None or not self._stored.on_cpus:
+            return x
+        return self._stored.identity(x)
+
+    def computed_once(self, x: Any) -> Any:
+        """Returns x, which XLA on any devices computes once."""
+        x = self.optimization_barrier(x)
+        # XLA on CPUs drops barriers before it fuses ops.
+        return x if self._stored is None else self._stored.identity(x)

@@ -42,7 +42,7 @@ class SingleReplica(StepExecutor):
       jit: whether XLA compiles the program.
       checks: the recorder of checks of indices; None: checks are not recorded.
       outline: see `local_compute.Outline`; None: ops share no functions.
-      stored: see `LocalContext.stored`; None: XLA may compute a tensor several times.
+      stored: see `DeviceContext`; None: XLA may compute a tensor several times.
     """
 
     def __init__(

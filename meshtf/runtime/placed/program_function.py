@@ -24,6 +24,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.partition import build
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.lowering.local_context import Stored
 from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.placed.executor import PlacedExecutor, schedule_for_devices
 from meshtf.runtime.placed.failure_report import explain_failure
@@ -31,6 +32,7 @@ from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.program.function_calls import GraphFunction
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.segment_functions import Tracer
+from meshtf.runtime.spmd.module.stored_tensors import stored
 from meshtf.runtime.storage.sharding import distinct
 from meshtf.runtime.tf_internals.call_options import (
     ProgramFunction,
@@ -119,7 +121,12 @@ class PlacedExecutable(ProgramSummary):
         `tensors`. Its results are the distinct shards of all results.
         """
         writer = ProgramWriter()
-        tracer = Tracer(jit=self.jit, as_branch=self.cpus, program=writer)
+        tracer = Tracer(
+            jit=self.jit,
+            as_branch=self.cpus,
+            program=writer,
+            stored=Stored(stored, on_cpus=True) if self.jit and self.cpus else None,
+        )
         executor = PlacedExecutor(
             self.mesh, self.segments, make_caller=tracer, program=writer
         )

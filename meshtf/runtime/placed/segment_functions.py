@@ -21,7 +21,7 @@ import tensorflow as tf
 from meshtf.mesh import Mesh
 from meshtf.partition import Segment
 from meshtf.runtime.lowering.local_compute import TensorList, run_segment
-from meshtf.runtime.lowering.local_context import MeshCoordinates
+from meshtf.runtime.lowering.local_context import MeshCoordinates, Stored
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
@@ -127,6 +127,7 @@ class TracedSegment:
                 tf.nest.pack_sequence_as(shards, args[:num_tensors]),
                 jit=tracer.jit,
                 outline=tracer.outline,
+                stored=tracer.stored,
             )
             self.axes_read = coordinates.axes_read
             self.structure = tf.nest.map_structure(lambda y: 0, outputs)
@@ -143,6 +144,7 @@ class Tracer:
       jit: whether XLA compiles segments.
       as_branch: whether functions are called as the only branch of a `Case`; see `trace`.
       program: the program to which calls are written; None: TensorFlow traces the calls.
+      stored: see `DeviceContext`; None: XLA may compute a tensor several times.
     """
 
     def __init__(
@@ -150,8 +152,10 @@ class Tracer:
         jit: bool,
         as_branch: bool,
         program: ProgramWriter | None = None,
+        stored: Stored | None = None,
     ) -> None:
         self.jit = jit
+        self.stored = stored
         self.as_branch = as_branch and not jit
         self.program = program
         # The functions that ops share, by the key of `outline`.

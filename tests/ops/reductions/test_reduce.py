@@ -50,6 +50,50 @@ def test_equal_elements_share_the_gradient_across_devices(mesh):
     np.testing.assert_allclose(dx.numpy(), [[0.5, 0, 0.5, 0], [0.25] * 4])
 
 
+@pytest.mark.parametrize("layout", ["", "b:x", "a:x; b:y"])
+@pytest.mark.parametrize("devices", [None, "spmd:cpu"])
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_gradients_of_ties_infinities_and_nan(kind, devices, layout):
+    """Equal extremes share the cotangent, also infinite ones; a row with NaN has none. The
+    second gradient is that of the squares of the first one, by the cotangent's root.
+    """
+    inf, nan = np.inf, np.nan
+    rows = np.array(
+        [
+            [3, 1, 3, 2, 3],
+            [1, -inf, 0, -1, 1],
+            [-inf, -inf, -inf, -inf, -inf],
+            [inf, 2, 1, inf, -inf],
+            [4, nan, 1, 2, 4],
+        ],
+        "float64",
+    )
+    sign = 1 if kind == "max" else -1
+    shares = np.array(
+        [
+            [1 / 3, 0, 1 / 3, 0, 1 / 3],
+            [0.5, 0, 0, 0, 0.5],
+            [0.2] * 5,
+            [0.5, 0, 0, 0.5, 0],
+            [0] * 5,
+        ]
+    )
+    weights = np.array([[3.0], [1.0], [2.0], [2.0], [1.0]])
+    mesh = mtf.Mesh("x:2;y:2", layout, devices=devices)
+
+    @mtf.function(mesh=mesh, x="a;b", w="a")
+    def gradients(x, w):
+        y = getattr(mtf, f"reduce_{kind}")(x, "b")
+        (first,) = mtf.gradients([y], [x], [w * w])
+        (second,) = mtf.gradients([mtf.reduce_sum(first * first)], [w])
+        return first, second
+
+    first, second = gradients(sign * rows, weights[:, 0])
+    np.testing.assert_allclose(first.numpy(), weights**2 * shares, rtol=1e-12)
+    want = 4 * weights[:, 0] ** 3 * np.sum(shares**2, 1)
+    np.testing.assert_allclose(second.numpy(), want, rtol=1e-12)
+
+
 def test_logsumexp_of_infinities(mesh):
     inf = np.inf
     x = tensor(

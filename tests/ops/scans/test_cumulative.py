@@ -118,6 +118,20 @@ def test_of_equals_the_latest_gets_the_gradient(layout):
     np.testing.assert_array_equal(dx.numpy(), [1, 1, 2, 0])
 
 
+@pytest.mark.parametrize("axes", ["x:2", "x:4"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gradients_of_extremes_of_infinities_and_nan(sign, layout, axes):
+    inf = np.inf
+    rows = np.array([[-inf, -inf, 1, inf, inf], [2, 1, np.nan, 3, np.nan]], "float32")
+    x = named(sign * rows, layout, axes)
+    function = mtf.math.cummax if sign == 1 else mtf.math.cummin
+    dy = np.arange(1, 11, dtype="float32").reshape(2, 5)
+    (dx,) = mtf.gradients([function(x, "d")], [x], [mtf.asarray(x.mesh, dy, "b;d")])
+    # After a NaN, which is the extreme of all that follow, each element has its own.
+    np.testing.assert_array_equal(dx.numpy(), [[1, 2, 3, 4, 5], [13, 0, 8, 9, 10]])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logsumexp_of_infinite_and_of_large_numbers(layout):
     x = named(np.array([-np.inf, -np.inf, 1000, 1001], "float32"), layout)
@@ -179,6 +193,32 @@ def test_gradient_of_extremes_of_what_xla_computes_twice(function):
         for mesh in (mtf.Mesh("", devices="spmd:cpu"), mtf.Mesh(""))
     )
     np.testing.assert_allclose(live, placed, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("runs", ["live", "jit"])
+def test_gradient_of_running_minima_where_y_of_the_forward_pass_is_not_met(runs):
+    """XLA rounds one element otherwise where the gradient compares it, and `y` repeats there."""
+    array = np.random.default_rng(11).normal(size=(3, 5))
+
+    def gradient(w):
+        h = w * 1.0
+        v = h + 0.1 * h * h
+        steps = v + 0.3 * mtf.sin(mtf.where(h > 0.25, 2 * h, h))
+        norms = mtf.einsum([v, v], "t")
+        x = 0.5 * steps + 0.3 * mtf.sin(mtf.tanh(0.3 * norms))
+        y = mtf.math.cummin(x, "d", reverse=True)
+        return mtf.gradients([mtf.reduce_mean(mtf.sin(y))], [w])[0]
+
+    def on(mesh, jit=False):
+        w = mtf.asarray(mesh, array, "t;d")
+        return mtf.function(gradient, mesh=mesh, jit=jit)(w).numpy()
+
+    want = on(mtf.Mesh(""))
+    if runs == "live":
+        have = on(mtf.Mesh("", devices="spmd:cpu"))
+    else:
+        have = on(mtf.Mesh(""), jit=True)
+    np.testing.assert_allclose(have, want, rtol=1e-9, atol=1e-12)
 
 
 def test_what_is_refused():

@@ -22,7 +22,11 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
 )
-from meshtf.runtime.lowering.local_context import CheckRecorder, MeshCoordinates
+from meshtf.runtime.lowering.local_context import (
+    CheckRecorder,
+    MeshCoordinates,
+    Stored,
+)
 from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks, TensorFlowOps
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
@@ -61,7 +65,7 @@ class Replica(SingleReplica):
             jit=True,
             checks=checks,
             outline=shared_functions.outline,
-            stored=stored if on_cpus else None,
+            stored=Stored(stored, on_cpus),
         )
         self.variables = variables
         self.inputs = inputs

@@ -1,10 +1,11 @@
-"""Tensors that XLA computes once and writes to memory, on CPUs.
+"""Tensors that XLA computes once and writes to memory, also on CPUs.
 
     words = stored(words)                # ops that read them do not compute them anew
 
 XLA fuses cheap elementwise ops into each op that reads their result, and so compiles and
 computes them once for each of these. On CPUs it drops optimization barriers before that. It
 does not fuse across the call of a function that it must not inline, though: here the identity.
+For GPUs such a call is a function without kernels, and XLA for TPUs drops it: barriers suffice.
 """
 
 from __future__ import annotations
