@@ -230,8 +230,7 @@ class Builder:
         return self.backward_values.setdefault(tensor, {placement: stored_value})
 
     def _cost(self, spec: Spec, old: Placement, new: Placement) -> float:
-        """Returns the elements that a device receives in a reshard, and 0.001 for each
-        collective; infinity if no reshard leads there."""
+        """Returns the elements that a device receives, and 0.001 for each collective."""
         if not can_become(old, new):
             return float("inf")
         num_reshards = len(reshards(self.mesh.axes, old, new, spec.shape))
