@@ -45,7 +45,7 @@ class Simulation:
           duration: how long the task takes.
           after: times before which the task does not start.
         """
-        start = latest([*after, *(self.free[unit] for unit in units)])
+        start = latest([*after, *[self.free[unit] for unit in units]])
         end = start + duration
         self.free.update(dict.fromkeys(units, end))
         return start, end
@@ -55,10 +55,15 @@ class Simulation:
         return latest([self.ready[x] for x in results if x in self.ready])
 
 
-def latest(times: Sequence[Any]) -> Any:
+def latest(times: Iterable[Any]) -> Any:
     """Returns the latest of some times that are not negative; 0 if there are none."""
-    arrays = [time for time in times if isinstance(time, np.ndarray)]
-    scalar = max((x for x in times if not isinstance(x, np.ndarray)), default=0)
+    scalar: Any = 0
+    arrays: list[np.ndarray] = []
+    for time in times:
+        if not isinstance(time, np.ndarray):
+            scalar = max(scalar, time)
+        elif not any(time is array for array in arrays):
+            arrays.append(time)
     if not arrays:
         return scalar
     latest_of_arrays = functools.reduce(np.maximum, arrays)
