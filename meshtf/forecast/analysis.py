@@ -18,14 +18,14 @@ from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
+from meshtf.forecast.memory.allocations import Allocation, Bytes
 from meshtf.forecast.memory.live_tensors import (
-    LiveValue,
     describe_store,
     describe_value,
     group_equal,
-    live_values,
+    origin_of,
 )
-from meshtf.forecast.memory.peak_memory import Peaks, Timelines, by_stage
+from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.op_costs import OpCosts, global_flops
 from meshtf.forecast.parameter_gradients import ParameterGradients
 from meshtf.forecast.placed_tensors import PlacedTensors
@@ -201,10 +201,9 @@ class _Analysis:
             for store in stores
         ]
         gradients = self._gradients.all_values()
-        for live in live_values(timelines, stage):
-            if live.bytes:
-                kind = self._kind_of_value(live, gradients)
-                tensors.append(describe_value(live, kind, self._tensors))
+        for live in timelines.live(stage):
+            kind = self._kind_of_value(live, gradients)
+            tensors.append(describe_value(live, kind, self._tensors))
         return group_equal(tensors)
 
     def stage_costs(self, memories: Sequence[Memory]) -> list[Stage]:
@@ -215,7 +214,7 @@ class _Analysis:
         ]
 
     def _memory(
-        self, stores: Iterable[Store], gradients: Iterable[Value], peaks: Peaks
+        self, stores: Iterable[Store], gradients: Iterable[Value], peaks: Bytes
     ) -> Memory:
         """Returns the memory of one device at one stage.
 
@@ -244,11 +243,12 @@ class _Analysis:
         role = self._role(store)
         return "other variable" if role == "other" else role
 
-    def _kind_of_value(self, live: LiveValue, gradients: Set[Value]) -> LiveKind:
+    def _kind_of_value(self, live: Allocation, gradients: Set[Value]) -> LiveKind:
         """Returns the kind of a computed value; `gradients` are all gradients."""
         if live.value in gradients:
             return "gradient"
-        computed_in = self.collectives.phase_of(live.node)
+        _title, node = origin_of(live)
+        computed_in = self.collectives.phase_of(node)
         used_by = live.used_by
         used_in = self.collectives.phase_of(None if used_by is None else used_by.node)
         if computed_in == "forward" and used_in != "forward":

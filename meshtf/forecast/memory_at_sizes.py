@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshtf.forecast.memory.live_tensors import LiveValue, live_values
+from meshtf.forecast.memory.allocations import Allocation
 from meshtf.forecast.memory.peak_memory import Timelines, by_stage
 from meshtf.forecast.time.durations import Durations
 from meshtf.graph import Store
@@ -29,12 +29,12 @@ def memory_of(timelines: Timelines, durations: Durations) -> Any:
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
     total: Any = sum(stored_bytes(timelines.program, durations, stage))
-    for live in live_values(timelines, stage):
+    for live in timelines.live(stage):
         total = total + live_bytes(live, timelines.mesh, durations)
     return total
 
 
-def live_bytes(live: LiveValue, mesh: Mesh, durations: Durations) -> Any:
+def live_bytes(live: Allocation, mesh: Mesh, durations: Durations) -> Any:
     """Returns the bytes on a device of a value that is live, for all sizes.
 
     Args:
@@ -42,7 +42,7 @@ def live_bytes(live: LiveValue, mesh: Mesh, durations: Durations) -> Any:
       mesh: the mesh for which it was planned.
       durations: those of all sizes.
     """
-    if live.spec is None or not live.bytes:
+    if live.spec is None:
         return live.bytes
     # XLA may store fewer bytes than the shard has, which does not depend on sizes.
     planned_bytes = local_bytes(live.spec, live.placement, mesh)

@@ -337,8 +337,12 @@ def _all_reduces(
 
 def _keeps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
     """Returns the keep after which each device has the tensor as its own."""
-    kept = tuple(a for a in axes if new[a] == Varying and old[a] != Varying)
-    return [Reshard("keep", kept, Replicated, Varying)] if kept else []
+    new_axes = tuple(
+        axis for axis in axes if new[axis] == Varying and old[axis] != Varying
+    )
+    if not new_axes:
+        return []
+    return [Reshard("keep", new_axes, before=Replicated, after=Varying)]
 
 
 def _between_stages(old: Placement, new: Placement) -> list[Reshard]:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from meshtf.errors import PlanError
+from meshtf.forecast.time.simulation import Simulation
 from meshtf.names.arguments import (
     as_float,
     as_int,
@@ -167,33 +168,27 @@ def simulate(
     if backward is None:
         backward = [2 * cost for cost in forward_costs]
     backward_costs = _chunk_costs(backward, num_chunks)
-    stage_ends: list[float] = [0] * schedule.stages  # of each stage's latest task
-    # None is the source of the first chunk: the input of the model exists at time 0.
-    task_ends: dict[Task | None, float] = {None: 0}
+    simulation = Simulation()
     spans = []
     for task in schedule.order():
         chunk = schedule.model_chunk(task)
         source_task = schedule.before(task)  # the task whose result this task needs
-        ready_time = task_ends[source_task]
+        # The input of the model, which the first chunk needs, exists at time 0.
+        ready_time = simulation.ready_at([source_task])
         if source_task is not None and source_task.stage != task.stage:
             ready_time += send
-        start = stage_ends[task.stage]
-        if not early:
-            start = max(start, ready_time)
-        # With `early`, recomputation does not wait for the result of the source task: it
-        # needs only the input that the stage has stored.
-        if task.kind == "backward" and recompute_costs[chunk]:
-            end = start + recompute_costs[chunk]
-            spans.append(Span(task, kind="recompute", start=start, end=end))
-            start = end
-        start = max(start, ready_time)
-        costs = backward_costs
-        if task.kind == "forward":
-            costs = forward_costs
-        end = start + costs[chunk]
-        spans.append(Span(task, kind=task.kind, start=start, end=end))
-        stage_ends[task.stage] = end
-        task_ends[task] = end
+        costs = forward_costs
+        if task.kind == "backward":
+            costs = backward_costs
+            if recompute_costs[chunk]:
+                # With `early`, recomputation does not wait for the result of the source
+                # task: it needs only the input that the stage has stored.
+                after = [] if early else [ready_time]
+                times = simulation.run([task.stage], recompute_costs[chunk], after)
+                spans.append(Span(task, "recompute", *times))
+        start, end = simulation.run([task.stage], costs[chunk], [ready_time])
+        spans.append(Span(task, task.kind, start, end))
+        simulation.ready[task] = end
     return Timeline(tuple(spans))
 
 

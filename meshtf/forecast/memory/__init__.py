@@ -2,8 +2,9 @@
 
 Contents:
 
-    peak_memory     the peak of live bytes
+    allocations     what is live from which step to which, and the peak of such a list
+    peak_memory     the allocations of a program
     xla_buffers     which tensors take memory if XLA compiles the program
     xla_order       which steps run later then
-    live_tensors    the tensors that are live at the peak
+    live_tensors    what is live at the peak, with modules and source lines
 """

@@ -3,6 +3,7 @@ program, in the order of its schedule.
 
     timelines = Timelines(program, gradients)
     timelines.peaks()[0].activations                  # the peak of pipeline stage 0
+    timelines.live(stage=0)                           # what is live at it
 
 A value is live from the step that computes it to the last step that reads it. Variables and
 arguments are always live, so reading them allocates nothing. An op whose output is as
@@ -13,24 +14,27 @@ gradients that one all-reduce adds up), as on devices with separate memories.
 A program that XLA compiles (`under_xla`) needs other memory here and there:
 `meshtf.forecast.memory.xla_buffers` and `xla_order` have the rules.
 
-The stages of a pipeline hold different values, so each stage has its own peak. Without a
-pipeline there is one stage, 0. A spec is a shape and a data type.
-`meshtf.forecast.memory.live_tensors` lists what is live at the peak.
+So a program becomes a list of allocations, off which `meshtf.forecast.memory.allocations` reads
+the peak and what is live at it. The stages of a pipeline hold different values, so each has a list
+of its own. Without a pipeline there is one stage, 0. A spec is a shape and a data type.
 """
 
 from __future__ import annotations
 
-import collections
-import dataclasses
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-import numpy as np
-
-from meshtf.forecast.memory.value_sizes import packed_sizes, size_of, value_sizes
+from meshtf.forecast.memory.allocations import (
+    Allocation,
+    Bytes,
+    Timeline,
+    beyond,
+    timeline_of,
+    total_of,
+)
+from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
-    TransposedStack,
     is_fused,
     sources_of_copies,
     transposed_stacks,
@@ -38,61 +42,26 @@ from meshtf.forecast.memory.xla_buffers import (
 )
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Program, Step, Value
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.segments import in_order
 
-# float [2, stages]: the bytes of all values, and the bytes of all values except gradients.
-Bytes: TypeAlias = np.ndarray
-ALL_VALUES = 0  # the first row of `Bytes`
-ACTIVATIONS = 1  # the second row of `Bytes`
+TRANSPOSED = "transposed stack"  # the title of a copy that XLA makes for loops
 # Value that is never written -> the values that are read in its place.
 Sources: TypeAlias = Mapping[Value, Sequence[Value]]
+# The values that a stage stores, in the order in which they are computed.
+StoredValues: TypeAlias = dict[Value, Allocation]
 StoreOrValue = TypeVar("StoreOrValue", Store, Value)
-
-
-class Peaks(NamedTuple):
-    """The peak of live bytes on one device, without variables and arguments."""
-
-    everything: float
-    activations: float  # everything except the gradients that updates use
 
 
 def by_stage(items: Iterable[StoreOrValue], mesh: Mesh) -> list[list[StoreOrValue]]:
     """Returns for each pipeline stage the values or variables that it holds."""
     items_by_stage: list[list[StoreOrValue]] = [[] for _ in range(mesh.num_stages)]
     for item in items:
-        for stage_items in items_by_stage[_stages_of(item.placement)]:
-            stage_items.append(item)
+        for stage in _stages(item.placement.stage, mesh):
+            items_by_stage[stage].append(item)
     return items_by_stage
-
-
-@dataclasses.dataclass(frozen=True)
-class Timeline:
-    """When each value of a program is live, in steps of the program's schedule.
-
-    Attributes:
-      steps: the steps in the order in which they run.
-      sizes: for each value, the bytes of one shard.
-      created_at: for each value that a step reads, the index of the step that computes it.
-      last_use: for each value, the index of the last step that reads it; `len(steps)` for
-        results.
-      transposed: the transposed copies of stacks that XLA makes for loops.
-      sources: for each value that XLA never writes, what is read in its place.
-      peak: the peak of live bytes, `[2, stages]`; see `Bytes`.
-      peak_steps: for each stage, the index of the step at which the bytes of all values
-        peak: `[stages]`.
-    """
-
-    steps: Sequence[Step]
-    sizes: Mapping[Value, float]
-    created_at: Mapping[Value, int]
-    last_use: Mapping[Value, int]
-    transposed: Sequence[TransposedStack]
-    sources: Sources
-    peak: Bytes
-    peak_steps: np.ndarray
 
 
 class Timelines:
@@ -119,79 +88,164 @@ class Timelines:
         self.under_xla = under_xla
         self.planned_order = planned_order
         self.mesh = program.mesh
-        self._cache: dict[Program, Timeline] = {}
+        self._cache: dict[Program, dict[int, Timeline]] = {}
 
-    def peaks(self) -> list[Peaks]:
-        """Returns for each stage the peak of live bytes while the program runs."""
-        peak = self.of(self.program).peak
-        everything = peak[ALL_VALUES].tolist()
-        activations = peak[ACTIVATIONS].tolist()
-        return list(map(Peaks, everything, activations))
+    def peaks(self) -> list[Bytes]:
+        """Returns for each stage the peak of live bytes while the program runs, without
+        variables and arguments.
+        """
+        peaks = [Bytes(0.0, 0.0)] * self.mesh.num_stages
+        for stage, timeline in self.of(self.program).items():
+            peaks[stage] = timeline.peak
+        return peaks
 
-    def of(self, program: Program) -> Timeline:
-        """Returns the timeline of the program, or of a body within it."""
+    def live(
+        self, stage: int, body: Program | None = None, step: Step | None = None
+    ) -> list[Allocation]:
+        """Returns what is live at the peak of a stage: values in the order in which they are
+        computed, then buffers.
+
+        Args:
+          stage: the index of the stage.
+          body: a body in the program, whose values are returned; None: those of the program.
+          step: a step of these in place of that of the peak; None: that of the peak.
+        """
+        timelines = self.of(self.program if body is None else body)
+        return list(timelines[stage].live(step)) if stage in timelines else []
+
+    def of(self, program: Program) -> dict[int, Timeline]:
+        """Returns {stage: timeline} of the program, or of a body within it, for the stages
+        that store anything.
+        """
         if program not in self._cache:
-            self._cache[program] = self._timeline(program)
+            self._cache[program] = self._timelines(program)
         return self._cache[program]
 
-    def _timeline(self, program: Program) -> Timeline:
-        """Returns the timeline of a program, by simulating the steps of its schedule."""
+    def _timelines(self, program: Program) -> dict[int, Timeline]:
+        """Returns the timelines of a program, by simulating the steps of its schedule."""
+        steps, sources = self._order(program)
         sizes = value_sizes(program, self.under_xla)
-        steps = scheduled_steps(program)
-        sources: Sources = {}
-        # Not for pipelines, whose passes are programs of their own: what they pass is written.
-        if self.under_xla and self.mesh.num_stages == 1:
-            if not self.planned_order:
-                steps = in_xla_order(steps, program.results)
-            sources = sources_of_copies(steps, program.results, self.mesh)
         sizes.update(dict.fromkeys(sources, 0.0))
         last_use = _last_uses(steps, program.results, sources)
-        created_at: dict[Value, int] = {}
-        # [steps + 1, 2, stages]: the bytes that each step allocates, less those that the
-        # step before has freed; and the bytes that are live only while the step runs.
-        changes = np.zeros([len(steps) + 1, 2, self.mesh.num_stages])
-        temporary = np.zeros_like(changes)
-        for i, step in enumerate(steps):
-            outputs = [value for value in step.outputs if value in last_use]
-            created_at.update(dict.fromkeys(outputs, i))
-            freed = values_freed_by(step, i, last_use, sources)
-            self._add_bytes(changes[i], outputs, sizes)
-            self._add_bytes(changes[i + 1], freed, sizes, sign=-1)
-            if step.computation is not None:
-                self._add_workspace(temporary[i], step.computation)
-                if self.can_overwrite_input(step):
-                    _subtract_reused(temporary[i], step, freed, sizes)
-            elif step.bodies or step.packed:
-                temporary[i] = self._scratch(step, outputs, sizes)
-        transposed = transposed_stacks(steps, self.mesh) if self.under_xla else ()
-        for stack, first, last in transposed:
-            bytes_of_stack = {stack: size_of(stack, self.mesh)}
-            self._add_bytes(changes[first], [stack], bytes_of_stack)
-            self._add_bytes(changes[last + 1], [stack], bytes_of_stack, sign=-1)
-        live = np.cumsum(changes, axis=0) + temporary
-        return Timeline(
-            steps=steps,
-            sizes=sizes,
-            created_at=created_at,
-            last_use=last_use,
-            transposed=transposed,
-            sources=sources,
-            peak=live.max(axis=0),
-            peak_steps=live[:, ALL_VALUES].argmax(axis=0),
-        )
+        readers = [*steps, None]  # None: who calls the program reads its results
+        values: list[StoredValues] = [{} for _ in range(self.mesh.num_stages)]
+        buffers: list[list[Allocation]] = [[] for _ in values]
+        for stage, copy in self._transposed_stacks(steps):
+            buffers[stage].append(copy)
+        for index, step in enumerate(steps):
+            for value in step.outputs:
+                if value not in last_use or not sizes[value]:
+                    continue
+                allocation = Allocation(
+                    index,
+                    last=last_use[value],
+                    size=self._bytes(value, sizes[value]),
+                    step=step,
+                    spec=value.spec,
+                    placement=value.placement,
+                    value=value,
+                    used_by=readers[last_use[value]],
+                )
+                for stage in self._stages_of(value):
+                    values[stage][value] = allocation
+            if self._can_overwrite_input(step):
+                read = dict.fromkeys(_read_by(step, sources))
+                freed = [x for x in read if last_use[x] == index]
+                _end_overwritten(values, freed, {sizes[x] for x in step.outputs})
+            for stage, buffer in self._buffers(index, step, values):
+                buffers[stage].append(buffer)
+        return {
+            stage: timeline_of(steps, [*of_stage.values(), *buffers[stage]])
+            for stage, of_stage in enumerate(values)
+            if of_stage or buffers[stage]
+        }
 
-    def _add_workspace(self, total: Bytes, step: Compute) -> None:
-        """Adds the bytes of the temporary tensors of an op to `total`."""
-        if not step.computes_node:
-            return
-        stage = _stage_slice(step.plan.stage)
-        for spec in self.workspace_specs(step):
-            total[:, stage] += local_bytes(spec, self.mesh.replicated, self.mesh)
+    def _order(self, program: Program) -> tuple[Sequence[Step], Sources]:
+        """Returns the steps of a program in the order in which they run, and what they read in
+        place of values that XLA never writes.
+        """
+        steps = scheduled_steps(program)
+        # Not for pipelines, whose passes are programs of their own: what they pass is written.
+        if not self.under_xla or self.mesh.num_stages > 1:
+            return steps, {}
+        if not self.planned_order:
+            steps = in_xla_order(steps, program.results)
+        return steps, sources_of_copies(steps, program.results, self.mesh)
 
-    def workspace_specs(self, step: Compute) -> Sequence[Spec]:
+    def _stages_of(self, value: Value) -> Sequence[int]:
+        """Returns the stages that hold a value."""
+        if self.mesh.num_stages == 1:
+            return (0,)
+        return _stages(value.placement.stage, self.mesh)
+
+    def _bytes(self, value: Value, num_bytes: float) -> Bytes:
+        """Returns the bytes of a value by kind."""
+        return Bytes(num_bytes, 0.0 if value in self.gradients else num_bytes)
+
+    def _can_overwrite_input(self, step: Step) -> bool:
+        """Returns whether an output of a step may take the buffer of an input."""
+        if step.computation is None:
+            return False
+        return not self.under_xla or step.is_elementwise
+
+    def _transposed_stacks(
+        self, steps: Sequence[Step]
+    ) -> Iterator[tuple[int, Allocation]]:
+        """Yields (stage, copy) for the transposed copies of stacks that XLA makes."""
+        if self.under_xla:
+            for stack, first, last in transposed_stacks(steps, self.mesh):
+                copy = self._copy(stack, first, steps[first], TRANSPOSED)
+                for stage in self._stages_of(stack):
+                    yield stage, copy._replace(last=last)
+
+    def _copy(self, value: Value, index: int, step: Step, title: str) -> Allocation:
+        """Returns a buffer as large as a value, for one step."""
+        size = self._bytes(value, size_of(value, self.mesh))
+        spec, placement = value.spec, value.placement
+        return Allocation(index, index, size, step, spec, placement, title=title)
+
+    def _buffers(
+        self, index: int, step: Step, values: Sequence[StoredValues]
+    ) -> Iterator[tuple[int, Allocation]]:
+        """Yields (stage, buffer) for what is live only while a step runs.
+
+        Args:
+          index: the index of the step.
+          step: the step.
+          values: those of each stage so far.
+        """
+        if step.computation is not None:
+            yield from self._workspaces(index, step.computation)
+        elif step.bodies:
+            yield from self._bodies(index, step, values)
+            if step.loop is not None and self.under_xla:
+                for value in waiting_values(step.loop):
+                    title = "waits for the next iteration"
+                    copy = self._copy(value, index, step, title)
+                    for stage in self._stages_of(value):
+                        yield stage, copy
+        elif step.packed:
+            yield from self._packed(index, step, values)
+
+    def _workspaces(
+        self, index: int, step: Compute
+    ) -> Iterator[tuple[int, Allocation]]:
+        """Yields the temporary tensors of an op."""
+        placement = self.mesh.replicated
+        title = f"workspace of {step.node.op.display_name}"
+        for spec in self._workspace_specs(step):
+            num_bytes = local_bytes(spec, placement, self.mesh)
+            size = Bytes(num_bytes, num_bytes)
+            workspace = Allocation(
+                index, index, size, step, spec, placement, title=title
+            )
+            for stage in _stages(step.plan.stage, self.mesh):
+                yield stage, workspace
+
+    def _workspace_specs(self, step: Compute) -> Sequence[Spec]:
         """Returns the specs of the temporary tensors of an op, on one device."""
         op = step.node.op
-        if type(op).workspace_specs is Op.workspace_specs:
+        if type(op).workspace_specs is Op.workspace_specs or not step.computes_node:
             return ()  # as most ops, it has none
         local_specs = [
             Spec(
@@ -206,76 +260,78 @@ class Timelines:
             return [spec for spec in specs if not is_fused(spec, local_specs)]
         return specs
 
-    def can_overwrite_input(self, step: Step) -> bool:
-        """Returns whether an output of a step may take the buffer of an input."""
-        if step.computation is None:
-            return False
-        return not self.under_xla or step.is_elementwise
-
-    def waiting_values(self, step: Step) -> Sequence[Value]:
-        """Returns the values of an iteration that wait for the next iteration of a loop."""
-        if step.loop is None or not self.under_xla:
-            return ()
-        return waiting_values(step.loop)
-
-    def _scratch(
-        self,
-        step: Step,
-        outputs: Iterable[Value],
-        sizes: Mapping[Value, float],
-    ) -> Bytes:
-        """Returns the bytes that a step needs while it runs, in addition to its inputs
-        and outputs.
-
-        Args:
-          step: the step.
-          outputs: the outputs that a later step reads.
-          sizes: the bytes of each value.
+    def _bodies(
+        self, index: int, step: Step, values: Sequence[StoredValues]
+    ) -> Iterator[tuple[int, Allocation]]:
+        """Yields what the body of a loop, branch or call needs; of several bodies, that which
+        needs the most.
         """
-        scratch = np.zeros([2, self.mesh.num_stages])
-        for body in step.bodies:
-            np.maximum(scratch, self.of(body.program).peak, out=scratch)
-        waiting = {x: size_of(x, self.mesh) for x in self.waiting_values(step)}
-        self._add_bytes(scratch, waiting, waiting)
-        # The packed buffer is live together with the inputs, and freed before the results are
-        # unpacked.
-        packed = packed_sizes(step, self.mesh)
-        self._add_bytes(scratch, packed, packed)
-        if packed or step.call is not None:
-            # These bytes include the results, as far as the results need them: count them once.
-            self._add_bytes(scratch, outputs, sizes, sign=-1)
-        return np.maximum(scratch, 0.0)
+        bodies = [self.of(body.program) for body in step.bodies]
+        for stage in set().union(*bodies):
+            timelines = [body[stage] for body in bodies if stage in body]
+            largest = max(timelines, key=lambda x: x.peak.everything)
+            activations = max(x.peak.activations for x in timelines)
+            size = largest.peak._replace(activations=activations)
+            if step.call is not None:
+                size = beyond(size, _outputs(step, values[stage]))
+            placement = self.mesh.replicated
+            yield (
+                stage,
+                Allocation(index, index, size, step, None, placement, body=largest),
+            )
 
-    def _add_bytes(
-        self,
-        total: Bytes,
-        values: Iterable[Value],
-        sizes: Mapping[Value, float],
-        sign: int = 1,
-    ) -> None:
-        """Adds the bytes of values to `total`; with `sign=-1`, subtracts them."""
-        # Sums as Python numbers first: additions to elements of arrays are slow.
-        sums: dict[tuple[int, int | None], float] = collections.defaultdict(float)
-        has_stages = self.mesh.num_stages > 1
-        for value in values:
-            size = sizes[value]
-            if size:
-                kinds = ALL_VALUES if value in self.gradients else ACTIVATIONS
-                stage = value.placement.stage if has_stages else 0
-                sums[kinds, stage] += size
-        for (kinds, stage), size in sums.items():
-            stages = _stage_slice(stage) if has_stages else 0
-            total[ALL_VALUES, stages] += sign * size
-            if kinds == ACTIVATIONS:
-                total[ACTIVATIONS, stages] += sign * size
+    def _packed(
+        self, index: int, step: Step, values: Sequence[StoredValues]
+    ) -> Iterator[tuple[int, Allocation]]:
+        """Yields the packed buffer of a step, such as several reductions that run as one
+        collective. It is live together with the inputs, and the results are unpacked into it:
+        so only the bytes beyond those of the results count.
+        """
+        kind = step.title if step.collective is None else step.collective.kind
+        title = f"packed {kind}"
+        placement = self.mesh.replicated
+        for stage, of_stage in enumerate(values):
+            packed = total_of(
+                [
+                    self._bytes(x, size_of(x, self.mesh))
+                    for x in step.packed
+                    if stage in self._stages_of(x)
+                ]
+            )
+            size = beyond(packed, _outputs(step, of_stage))
+            if size.everything:
+                yield (
+                    stage,
+                    Allocation(index, index, size, step, None, placement, title=title),
+                )
 
 
-def values_freed_by(
-    step: Step, index: int, last_use: Mapping[Value, int], sources: Sources
-) -> list[Value]:
-    """Returns what a step reads and no later step."""
-    read = dict.fromkeys(_read_by(step, sources))
-    return [value for value in read if last_use[value] == index]
+def _outputs(step: Step, values: StoredValues) -> list[Allocation]:
+    """Returns the outputs of a step that a stage stores."""
+    return [values[x] for x in step.outputs if x in values]
+
+
+def _end_overwritten(
+    values: Iterable[StoredValues], freed: Sequence[Value], output_sizes: Set[float]
+) -> None:
+    """Ends the allocation of the input whose buffer an output of a step reuses, at each stage,
+    before that step.
+
+    Args:
+      values: the values of each stage, changed in place.
+      freed: the inputs that no later step reads.
+      output_sizes: the bytes of each output.
+    """
+    for of_stage in values:
+        reusable = [
+            of_stage[x]
+            for x in freed
+            if x in of_stage and of_stage[x].bytes in output_sizes
+        ]
+        if reusable:
+            reused = max(reusable, key=lambda x: x.bytes)
+            assert reused.value is not None
+            of_stage[reused.value] = reused._replace(last=reused.last - 1)
 
 
 def _read_by(step: Step, sources: Sources) -> Iterator[Value]:
@@ -283,12 +339,6 @@ def _read_by(step: Step, sources: Sources) -> Iterator[Value]:
     for value in step.needs:
         yield value
         yield from sources.get(value, ())
-
-
-def is_on_stage(value: Value, stage: int) -> bool:
-    """Returns whether a pipeline stage holds a value."""
-    stages = _stages_of(value.placement)
-    return stages.start is None or stages.start == stage
 
 
 def _last_uses(
@@ -325,37 +375,6 @@ def scheduled_steps(program: Program) -> Sequence[Step]:
     return steps
 
 
-def _stages_of(placement: Placement) -> slice:
-    """Returns the stages that hold a tensor with this placement, as a slice."""
-    return _stage_slice(placement.stage)
-
-
-def _stage_slice(stage: int | None) -> slice:
-    """Returns a slice of one stage; None: of all stages."""
-    return slice(None) if stage is None else slice(stage, stage + 1)
-
-
-def _subtract_reused(
-    total: Bytes, step: Step, freed: Iterable[Value], sizes: Mapping[Value, float]
-) -> None:
-    """Subtracts the bytes of the input buffer that an output of a step reuses, at each
-    stage, from `total`.
-
-    Args:
-      total: the bytes, changed in place.
-      step: the step.
-      freed: the inputs that no later step reads.
-      sizes: the bytes of each value.
-    """
-    output_sizes = [sizes[value] for value in step.outputs]
-    reusable = [value for value in freed if sizes[value] in output_sizes]
-    if not reusable:
-        return
-    if total.shape[1] == 1:  # one stage
-        total -= max(sizes[value] for value in reusable)
-        return
-    reused = np.zeros_like(total[ALL_VALUES])
-    for value in reusable:
-        stages = _stages_of(value.placement)
-        reused[stages] = np.maximum(reused[stages], sizes[value])
-    total -= reused  # [stages], from both rows
+def _stages(stage: int | None, mesh: Mesh) -> Sequence[int]:
+    """Returns one stage; None: all stages."""
+    return range(mesh.num_stages) if stage is None else (stage,)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 
 from meshtf.mesh import Mesh
-from meshtf.partition import Program, Step, Value
+from meshtf.partition import Program, Value
 from meshtf.partition.cost import local_bytes
 
 
@@ -38,8 +38,3 @@ def value_sizes(program: Program, under_xla: bool) -> dict[Value, float]:
 def size_of(value: Value, mesh: Mesh) -> float:
     """Returns the bytes of one shard; 0 for statistics and residuals."""
     return 0.0 if value.spec is None else local_bytes(value.spec, value.placement, mesh)
-
-
-def packed_sizes(step: Step, mesh: Mesh) -> dict[Value, float]:
-    """Returns the bytes of each value in the packed buffer of a step, such as a bucket."""
-    return {value: size_of(value, mesh) for value in step.packed}

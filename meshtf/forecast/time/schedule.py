@@ -3,15 +3,15 @@
 A device computes one op after another, in the order of the program. A collective starts when
 its input exists and the collective before it has ended. Where the hardware overlaps the two,
 ops that do not need the result run meanwhile: so gradients are reduced during the backward
-pass. Each pipeline stage has a clock of its own, and waits for what other stages send: idle
-time is the bubble of the pipeline.
+pass. Each pipeline stage has units of its own, which compute, receive, and launch ops, and
+waits for what other stages send: idle time is the bubble of the pipeline.
 
 Seconds may be arrays, with an entry for each of many meshes that are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +21,16 @@ from meshtf.forecast.time.durations import Durations
 from meshtf.forecast.time.exchanges import LATENCY
 from meshtf.forecast.time.memory_traffic import values_in_memory
 from meshtf.forecast.time.merged_collectives import merged_reductions, repeated_gathers
+from meshtf.forecast.time.simulation import Simulation, latest
 from meshtf.forecast.time.totals import Totals
 from meshtf.graph import Node
 from meshtf.partition import CollectiveStep, Compute, Program, Step, Value
 
 MAX_SPANS = 20_000  # of a trace
+# The units of each stage: (COMPUTE, 0) is that which computes, of stage 0.
+COMPUTE = "compute"
+RECEIVE = "receive"
+LAUNCH = "launch"  # the host, which launches ops before devices run them
 
 
 class Span(NamedTuple):
@@ -80,13 +85,8 @@ class Schedule:
         self.spans = spans
         self.totals = Totals()
         stages = program.mesh.num_stages
-        # For each stage, when its units are free.
-        self._computes: list[Any] = [0.0] * stages
-        self._receives: list[Any] = [0.0] * stages
+        self._simulation = Simulation()
         self.busy: list[Any] = [0.0] * stages
-        # For each stage, when its host has launched the latest op.
-        self._launched: list[Any] = [0.0] * stages
-        self._ready: dict[Value, Any] = {}
         # The values that the one stage has computed; None: there are several stages.
         self._local_values: set[Value] | None = set() if stages == 1 else None
         self._in_memory = values_in_memory(program, durations.hardware.fuses)
@@ -101,14 +101,12 @@ class Schedule:
                 self._repeated = repeated_gathers(steps)
         for step in steps:
             self._add(step)
-        self.end: Any = np.max(
-            np.broadcast_arrays(*self._computes, *self._receives), axis=0
-        )
+        self.end: Any = latest(self._free(COMPUTE, RECEIVE))
 
     @property
     def computed(self) -> Any:
         """The time at which devices have computed all ops; collectives may still run."""
-        return max_of(self._computes)
+        return latest(self._free(COMPUTE))
 
     @property
     def period(self) -> Any:
@@ -117,10 +115,13 @@ class Schedule:
         """
         if not self.durations.hardware.overlaps:
             return self.end
-        carried = [self._ready.get(value, 0.0) for value in self.program.results]
         received: Any = sum(self.totals.collectives.values())
-        units = [*self._computes, *self._launched, received]
-        return np.max(np.broadcast_arrays(*units, *carried[:1]), axis=0)
+        carried = self._simulation.ready_at(self.program.results[:1])
+        return latest([*self._free(COMPUTE, LAUNCH), received, carried])
+
+    def _free(self, *kinds: str) -> list[Any]:
+        """Returns when units of these kinds are free, of all stages."""
+        return [self._simulation.free[x, i] for x in kinds for i in self._stages(None)]
 
     def _add(self, step: Step) -> None:
         """Adds a step after all steps that it depends on."""
@@ -172,15 +173,15 @@ class Schedule:
         if not seconds:
             return
         for i in self._stages(stage):
-            self._launched[i] = self._launched[i] + ops * seconds
+            self._simulation.run([(LAUNCH, i)], ops * seconds)
 
     def _stages(self, stage: int | None) -> Sequence[int]:
         """Returns the indices of the stages that run a step: all of them, or one."""
-        return range(len(self._computes)) if stage is None else [stage]
+        return range(len(self.busy)) if stage is None else [stage]
 
     def _share_of_stages(self, stage: int | None) -> float:
         """Returns the fraction of the stages that run a step: 1, or one of them."""
-        return 1.0 if stage is None else 1.0 / len(self._computes)
+        return 1.0 if stage is None else 1.0 / len(self.busy)
 
     def _run(
         self, step: Step, seconds: Any, stage: int | None, kind: str, runs: int = 1
@@ -191,32 +192,27 @@ class Schedule:
             # An op is computed after all ops that the device has computed before it.
             inputs = tuple(x for x in inputs if x not in self._local_values)
             self._local_values.update(step.outputs)
-        ready = self._latest(inputs)
+        simulation = self._simulation
+        ready = simulation.ready_at(inputs)
         stages = self._stages(stage)
-        end: Any = 0.0
-        if len(stages) > 1:
-            end = ready + seconds
-        launches = self.durations.hardware.launch_seconds > 0
         for i in stages:
             # Stages do not wait for each other: each computes what all of them need when it
             # is free, and then goes on.
-            start = self._computes[i]
-            if inputs:
-                start = np.maximum(ready, start)
-            if launches:
-                start = np.maximum(start, self._launched[i])
-            self._computes[i] = start + seconds
+            after = (ready, simulation.free[LAUNCH, i])
+            start, end = simulation.run([(COMPUTE, i)], seconds, after)
             if self._counts:
                 self.busy[i] = self.busy[i] + seconds
-            self._record(i, kind, step, start, self._computes[i], runs)
-            if len(stages) == 1:
-                end = self._computes[i]
-        self._ready.update(dict.fromkeys(step.outputs, end))
+            self._record(i, kind, step, start, end, runs)
+        if len(stages) > 1:
+            end = ready + seconds
+        simulation.ready.update(dict.fromkeys(step.outputs, end))
 
     def _add_collective(self, step: CollectiveStep) -> None:
         """Adds a collective; without overlap, the devices compute nothing meanwhile."""
+        simulation = self._simulation
+        ready = simulation.ready_at(step.dependencies)
         if step.is_free:
-            self._ready[step.out] = self._latest(step.dependencies)
+            simulation.ready[step.out] = ready
             return
         seconds = self._seconds_of(step, merged=id(step) in self._merged)
         stage = step.stage
@@ -226,26 +222,20 @@ class Schedule:
             of_bytes = self._seconds_of(step, merged=True)
             self.totals.add_work(step.kind, of_bytes * share)
             self.totals.add_work(LATENCY, (seconds - of_bytes) * share)
-        start = self._latest(step.dependencies)
         stages = self._stages(stage)
         waits = not self.durations.hardware.overlaps and not step.is_transfer
         if self.durations.hardware.launch_seconds:
             self._launch(stage, ops=np.where(np.asarray(seconds) > 0, 1, 0))
+        kinds = (RECEIVE, COMPUTE) if waits else (RECEIVE,)
+        units = [(kind, i) for kind in kinds for i in stages]
+        launched = [simulation.free[LAUNCH, i] for i in stages]
+        start, end = simulation.run(units, seconds, [ready, *launched])
         for i in stages:
-            start = np.maximum(start, self._receives[i])
-            start = np.maximum(start, self._launched[i])
-            if waits:
-                start = np.maximum(start, self._computes[i])
-        end = start + seconds
-        for i in stages:
-            self._receives[i] = end
-            if waits:
-                self._computes[i] = end
-                if self._counts:
-                    self.busy[i] = self.busy[i] + seconds
+            if waits and self._counts:
+                self.busy[i] = self.busy[i] + seconds
             if self.spans is not None and np.any(seconds):
                 self._record(i, "collective", step, start, end)
-        self._ready.update(dict.fromkeys(step.outputs, end))
+        simulation.ready.update(dict.fromkeys(step.outputs, end))
 
     def _seconds_of(self, step: CollectiveStep, merged: bool) -> Any:
         """Returns the seconds of a collective; `merged`: without its latency."""
@@ -268,32 +258,22 @@ class Schedule:
         self._run(step, seconds, stage, "loop", runs=int(np.max(runs)))
         for i in self._stages(stage):
             # The host has launched all iterations by their end at the latest.
-            self._launched[i] = np.maximum(self._launched[i], self._computes[i])
+            computed = self._simulation.free[COMPUTE, i]
+            self._simulation.run([(LAUNCH, i)], 0, after=[computed])
 
     def _simulate(self, body: Program, start: Any) -> Schedule:
         """Returns the schedule of one run of a body; its spans are recorded at first."""
         if body not in self._bodies:
-            self._bodies[body] = self._simulate_first(body, start)
+            spans: list[Span] | None = None if self.spans is None else []
+            self._bodies[body] = Schedule(body, self.durations, spans, self._counts)
+            for span in spans or ():
+                moved = span._replace(start=span.start + start, end=span.end + start)
+                self._append(moved)
         return self._bodies[body]
-
-    def _simulate_first(self, body: Program, start: Any) -> Schedule:
-        """Returns the schedule of the first run of a body."""
-        if self.spans is None:
-            return Schedule(body, self.durations, counts=self._counts)
-        spans: list[Span] = []
-        schedule = Schedule(body, self.durations, spans)
-        for span in spans:
-            moved = span._replace(start=span.start + start, end=span.end + start)
-            self._append(moved)
-        return schedule
 
     def start_of(self, step: Step) -> Any:
         """Returns when a loop, branch or call starts, after all steps that were added."""
-        return np.maximum(self._latest(step.dependencies), max_of(self._computes))
-
-    def _latest(self, values: Iterable[Value]) -> Any:
-        """Returns when all of these values exist."""
-        return max_of([self._ready[value] for value in values if value in self._ready])
+        return latest([self._simulation.ready_at(step.dependencies), self.computed])
 
     def _record(
         self, stage: int, kind: str, step: Step, start: Any, end: Any, runs: int = 1
@@ -309,16 +289,3 @@ class Schedule:
         assert self.spans is not None
         if len(self.spans) < MAX_SPANS:
             self.spans.append(span)
-
-
-def max_of(times: Iterable[Any]) -> Any:
-    """Returns the latest of some times; 0 if there are none."""
-    latest: Any = None
-    for time in times:
-        if latest is None:
-            latest = time
-        elif isinstance(latest, float) and isinstance(time, float):
-            latest = max(latest, time)
-        else:
-            latest = np.maximum(latest, time)
-    return 0.0 if latest is None else latest

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.forecast.memory.live_tensors import live_values
-from meshtf.forecast.memory.peak_memory import Timelines
+from meshtf.forecast.memory.peak_memory import TRANSPOSED, Timelines
 from meshtf.forecast.memory_at_sizes import live_bytes, memory_of, stored_bytes
 from meshtf.forecast.time.durations import Durations
 from meshtf.layout_search.pipelines.layer_split import layer_split
@@ -106,7 +105,10 @@ def _of_body(
     residuals = set(stacks(body, of_forward=True))
     gradients = set(stacks(body, of_forward=False))
     total: Any = 0.0
-    for live in live_values(timelines, 0, body, step):
+    # Copies of stacks are those of the peak, whichever step runs.
+    at_step = [x for x in timelines.live(0, body, step) if x.title != TRANSPOSED]
+    copies = [x for x in timelines.live(0, body) if x.title == TRANSPOSED]
+    for live in (*at_step, *copies):
         num_bytes = live_bytes(live, timelines.mesh, durations)
         if live.value in gradients:
             continue  # a stage adds them to the sums at once

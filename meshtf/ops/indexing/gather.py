@@ -46,8 +46,8 @@ from meshtf.ops.common.checks import (
     tensor_along,
 )
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.control.stop_gradient import computed_once
 from meshtf.ops.elementwise.arithmetic import equal, maximum
+from meshtf.ops.elementwise.computed_once import computed_once
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.index_bounds import (
     OutOfRange,

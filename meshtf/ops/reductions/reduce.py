@@ -40,10 +40,10 @@ from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.common.sum_kernels import sum_over
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.control.stop_gradient import computed_once
 from meshtf.ops.elementwise.arithmetic import (
     equal,
 )
+from meshtf.ops.elementwise.computed_once import computed_once
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.broadcast import broadcast
 

@@ -43,8 +43,8 @@ from meshtf.ops.common.checks import (
 )
 from meshtf.ops.common.op_bases import _ExchangesAlongDim
 from meshtf.ops.common.tensorflow_functions import tf_function
-from meshtf.ops.control.stop_gradient import computed_once
 from meshtf.ops.elementwise.arithmetic import greater, less
+from meshtf.ops.elementwise.computed_once import computed_once
 from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
 from meshtf.ops.elementwise.unary import exp
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where

@@ -14,18 +14,17 @@ inputs in the graph; it has the user's line.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.graph import Node
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Segment, Step, Value, WriteStep
+from meshtf.partition import Segment, Step, Value, WriteStep
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.local_compute import TensorList, run_compute
+from meshtf.runtime.lowering.local_compute import TensorList, run_segment
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.op_errors import (
     NO_KERNEL,
@@ -33,10 +32,13 @@ from meshtf.runtime.lowering.op_errors import (
     with_line,
     without_line,
 )
-from meshtf.runtime.placed.executor import PlacedExecutor
+from meshtf.runtime.placed.op_by_op import OpByOpExecutor
 from meshtf.runtime.placed.resharding import Shards
-from meshtf.runtime.placed.segment_functions import Caller, SegmentResult
-from meshtf.runtime.placed.variables.read_write_phases import phases_of
+from meshtf.runtime.placed.segment_functions import (
+    Caller,
+    SegmentResult,
+    run_directly,
+)
 
 
 class _RerunStopped(Exception):
@@ -55,16 +57,7 @@ class _RerunStopped(Exception):
         self.problem = problem
 
 
-@contextlib.contextmanager
-def _stop_at_error(node: Node) -> Iterator[None]:
-    """A context in which an error of TensorFlow ends the second run at a node."""
-    try:
-        yield
-    except tf.errors.OpError as problem:
-        raise _RerunStopped(node, problem) from problem
-
-
-class _Rerun(PlacedExecutor):
+class _Rerun(OpByOpExecutor):
     """Runs a program op by op, up to its first update of a variable.
 
     Attributes:
@@ -73,21 +66,22 @@ class _Rerun(PlacedExecutor):
 
     passes_updates = False
 
-    def _execute_before(self, steps: Sequence[Step]) -> None:
-        """Executes the steps before a segment; raises `_RerunStopped` before updates."""
-        for phase in phases_of(steps, self.mesh):
-            self.values.update(self.variables.read(phase.reads))
-            for step in (*phase.slices, *phase.remaining):
-                self.execute(step)
-            if phase.writes and not self.passes_updates:
-                raise _RerunStopped
+    def _on_failure(self, node: Node, problem: tf.errors.OpError) -> None:
+        raise _RerunStopped(node, problem) from problem
+
+    def _update(self, write: Step) -> None:
+        """Raises `_RerunStopped`, or leaves the update out."""
+        if not self.passes_updates:
+            raise _RerunStopped
 
     def _write(self, step: WriteStep) -> list[Shards]:
         """Leaves out writes of variables, and host ops, but for assertions."""
         if step.host_op is None or not step.host_op.asserts:
             return []
-        with _stop_at_error(step.node):
+        try:
             return super()._write(step)
+        except tf.errors.OpError as problem:
+            raise _RerunStopped(step.node, problem) from problem
 
 
 def explain_failure(
@@ -111,9 +105,7 @@ def explain_failure(
     caused_by_values = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
     if not isinstance(error, caused_by_values) or num_hosts > 1:
         return without_line(error)
-    make_caller = _caller_of_ops
-    if NO_KERNEL in error.message:
-        make_caller = _caller_of_compiled_ops
+    make_caller = run_compiled if NO_KERNEL in error.message else run_directly
     try:
         rerun = _Rerun(mesh, segments, make_caller)
         is_cancelled = isinstance(error, tf.errors.CancelledError)
@@ -127,49 +119,21 @@ def explain_failure(
     return without_line(error)
 
 
-def _caller_of_ops(segment: Segment, mesh: Mesh) -> Caller:
-    """Returns a caller that runs ops one by one. It raises `_RerunStopped`."""
-
-    def call(
-        device: str, coordinates: dict[str, Any], inputs: TensorList
-    ) -> SegmentResult:
-        mesh_coordinates = MeshCoordinates(coordinates)
-        values: dict[Value, Any] = dict(zip(segment.ins, inputs))
-        for compute in segment.computes:
-            with _stop_at_error(compute.node), tf.device(device):
-                run_compute(compute, mesh, mesh_coordinates, shard_of=values)
-        outputs = [values[v] for v in segment.outs]
-        return SegmentResult(outputs, axes_read=mesh_coordinates.axes_read)
-
-    return call
-
-
-def _caller_of_compiled_ops(segment: Segment, mesh: Mesh) -> Caller:
-    """Returns a caller that compiles each op separately before it runs, to find an op
-    without a kernel in XLA. It raises `_RerunStopped`.
+def run_compiled(segment: Segment, mesh: Mesh) -> Caller:
+    """Returns a caller of a segment with one op, which XLA compiles before it runs: so an op
+    without a kernel in XLA fails.
     """
-    call_ops = _caller_of_ops(segment, mesh)
+    call_directly = run_directly(segment, mesh)
 
     def call(
         device: str, coordinates: dict[str, Any], inputs: TensorList
     ) -> SegmentResult:
-        values: dict[Value, Any] = dict(zip(segment.ins, inputs))
-        for compute in segment.computes:
-            arguments = [values[v] for v in compute.dependencies]
-            compiled_op = _compiled_op(compute, mesh, coordinates)
-            with _stop_at_error(compute.node), tf.device(device):
-                values.update(zip(compute.outs, compiled_op(arguments)))
-        return call_ops(device, coordinates, inputs)
+        def body(shards: TensorList) -> TensorList:
+            return run_segment(segment, mesh, MeshCoordinates(coordinates), shards)
+
+        compiled = tf.function(body, autograph=False, jit_compile=True)
+        with tf.device(device):
+            compiled(inputs)
+        return call_directly(device, coordinates, inputs)
 
     return call
-
-
-def _compiled_op(compute: Compute, mesh: Mesh, coordinates: dict[str, Any]) -> Any:
-    """Returns the function of a computation's inputs that XLA compiles."""
-
-    def body(arguments: list[Any]) -> list[Any]:
-        values: dict[Value, Any] = dict(zip(compute.dependencies, arguments))
-        run_compute(compute, mesh, MeshCoordinates(coordinates), shard_of=values)
-        return [values[v] for v in compute.outs]
-
-    return tf.function(body, autograph=False, jit_compile=True)

@@ -37,13 +37,11 @@ from meshtf.graph import (
 from meshtf.graph.recorder import EagerStore
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
-from meshtf.partition import LoopStep, Program, Segment, Step, Value
+from meshtf.partition import Compute, LoopStep, Program, Segment, Step, Value
 from meshtf.runtime.lowering.op_errors import with_line
 from meshtf.runtime.placed.checked_tensor import CheckedTensor
-from meshtf.runtime.placed.executor import PlacedExecutor
+from meshtf.runtime.placed.op_by_op import OpByOpExecutor
 from meshtf.runtime.placed.resharding import Shards
-from meshtf.runtime.placed.segment_functions import run_directly
-from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 
 @contextlib.contextmanager
@@ -73,11 +71,16 @@ def check_numerics() -> Iterator[None]:
         yield
 
 
-class CheckingExecutor(PlacedExecutor):
-    """Runs a program op by op, without TensorFlow's graphs, and checks all outputs."""
+class CheckingExecutor(OpByOpExecutor):
+    """Runs a program op by op, and checks all outputs.
+
+    Args:
+      mesh: the mesh of the program.
+      segments: the segments of the program.
+    """
 
     def __init__(self, mesh: Mesh, segments: Sequence[Segment]) -> None:
-        super().__init__(mesh, segments, run_directly)
+        super().__init__(mesh, segments)
         # The innermost loop that runs; None: no loop runs.
         self._loop: LoopStep | None = None
         # The iterations of all loops that run, such as "layers 3 of 12", outer loop first.
@@ -94,7 +97,7 @@ class CheckingExecutor(PlacedExecutor):
         finally:
             self._loop = outer_loop
         if step.reads:
-            self._check_read(step)
+            self._after_read(step)
         for reduction in step.reductions:
             if reduction.node is not None:
                 axes = reduction.reshard.axes_text
@@ -119,42 +122,17 @@ class CheckingExecutor(PlacedExecutor):
         finally:
             self._iterations = outer_iterations
 
-    def _call(self, segment: Segment) -> None:
-        """Runs each computation of a segment as a separate segment, and checks its
-        outputs.
-        """
-        for compute in segment.computes:
-            single = Segment(
-                before=(),
-                computes=(compute,),
-                stage=segment.stage,
-                ins=compute.dependencies,
-                outs=compute.outs,
-            )
-            try:
-                super()._call(single)
-            except tf.errors.InvalidArgumentError as error:
-                raise with_line(compute.node, error) from None
-            # Statistics that shards exchange are no outputs of an op.
-            if not compute.makes_statistics:
-                self._check(
-                    name=compute.node.op.display_name,
-                    node=compute.node,
-                    ins=compute.ins,
-                    outs=compute.outs,
-                )
+    def _on_failure(self, node: Node, problem: tf.errors.OpError) -> None:
+        """Raises an error with the user's line."""
+        if isinstance(problem, tf.errors.InvalidArgumentError):
+            raise with_line(node, problem) from None
 
-    def _execute_before(self, steps: Sequence[Step]) -> None:
-        """Executes the steps before a segment, and checks the variables."""
-        for phase in phases_of(steps, self.mesh):
-            self.values.update(self.variables.read(phase.reads))
-            for read in phase.reads:
-                self._check_read(read)
-            for step in (*phase.slices, *phase.remaining):
-                self.execute(step)
-            for write in phase.writes:
-                self.values.update(self.variables.write([write], self.values))
-                self._check_written(write)
+    def _after_op(self, compute: Compute) -> None:
+        """Checks the outputs of a computation."""
+        # Statistics that shards exchange are no outputs of an op.
+        if not compute.makes_statistics:
+            name = compute.node.op.display_name
+            self._check(name, compute.node, ins=compute.ins, outs=compute.outs)
 
     def _check(
         self,
@@ -180,7 +158,7 @@ class CheckingExecutor(PlacedExecutor):
             if value.spec is not None
         ]
 
-    def _check_read(self, read: Step) -> None:
+    def _after_read(self, read: Step) -> None:
         """Raises NumericsError if what a program reads has NaN or infinity already. A tensor
         whose value is only looked at, as by `numpy()`, may have.
         """
@@ -191,8 +169,9 @@ class CheckingExecutor(PlacedExecutor):
         if has_gradient(read_tensor.spec.dtype):
             check_read(store, read_tensor)
 
-    def _check_written(self, write: Step) -> None:
-        """Checks the outputs of an update, and the variables that it has written."""
+    def _update(self, write: Step) -> None:
+        """Runs an update, and checks its outputs and the variables that it has written."""
+        super()._update(write)
         node = write.node
         assert node is not None
         self._check(write.title, node, ins=write.inputs, outs=write.outputs)

@@ -32,12 +32,12 @@ from meshtf.runtime.placed.numerics_check import CheckingExecutor
 from meshtf.runtime.placed.program.function_calls import GraphFunction
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.segment_functions import Tracer
-from meshtf.runtime.spmd.module.stored_tensors import stored
 from meshtf.runtime.storage.sharding import distinct
 from meshtf.runtime.tf_internals.call_options import (
     ProgramFunction,
     plain_config,
 )
+from meshtf.runtime.tf_internals.xla_ops import stored
 
 
 class PlacedExecutable(ProgramSummary):

@@ -5,6 +5,7 @@ Contents:
     optimization_barrier   keeps XLA from merging recomputed ops with the original ones
     replica_id             the index of this replica
     call_stablehlo         runs a StableHLO module as an op
+    stored                 a tensor that XLA computes once and writes to memory, also on CPUs
     xla_knows              whether XLA can compile a type of op
 """
 
@@ -21,6 +22,26 @@ from meshtf.runtime.tf_internals.private_module import PrivateModule
 gen_xla_ops = PrivateModule("tensorflow.compiler.tf2xla.ops.gen_xla_ops")
 xla = PrivateModule("tensorflow.compiler.tf2xla.python.xla")
 kernels = PrivateModule("tensorflow.python.framework.kernels")
+# The names of data types in MLIR.
+_TYPES = {
+    "bool": "i1",
+    "int8": "i8",
+    "uint8": "ui8",
+    "int16": "i16",
+    "uint16": "ui16",
+    "int32": "i32",
+    "uint32": "ui32",
+    "int64": "i64",
+    "uint64": "ui64",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "complex64": "complex<f32>",
+    "complex128": "complex<f64>",
+}
+# The attribute of a call that XLA does not inline, in the text of a module.
+NOT_INLINED = 'mhlo.frontend_attributes = {inlineable = "false"}'
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
@@ -66,3 +87,32 @@ def xla_knows(op: str) -> bool:
     _register_kernels()
     op_kernels = kernels.get_registered_kernels_for_op(op).kernel
     return any(kernel.device_type == "XLA_CPU_JIT" for kernel in op_kernels)
+
+
+def tensor_type(x: Any, shape: Sequence[int]) -> str:
+    """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
+    sizes = map(str, shape)
+    element_type = _TYPES[x.dtype.name]
+    return f"tensor<{'x'.join([*sizes, element_type])}>"
+
+
+def stored(x: Any) -> Any:
+    """Returns x, a tensor, which XLA computes once, also on CPUs.
+
+    XLA fuses cheap elementwise ops into each op that reads their result, and so compiles and
+    computes them once for each of these. On CPUs it drops optimization barriers before that. It
+    does not fuse across the call of a function that it must not inline, though: here the
+    identity. For GPUs such a call is a function without kernels, and XLA for TPUs drops it:
+    barriers suffice.
+    """
+    x_type = tensor_type(x, x.shape)
+    module = f"""module {{
+  func.func @main(%x: {x_type}) -> {x_type} {{
+    %y = call @stored(%x) {{{NOT_INLINED}}} : ({x_type}) -> {x_type}
+    return %y : {x_type}
+  }}
+  func.func private @stored(%x: {x_type}) -> {x_type} {{
+    return %x : {x_type}
+  }}
+}}"""
+    return call_stablehlo(x, module, x.shape.as_list())

@@ -6,7 +6,7 @@ TensorFlow writes StableHLO as MLIR text with some ops and attributes of the dia
 which only TensorFlow reads, and with the names of source files. This module
 
     drops the attributes of mhlo         they say which outputs reuse inputs: the host decides;
-                                         only that of `stored_tensors` is kept
+                                         only that of `stored` is kept
     replaces mhlo.copy by a reshape      it is TensorFlow's identity
     replaces mhlo.erf, mhlo.tan          by the custom calls that jax.export writes for them
     replaces replica_id by partition_id  XLA runs one partition at each mesh position
@@ -22,8 +22,8 @@ import re
 from collections.abc import Iterable
 
 from meshtf.errors import MeshtfError
-from meshtf.runtime.spmd.module.stored_tensors import NOT_INLINED
 from meshtf.runtime.tf_internals.stablehlo_artifact import serialize
+from meshtf.runtime.tf_internals.xla_ops import NOT_INLINED
 
 # The artifact can be read by this version of StableHLO and later ones; jax 0.6.2 has it.
 VERSION = "1.10.0"
@@ -114,7 +114,7 @@ def _portable_line(line: str, locations: _Locations) -> str:
 
 
 def _is_stored(line: str) -> bool:
-    """Returns whether a line is the call of `stored_tensors`, which XLA must not inline."""
+    """Returns whether a line is the call of `stored`, which XLA must not inline."""
     return " = call @" in line and NOT_INLINED in line
 
 

@@ -32,9 +32,8 @@ from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
 from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
-from meshtf.runtime.spmd.module.stored_tensors import stored
 from meshtf.runtime.spmd.module.window_exchange import exchange
-from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
+from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id, stored
 
 
 class Replica(SingleReplica):

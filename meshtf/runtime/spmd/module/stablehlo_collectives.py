@@ -20,27 +20,13 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.ops.common.ordered_integers import from_ordered_integers, ordered_integers
-from meshtf.runtime.tf_internals.xla_ops import call_stablehlo, optimization_barrier
+from meshtf.runtime.tf_internals.xla_ops import (
+    call_stablehlo,
+    optimization_barrier,
+    tensor_type,
+)
 
 Groups = Sequence[Sequence[int]]
-# The names of data types in MLIR.
-_TYPES = {
-    "bool": "i1",
-    "int8": "i8",
-    "uint8": "ui8",
-    "int16": "i16",
-    "uint16": "ui16",
-    "int32": "i32",
-    "uint32": "ui32",
-    "int64": "i64",
-    "uint64": "ui64",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "float32": "f32",
-    "float64": "f64",
-    "complex64": "complex<f32>",
-    "complex128": "complex<f64>",
-}
 # XLA compiles one program of many partitions: our replicas. It reads the numbers in groups as
 # partition ids only if the op has a channel and, for the ops below, global ids.
 _CHANNEL = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>"
@@ -232,13 +218,6 @@ def _region(x: Any, kind: str) -> str:
       %c = stablehlo.{combine} %a, %b : {element}
       stablehlo.return %c : {element}
     }})"""
-
-
-def tensor_type(x: Any, shape: Sequence[int]) -> str:
-    """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
-    sizes = map(str, shape)
-    element_type = _TYPES[x.dtype.name]
-    return f"tensor<{'x'.join([*sizes, element_type])}>"
 
 
 def _table(rows: Sequence[Sequence[int]]) -> str:
