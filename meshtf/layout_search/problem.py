@@ -31,6 +31,7 @@ from meshtf.mesh.axes import caller_stacklevel
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, as_sequence
 from meshtf.partition import Program, build
+from meshtf.partition.sharded_loops import reason_to_repeat
 
 # The choices that are priced without a plan for each value.
 MICROBATCHES = "microbatches"
@@ -211,7 +212,7 @@ class Names:
       searched: the names that decide what an axis shards.
       minor: further names, which axes shard along with those if they can; the name that most
         work has comes first.
-      scanned: the dimensions that loops scan.
+      scanned: the dimensions that loops scan of which every device runs all iterations.
     """
 
     shapes: tuple[Shape, ...]
@@ -241,8 +242,8 @@ class Names:
 
 def names_of_program(recorded: Recorded) -> Names:
     """Returns the names of a recorded program. A layout may shard those of arguments and of
-    variables, but not a dimension that a loop scans, and none that hardly any work has, or of
-    which that work needs all elements.
+    variables, but not a dimension that a loop scans with a carry, and none that hardly any
+    work has, or of which that work needs all elements.
     """
     shapes: dict[Shape, None] = {}
     variables: dict[Shape, None] = {}
@@ -250,7 +251,7 @@ def names_of_program(recorded: Recorded) -> Names:
     scanned: set[str] = set()
     for node, _ in all_nodes(recorded.nodes):
         op = node.op
-        if isinstance(op, Loop) and op.dim is not None:
+        if isinstance(op, Loop) and op.dim is not None and reason_to_repeat(op):
             scanned.add(op.dim.name)
         if isinstance(op, ControlFlowOp):
             for body in op.bodies:

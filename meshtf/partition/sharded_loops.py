@@ -44,21 +44,32 @@ def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
         return ()
     placement, _conflicts = builder.mesh.place(Shape(op.dim), builder.layout_of(node))
     axes = placement.axes_of(op.dim.name)
-    reason = ""
+    if not axes:
+        return ()
+    reason = reason_to_repeat(op)
     if op.dim.size % builder.mesh.group_size(*axes):
         reason = f"{'+'.join(axes)} does not divide their number."
     elif not set(axes).isdisjoint(builder.varying):
         reason = f"{'+'.join(axes)} divides those of a loop around it."
-    elif any(map(_branches, _ops(op.body))):
-        reason = "devices would take different ways through mtf.cond or mtf.while_loop."
-    elif op.body.arguments[0] in used_tensors(op.body.nodes, op.body.results):
-        reason = "its body uses the number of the iteration."
-    if not axes or not reason:
+    if not reason:
         return axes
     builder.notes[
         f"each device runs all iterations of the loop over {op.dim.name} of {node.source}: {reason}"
     ] = None
     return ()
+
+
+def reason_to_repeat(loop: Loop) -> str:
+    """Returns why all devices run all iterations of a loop, whatever the layout says; "": they
+    need not.
+    """
+    if loop.dim is None or loop.num_carries:
+        return "an iteration needs what the one before computes."
+    if any(map(_branches, _ops(loop.body))):
+        return "devices would take different ways through mtf.cond or mtf.while_loop."
+    if loop.body.arguments[0] in used_tensors(loop.body.nodes, loop.body.results):
+        return "its body uses the number of the iteration."
+    return ""
 
 
 def _branches(op: Op) -> bool:

@@ -158,6 +158,47 @@ def test_the_forecast_counts_what_a_device_runs(seed):
     assert divided.memory.peak < repeated.memory.peak
 
 
+@pytest.mark.parametrize("devices", [None, "spmd:cpu:4"])
+def test_an_index_out_of_range_is_an_error_whichever_device_has_it(devices, seed):
+    mesh = mtf.Mesh("x:2;y:2", "member:x+y", devices=devices)
+
+    @mtf.function(mesh=mesh, ids="member;batch", tables="member;v;e")
+    def rows(ids, tables):
+        return mtf.map(lambda a: mtf.gather(a[1], a[0], "v"), (ids, tables), "member")
+
+    rng = np.random.default_rng(seed)
+    ids, tables = rng.integers(0, 5, (8, 3)), rng.normal(size=(8, 5, 2))
+    expected = np.take_along_axis(tables, ids[..., np.newaxis], 1)
+    np.testing.assert_array_equal(rows(ids, tables).numpy(), expected)
+    ids[rng.integers(8), 1] = 5
+    with pytest.raises(mtf.IndexRangeError, match=r"= 5 is not in \[0, 5\)"):
+        rows(ids, tables).numpy()
+
+
+def test_the_search_divides_entries():
+    def build(mesh):
+        normal = mtf.layers.initializers.normal(0.1)
+        w = mtf.Variable(mesh, "member:16;d:256;e:512", normal, "w")
+
+        def loss_of(x, w):
+            return mtf.reduce_mean(mtf.square(mtf.einsum([x, w], "batch;e")))
+
+        @mtf.function(mesh=mesh, x="batch;d")
+        def step(x):
+            losses = mtf.map(lambda w: loss_of(x, w), w.tensor(), "member")
+            (gradient,) = mtf.gradients([mtf.reduce_sum(losses)], [w])
+            w.assign(w - 0.1 * gradient)
+            return losses
+
+        return step
+
+    x = np.ones((64, 256), "float32")
+    result = mtf.search(build, x, devices=8, hardware="h100")
+    best = result.best[0]
+    assert (best.axes, best.layout) == ("member:8", "member:member")
+    assert best.seconds == pytest.approx(best.estimated, rel=0.02)
+
+
 @pytest.mark.parametrize(
     "layout, program, reason",
     [
