@@ -136,7 +136,7 @@ class Placement:
     def orders(self, axes: Iterable[str]) -> tuple[int, ...]:
         """Returns a number for each axis of a mesh, as files tell the order of the axes that
         shard one dimension: those of a lower number are more significant; of equal numbers those
-        before other_states in the mesh. () if all would be 0.
+        before others in the mesh. () if all would be 0.
         """
         indices = {axis: i for i, axis in enumerate(axes)}
         orders = [0] * len(indices)
@@ -333,7 +333,7 @@ def keep_shards(
 def placement_between(
     axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
 ) -> Placement | None:
-    """Returns a placement between two other_states, such that a dimension loses or gains its minor
+    """Returns a placement between two others, such that a dimension loses or gains its minor
     axes only; None: it does so anyway. The arguments are those of `reshards`.
 
     From (a, b) to b alone, and from b to (a, b), the dimension is sharded over (b, a) in

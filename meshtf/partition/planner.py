@@ -382,7 +382,7 @@ class _Planner:
         if factor is None:
             return Replicated
         role = self.op.role(factor)
-        # Outputs that have the factor, beside other_states that are sums over it, are sharded.
+        # Outputs that have the factor, beside others that are sums over it, are sharded.
         is_mapped = role is Role.MAP or any(
             factor not in out.shape for out in self.outs
         )
