@@ -36,7 +36,8 @@ class LoopBuilder(Protocol):
 
 def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
     """Returns the axes that divide the iterations of a loop; (): all devices run all. A loop
-    without a carry that is not divided as the layout says gets a note.
+    without a carry that is not divided as the layout says gets a note; of several axes, the
+    major ones divide it as far as they divide the number of iterations.
     """
     op = node.op
     assert isinstance(op, Loop)
@@ -47,16 +48,20 @@ def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
     if not axes:
         return ()
     reason = reason_to_repeat(op)
-    if op.dim.size % builder.mesh.group_size(*axes):
-        reason = f"{'+'.join(axes)} does not divide their number."
-    elif not set(axes).isdisjoint(builder.varying):
-        reason = f"{'+'.join(axes)} divides those of a loop around it."
-    if not reason:
-        return axes
-    builder.notes[
-        f"each device runs all iterations of the loop over {op.dim.name} of {node.source}: {reason}"
-    ] = None
-    return ()
+    dividing = () if reason else axes
+    if not set(dividing).isdisjoint(builder.varying):
+        reason = "a loop around it is divided already."
+        dividing = tuple(axis for axis in axes if axis not in builder.varying)
+    while op.dim.size % (num_devices := builder.mesh.group_size(*dividing)):
+        reason = f"their number, {op.dim.size}, is no multiple of {num_devices}."
+        dividing = dividing[:-1]
+    if reason:
+        left_out = "+".join(axis for axis in axes if axis not in dividing)
+        builder.notes[
+            f"{left_out} does not divide the iterations of the loop over {op.dim.name} of "
+            f"{node.source}: {reason}"
+        ] = None
+    return dividing
 
 
 def reason_to_repeat(loop: Loop) -> str:
