@@ -77,7 +77,12 @@ def section_lines(section: Section, show: Show = str) -> list[str]:
     return lines
 
 
-def section_html(section: Section, show: Show = escape) -> str:
+def escaped(x: object) -> str:
+    """Returns the text of an object as HTML."""
+    return escape(str(x))
+
+
+def section_html(section: Section, show: Show = escaped) -> str:
     """Returns a section as HTML.
 
     Args:
@@ -103,14 +108,14 @@ def _table_html(table: Table, show: Show) -> str:
             entries.append(f'<div class="bar"><i style="{width}"></i></div>')
         rows.append(_row_html("td", entries))
     shown = rows[: table.max_rows]
-    content = _rows_html(head, shown)
+    content = _table_element(head, shown)
     if len(rows) > len(shown):
         omitted = rows[len(shown) :]
-        content += _folded(f"{len(omitted)} more", _rows_html(head, omitted))
+        content += _folded(f"{len(omitted)} more", _table_element(head, omitted))
     return _folded(table.columns[0], content) if table.folded else content
 
 
-def _rows_html(head: str, rows: Sequence[str]) -> str:
+def _table_element(head: str, rows: Sequence[str]) -> str:
     """Returns an HTML table of rows under a row of titles."""
     return f"<table>{head}{''.join(rows)}</table>"
 
@@ -133,7 +138,7 @@ def entry_text(entry: Entry, show: Show = str) -> str:
     return _joined(entry, str, show)
 
 
-def entry_html(entry: Entry, show: Show = escape) -> str:
+def entry_html(entry: Entry, show: Show = escaped) -> str:
     """Returns an entry as HTML; `show` returns the HTML of an object."""
     return _joined(entry, escape, show)
 

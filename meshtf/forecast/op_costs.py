@@ -93,7 +93,7 @@ def redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
     """Returns the mesh axes along which all devices compute the same: no input and no
     factor of the op is sharded along them.
     """
-    used = step.plan.sharding_axes.union(*(x.placement.varying for x in step.ins))
+    used = step.plan.sharding_axes.union(*(x.placement.unreplicated for x in step.ins))
     if step.plan.stage is not None:
         used |= {mesh.stages}
     return [axis for axis in mesh.axes if axis not in used]

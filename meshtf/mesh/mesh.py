@@ -363,7 +363,7 @@ class Mesh:
     def _check_placement(self, placement: object) -> None:
         """Raises ArgumentError unless this is a placement on axes of the mesh."""
         if not isinstance(placement, Placement) or not (
-            placement.varying <= self.axes.keys()
+            placement.unreplicated <= self.axes.keys()
         ):
             refuse("placement", placement, "a placement on the mesh", _PLACEMENT)
 

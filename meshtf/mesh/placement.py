@@ -1,8 +1,8 @@
 """The placement of a tensor: how its elements lie on the positions of a mesh.
 
 It is written as a layout is: for each dimension the axes that shard it, the major one first.
-Along other axes the tensor is a partial result, or on one stage of a pipeline; along the rest it
-is replicated.
+Along other axes the tensor is a partial result, on one stage of a pipeline, or varies; along the
+rest it is replicated.
 
 >>> from meshtf.mesh import Partial
 >>> x = Placement("batch:fsdp+data", model=Partial("sum"))
@@ -46,19 +46,20 @@ class Placement:
     Args:
       shards: the axes that shard each dimension, the major one first: "batch:fsdp+data". It is
         written as a layout.
-      other_states: by the name of an axis, its state if that is `Partial` or `OnStage`.
+      other_states: by the name of an axis, its state if that is `Partial`, `OnStage` or
+        `Varying`.
 
     Attributes:
       shards: {dimension: the axes that shard it, the major one first}.
       other_states: {axis: its state}, for the axes along which the tensor is a partial result,
-        or on one stage.
-      varying: the axes along which positions have different values, or none.
+        on one stage, or varies.
+      unreplicated: the axes along which the tensor is not replicated.
     """
 
-    __slots__ = ("shards", "other_states", "varying", "_states")
+    __slots__ = ("shards", "other_states", "unreplicated", "_states")
     shards: dict[str, tuple[str, ...]]
     other_states: dict[str, OtherState]
-    varying: frozenset[str]
+    unreplicated: frozenset[str]
     _states: dict[str, State]
     # The items of `shards` and `other_states` -> the object.
     _objects: dict[Any, Placement] = {}
@@ -89,7 +90,7 @@ class Placement:
                 axis: Sharded(dim) for dim, axes in axes_of_dim for axis in axes
             }
             placement._states.update(placement.other_states)
-            placement.varying = frozenset(placement._states)
+            placement.unreplicated = frozenset(placement._states)
             placement = cls._objects.setdefault(key, placement)
         return placement
 
@@ -123,8 +124,8 @@ class Placement:
         return self.shards.get(dim, ())
 
     def states(self, axes: Iterable[str]) -> Iterator[tuple[str, State]]:
-        """Yields the axes of a mesh with their states, in the order of the mesh; but those
-        that shard one dimension follow each other from the major one to the minor one.
+        """Yields the axes of a mesh with their states, in the order of the mesh; but the places
+        of axes that shard one dimension are filled from the major one to the minor one.
         """
         next_axis = {dim: iter(dim_axes) for dim, dim_axes in self.shards.items()}
         for axis in axes:
@@ -135,8 +136,8 @@ class Placement:
 
     def orders(self, axes: Iterable[str]) -> tuple[int, ...]:
         """Returns a number for each axis of a mesh, as files tell the order of the axes that
-        shard one dimension: those of a lower number are more significant; of equal numbers those
-        before others in the mesh. () if all would be 0.
+        shard one dimension: those of a lower number are more significant; of equal numbers,
+        those earlier in the mesh. () if all would be 0.
         """
         indices = {axis: i for i, axis in enumerate(axes)}
         orders = [0] * len(indices)
@@ -178,14 +179,14 @@ class Placement:
         """Returns the placement that has the states of `other` along the axes where this one
         is replicated, unless both shard the same dimension.
         """
-        if self is other or not other.varying:
+        if self is other or not other.unreplicated:
             return self
         shards = dict(self.shards)
         for dim, axes in other.shards.items():
-            free_axes = tuple(axis for axis in axes if axis not in self.varying)
+            free_axes = tuple(axis for axis in axes if axis not in self.unreplicated)
             shards.setdefault(dim, free_axes)
         other_states = {
-            a: s for a, s in other.other_states.items() if a not in self.varying
+            a: s for a, s in other.other_states.items() if a not in self.unreplicated
         }
         return Placement.of(shards, {**other_states, **self.other_states})
 
@@ -198,8 +199,8 @@ class Placement:
 
     def with_state(self, axis: str, state: State, axes: Sequence[str]) -> Placement:
         """Returns the placement with another state along one axis. If other axes shard the
-        dimension, it becomes less significant than those before it in `axes`, the axes of the
-        mesh.
+        dimension, it is inserted before the first of them that comes after it in `axes`, the
+        axes of the mesh.
         """
         if self[axis] == state:
             return self
@@ -218,8 +219,8 @@ class Placement:
             other_states[axis] = cast(OtherState, state)
         return Placement.of(shards, other_states)
 
-    def over(self, dim: str, axes: Sequence[str]) -> Placement:
-        """Returns the placement, along some axes sharded by a dimension and by no other."""
+    def sharded_over(self, dim: str, axes: Sequence[str]) -> Placement:
+        """Returns the placement in which some axes shard a dimension, and no other one."""
         rest = self.without_axes(axes)
         return Placement.of({**rest.shards, dim: axes}, rest.other_states)
 
@@ -273,14 +274,22 @@ class Placement:
 
 
 def can_become(old: Placement, new: Placement) -> bool:
-    """Returns whether reshards lead from one placement to another: nothing becomes a partial
-    sum, and what varies from device to device stays so.
+    """Returns whether reshards lead from one placement to another: whether the table of
+    reshards has "never" along no axis.
     """
-    return new.partial.items() <= old.partial.items() and all(
-        new[axis] is Varying
-        for axis, state in old.other_states.items()
-        if state is Varying
-    )
+    axes = old.other_states.keys() | new.other_states.keys()
+    return all(_can_become(old[axis], new[axis]) for axis in axes)
+
+
+def _can_become(old: State, new: State) -> bool:
+    """Returns whether a reshard leads from one state along an axis to another."""
+    if old is new:
+        return True
+    if old is Varying or isinstance(new, Partial):
+        return False
+    if isinstance(old, OnStage):
+        return new is Replicated or isinstance(new, OnStage)
+    return old is Replicated or not isinstance(new, OnStage)
 
 
 def lost_axes(old: Placement, new: Placement) -> dict[str, tuple[str, ...]]:
@@ -308,7 +317,7 @@ def num_equal_axes(axes: Sequence[str], other: Sequence[str]) -> int:
     return num_equal
 
 
-def keep_shards(
+def keeps_shards(
     axes: Mapping[str, int],
     dim: str,
     dim_axes: Sequence[str],
@@ -334,15 +343,15 @@ def placement_between(
     axes: Mapping[str, int], old: Placement, new: Placement, shape: Shape | None
 ) -> Placement | None:
     """Returns a placement between two others, such that a dimension loses or gains its minor
-    axes only; None: it does so anyway. The arguments are those of `reshards`.
+    axes only; None: no such step is needed or possible. The arguments are those of `reshards`.
 
     From (a, b) to b alone, and from b to (a, b), the dimension is sharded over (b, a) in
     between: devices exchange shards, where otherwise they would gather the dimension.
     """
     for dim, after in new.shards.items():
         before = old.axes_of(dim)
-        # `full`: the longer of both, if it has all axes of the other; `order`: the same axes,
-        # those of the other first.
+        # full: the larger set of axes; first: the smaller one; order: the larger one with the
+        # smaller one in front.
         full, first = (before, after) if set(after) < set(before) else (after, before)
         order = (*first, *(axis for axis in full if axis not in first))
         added = set(full) - set(before)
@@ -350,7 +359,7 @@ def placement_between(
         is_part = before and set(first) < set(full)
         if not is_part or order == full or not is_free:
             continue
-        if keep_shards(axes, dim, full, order, shape):
+        if keeps_shards(axes, dim, full, order, shape):
             other_states = {
                 a: state for a, state in old.other_states.items() if a not in added
             }
@@ -373,9 +382,9 @@ def num_kept_shards(
         axis: math.prod(axis_sizes[minor] for minor in new_axes[i + 1 :])
         for i, axis in enumerate(new_axes)
     }
-    coordinates = itertools.product(*map(range, sizes))
+    positions = itertools.product(*map(range, sizes))
     new_indices = (
-        sum(strides[axis] * digit for axis, digit in zip(axes, digits))
-        for digits in coordinates
+        sum(strides[axis] * coordinate for axis, coordinate in zip(axes, coordinates))
+        for coordinates in positions
     )
     return sum(index == new_index for index, new_index in enumerate(new_indices))

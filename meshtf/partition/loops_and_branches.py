@@ -92,10 +92,11 @@ def _after_loop(
     """
     if not axes:
         return placement
+    # Iterations are divided only without carries, so outputs begin with the sums.
     if index < op.num_sums:
         return placement.along(axes, Partial("sum"))
     assert op.dim is not None
-    return placement.over(op.dim.name, axes)
+    return placement.sharded_over(op.dim.name, axes)
 
 
 def _scanned_inputs(
@@ -108,7 +109,7 @@ def _scanned_inputs(
     for x in node.inputs[op.num_carries : op.num_carries + op.num_scanned]:
         placement = _unsharded(builder.placement_of(x), op.dim)
         if axes and op.dim is not None:
-            placement = placement.over(op.dim.name, axes)
+            placement = placement.sharded_over(op.dim.name, axes)
         values.append(builder.reshard_to(x, placement, node))
     return values
 

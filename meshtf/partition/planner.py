@@ -14,12 +14,12 @@ factor (the dimension of the op's iteration space, see `graph.Op`) that the axis
             shard a factor that no axis shards, if that sends no more bytes than an
             all_gather: a sort along "d" runs sharded by "batch"
 
-A factor can be sharded if its role is not UNSHARDED, the axis size divides all sizes of
-the factor, and no other axis shards it, unless the layout says so, or an input or the preferred
-placement of an output is sharded by both. Outputs are then
-resharded to the preferred placement. But where the preferred state is Replicated, they
-stay sharded or partial until an op needs all elements. Where several axes shard a factor, the
-major one is the one that it is for most elements of inputs and preferred outputs.
+A factor can be sharded if its role is not UNSHARDED, the axis size divides all sizes of the
+factor (or the mesh pads, and the op allows it), and no other axis shards it, unless the layout
+says so, or an input or the preferred placement of an output is sharded by both. Outputs are then
+resharded to the preferred placement. But where the preferred state is Replicated, they stay
+sharded or partial until an op needs all elements. Where several axes shard a factor, their order
+is the one that most elements of inputs and preferred outputs already have.
 
     matmul x[batch, k] w[k, n], both sharded by k along "model" -> free: k; output Partial("sum")
 """
@@ -72,7 +72,7 @@ class NodePlan:
       factor_axes: (factor, the axes that shard it, the major one first), for each factor that
         is sharded.
       sizes: (factor, its global size) for each factor.
-      maps: whether each factor has the role MAP.
+      maps: whether all factors have the role MAP.
       stage: the pipeline stage on which the node runs; None: on all stages.
     """
 
@@ -158,6 +158,7 @@ class _Planner:
     def __post_init__(self) -> None:
         self.axes = tuple(self.mesh.axes)
         self.sizes = factor_sizes(self.op, self.ins, self.outs)
+        # A factor may have several sizes, in the tensors of an op with windows.
         self.all_sizes = all_sizes(self.op, self.ins, self.outs)
         # Factor -> the axes that shard it, of the axes that were planned so far.
         self.factor_axes: dict[str, tuple[str, ...]] = {}
@@ -235,9 +236,11 @@ class _Planner:
         linearity = self.op.linearity
         if not partial_sizes or linearity is None or not all_sums:
             return False
+        # Each output may be as large as the largest partial input.
         output_size = sum(y.shape.size for y in self.outs)
         if output_size > max(partial_sizes) * max(1, len(self.outs)):
             return False
+        # "joint" (x + y): all inputs are partial; "each" (x * y): one, and no other is sharded.
         if linearity == "joint":
             return len(partial_sizes) == len(states)
         any_sharded = any(isinstance(s, Sharded) for s in states)
@@ -257,6 +260,7 @@ class _Planner:
 
     def _cheapest_factor(self, axis: str, states: list[State]) -> str | None:
         """Returns the factor that rule bytes shards; None: the rule shards no factor."""
+        # Dimensions of outputs are named as their factors.
         preferred_states = [placement[axis] for placement in self.preferred]
         preferred_factors = [s.dim for s in preferred_states if isinstance(s, Sharded)]
         current_factors = [
@@ -266,14 +270,14 @@ class _Planner:
         candidates = dict.fromkeys(preferred_factors + current_factors)
         choices = [factor for factor in candidates if self._can_shard(factor, axis)]
         if not choices and current_factors:
-            return self._unsharded_factor(axis)
+            return self._unused_factor(axis)
         if not choices:
             return None
         if len(choices) == 1:
             return choices[0]
         return min(choices, key=lambda factor: self._num_received(factor, axis))
 
-    def _unsharded_factor(self, axis: str) -> str | None:
+    def _unused_factor(self, axis: str) -> str | None:
         """Returns a factor that no axis shards yet, for `axis` to shard while the factors
         that must not be sharded are gathered; None: fewer bytes are sent without it.
         """
@@ -382,7 +386,7 @@ class _Planner:
         if factor is None:
             return Replicated
         role = self.op.role(factor)
-        # Outputs that have the factor, beside others that are sums over it, are sharded.
+        # An output that has the factor is sharded by it if another output is reduced over it.
         is_mapped = role is Role.MAP or any(
             factor not in out.shape for out in self.outs
         )

@@ -4,23 +4,21 @@ column the state after it.
 
     before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)    Varying
     Replicated      -            slice (free)             never     drop (free)   keep (free)
-    Sharded(e)      all_gather   all_to_all, - if e = d   never     never         as below
-    Partial         all_reduce   reduce_scatter           -         never         as below
+    Sharded(e)      all_gather   all_to_all, - if e = d   never     never         gather, keep
+    Partial         all_reduce   reduce_scatter           -         never         reduce, keep
     OnStage(j)      broadcast    never                    never     send          never
     Varying         never        never                    never     never         -
 
-A slice, drop or keep is free: it sends nothing. What becomes Varying is made Replicated before.
-If two axes of equal size exchange their states, and nothing else changes, only the order of the
-devices changes: one collective_permute.
+A slice, drop or keep is free: it sends nothing. If two axes of equal size exchange their states,
+and nothing else changes, only the order of the devices changes: one collective_permute.
 
 If several axes shard one dimension, the leading axes that both placements share are not
-resharded. If the same axes shard it in another
-order, the devices exchange their shards: one collective_permute. Before the major axis alone
-is gathered, it becomes the minor one in this way. Where several axes
-change in the same way, one collective runs over all of them: an all_reduce over 2 x 4 devices
-receives 7/8 of twice the tensor, and one over 2 followed by one over 4 devices 5/4 of it. Slices
-of dimensions that no all_gather changes come before all gathers, since they make the gathered
-tensors smaller.
+resharded. If the same axes shard it in another order, the devices exchange their shards: one
+collective_permute. Before only the major axis is gathered, a collective_permute makes it the
+minor one: d:data+model, d:model+data, d:model. Where several axes change in the same way, one
+collective runs over all of them: an all_reduce over 2 x 4 devices receives 7/8 of twice the
+tensor, and one over 2 followed by one over 4 devices 5/4 of it. Slices of dimensions that no
+all_gather changes come before all gathers, since they make the gathered tensors smaller.
 
 >>> from meshtf.mesh import Partial, Placement
 >>> mesh = {"data": 4, "model": 4}
@@ -59,7 +57,7 @@ from meshtf.mesh import (
 from meshtf.mesh.placement import (
     OtherState,
     can_become,
-    keep_shards,
+    keeps_shards,
     lost_axes,
     num_kept_shards,
     placement_between,
@@ -153,14 +151,15 @@ def reshards(
       shape: the global shape of the tensor; None: the axes divide its sizes.
 
     Raises:
-      ValueError: `new` is a partial sum along an axis where `old` is not the same
-        partial sum: the table has "never" there.
+      ValueError: the table has "never" along an axis: `new` has a partial result that `old` has
+        not, or `old` varies where `new` does not, or a stage has a shard.
     """
     if old == new:
         return []
     all_axes = (*old.shards.values(), *new.shards.values())
     if all(len(dim_axes) == 1 for dim_axes in all_axes):
-        shape = None  # no order could change, whatever the sizes
+        # No order could change, whatever the sizes: all shapes share one entry of the cache.
+        shape = None
     return list(_reshards(tuple(axes.items()), old, new, shape))
 
 
@@ -174,17 +173,18 @@ def _reshards(
     """Returns what `reshards` does, for placements that differ."""
     if not can_become(old, new):
         raise ValueError(
-            f"nothing becomes a partial sum, and what varies stays so: {old} -> {new}."
+            "nothing becomes a partial sum, what varies stays so, and a stage has no shards: "
+            f"{old} -> {new}."
         )
     axes = dict(axes_and_sizes)
     between = placement_between(axes, old, new, shape)
     if between is not None:
         to_between = reshards(axes, old, between, shape)
         return (*to_between, *reshards(axes, between, new, shape))
-    permute = _reorder(axes, old, new, shape) or _permute(axes, old, new)
+    permute = _reorder(axes, old, new, shape) or _exchange(axes, old, new)
     if permute is None:
         result = _in_order(tuple(axes), old, new)
-        # An all_to_all gives a dimension the axes of another one, in their order.
+        # An all_to_all keeps the order of the lost axes; a permute to that of `new` may remain.
         after_all = functools.reduce(placement_after, result, old)
         return (*result, *reshards(axes, after_all, new, shape))
     remaining_reshards = reshards(axes, placement_after(old, permute), new, shape)
@@ -211,13 +211,15 @@ def _reorder(
     for dim, old_axes in lost_axes(old, new).items():
         new_axes = gained.get(dim, ())
         all_axes = old.axes_of(dim), new.axes_of(dim)
-        if set(old_axes) == set(new_axes) and keep_shards(axes, dim, *all_axes, shape):
+        if set(old_axes) == set(new_axes) and keeps_shards(axes, dim, *all_axes, shape):
             state = Sharded(dim)
             return Reshard("collective_permute", old_axes, state, state, "", new_axes)
     return None
 
 
-def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:
+def _exchange(
+    axes: Mapping[str, int], old: Placement, new: Placement
+) -> Reshard | None:
     """Returns the collective_permute that exchanges the states of two axes of equal
     size; None: no two axes exchange their states between `old` and `new`.
     """
@@ -228,19 +230,19 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard
         # A permute only changes which device has a shard, so no third axis may shard one of
         # these dimensions, before or after.
         exchanged = {old[a], old[b]} - {Replicated}
-        other_states = set()
+        states_elsewhere = set()
         for axis in axes:
             if axis not in (a, b):
-                other_states |= {old[axis], new[axis]}
+                states_elsewhere |= {old[axis], new[axis]}
         has_partial = any(isinstance(state, Partial) for state in exchanged)
-        if not has_partial and exchanged.isdisjoint(other_states):
+        if not has_partial and exchanged.isdisjoint(states_elsewhere):
             return Reshard("collective_permute", (a,), old[a], new[a], other_axis=b)
     return None
 
 
 def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
     """Returns reshards in this order: drop, early slice or reduce_scatter, all_reduce, send
-    or broadcast, all_gather, all_to_all, late slice.
+    or broadcast, all_gather, all_to_all, late slice or reduce_scatter, keep.
     """
     lost = _in_mesh_order(axes, lost_axes(old, new))
     gained = _in_mesh_order(axes, lost_axes(new, old))
@@ -291,13 +293,13 @@ def _in_mesh_order(
 def _exchanged_dims(
     lost: Mapping[str, tuple[str, ...]], gained: Mapping[str, tuple[str, ...]]
 ) -> Iterable[tuple[str, str]]:
-    """Yields pairs of dimensions: the same axes stop to shard the first that start to shard the
+    """Yields pairs of dimensions: the same axes stop sharding the first and start sharding the
     second. The arguments are {dimension: axes}.
     """
     for dim, axes in lost.items():
         for other, other_axes in gained.items():
-            is_once = dim not in gained and other not in lost
-            if is_once and set(axes) == set(other_axes):
+            only_moves = dim not in gained and other not in lost
+            if only_moves and set(axes) == set(other_axes):
                 yield dim, other
 
 

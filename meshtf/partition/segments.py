@@ -275,7 +275,7 @@ class _Levels:
         # `ins` are the inputs of the op. `inputs` would also include the gathered
         # statistics and the residuals.
         varying = step.plan.sharding_axes.union(
-            *(x.placement.varying for x in step.ins)
+            *(x.placement.unreplicated for x in step.ins)
         )
         return tuple(axis for axis in self.mesh.axes if axis in varying)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from meshtf.graph import Body, Branch, Loop, Node, Op
-from meshtf.graph.control_flow.body import used_tensors
+from meshtf.graph.control_flow.body import uses_index
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.mesh import Layout, Mesh
 from meshtf.names import Shape
@@ -72,13 +72,13 @@ def reason_to_repeat(loop: Loop) -> str:
         return "an iteration needs what the one before computes."
     if any(map(_branches, _ops(loop.body))):
         return "devices would take different ways through mtf.cond or mtf.while_loop."
-    if loop.body.arguments[0] in used_tensors(loop.body.nodes, loop.body.results):
+    if uses_index(loop.body):
         return "its body uses the number of the iteration."
     return ""
 
 
 def _branches(op: Op) -> bool:
-    """Whether a value decides what an op runs."""
+    """Whether a value decides what an op runs: a branch, or a while loop, which has no `dim`."""
     return isinstance(op, Branch) or (isinstance(op, Loop) and op.dim is None)
 
 

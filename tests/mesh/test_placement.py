@@ -53,7 +53,7 @@ def test_states_along_axes():
         ("y", SUM),
         ("x", Sharded("a")),
     ]
-    assert x["other"] == Replicated and x.varying == set(AXES)
+    assert x["other"] == Replicated and x.unreplicated == set(AXES)
     assert (x.stage, PLACEMENTS[3].stage) == (None, 1)
 
 

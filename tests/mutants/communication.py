@@ -22,7 +22,7 @@ RESHARDS = (
     Mutant(
         "axes of two sizes exchange their states",
         MOVES,
-        "_permute",
+        "_exchange",
         "axes[a] != axes[b]",
         "False",
         TEST_MOVES,
@@ -30,8 +30,8 @@ RESHARDS = (
     Mutant(
         "a permute though a third axis shards the dimension",
         MOVES,
-        "_permute",
-        "exchanged.isdisjoint(other_states)",
+        "_exchange",
+        "exchanged.isdisjoint(states_elsewhere)",
         "True",
         TEST_MOVES,
     ),
@@ -62,7 +62,7 @@ RESHARDS = (
     Mutant(
         "shards with padding change their order",
         ORDERS,
-        "keep_shards",
+        "keeps_shards",
         "is_padded(shape[dim], sizes)",
         "False",
         TEST_MOVES,

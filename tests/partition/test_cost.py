@@ -1,4 +1,6 @@
-"""Which ops take shards with padding, and for which the dimension is gathered first."""
+"""Which ops take shards with padding, and for which the dimension is gathered first; sizes of
+shards, and bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,16 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.graph import Window
+from meshtf.mesh import Mesh, Partial, Placement
+from meshtf.names import Shape
+from meshtf.partition.cost import (
+    bytes_received,
+    elements_received,
+    local_shape,
+    local_size,
+    reads_local_only,
+)
 
 # Each function takes x[b, d]. Axes do not divide the size 10 of d: shards have 3 elements.
 PADDED = {
@@ -69,3 +81,32 @@ def test_shards_with_padding(name, differentiate):
 @pytest.mark.parametrize("name", GATHERED)
 def test_gathered_first(name):
     assert gathers(GATHERED[name], differentiate=False)
+
+
+def test_a_window_that_is_local_for_one_shard_is_exchanged_for_the_others():
+    before = Window(lambda a: max(a - 1, 0), lambda b: b)
+    assert not reads_local_only(before, factor_size=8, input_size=8, num_shards=2)
+    same = Window(lambda a: a, lambda b: b)
+    assert reads_local_only(same, factor_size=8, input_size=8, num_shards=2)
+    # The last shard ends with padding, which an exchange fills.
+    assert not reads_local_only(same, factor_size=7, input_size=7, num_shards=2)
+    assert elements_received(before, factor_size=8, input_size=4, num_shards=2) == 1
+
+
+def test_bytes_of_reshards():
+    mesh = Mesh("data:4;model:2")
+    shape = Shape("a:8;b:6")
+    assert local_shape(shape, Placement("a:data;b:model"), mesh) == Shape("a:2;b:3")
+    assert local_shape(shape, Placement("a:data+model"), mesh) == Shape("a:1;b:6")
+    assert local_size(shape, Placement("a:data", model=Partial("sum")), mesh) == 12
+    assert [
+        bytes_received(kind, 80, 4)
+        for kind in (
+            "slice",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "collective_permute",
+            "all_reduce",
+        )
+    ] == [0, 240, 60, 60, 60, 120]

@@ -223,6 +223,19 @@ def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Nod
     return reversed_nodes[::-1]
 
 
+def uses_index(body: Body) -> bool:
+    """Returns whether the body of a loop uses its first argument, the index of the iteration."""
+    return body.arguments[0] in used_tensors(body.nodes, body.results)
+
+
+def with_index_as_entry(body: Body) -> Body:
+    """Returns the body of a loop without carries that takes the index of the iteration as the
+    entry of its first scanned input. Its first argument is a new one that it does not use.
+    """
+    unused = body.graph.new_argument(body.arguments[0].spec)
+    return dataclasses.replace(body, arguments=(unused, *body.arguments))
+
+
 def invariant_nodes(body: Body) -> list[Node]:
     """Returns the nodes that depend on no argument of a body, such as casts of captures:
     they compute the same values in each run.

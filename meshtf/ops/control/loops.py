@@ -32,6 +32,7 @@ from meshtf.graph import (
     executing,
     record_body,
 )
+from meshtf.graph.control_flow.body import uses_index, with_index_as_entry
 from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.names import Dimension, accumulation_dtype
@@ -185,15 +186,9 @@ class _RecordedIteration(NamedTuple):
 
 
 def _record(
-    body: Callable[..., Any],
-    init: Any,
-    xs: Any,
-    dim: Dimension,
-    has_indices: bool = False,
+    body: Callable[..., Any], init: Any, xs: Any, dim: Dimension
 ) -> _RecordedIteration:
-    """Records the body of a scan. The arguments are those of `scan_and_sum`; `has_indices`:
-    whether `xs` are the indices of iterations, and the other inputs.
-    """
+    """Records the body of a scan. The arguments are those of `scan_and_sum`."""
     init_tensors = tensors_of(init, label="carry")
     input_tensors = tensors_of(xs, label="xs")
     carry_specs = [x.spec for x in init_tensors]
@@ -207,8 +202,6 @@ def _record(
         remaining = iter(arguments)
         carry = pack_next(init, remaining)
         inputs = pack_next(xs, remaining)
-        if has_indices:
-            index, inputs = inputs
         # Random ops use this index as a seed.
         with iteration(index_in_batch(dim, index)):
             returned = body(carry, inputs)
@@ -239,11 +232,7 @@ def recorded_scan(
       late_captures: returns the values of symbolic tensors that the recorded body captures.
     """
     init_tensors = tensors_of(init, label="carry")
-    # Without a carry, devices may divide the iterations, and so they divide the indices too.
-    is_map = not init_tensors
-    if is_map:
-        xs = apply(Range(dim)), xs
-    recorded_body, terms, outputs = _record(body, init, xs, dim, has_indices=is_map)
+    recorded_body, terms, outputs = _record(body, init, xs, dim)
     num_sums = len(leaves(terms))
     # The results are the carry, the sums, and from this index on the stacked outputs.
     stack_start = len(init_tensors) + num_sums
@@ -254,6 +243,12 @@ def recorded_scan(
     # another name within the op.
     loop_dim = Dimension(unused_dim_name(recorded_body, dim.name), dim.size)
     loop_inputs = [rename_dim(x, dim, loop_dim) for x in tensors_of(xs, label="xs")]
+    values = late_captures(recorded_body)
+    captures = [values.get(x, x) for x in recorded_body.captures]
+    if not init_tensors and uses_index(recorded_body):
+        # Devices may divide the iterations, and so they divide the indices as well.
+        recorded_body = with_index_as_entry(recorded_body)
+        loop_inputs.insert(0, apply(Range(loop_dim)))
     loop = Loop(
         recorded_body,
         num_carries=len(init_tensors),
@@ -262,8 +257,6 @@ def recorded_scan(
         dim=loop_dim,
         reverse=reverse,
     )
-    values = late_captures(recorded_body)
-    captures = [values.get(x, x) for x in recorded_body.captures]
     results = apply_all(loop, *init_tensors, *loop_inputs, *captures)
     stacks = [rename_dim(y, loop_dim, dim) for y in results[stack_start:]]
     return _pack_results(init, terms, outputs, [*results[:stack_start], *stacks])

@@ -28,8 +28,8 @@ def map(fn: Callable[..., Any], xs: Any, dim: str) -> Any:
     `mtf.while_loop`: then more devices run the same entries, which `mtf.explain` notes. Random
     ops of `fn` draw other numbers for each entry, the same under every layout.
 
-    Where the ops of `fn` could take the whole of `xs`, call it without `map`: a dimension that an
-    op does not name passes through it, on all entries at once.
+    Where the ops of `fn` take the further dimension, call `fn(xs)`: it is a batch dimension then,
+    as under `jax.vmap`, since a dimension that an op does not name passes through it.
 
     Args:
       fn: a function of one entry: of `xs` without the dimension. It returns tensors in any

@@ -376,8 +376,8 @@ class PlacedExecutor(ReshardExecutor):
     def _shard_key(self, placement: Placement, position: int) -> _ShardKey:
         """Returns the key of the shard that a position has."""
         coordinates = self.mesh.coords[position]
-        varying = coordinates_along(placement.varying, self.mesh, coordinates)
-        return _ShardKey(self.devices[position], varying)
+        key = coordinates_along(placement.unreplicated, self.mesh, coordinates)
+        return _ShardKey(self.devices[position], key)
 
     def _constant(self, value: int, host: str) -> Any:
         """Returns an int32 constant on a host."""

@@ -105,6 +105,6 @@ def test_a_sharded_variable_is_sharded() -> None:
     named = mtf.keras.distribute(model, mesh)
     model.train_on_batch(*batches(transformer, 8, 1))
     variables = named.placed.variables.values()
-    sharded = [v.name for v in variables if "model" in v.placement.varying]
+    sharded = [v.name for v in variables if "model" in v.placement.unreplicated]
     assert "embedding.embeddings" in sharded
     assert "multi_head_attention.query.kernel" in sharded

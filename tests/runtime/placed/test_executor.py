@@ -207,7 +207,7 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
     if "seq" in axes:
         assert y.placement.axes_of("length") == ("seq",)
-        assert y.placement.varying == set(mesh.axes)
+        assert y.placement.unreplicated == set(mesh.axes)
 
 
 @pytest.mark.parametrize("devices", ["logical:4", "separate:4", None])

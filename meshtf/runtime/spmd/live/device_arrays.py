@@ -229,6 +229,6 @@ class DeviceShards(Sequence[Any]):
         """Returns a key that is equal for positions with equal shards: the coordinates along
         the axes that shard the value, or have terms of it.
         """
-        varying = self.layout.placement.varying
+        axes = self.layout.placement.unreplicated
         mesh = self.layout.mesh
-        return coordinates_along(varying, mesh, mesh.coords[index])
+        return coordinates_along(axes, mesh, mesh.coords[index])
