@@ -169,23 +169,9 @@ def logical_xor(x: Any, y: Any) -> Tensor:
     return apply_binary("logical_xor", x, y)
 
 
+_ARITHMETIC = (add, subtract, multiply, divide, floordiv, floormod, pow)
+_COMPARISONS = (less, less_equal, greater, greater_equal, equal, not_equal)
+_LOGICAL = (logical_and, logical_or, logical_xor)
 # Python's operators of `meshtf.graph.Operators` call functions by this table.
-for _function in (
-    add,
-    subtract,
-    multiply,
-    divide,
-    floordiv,
-    floormod,
-    pow,
-    less,
-    less_equal,
-    greater,
-    greater_equal,
-    equal,
-    not_equal,
-    logical_and,
-    logical_or,
-    logical_xor,
-):
+for _function in (*_ARITHMETIC, *_COMPARISONS, *_LOGICAL):
     OPERATORS[_function.__name__] = _function

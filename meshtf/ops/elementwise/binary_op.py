@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from meshtf.graph import (
@@ -38,52 +38,119 @@ from meshtf.ops.common.broadcasting import (
 from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.complex import conj
-from meshtf.ops.elementwise.function_dtypes import (
-    LOGICAL,
-    PIECEWISE_CONSTANT,
-    REFUSES_INTEGERS,
-    TAKES_COMPLEX,
-    result_dtype,
+from meshtf.ops.elementwise.function_table import (
+    ANALYTIC,
+    ANY,
+    BOOL,
+    NUMERIC,
+    REAL,
+    Function,
+    table_of,
 )
-from meshtf.ops.elementwise.fused_formulas import (
-    extreme_gradients,
-    logaddexp_gradients,
-    logaddexp_kernel,
-    pow_gradients,
-)
+from meshtf.ops.elementwise.fused_formulas import FUSED_GRADIENTS, logaddexp_kernel
 from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.variables.fill import ones_like, zeros_like
 
-# Functions of TensorFlow, of the same names. Gradients use the last two: x * y, but 0 where y is
-# 0; and x / y, but 0 where x is 0.
-_TENSORFLOW_FUNCTIONS = (
-    "add subtract multiply divide math.floordiv math.floormod pow maximum minimum "
-    "math.squared_difference math.atan2 math.divide_no_nan less less_equal greater "
-    "greater_equal equal not_equal logical_and logical_or math.multiply_no_nan math.xdivy"
+
+def zero_safe_divide(dy: Any, divisor: Any) -> Tensor:
+    """Returns dy / divisor, broadcast by names; 0 where dy is 0, even if the divisor is 0."""
+    return apply(Binary("xdivy"), dy, divisor)
+
+
+def zero_safe_multiply(dy: Any, factor: Any) -> Tensor:
+    """Returns dy * factor, broadcast by names; 0 where dy is 0, whatever the factor."""
+    return apply(Binary("multiply_no_nan"), factor, dy)
+
+
+def _divide_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    dx = zero_safe_divide(dz, y)
+    return dx, -zero_safe_multiply(dx, z)
+
+
+def _divide_no_nan_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    dx = apply(Binary("divide_no_nan"), dz, y)
+    return dx, -(dx * z)
+
+
+def _atan2_gradients(dz: Any, z: Any, y: Any, x: Any) -> tuple[Any, Any]:
+    squared_radius = x * x + y * y
+    scaled = zero_safe_divide(dz, squared_radius)
+    dy = scaled * x
+    dx = -(scaled * y)
+    return dy, dx
+
+
+def _floormod_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    return dz, -(dz * (x // y))
+
+
+def _squared_difference_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    dx = dz * 2.0 * (x - y)
+    return dx, -dx
+
+
+def _xdivy_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    return zero_safe_divide(dz, y), -zero_safe_divide(dz * z, y)
+
+
+# Each function: name, gradient, kinds of data types, values of samples, result. Gradients are
+# both of the shape of dz. Other gradients use multiply_no_nan, which is x * y, but 0 where y is
+# 0; and xdivy, which is x / y, but 0 where x is 0. "ties " is not for maximum and minimum, since
+# TensorFlow's tape gives the complete gradient of equal elements to one of the two.
+FUNCTIONS = table_of(
+    Function("add", lambda dz, z, x, y: (dz, dz), NUMERIC, "ties ", linearity="joint"),
+    Function(
+        "subtract", lambda dz, z, x, y: (dz, -dz), NUMERIC, "ties ", linearity="joint"
+    ),
+    Function(
+        "multiply",
+        lambda dz, z, x, y: (dz * y, dz * x),
+        NUMERIC,
+        "ties ",
+        linearity="each",
+    ),
+    Function("divide", _divide_gradients, ANALYTIC, "positive "),
+    Function("floordiv", None, REAL, "positive ", refuses_integers=True),
+    Function("floormod", _floormod_gradients, REAL, "positive ", refuses_integers=True),
+    Function("pow", "xy", NUMERIC, "positive ", refuses_integers=True),
+    Function("maximum", gradient="xy", kinds=REAL),
+    Function("minimum", gradient="xy", kinds=REAL),
+    Function("squared_difference", _squared_difference_gradients, REAL, "ties "),
+    Function("atan2", _atan2_gradients),
+    Function("divide_no_nan", _divide_no_nan_gradients, ANALYTIC, "ties "),
+    Function("less", None, REAL, "ties ", "bool"),
+    Function("less_equal", None, REAL, "ties ", "bool"),
+    Function("greater", None, REAL, "ties ", "bool"),
+    Function("greater_equal", None, REAL, "ties ", "bool"),
+    Function("equal", None, ANY, "ties ", "bool"),
+    Function("not_equal", None, ANY, "ties ", "bool"),
+    Function("logical_and", None, BOOL, "bool "),
+    Function("logical_or", None, BOOL, "bool "),
+    Function(
+        "multiply_no_nan",
+        lambda dz, z, x, y: (dz * y, zero_safe_multiply(dz, x)),
+        NUMERIC,
+        "ties ",
+        linearity="each",
+    ),
+    Function("xdivy", _xdivy_gradients, NUMERIC),
+    Function(
+        "logaddexp", gradient="xy", sample_values="ties ", kernel=logaddexp_kernel
+    ),
+    Function("logical_xor", None, BOOL, "bool ", kernel=tf_function("not_equal")),
 )
-FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
-    name.removeprefix("math."): tf_function(name)
-    for name in _TENSORFLOW_FUNCTIONS.split()
-} | {"logaddexp": logaddexp_kernel, "logical_xor": tf_function("not_equal")}
-
-# The prefix that says how a function's samples are drawn: see `Sample`; default: "ties ".
-_SAMPLE_VALUES = {
-    "floordiv": "positive ",
-    "floormod": "positive ",
-    "pow": "positive ",
-    "divide": "positive ",
-    "atan2": "",
-    "xdivy": "",
-    # TensorFlow's tape gives the complete gradient of equal elements to one of the two.
-    "maximum": "",
-    "minimum": "",
-} | dict.fromkeys(LOGICAL, "bool ")
+# What errors tell users to do with data types that a function does not take.
+WAY_OUTS = {
+    "bool": "Convert it to numbers first, as in mtf.cast(x, 'int32').",
+    "int": "Use x // y, or convert it to floats first, as in mtf.cast(x, 'float32').",
+}
 
 
-def _samples_of(fn: str) -> list[Sample]:
+def _samples_of(function: Function) -> list[Sample]:
     """Returns the samples of one function."""
-    values = _SAMPLE_VALUES.get(fn, "ties ")
-    gradient = fn not in PIECEWISE_CONSTANT
+    fn = function.name
+    values = function.sample_values
+    gradient = function.gradient is not None
     shapes = [("d:6;b:4", "b:4")]
     # Broadcasting is the same code for all functions, so only three functions with
     # different gradients have samples of all cases.
@@ -95,10 +162,10 @@ def _samples_of(fn: str) -> list[Sample]:
     ]
     if fn in ("add", "maximum", "less", "not_equal"):
         samples.append(Sample((fn,), ("int b:4;d:6", "int d:6"), gradient=False))
-    if fn in REFUSES_INTEGERS:
+    if function.refuses_integers:
         inputs = ("int b:3;d:5", "natural d:5")
         samples.append(Sample((fn,), inputs, gradient=False))
-    if fn in TAKES_COMPLEX:
+    if "complex" in function.kinds:
         # TensorFlow's gradients of these two lack the conjugates of complex gradients.
         gradient = gradient and fn not in ("multiply_no_nan", "xdivy")
         inputs = ("complex b:4;d:6", "complex d:6")
@@ -108,21 +175,11 @@ def _samples_of(fn: str) -> list[Sample]:
 
 def _samples() -> tuple[Sample, ...]:
     """Returns the samples of all functions."""
-    samples = [sample for fn in FUNCTIONS for sample in _samples_of(fn)]
+    samples = [sample for fn in FUNCTIONS.values() for sample in _samples_of(fn)]
     # Values at which TensorFlow's tape gives NaN: 0 ** 0, and integer powers of zero and of
     # negative numbers.
     samples.append(Sample(("pow",), ("ties b:4;d:6", "whole d:6"), gradient=False))
     return tuple(samples)
-
-
-# Functions of partial sums whose result is a partial sum: "joint" if both inputs are partial
-# sums; "each" if one of them is.
-_LINEARITY = {
-    "add": "joint",
-    "subtract": "joint",
-    "multiply": "each",
-    "multiply_no_nan": "each",
-}
 
 
 class Binary(Op):
@@ -142,26 +199,32 @@ class Binary(Op):
 
     @property
     def linearity(self) -> Any:
-        return _LINEARITY.get(self.fn)
+        return FUNCTIONS[self.fn].linearity
 
     def output_specs(self, x: Spec, y: Spec) -> Specs:
-        dtype = result_dtype(self.fn, same_dtype(x, y))
+        dtype = FUNCTIONS[self.fn].result_dtype(same_dtype(x, y), WAY_OUTS)
         return (Spec(broadcast_shape(x.shape, y.shape), dtype),)
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return 1.0 if input_index == 1 and self.fn in REFUSES_INTEGERS else None
+        is_refused = input_index == 1 and FUNCTIONS[self.fn].refuses_integers
+        return 1.0 if is_refused else None
 
     def local(self, context: LocalContext, x: Any, y: Any) -> LocalTensors:
-        function = FUNCTIONS[self.fn]
+        function = FUNCTIONS[self.fn].run
         x_shape, y_shape = context.inputs
         if x_shape == y_shape:
             return (function(x, y),)
         return (broadcast_call(function, [x, y], context.inputs, context.outputs[0]),)
 
     def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> Cotangents:
-        if self.fn in PIECEWISE_CONSTANT:
+        rule = FUNCTIONS[self.fn].gradient
+        if rule is None:
             return [None, None]
-        dx, dy = _GRADIENTS[self.fn](dz, conj(z), conj(x), conj(y))
+        conjugates = [conj(z), conj(x), conj(y)]
+        if isinstance(rule, str):
+            dx, dy = apply_all(BinaryGrad(self.fn), dz, *conjugates[1:])
+        else:
+            dx, dy = rule(dz, *conjugates)
         return [sum_to_shape(dx, x), sum_to_shape(dy, y)]
 
 
@@ -199,12 +262,7 @@ class BinaryGrad(Op):
         return (dz, dz)
 
     def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> LocalTensors:
-        if self.fn == "pow":
-            function = pow_gradients
-        elif self.fn == "logaddexp":
-            function = logaddexp_gradients
-        else:
-            function = functools.partial(extreme_gradients, self.fn)
+        function = FUSED_GRADIENTS[self.fn]
         return broadcast_call(function, [dz, x, y], context.inputs, context.outputs[0])
 
     def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> Cotangents:
@@ -288,68 +346,4 @@ def _pow_second_gradients(
 _SECOND_GRADIENTS = {
     "logaddexp": _logaddexp_second_gradients,
     "pow": _pow_second_gradients,
-}
-
-
-def zero_safe_divide(dy: Any, divisor: Any) -> Tensor:
-    """Returns dy / divisor, broadcast by names; 0 where dy is 0, even if the divisor is 0."""
-    return apply(Binary("xdivy"), dy, divisor)
-
-
-def zero_safe_multiply(dy: Any, factor: Any) -> Tensor:
-    """Returns dy * factor, broadcast by names; 0 where dy is 0, whatever the factor."""
-    return apply(Binary("multiply_no_nan"), factor, dy)
-
-
-def _divide_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    dx = zero_safe_divide(dz, y)
-    return dx, -zero_safe_multiply(dx, z)
-
-
-def _divide_no_nan_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    dx = apply(Binary("divide_no_nan"), dz, y)
-    return dx, -(dx * z)
-
-
-def _atan2_gradients(dz: Any, z: Any, y: Any, x: Any) -> tuple[Any, Any]:
-    squared_radius = x * x + y * y
-    scaled = zero_safe_divide(dz, squared_radius)
-    dy = scaled * x
-    dx = -(scaled * y)
-    return dy, dx
-
-
-def _squared_difference_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    dx = dz * 2.0 * (x - y)
-    return dx, -dx
-
-
-def _fused_gradients(fn: str) -> Callable[..., Any]:
-    """Returns a gradient rule that is one `BinaryGrad` op."""
-
-    def gradients(dz: Any, z: Any, x: Any, y: Any) -> Any:
-        return apply_all(BinaryGrad(fn), dz, x, y)
-
-    return gradients
-
-
-# Gradient rules (dz, z, x, y) -> (dx, dy), both of the shape of dz.
-_GRADIENTS: dict[str, Callable[..., Any]] = {
-    "add": lambda dz, z, x, y: (dz, dz),
-    "subtract": lambda dz, z, x, y: (dz, -dz),
-    "multiply": lambda dz, z, x, y: (dz * y, dz * x),
-    "divide": _divide_gradients,
-    "divide_no_nan": _divide_no_nan_gradients,
-    "multiply_no_nan": lambda dz, z, x, y: (dz * y, zero_safe_multiply(dz, x)),
-    "xdivy": lambda dz, z, x, y: (
-        zero_safe_divide(dz, y),
-        -zero_safe_divide(dz * z, y),
-    ),
-    "atan2": _atan2_gradients,
-    "logaddexp": _fused_gradients("logaddexp"),
-    "floormod": lambda dz, z, x, y: (dz, -(dz * (x // y))),
-    "squared_difference": _squared_difference_gradients,
-    "maximum": _fused_gradients("maximum"),
-    "minimum": _fused_gradients("minimum"),
-    "pow": _fused_gradients("pow"),
 }

@@ -13,7 +13,6 @@ real numbers, applied to conj(x) and conj(y), is its rule for complex numbers. S
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -101,7 +100,6 @@ class Complex(Op):
         return [sum_to_shape(real(dy), re), sum_to_shape(imag(dy), im)]
 
 
-@dataclasses.dataclass(frozen=True)
 class RealOrImag(Op):
     """The real or imaginary part of complex numbers.
 

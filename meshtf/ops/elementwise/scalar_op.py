@@ -37,18 +37,13 @@ from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.elementwise.binary_op import (
     FUNCTIONS,
+    WAY_OUTS,
     Binary,
     zero_safe_divide,
     zero_safe_multiply,
 )
 from meshtf.ops.elementwise.complex import conj
-from meshtf.ops.elementwise.function_dtypes import (
-    COMPARISONS,
-    LOGICAL,
-    PIECEWISE_CONSTANT,
-    REFUSES_INTEGERS,
-    result_dtype,
-)
+from meshtf.ops.elementwise.function_table import BOOL, Function
 
 # Functions that compute x ** c faster than pow, by c.
 _POWERS: dict[Any, Callable[[Any], Any]] = {
@@ -59,31 +54,26 @@ _POWERS: dict[Any, Callable[[Any], Any]] = {
     -1: tf_function("math.reciprocal"),
     1: tf_function("identity"),
 }
-# The functions that `Scalar` computes. Other functions of two tensors are computed otherwise
-# if one argument is a number: maximum and minimum by `clip`, all others with the number as a
-# scalar tensor.
-_ARITHMETIC = "add subtract multiply divide floordiv floormod pow squared_difference"
-_SCALAR_FUNCTIONS = (*_ARITHMETIC.split(), *COMPARISONS, *LOGICAL)
+# The functions that `Scalar` does not compute. If one argument is a number, `clip` computes
+# maximum and minimum; for the others the number becomes a scalar tensor.
+_NOT_OF_NUMBERS = (
+    "maximum minimum atan2 divide_no_nan multiply_no_nan xdivy logaddexp".split()
+)
 
 
-def _samples_of(fn: str) -> list[Sample]:
+def _samples_of(function: Function) -> list[Sample]:
     """Returns the samples of one function, for the conformance suite."""
-    value: bool | float = 1.5
-    # The prefix of a shape says how x is drawn: see `Sample`.
-    if fn in LOGICAL:
-        x = "bool b:4;d:6"
-        value = True
-    elif fn in ("divide", "floordiv", "floormod", "pow"):
-        x = "positive b:4;d:6"
-    else:
-        x = "ties b:4;d:6"
-    gradient = fn not in PIECEWISE_CONSTANT
-    samples = []
-    for swapped in (False, True):
-        samples.append(Sample((fn, value, swapped), (x,), gradient=gradient))
-    if fn not in LOGICAL and fn != "divide":
+    fn = function.name
+    value = True if function.kinds == BOOL else 1.5
+    x = function.sample_values + "b:4;d:6"
+    gradient = function.gradient is not None
+    samples = [
+        Sample((fn, value, False), (x,), gradient=gradient),
+        Sample((fn, value, True), (x,), gradient=gradient),
+    ]
+    if "int" in function.kinds:
         samples.append(Sample((fn, 3), ("int b:3;d:5",), gradient=False))
-    if fn in REFUSES_INTEGERS:
+    if function.refuses_integers:
         samples.append(Sample((fn, 3, True), ("natural b:3;d:5",), gradient=False))
     return samples
 
@@ -92,7 +82,10 @@ def _samples() -> tuple[Sample, ...]:
     """Returns the samples of all functions: the attributes (fn, value, swapped) of `Scalar`,
     and the shape of x.
     """
-    samples = [sample for fn in _SCALAR_FUNCTIONS for sample in _samples_of(fn)]
+    samples = []
+    for fn, function in FUNCTIONS.items():
+        if fn not in _NOT_OF_NUMBERS:
+            samples += _samples_of(function)
     samples += [
         Sample(("multiply", 1 - 2j), ("complex b:4;d:6",)),
         Sample(("divide", 1 + 1j, True), ("complex b:4;d:6",)),
@@ -144,22 +137,24 @@ class Scalar(Op):
                     way_out="Convert it to floats first, as in mtf.cast(x, 'float32').",
                 )
             )
-        return (Spec(x.shape, result_dtype(self.fn, x.dtype)),)
+        dtype = FUNCTIONS[self.fn].result_dtype(x.dtype, WAY_OUTS)
+        return (Spec(x.shape, dtype),)
 
     def padding_value(self, input_index: int, factor: str) -> PaddingValue:
-        return 1.0 if self.swapped and self.fn in REFUSES_INTEGERS else None
+        is_refused = self.swapped and FUNCTIONS[self.fn].refuses_integers
+        return 1.0 if is_refused else None
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:
             return (_POWERS[self.value](x),)
         value = constant(self.value, x.dtype)
-        function = FUNCTIONS[self.fn]
+        function = FUNCTIONS[self.fn].run
         if self.swapped:
             return (function(value, x),)
         return (function(x, value),)
 
     def gradient(self, dz: Any, z: Any, x: Any) -> Cotangents:
-        if self.fn in PIECEWISE_CONSTANT:
+        if FUNCTIONS[self.fn].gradient is None:
             return [None]
         rules = _SWAPPED_GRADIENTS if self.swapped else _GRADIENTS
         rule = rules[self.fn]

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
     Cotangents,
     LocalContext,
@@ -31,7 +30,7 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
-from meshtf.names import is_complex, is_integer, real_dtype
+from meshtf.names import is_complex
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.binary_op import (
     Binary,
@@ -39,44 +38,26 @@ from meshtf.ops.elementwise.binary_op import (
     zero_safe_multiply,
 )
 from meshtf.ops.elementwise.complex import conj
+from meshtf.ops.elementwise.function_table import (
+    ANALYTIC,
+    BOOL,
+    FLOAT,
+    NUMERIC,
+    REAL,
+    Function,
+    table_of,
+)
 from meshtf.ops.elementwise.fused_formulas import (
     FUSED_GRADIENTS,
+    digamma_kernel,
     erf_kernel,
+    erfinv_kernel,
     gelu_exact_kernel,
     gelu_kernel,
+    lgamma_kernel,
     silu_kernel,
-    through_float32,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-
-# The kinds of data types that functions take.
-_FLOAT = ("float",)
-_ANALYTIC = ("float", "complex")
-_REAL = ("float", "int")
-_NUMERIC = ("float", "int", "complex")
-# The gradient rule of a function y = f(x): (dy, y, x) -> dx.
-Rule = Callable[[Any, Any, Any], Tensor]
-
-
-class UnaryFunction(NamedTuple):
-    """An entry of the table.
-
-    Attributes:
-      kernel: the function of a TensorFlow tensor, or the public name of TensorFlow's.
-      gradient: a rule (dy, y, x) -> dx; or, for a fused gradient, "x" or "y", the tensor
-        that it reads in addition to dy; or None if there is no gradient.
-      kinds: the kinds of data types that the function takes.
-      sample_values: the prefix that says how x of samples is drawn, such as "positive ":
-        see `Sample`.
-      result: the data type of the result: "bool", "real" for the real type of the input, or
-        "" for that of the input.
-    """
-
-    kernel: Callable[[Any], Any] | str
-    gradient: Rule | str | None = None
-    kinds: tuple[str, ...] = _FLOAT
-    sample_values: str = ""
-    result: str = ""
 
 
 def apply_unary(fn: str, x: Any) -> Tensor:
@@ -91,108 +72,73 @@ def _abs_gradient(dy: Any, y: Any, x: Any) -> Tensor:
     return dy * apply_unary("sign", x)
 
 
-_TABLE: dict[str, UnaryFunction] = {
-    "exp": UnaryFunction(
-        "exp", lambda dy, y, x: zero_safe_multiply(dy, y), kinds=_ANALYTIC
+def _asin_gradient(dy: Any, y: Any, x: Any) -> Tensor:
+    """Returns dy / sqrt(1 - x**2)."""
+    return zero_safe_divide(dy, apply_unary("sqrt", 1.0 - apply_unary("square", x)))
+
+
+def _erf_gradient(dy: Any, y: Any, x: Any) -> Tensor:
+    """Returns dy * exp(-x**2) * 2 / sqrt(pi)."""
+    return dy * apply_unary("exp", -apply_unary("square", x)) * (2 / math.sqrt(math.pi))
+
+
+def _erfinv_gradient(dy: Any, y: Any, x: Any) -> Tensor:
+    """Returns dy * exp(y**2) * sqrt(pi) / 2."""
+    scaled = dy * (math.sqrt(math.pi) / 2)
+    return zero_safe_multiply(scaled, apply_unary("exp", apply_unary("square", y)))
+
+
+def _lgamma_gradient(dy: Any, y: Any, x: Any) -> Tensor:
+    """Returns dy * digamma(x)."""
+    return zero_safe_multiply(dy, apply_unary("digamma", x))
+
+
+# Each function: name, gradient, kinds of data types, values of samples, result, kernel.
+_TABLE = table_of(
+    Function("exp", lambda dy, y, x: zero_safe_multiply(dy, y), ANALYTIC),
+    Function("expm1", lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)),
+    Function("log", lambda dy, y, x: zero_safe_divide(dy, x), ANALYTIC, "positive "),
+    Function(
+        "log1p", lambda dy, y, x: zero_safe_divide(dy, x + 1.0), FLOAT, "positive "
     ),
-    "expm1": UnaryFunction(
-        "math.expm1", lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
-    ),
-    "log": UnaryFunction(
-        "math.log",
-        lambda dy, y, x: zero_safe_divide(dy, x),
-        kinds=_ANALYTIC,
-        sample_values="positive ",
-    ),
-    "log1p": UnaryFunction(
-        "math.log1p",
-        lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
-        sample_values="positive ",
-    ),
-    "sqrt": UnaryFunction(
-        "sqrt", gradient="y", kinds=_ANALYTIC, sample_values="positive "
-    ),
-    "rsqrt": UnaryFunction("math.rsqrt", gradient="y", sample_values="positive "),
-    "square": UnaryFunction("square", lambda dy, y, x: dy * (x * 2.0), kinds=_NUMERIC),
-    "reciprocal": UnaryFunction(
-        "math.reciprocal", gradient="y", kinds=_ANALYTIC, sample_values="positive "
-    ),
-    "negative": UnaryFunction("negative", lambda dy, y, x: -dy, kinds=_NUMERIC),
-    "abs": UnaryFunction(
-        "abs", _abs_gradient, kinds=_NUMERIC, sample_values="ties ", result="real"
-    ),
-    "sign": UnaryFunction("sign", kinds=_REAL, sample_values="ties "),
-    "sin": UnaryFunction(
-        "sin", lambda dy, y, x: dy * apply_unary("cos", x), kinds=_ANALYTIC
-    ),
-    "cos": UnaryFunction(
-        "cos", lambda dy, y, x: -(dy * apply_unary("sin", x)), kinds=_ANALYTIC
-    ),
-    "tan": UnaryFunction("tan", lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)),
-    "asin": UnaryFunction(
-        "asin",
-        lambda dy, y, x: zero_safe_divide(
-            dy, apply_unary("sqrt", 1.0 - apply_unary("square", x))
-        ),
-        sample_values="unit ",
-    ),
-    "acos": UnaryFunction(
-        "acos",
-        lambda dy, y, x: (
-            -zero_safe_divide(dy, apply_unary("sqrt", 1.0 - apply_unary("square", x)))
-        ),
-        sample_values="unit ",
-    ),
-    "atan": UnaryFunction(
-        "atan", lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
-    ),
-    "sinh": UnaryFunction(
-        "sinh", lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x))
-    ),
-    "cosh": UnaryFunction(
-        "cosh", lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
-    ),
-    "tanh": UnaryFunction("tanh", gradient="y", kinds=_ANALYTIC),
-    "sigmoid": UnaryFunction("sigmoid", gradient="y"),
-    "relu": UnaryFunction("nn.relu", gradient="y", kinds=_REAL, sample_values="ties "),
-    "elu": UnaryFunction("nn.elu", gradient="y"),
-    "selu": UnaryFunction("nn.selu", gradient="y"),
-    "gelu": UnaryFunction(gelu_kernel, gradient="x"),
-    "gelu_exact": UnaryFunction(gelu_exact_kernel, gradient="x"),
-    "silu": UnaryFunction(silu_kernel, gradient="x"),
-    "softplus": UnaryFunction("math.softplus", gradient="x"),
-    "erf": UnaryFunction(
-        erf_kernel,
-        lambda dy, y, x: (
-            dy
-            * apply_unary("exp", -apply_unary("square", x))
-            * (2 / math.sqrt(math.pi))
-        ),
-    ),
-    "erfinv": UnaryFunction(
-        through_float32(tf_function("math.erfinv")),
-        lambda dy, y, x: zero_safe_multiply(
-            dy * (math.sqrt(math.pi) / 2), apply_unary("exp", apply_unary("square", y))
-        ),
-        sample_values="unit ",
-    ),
-    "lgamma": UnaryFunction(
-        through_float32(tf_function("math.lgamma")),
-        lambda dy, y, x: zero_safe_multiply(dy, apply_unary("digamma", x)),
-        sample_values="positive ",
-    ),
-    "digamma": UnaryFunction(
-        through_float32(tf_function("math.digamma")),
-        gradient="x",
-        sample_values="positive ",
-    ),
-    "floor": UnaryFunction("floor", sample_values="ties "),
-    "ceil": UnaryFunction("math.ceil", sample_values="ties "),
-    "round": UnaryFunction("round", sample_values="ties "),
-    "is_finite": UnaryFunction("math.is_finite", result="bool"),
-    "is_nan": UnaryFunction("math.is_nan", result="bool"),
-    "logical_not": UnaryFunction("logical_not", kinds=("bool",), sample_values="bool "),
-}
+    Function("sqrt", gradient="y", kinds=ANALYTIC, sample_values="positive "),
+    Function("rsqrt", gradient="y", sample_values="positive "),
+    Function("square", lambda dy, y, x: dy * (x * 2.0), NUMERIC),
+    Function("reciprocal", gradient="y", kinds=ANALYTIC, sample_values="positive "),
+    Function("negative", lambda dy, y, x: -dy, NUMERIC, linearity="joint"),
+    Function("abs", _abs_gradient, NUMERIC, "ties ", result="real"),
+    Function("sign", None, REAL, "ties "),
+    Function("sin", lambda dy, y, x: dy * apply_unary("cos", x), ANALYTIC),
+    Function("cos", lambda dy, y, x: -(dy * apply_unary("sin", x)), ANALYTIC),
+    Function("tan", lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)),
+    Function("asin", _asin_gradient, sample_values="unit "),
+    Function("acos", lambda dy, y, x: -_asin_gradient(dy, y, x), sample_values="unit "),
+    Function("atan", lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)),
+    Function("sinh", lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x))),
+    Function("cosh", lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))),
+    Function("tanh", gradient="y", kinds=ANALYTIC),
+    Function("sigmoid", gradient="y"),
+    Function("relu", "y", REAL, "ties ", kernel=tf_function("nn.relu")),
+    Function("elu", gradient="y", kernel=tf_function("nn.elu")),
+    Function("selu", gradient="y", kernel=tf_function("nn.selu")),
+    Function("gelu", gradient="x", kernel=gelu_kernel),
+    Function("gelu_exact", gradient="x", kernel=gelu_exact_kernel),
+    Function("silu", gradient="x", kernel=silu_kernel),
+    Function("softplus", gradient="x"),
+    Function("erf", _erf_gradient, kernel=erf_kernel),
+    Function("erfinv", _erfinv_gradient, FLOAT, "unit ", kernel=erfinv_kernel),
+    Function("lgamma", _lgamma_gradient, FLOAT, "positive ", kernel=lgamma_kernel),
+    Function("digamma", "x", FLOAT, "positive ", kernel=digamma_kernel),
+    Function("floor", sample_values="ties "),
+    Function("ceil", sample_values="ties "),
+    Function("round", sample_values="ties "),
+    Function("is_finite", result="bool"),
+    Function("is_nan", result="bool"),
+    Function("logical_not", kinds=BOOL, sample_values="bool "),
+)
+# What errors tell users to do with data types that a function does not take.
+_WAY_OUT = 'Convert it first, as in mtf.cast(x, "float32").'
+_WAY_OUTS = {"bool": _WAY_OUT, "int": _WAY_OUT}
 
 
 def _gelu_second_gradient(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
@@ -259,17 +205,6 @@ _SECOND_GRADIENTS: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
 }
 
 
-def _kind(dtype: str) -> str:
-    """Returns the kind of a data type: "int", "complex", "bool" or "float"."""
-    if is_integer(dtype):
-        return "int"
-    if is_complex(dtype):
-        return "complex"
-    if dtype == "bool":
-        return "bool"
-    return "float"
-
-
 def _samples() -> tuple[Sample, ...]:
     """Returns samples for the conformance suite: all functions, each kind of data type."""
     samples = []
@@ -303,36 +238,13 @@ class Unary(Op):
 
     @property
     def linearity(self) -> Any:
-        if self.fn == "negative":
-            return "joint"  # -(a + b) = -a + -b: partial sums stay partial sums
-        return None
+        return _TABLE[self.fn].linearity
 
     def output_specs(self, x: Spec) -> Specs:
-        function = _TABLE[self.fn]
-        kind = _kind(x.dtype)
-        if kind in function.kinds:
-            if function.result == "real":
-                dtype = real_dtype(x.dtype)
-            else:
-                dtype = function.result or x.dtype
-            return (Spec(x.shape, dtype),)
-        way_out = 'Convert it first, as in mtf.cast(x, "float32").'
-        if function.kinds == ("bool",):
-            way_out = "Convert it to booleans first, as in x != 0."
-        elif kind == "complex":
-            way_out = (
-                "Convert it to real numbers first: abs(x), mtf.math.real(x) or "
-                "mtf.math.imag(x)."
-            )
-        raise DTypeError(
-            explain_error(
-                f"{self.fn} does not take the type {x.dtype}.", way_out=way_out
-            )
-        )
+        return (Spec(x.shape, _TABLE[self.fn].result_dtype(x.dtype, _WAY_OUTS)),)
 
     def local(self, context: LocalContext, x: Any) -> LocalTensors:
-        kernel = _TABLE[self.fn].kernel
-        return ((tf_function(kernel) if isinstance(kernel, str) else kernel)(x),)
+        return (_TABLE[self.fn].run(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> Cotangents:
         function = _TABLE[self.fn]
@@ -353,8 +265,9 @@ class Unary(Op):
 def _grad_samples() -> tuple[Sample, ...]:
     """Returns samples of all fused gradients."""
     samples = []
-    for fn in FUSED_GRADIENTS:
-        function = _TABLE[fn]
+    for fn, function in _TABLE.items():
+        if not isinstance(function.gradient, str):
+            continue
         inputs = ("b:4;d:6", function.sample_values + "b:4;d:6")
         samples.append(Sample((fn,), inputs, gradient=fn in _SECOND_GRADIENTS))
         if "complex" in function.kinds:
