@@ -201,7 +201,8 @@ def _loop_results(
     body_builder: Builder, node: Node, op: Loop, carry_placements: Sequence[Placement]
 ) -> list[Value]:
     """Returns the results of a loop's body: the carries in `carry_placements`, the terms of
-    sums and the stacked outputs in the placements that the planner chose.
+    sums and the stacked outputs in the placements that the planner chose, varying along the
+    axes that divide the iterations.
 
     A term that is a partial maximum or minimum is reduced, since only partial sums can
     be added up over iterations. Reports attribute these reshards to the node of the loop.
@@ -277,7 +278,8 @@ def plan_body(
       body: the body to plan.
       arguments: the value of each argument of the body.
       captures: the tensors of the surrounding program that the body captures.
-      computed: tensors that the body does not compute.
+      computed: {tensor: (its values by placement, the placement that planning assumes)}, for
+        tensors that the body does not compute.
       varying: the axes along which devices run iterations of their own.
     """
     body_builder = Builder(
@@ -300,7 +302,8 @@ def plan_body(
         values = dict(builder.available_values(captured, node))
         body_builder.add_tensor(tensor, values, placement)
         if isinstance(node.op, Call):
-            # Forward and backward calls alternate, so gathered parameters are not freed.
+            # Forward and backward calls alternate, so the backward pass takes the same values:
+            # gathered parameters are not freed.
             body_builder.backward_values[tensor] = body_builder.values[tensor]
     computed = computed or {}
     for body_node in body.nodes:
@@ -342,7 +345,7 @@ def hoist_invariant_steps(
             varying.update(step.outputs)
             varying_steps.append(step)
         else:
-            # What it does not need may exist only within an iteration.
+            # It waits for its own inputs only: other values may exist only within an iteration.
             invariant_steps.append(step.waiting_for(step.needs))
     return dataclasses.replace(program, steps=tuple(varying_steps)), invariant_steps
 

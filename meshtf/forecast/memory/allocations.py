@@ -29,7 +29,8 @@ class Allocation(NamedTuple):
     """Memory that a device needs from a first to a last step of a program.
 
     Attributes:
-      first, last: the indices of these steps; the memory is live while both of them run.
+      first, last: the indices of these steps; the memory is live from the start of the first to
+        the end of the last. Results of the program live until `len(steps)`.
       size: the bytes of one shard.
       step: the step that computes the tensor, or that the buffer is for.
       spec: the shape and dtype of the tensor; None for statistics and residuals of an op, for
@@ -102,6 +103,7 @@ def timeline_of(steps: Sequence[Step], allocations: Sequence[Allocation]) -> Tim
       allocations: those of the stage, at least one.
     """
     # Bytes that a step allocates, less those that the step before has freed: [steps, kinds].
+    # Results live until len(steps), and are freed one later.
     changes = np.zeros([len(steps) + 2, len(Bytes._fields)])
     sizes = np.array([allocation.size for allocation in allocations])
     starts = [allocation.first for allocation in allocations]

@@ -136,7 +136,7 @@ def _costs(sums: Mapping[str, Any]) -> Section:
         row("bytes received per device", received_by_phase(sums), bytes_text),
     ]
     for collective in sums["collectives"]:
-        # `totals` puts its bytes by phase beside "times", "kind" and "axis".
+        # collective[phase] are its bytes in a phase, beside "times", "kind" and "axis".
         label = f"  {collective['times']} x {collective['kind']} {collective['axis']}"
         rows.append(row(label, collective, bytes_text))
     return Section(
@@ -167,7 +167,7 @@ def _time(forecast: ForecastData, time: StepTime, paths: Mapping[str, str]) -> S
 
 
 def _time_rows(time: StepTime) -> list[tuple[str, str]]:
-    """Returns rows (label, seconds): what a device does in a step, one kind a row."""
+    """Returns rows (label, seconds or share): what a device does in a step, one kind a row."""
     rows = [
         ("  matmuls", seconds_text(time.matmuls)),
         ("  other ops", seconds_text(time.other_ops)),
@@ -211,7 +211,7 @@ def _memory(forecast: ForecastData) -> Section:
 def _device_memory(forecast: ForecastData) -> Section:
     """Returns whether the peak fits on a device, and advice if it does not."""
     rows = []
-    if forecast.fits is False:
+    if forecast.fits is False:  # None: the memory of a device is not known
         rows = [(_wrapped(f"    - {line}."),) for line in advice(forecast)]
     table = Table((f"  {verdict(forecast)}",), rows, "{}")
     note = (
@@ -279,7 +279,7 @@ def _stages(forecast: ForecastData) -> Section:
 def _modules(
     forecast: ForecastData, depths: Sequence[int], paths: Mapping[str, str]
 ) -> Section:
-    """Returns a table of costs by module path for each depth; pages show one of them at once."""
+    """Returns a table of costs by module path for each depth; pages show one of them unfolded."""
     shown_depth = min(DEFAULT_DEPTH, max(depths))
     tables = []
     for depth in depths:
@@ -329,7 +329,7 @@ def _by_line(
 
     Args:
       title: the title.
-      label: what a row says of a sum: a format of its fields, and of the "call".
+      label: the format of a row's label, filled with the fields of the sum and "call".
       amount_text: returns the text of bytes or FLOPs.
       sums: a list of the result of `totals`.
       paths: the short paths of the user's files.

@@ -51,7 +51,7 @@ class Simulation:
         return start, end
 
     def ready_at(self, results: Iterable[Hashable]) -> Any:
-        """Returns when all of these results exist; those of no task exist at 0."""
+        """Returns when all of these results exist; those that no task computes exist at 0."""
         return latest([self.ready[x] for x in results if x in self.ready])
 
 
@@ -62,6 +62,7 @@ def latest(times: Iterable[Any]) -> Any:
     for time in times:
         if not isinstance(time, np.ndarray):
             scalar = max(scalar, time)
+        # The same array twice would only cost another maximum.
         elif not any(time is array for array in arrays):
             arrays.append(time)
     if not arrays:
