@@ -59,6 +59,8 @@ class Context:
       iterations: the iteration indices of all enclosing loops, the outermost first.
       primals: in a gradient rule, the tensors of the forward node, whose placements the new
         tensors take; empty elsewhere.
+      needs_cotangent: in a gradient rule, for each input of the forward node whether its
+        cotangent is needed; (): all are.
       gradient_rule: (custom gradient rule, index): the node computes result `index` of the
         rule's function; None elsewhere.
       recompute_group: in `mtf.recompute`, the `RecomputeGroup` that new nodes are added to;
@@ -93,6 +95,7 @@ class Context:
     random_paths: Any = None
     iterations: tuple[Any, ...] = ()
     primals: tuple[Any, ...] = ()
+    needs_cotangent: tuple[bool, ...] = ()
     gradient_rule: tuple[GradientRule, int] | None = None
     recompute_group: Any = None
     wait_for: Any = None

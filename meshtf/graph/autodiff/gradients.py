@@ -151,6 +151,7 @@ class _BackwardPass:
       rule_results: for each custom gradient rule, the results of its function that ys
         depend on, by their indices.
       reads: for each variable among the targets, by its id, the tensors that read it.
+      dependent: the serials of the nodes that depend on targets.
     """
 
     def __init__(
@@ -169,6 +170,7 @@ class _BackwardPass:
         self.applied_rules: set[Any] = set()
         self.rule_results: dict[Any, dict[int, Tensor]] = {}
         self.reads: dict[int, list[Tensor]] = {}
+        self.dependent: set[int] = set()
 
     def find_nodes(
         self, ys: Sequence[Tensor], allowed: Collection[Node] | None
@@ -180,19 +182,18 @@ class _BackwardPass:
           allowed: the nodes that gradients flow through; None: all nodes.
         """
         ancestors = self._ancestors(ys, allowed)
-        dependent: set[int] = set()  # serials of the nodes that depend on targets
         # In the order in which the nodes were applied: inputs come before outputs.
         for serial in sorted(ancestors):
             node = ancestors[serial]
             op = node.op
             if isinstance(op, ReadOp) and id(op.store) in self.target_ids:
                 self.reads.setdefault(id(op.store), []).extend(node.outputs)
-                dependent.add(serial)
-            elif self._passes_gradients(node, dependent):
-                dependent.add(serial)
+                self.dependent.add(serial)
+            elif self._passes_gradients(node):
+                self.dependent.add(serial)
                 self.nodes.append(node)
             if node.gradient_rule is not None:
-                self._check_captures(node, node.gradient_rule, dependent)
+                self._check_captures(node, node.gradient_rule)
 
     def _ancestors(
         self, ys: Sequence[Tensor], allowed: Collection[Node] | None
@@ -228,16 +229,16 @@ class _BackwardPass:
                     stack.extend(rule.captures)
         return ancestors
 
-    def _passes_gradients(self, node: Node, dependent: set[int]) -> bool:
+    def _passes_gradients(self, node: Node) -> bool:
         """Returns whether a node has a differentiable input that depends on targets."""
         return any(
-            has_gradient(x.dtype) and self._depends_on_targets(x, dependent)
+            has_gradient(x.dtype) and self._depends_on_targets(x)
             for x in _differentiable_inputs(node)
         )
 
-    def _depends_on_targets(self, x: Tensor, dependent: set[int]) -> bool:
-        """Returns whether x is a target, or an output of a node in `dependent` (serials)."""
-        return id(x) in self.target_ids or x.node.serial in dependent
+    def _depends_on_targets(self, x: Tensor) -> bool:
+        """Returns whether x is a target, or an output of a node in `dependent`."""
+        return id(x) in self.target_ids or x.node.serial in self.dependent
 
     def step(self, node: Node) -> None:
         """Calls the gradient rule of a node, and adds the results to the cotangents of the
@@ -256,7 +257,10 @@ class _BackwardPass:
         xs = [self.recomputed.get(x, x) for x in inputs]
         ys = [self.recomputed.get(y, y) for y in present_outputs]
         with context(
-            primals=(*inputs, *present_outputs), region=node.region, stage=node.stage
+            primals=(*inputs, *present_outputs),
+            needs_cotangent=tuple(map(self._depends_on_targets, inputs)),
+            region=node.region,
+            stage=node.stage,
         ):
             dxs = self._apply_rule(node, dys=dys, ys=ys, xs=xs)
             for x, dx in zip(inputs, dxs, strict=True):
@@ -317,14 +321,12 @@ class _BackwardPass:
                 )
             ) from None
 
-    def _check_captures(
-        self, node: Node, rule: GradientRule, dependent: set[int]
-    ) -> None:
+    def _check_captures(self, node: Node, rule: GradientRule) -> None:
         """Raises PlanError if a function with a custom gradient rule captures a tensor that
         depends on targets: the rule returns cotangents of arguments only.
         """
         for x in rule.captures:
-            if not self._depends_on_targets(x, dependent):
+            if not self._depends_on_targets(x):
                 continue
             op = x.node.op
             label = "a tensor"

@@ -304,3 +304,15 @@ def record_on_body(
     new_nodes = graph.nodes[num_nodes:]
     del graph.nodes[num_nodes:]
     return new_nodes, results
+
+
+def no_gradient_of_while(source: Source) -> PlanError:
+    """Returns the error for the gradient of a while loop."""
+    return PlanError(
+        explain_error(
+            "a while loop has no gradient: the number of its iterations is not known in advance.",
+            source=source,
+            way_out="Use mtf.scan with a fixed number of iterations, or mtf.stop_gradient "
+            "around it.",
+        )
+    )

@@ -22,14 +22,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.errors import PlanError, explain_error
 from meshtf.graph.apply import apply_all
 from meshtf.graph.autodiff.gradients import gradients_within
-from meshtf.graph.context import context
+from meshtf.graph.context import context, current
 from meshtf.graph.control_flow.body import (
     Body,
     check_body_inputs,
     invariant_nodes,
+    no_gradient_of_while,
     outputs_of_nodes,
     record_on_body,
     required_nodes,
@@ -40,7 +40,7 @@ from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.recorder import latest_version
-from meshtf.graph.tensor import Node, Source, Tensor
+from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import Dimension, accumulation_dtype, has_gradient
 
 
@@ -137,18 +137,6 @@ class Loop(ControlFlowOp):
         return _BackwardLoop(self, ys=ys, xs=xs).cotangents(dys)
 
 
-def no_gradient_of_while(source: Source) -> PlanError:
-    """Returns the error for the gradient of a while loop."""
-    return PlanError(
-        explain_error(
-            "a while loop has no gradient: the number of its iterations is not known in advance.",
-            source=source,
-            way_out="Use mtf.scan with a fixed number of iterations, or mtf.stop_gradient "
-            "around it.",
-        )
-    )
-
-
 def _cast_cotangent(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
     """Returns `dx`, the cotangent of x, in another dtype and in the placement of x."""
     with context(primals=(x,)):
@@ -222,7 +210,14 @@ class _BackwardLoop:
         Args:
           dys: the cotangents of the outputs; None: zero.
         """
-        targets = [x for x in self.inputs if has_gradient(x.dtype)]
+        # The cotangents of carries are passed on from iteration to iteration.
+        carried = set(self.carries)
+        needs = current().needs_cotangent or (True,) * len(self.inputs)
+        targets = [
+            x
+            for x, is_needed in zip(self.inputs, needs, strict=True)
+            if has_gradient(x.dtype) and (is_needed or x in carried)
+        ]
         result_cotangents = self._result_cotangents(dys)
         gradient = self._record_backward(result_cotangents, targets)
         carries = [x for x in self.carries if x in gradient.cotangents]

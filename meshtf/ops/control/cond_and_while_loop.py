@@ -30,7 +30,7 @@ from meshtf.graph import (
     current_executor,
     record_body,
 )
-from meshtf.graph.control_flow.loop import no_gradient_of_while
+from meshtf.graph.control_flow.body import no_gradient_of_while
 from meshtf.names.arguments import as_callable
 from meshtf.ops.common.op_bases import _Identity
 from meshtf.ops.control.branch_not_taken import (

@@ -227,3 +227,22 @@ def test_a_first_carry_that_no_iteration_reads_has_no_gradient(run, iterations):
     else:
         assert dh.numpy().tolist() == [1.0, 1.0]
         assert dx is None or not dx.numpy().any()
+
+
+@pytest.mark.parametrize("needed", [False, True])
+def test_no_cotangent_is_summed_that_no_gradient_needs(needed):
+    """The gradient of x, which all iterations read, is a sum over e, which x:2 shards."""
+    mesh = mtf.Mesh("x:2", "e:x")
+    x = mtf.zeros(mesh, "batch:4;d:3")
+    w = mtf.zeros(mesh, "layers:5;d:3;e:4")
+
+    @mtf.function(mesh=mesh)
+    def step(x, w):
+        def body(total, w):
+            return total + mtf.reduce_sum(mtf.tanh(mtf.einsum([x, w], "batch;e"))), None
+
+        loss, _ = mtf.scan(body, mtf.zeros(mesh, ""), w, "layers")
+        return mtf.gradients([loss], [w, x] if needed else [w])
+
+    sums = [c for c in step.lower(x, w).collectives if "[batch:4 d:3]" in c]
+    assert len(sums) == needed
