@@ -84,7 +84,8 @@ class ModuleCall:
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self._donated = frozenset(donated)
+        self._donated = sorted(donated)
+        self._remaining = sorted(set(range(len(inputs))).difference(donated))
         # XLA takes letters, digits and "_"; a lambda has others.
         name = re.sub(r"\W+", "_", name).strip("_") or "program"
         exported = _as_exported(name, module, inputs, outputs, mesh)
@@ -132,11 +133,8 @@ class ModuleCall:
 
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         """Returns ({index: donated array}, {index: other array})."""
-        donated: dict[int, Any] = {}
-        remaining: dict[int, Any] = {}
-        for k, array in enumerate(arrays):
-            group = donated if k in self._donated else remaining
-            group[k] = array
+        donated = {k: arrays[k] for k in self._donated}
+        remaining = {k: arrays[k] for k in self._remaining}
         return donated, remaining
 
 

@@ -178,14 +178,16 @@ class LiveProgram(ProgramSummary):
 
     def _sharded_value(self, call: _Call, result: Value, source: Value) -> ShardedValue:
         """Returns a result of a call, whose arrays are those of `source`."""
-        shards = {}
-        for stage in stages_of(self.mesh, result.placement):
+
+        def shards_on(stage: int) -> DeviceShards:
             array = call.arrays[StageValue(source, stage)]
-            layout = self.layout(result, stage)
-            shards[stage] = DeviceShards(array, layout, call.check)
+            return DeviceShards(array, self.layout(result, stage), call.check)
+
+        placement = result.placement
         if self.mesh.num_stages == 1:
-            return ShardedValue(result.placement, shards[0])
-        return ShardedValue(result.placement, StageShards(self.mesh, shards))
+            return ShardedValue(placement, shards_on(0))
+        shards = {stage: shards_on(stage) for stage in stages_of(self.mesh, placement)}
+        return ShardedValue(placement, StageShards(self.mesh, shards))
 
     def _run_on_host(self, call: _Call) -> None:
         """Runs the ops that print or write summaries, in order. Waits for their inputs."""
