@@ -133,9 +133,12 @@ class ModuleCall:
 
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         """Returns ({index: donated array}, {index: other array})."""
-        donated = {k: arrays[k] for k in self._donated}
-        remaining = {k: arrays[k] for k in self._remaining}
-        return donated, remaining
+        return _at(self._donated, arrays), _at(self._remaining, arrays)
+
+
+def _at(indices: Sequence[int], arrays: Sequence[Any]) -> dict[int, Any]:
+    """Returns {index: array}."""
+    return {index: arrays[index] for index in indices}
 
 
 def _as_exported(
