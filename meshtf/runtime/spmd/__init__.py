@@ -4,8 +4,8 @@ collectives.
 Contents:
 
     module/         a program as one StableHLO module of one mesh position
-    live/           programs and variables of live meshes, whose devices belong to jax
-    stages/         pipelines: programs for each stage
+    live/           arrays, modules and variables of live meshes, whose devices belong to jax
+    stages/         programs of live meshes: tasks for each pipeline stage
     compiled/       ahead-of-time compilation for devices that this machine lacks
     eager_programs  ops outside of functions, on the devices
     initial_values  initial values of variables, computed on the devices

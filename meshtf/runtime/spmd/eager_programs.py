@@ -25,9 +25,9 @@ from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.spmd.live.device_arrays import DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
-from meshtf.runtime.spmd.live.jax_slot import variable_array
-from meshtf.runtime.spmd.live.live_program import LiveProgram
 from meshtf.runtime.spmd.live.run_checks import raise_all
+from meshtf.runtime.spmd.stages.live_program import LiveProgram
+from meshtf.runtime.spmd.stages.stage_arrays import variable_arrays
 from meshtf.runtime.storage.argument_storage import DeviceStore
 
 _MIN_BYTES = 1 << 20  # of all inputs, or of the variable that is read
@@ -111,7 +111,7 @@ def _read_variable(store: Any) -> list[ShardedValue] | None:
     """
     if not is_variable(store) or _num_bytes(store.spec) < _MIN_BYTES:
         return None
-    value = variable_array(store)
+    (value,) = variable_arrays(store).values()  # the mesh has one stage
     with memory_errors("a copy of a variable"):
         copy = load_jax().numpy.copy(value.array)
     check = functools.partial(raise_all, store.mesh)
@@ -121,22 +121,22 @@ def _read_variable(store: Any) -> list[ShardedValue] | None:
 
 def _program_of(node: Node, mesh: Mesh) -> _EagerProgram | None:
     """Returns the program of a node; None: XLA cannot compile its op."""
+    programs = _programs.setdefault(mesh, OrderedDict())
     key = _key(node)
     try:
-        hash(key)
+        program = programs.get(key)
     except TypeError:  # the op has an unhashable attribute, such as an array
         return _compile(node)
-    programs = _programs.setdefault(mesh, OrderedDict())
-    program = programs.get(key)
     if program is not None and program.has_checks:
         # The errors of its checks name the line and the module of one node.
         key = (key, node.source, node.path)
-    if key not in programs:
-        programs[key] = _compile(node)
+        program = programs.get(key)
+    if program is None and key not in programs:
+        program = programs[key] = _compile(node)
     programs.move_to_end(key)
     if len(programs) > _MAX_PROGRAMS:
         programs.popitem(last=False)
-    return programs[key]
+    return program
 
 
 def _compile(node: Node) -> _EagerProgram | None:

@@ -31,16 +31,9 @@ from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
 from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.devices.processes import processes
-from meshtf.runtime.spmd.live.device_arrays import DeviceShards
 from meshtf.runtime.spmd.live.jax_host import runs_on_cpus
-from meshtf.runtime.spmd.live.jax_slot import array_of, use_array
-from meshtf.runtime.spmd.live.live_program import LiveProgram
-from meshtf.runtime.spmd.stages.stage_arrays import (
-    StageShards,
-    arrays_of_stages,
-    use_arrays,
-)
-from meshtf.runtime.spmd.stages.staged_program import StagedProgram
+from meshtf.runtime.spmd.stages.live_program import LiveProgram
+from meshtf.runtime.spmd.stages.stage_arrays import use_shards
 
 # A program takes about a fifth of a second to compile, and a random variable in a larger
 # program a tenth; so programs of their own pay for this many equal variables.
@@ -232,7 +225,7 @@ def _compute_each(group: list[_Pending]) -> None:
     recorded = first.recorded._replace(name="initial_value")
     for store in first.scalars:
         store.kind = "argument"
-    program = _program(recorded, first.scalars)
+    program = LiveProgram(recorded, first.scalars, runs_once=True)
     while group:
         scalars = [store.value for store in group[0].scalars]
         (result,) = program(scalars)
@@ -245,19 +238,11 @@ def _compute_together(group: list[_Pending], mesh: Mesh) -> None:
     nodes = [node for x in group for node in x.recorded.nodes]
     values = [value for x in group for value in x.recorded.results]
     recorded = Recorded(nodes, values, mesh, "initial_values")
-    program = _program(recorded, stores=())
+    program = LiveProgram(recorded, stores=(), runs_once=True)
     results = program(())  # it has no arguments
     for x, result in zip(group, results, strict=True):
         _use_result(x, result.values)
     group.clear()
-
-
-def _program(
-    recorded: Recorded, stores: Sequence[ScalarStore]
-) -> LiveProgram | StagedProgram:
-    """Returns the program that computes initial values from the numbers in `stores`."""
-    program = StagedProgram if recorded.mesh.num_stages > 1 else LiveProgram
-    return program(recorded, stores, runs_once=True)
 
 
 def _use_result(pending: _Pending, shards: Sequence[Any]) -> None:
@@ -265,20 +250,8 @@ def _use_result(pending: _Pending, shards: Sequence[Any]) -> None:
     program's result, or tensors on the host.
     """
     variable = pending.variable()
-    if variable is None:
-        return
-    if isinstance(shards, StageShards):
-        arrays = {
-            stage: stage_shards.array
-            for stage, stage_shards in shards.shards_by_stage.items()
-        }
-        use_arrays(variable, arrays)
-    elif isinstance(shards, DeviceShards):
-        use_array(variable, shards.array)
-    elif variable.mesh.num_stages > 1:
-        use_arrays(variable, arrays_of_stages(variable, shards))
-    else:
-        use_array(variable, array_of(variable, shards))
+    if variable is not None:
+        use_shards(variable, shards)
 
 
 def _store_read_by(node: Node) -> Store | None:

@@ -14,11 +14,10 @@ from typing import Any
 
 from meshtf.graph import Store
 from meshtf.graph.recorder import Recorded
-from meshtf.runtime.spmd.live.jax_slot import JaxSlot, variable_array
-from meshtf.runtime.spmd.live.live_program import LiveProgram
+from meshtf.runtime.spmd.live.jax_slot import JaxSlot
 from meshtf.runtime.spmd.module.unsupported import refusal
+from meshtf.runtime.spmd.stages.live_program import LiveProgram
 from meshtf.runtime.spmd.stages.stage_arrays import variable_arrays
-from meshtf.runtime.spmd.stages.staged_program import StagedProgram
 
 
 class SpmdRuntime:
@@ -29,7 +28,7 @@ class SpmdRuntime:
         recorded: Recorded,
         arguments: Sequence[Store],
         jit: bool,
-    ) -> LiveProgram | StagedProgram:
+    ) -> LiveProgram:
         """Returns a program, which is compiled at its first call.
 
         Args:
@@ -43,8 +42,6 @@ class SpmdRuntime:
         """
         if not recorded.mesh.live:
             raise refusal(recorded.mesh)
-        if recorded.mesh.num_stages > 1:
-            return StagedProgram(recorded, arguments)
         return LiveProgram(recorded, arguments)
 
     def slots(self, variable: Any) -> Sequence[JaxSlot | None]:
@@ -53,10 +50,7 @@ class SpmdRuntime:
         """
         if not variable.mesh.live:
             raise refusal(variable.mesh)
-        # Both functions are called for their effect: the variable gets slots on its devices.
-        if variable.mesh.num_stages > 1:
-            variable_arrays(variable)
-        else:
-            variable_array(variable)
+        # Called for its effect: the variable gets slots on its devices.
+        variable_arrays(variable)
         slots: Sequence[JaxSlot | None] = variable.slots()
         return slots

@@ -35,7 +35,8 @@ def dropout_with_gradient(devices):
 def test_indices_are_hashed_once_forward_and_backward():
     f = dropout_with_gradient("spmd:cpu")
     outputs = f(X, 5)
-    hlo = f.lower(X, 5).live_executable._module_call.hlo
+    (module,) = f.lower(X, 5).live_executable._modules.values()
+    hlo = module.compiled.hlo
     assert len(FACTOR.findall(hlo)) == 4  # of two hashes, one after the other
     for live, placed in zip(outputs[:2], dropout_with_gradient(None)(X, 5)[:2]):
         np.testing.assert_array_equal(live.numpy(), placed.numpy())

@@ -1,4 +1,4 @@
-"""Programs and variables of live meshes: meshes whose devices belong to jax.
+"""Devices, arrays, modules and variables of live meshes: meshes whose devices belong to jax.
 
 Contents:
 
@@ -8,7 +8,6 @@ Contents:
     device_arrays    the shards of a value as one jax.Array
     host_copy        copies of shards on the host, also of shards of other processes
     module_call      a module, compiled for the devices of a mesh
-    live_program     a recorded function on these devices
     jax_slot         the storage of variables: a slot for each shard
     run_checks       errors of indices out of range, raised after the run
     stacked_layout   shards of devices that all have an array of their own

@@ -1,10 +1,10 @@
 """Slots of the SPMD runtime. A slot is the storage of one shard of a variable; here all shards
 are one `jax.Array`.
 
-    variable_value = variable_array(variable)    # a VariableArray
+    variable_value = VariableArray(layout, array, mesh)
     variable_value.array                         # the jax.Array, an input of programs
     variable_value.array = new_array             # the output of a program that writes it
-    variable.slots()[3].read()                   # the shard of mesh position 3
+    JaxSlot(variable_value, 3).read()            # the shard of mesh position 3
 
 A program that writes a variable reuses the memory of its array, and returns a new array. So
 slots refer to the `VariableArray`, which always has the newest array.
@@ -13,7 +13,7 @@ slots refer to the `VariableArray`, which always has the newest array.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,16 +37,13 @@ class VariableArray:
     Args:
       layout: the layout of the array.
       array: the array.
-      mesh: the mesh of the programs that write the variable; None: that of the layout. On
-        a pipeline stage, the layout has the mesh of the stage, and programs that of all
-        stages.
+      mesh: the mesh of the programs that write the variable. On a pipeline stage, the layout
+        has the mesh of the stage, and programs that of all stages.
     """
 
-    def __init__(
-        self, layout: ArrayLayout, array: Any, mesh: Mesh | None = None
-    ) -> None:
+    def __init__(self, layout: ArrayLayout, array: Any, mesh: Mesh) -> None:
         self.layout = layout
-        self.mesh = mesh or layout.mesh
+        self.mesh = mesh
         self._array: Any = array
         # Set instead of `_array` after a single shard was assigned: the shard of each
         # position; None in the list: it was freed, or another process has it.
@@ -184,33 +181,3 @@ def _on_host(value: np.ndarray) -> Any:
     """Returns a NumPy array as a TensorFlow tensor on the host."""
     with tf.device(LOCAL_CPU):
         return tf.constant(value)
-
-
-def variable_array(variable: Any) -> VariableArray:
-    """Returns the array of a variable. A variable whose shards are in slots of another class
-    is copied to the devices of its mesh, and has its value there from now on.
-
-    Args:
-      variable: a `storage.variable_slots.SlotHolder`.
-    """
-    slots: Sequence[Any] = variable.slots()
-    if isinstance(slots[0], JaxSlot):
-        return slots[0].value
-    shards: dict[int, np.ndarray] = {id(slot): slot.read() for slot in slots}
-    return use_array(variable, array_of(variable, [shards[id(slot)] for slot in slots]))
-
-
-def array_of(variable: Any, shards: Sequence[Any]) -> Any:
-    """Returns the `jax.Array` of a variable with these shards, one for each position."""
-    layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
-    with memory_errors(f"the variable {variable.name}"):
-        return layout.array(shards)
-
-
-def use_array(variable: Any, array: Any) -> VariableArray:
-    """Makes an array the current value of a variable, and returns it as a `VariableArray`."""
-    layout = ArrayLayout(variable.spec, variable.placement, variable.mesh)
-    value = VariableArray(layout, array)
-    slots = [JaxSlot(value, position) for position in range(variable.mesh.size)]
-    variable.use_slots(slots)
-    return value

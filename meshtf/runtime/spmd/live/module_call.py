@@ -84,7 +84,8 @@ class ModuleCall:
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
-        self._donated = frozenset(donated)
+        self._donated = sorted(donated)
+        self._remaining = sorted(set(range(len(inputs))).difference(donated))
         # XLA takes letters, digits and "_"; a lambda has others.
         name = re.sub(r"\W+", "_", name).strip("_") or "program"
         exported = _as_exported(name, module, inputs, outputs, mesh)
@@ -132,12 +133,12 @@ class ModuleCall:
 
     def _split(self, arrays: Sequence[Any]) -> tuple[dict[int, Any], dict[int, Any]]:
         """Returns ({index: donated array}, {index: other array})."""
-        donated: dict[int, Any] = {}
-        remaining: dict[int, Any] = {}
-        for k, array in enumerate(arrays):
-            group = donated if k in self._donated else remaining
-            group[k] = array
-        return donated, remaining
+        return _at(self._donated, arrays), _at(self._remaining, arrays)
+
+
+def _at(indices: Sequence[int], arrays: Sequence[Any]) -> dict[int, Any]:
+    """Returns {index: array}."""
+    return {index: arrays[index] for index in indices}
 
 
 def _as_exported(

@@ -49,7 +49,7 @@ class ReplicaFunction:
         program: Program,
         variables: Sequence[Store],
         inputs: Sequence[Store],
-        checks: IndexChecks | None,
+        checks: IndexChecks | None = None,
         on_cpus: bool = False,
     ) -> None:
         self.checks = checks

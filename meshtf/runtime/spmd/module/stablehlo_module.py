@@ -22,7 +22,6 @@ from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
 from meshtf.partition import Program, Step, build
 from meshtf.runtime.spmd.module.exported_program import Export, Port
-from meshtf.runtime.spmd.module.index_checks import IndexChecks
 from meshtf.runtime.spmd.module.replica_function import ReplicaFunction
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import store_names
@@ -76,8 +75,8 @@ class Lowered(NamedTuple):
     """A recorded function as a module of one partition (XLA's word for a replica's program).
     A store is the storage that the program reads: a variable, a tensor, an argument.
 
-    Inputs of the module: variables, captured, arguments, record of checks.
-    Outputs: results, inputs of host steps, new values of written variables, record.
+    Inputs of the module: variables, captured, arguments.
+    Outputs: results, inputs of host steps, new values of written variables.
 
     Attributes:
       module: the serialised module, a portable artifact of StableHLO.
@@ -87,7 +86,6 @@ class Lowered(NamedTuple):
       arguments: the stores of its arguments.
       written: the variables that the program writes.
       host_steps: the steps that run on the host, such as prints, in order.
-      checks: the checks of indices; None: the module has none, and no record.
     """
 
     module: bytes
@@ -97,7 +95,6 @@ class Lowered(NamedTuple):
     arguments: list[Store]
     written: list[Store]
     host_steps: list[Step]
-    checks: IndexChecks | None
 
     @property
     def inputs(self) -> list[Store]:
@@ -106,18 +103,13 @@ class Lowered(NamedTuple):
 
 
 def lower(
-    recorded: Recorded,
-    arguments: Sequence[Store],
-    checks: IndexChecks | None = None,
-    on_cpus: bool = False,
+    recorded: Recorded, arguments: Sequence[Store], on_cpus: bool = False
 ) -> Lowered:
-    """Returns a recorded function as a module of one partition.
+    """Returns a recorded function as a module of one partition, which checks no indices.
 
     Args:
       recorded: the function.
       arguments: the stores of its arguments, in order.
-      checks: an empty object, to which the checks of indices are added; None: the module
-        checks no indices.
       on_cpus: whether the module is for CPU devices; False: for any devices.
 
     Raises:
@@ -129,7 +121,7 @@ def lower(
     program = build(nodes, recorded.results, mesh)
     variables, captured = _variables_and_captures(program, arguments)
     inputs = [*captured, *arguments]
-    body = ReplicaFunction(program, variables, inputs, checks, on_cpus)
+    body = ReplicaFunction(program, variables, inputs, on_cpus=on_cpus)
     written = [store for store in variables if store in body.written_stores]
     return Lowered(
         module=body.compile(),
@@ -139,7 +131,6 @@ def lower(
         arguments=list(arguments),
         written=written,
         host_steps=[step for step in program.steps if step.host_op is not None],
-        checks=checks or None,  # falsy: no op uses indices that need a check
     )
 
 

@@ -1,4 +1,5 @@
-"""Pipelines on the devices of jax: each stage runs its own programs on its own devices.
+"""Programs of live meshes, whose devices belong to jax: each pipeline stage runs its own modules
+on its own devices. A mesh without an axis of stages has one stage, and a program one module.
 
 Contents:
 
@@ -11,5 +12,5 @@ Contents:
     donated_inputs   the inputs whose memory a compute task may overwrite
     stage_module     the program of a compute task, compiled for the devices of its stage
     stage_arrays     variables, arguments and results, an array for each stage
-    staged_program   a recorded function on the stages of a live mesh
+    live_program     a recorded function on the stages of a live mesh
 """

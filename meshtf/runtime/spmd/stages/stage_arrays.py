@@ -1,7 +1,8 @@
-"""Variables, arguments and results of a mesh with pipeline stages: a `jax.Array` for each
-stage that has them.
+"""Variables, arguments and results of a live mesh: a `jax.Array` for each pipeline stage that
+has them. A mesh without an axis of stages has one stage, 0.
 
     variable_arrays(variable)                    # {stage: VariableArray}
+    use_shards(variable, shards)                 # the same, after an assignment
     argument_array(store, layout, mesh, stage)   # the jax.Array on one stage
     shards = StageShards(mesh, {1: DeviceShards(array, layout)})
     shards[5]                                    # the shard of mesh position 5
@@ -74,43 +75,65 @@ def argument_array(store: Store, layout: ArrayLayout, mesh: Mesh, stage: int) ->
         return layout.global_array(store.array)
     if isinstance(store, ScalarStore):
         return layout.global_array(np.asarray(store.value, layout.dtype))
-    shards = store.read()
+    return _array_on_stage(store.read(), layout, mesh, stage)
+
+
+def _array_on_stage(
+    shards: Sequence[Any], layout: ArrayLayout, mesh: Mesh, stage: int
+) -> Any:
+    """Returns the `jax.Array` of a stage, given the shards of all mesh positions: those of a
+    program's result are on the devices already, others are tensors on the host.
+    """
+    if isinstance(shards, DeviceShards):
+        return shards.array
     if isinstance(shards, StageShards):
         return shards.shards_by_stage[stage].array
     return layout.array([shards[position] for position in positions_on(mesh, stage)])
 
 
+class _Slots(list[JaxSlot | None]):
+    """The slots (storage of one shard) of a variable, one for each mesh position; None: its
+    stage does not have the variable.
+
+    Args:
+      mesh: the mesh of the variable.
+      arrays: {stage: the array of the variable}, for the stages that have it.
+    """
+
+    def __init__(self, mesh: Mesh, arrays: dict[int, VariableArray]) -> None:
+        super().__init__([None] * mesh.size)
+        self.arrays = arrays
+        for stage, array in arrays.items():
+            for position_on_stage, position in enumerate(positions_on(mesh, stage)):
+                self[position] = JaxSlot(array, position_on_stage)
+
+
 def variable_arrays(variable: Any) -> dict[int, VariableArray]:
     """Returns the array of a variable on each stage that has it. A variable whose shards are
-    in slots (storage of one shard) of another class is copied to the devices of its mesh,
-    and has its value there from now on.
+    in slots of another class is copied to the devices of its mesh, and has its value there
+    from now on.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder`.
     """
-    mesh: Mesh = variable.mesh
     slots: Sequence[Any] = variable.slots()
-    # The slots of one stage are of one class, and those on jax share one array.
-    first_slots = {
-        stage: slots[positions_on(mesh, stage)[0]]
-        for stage in stages_of(mesh, variable.placement)
-    }
-    if all(isinstance(slot, JaxSlot) for slot in first_slots.values()):
-        return {stage: slot.value for stage, slot in first_slots.items()}
+    if isinstance(slots, _Slots):
+        return slots.arrays
     # Positions with equal shards share a slot, which is read once.
     shards: dict[int, np.ndarray] = {
         id(slot): slot.read() for slot in slots if slot is not None
     }
-    arrays = arrays_of_stages(variable, [shards.get(id(slot)) for slot in slots])
-    return use_arrays(variable, arrays)
+    return use_shards(variable, [shards.get(id(slot)) for slot in slots])
 
 
-def arrays_of_stages(variable: Any, shards: Sequence[Any]) -> dict[int, Any]:
-    """Returns the `jax.Array` of a variable on each stage that has it.
+def use_shards(variable: Any, shards: Sequence[Any]) -> dict[int, VariableArray]:
+    """Makes shards the current value of a variable, and returns its array on each stage that
+    has it.
 
     Args:
       variable: a `storage.variable_slots.SlotHolder`.
-      shards: the shard of each position; None: its stage does not have the variable.
+      shards: the shard of each mesh position: those of a program's result, whose array the
+        variable takes, or tensors on the host. None: its stage does not have the variable.
     """
     mesh: Mesh = variable.mesh
     arrays = {}
@@ -119,28 +142,7 @@ def arrays_of_stages(variable: Any, shards: Sequence[Any]) -> dict[int, Any]:
             variable.spec, variable.placement, stage_meshes(mesh)[stage]
         )
         with memory_errors(f"the variable {variable.name}"):
-            arrays[stage] = layout.array(
-                [shards[position] for position in positions_on(mesh, stage)]
-            )
+            array = _array_on_stage(shards, layout, mesh, stage)
+        arrays[stage] = VariableArray(layout, array, mesh)
+    variable.use_slots(_Slots(mesh, arrays))
     return arrays
-
-
-def use_arrays(variable: Any, arrays: Mapping[int, Any]) -> dict[int, VariableArray]:
-    """Makes arrays the current value of a variable, and returns them as `VariableArray`s.
-
-    Args:
-      variable: a `storage.variable_slots.SlotHolder`.
-      arrays: the `jax.Array` of each stage that has the variable.
-    """
-    mesh: Mesh = variable.mesh
-    slots: list[JaxSlot | None] = [None] * mesh.size
-    values = {}
-    for stage, array in arrays.items():
-        layout = ArrayLayout(
-            variable.spec, variable.placement, stage_meshes(mesh)[stage]
-        )
-        values[stage] = VariableArray(layout, array, mesh)
-        for position_on_stage, position in enumerate(positions_on(mesh, stage)):
-            slots[position] = JaxSlot(values[stage], position_on_stage)
-    variable.use_slots(slots)
-    return values

@@ -6,6 +6,7 @@
 
 The mesh of a stage has the same axes, with 1 device along the axis of the stages. So a
 placement is valid on it as it is, and its state along the axis of the stages has no effect.
+A mesh without that axis has one stage, whose mesh it is.
 
 A live mesh is one whose devices belong to jax (`devices="spmd"`).
 """
@@ -13,6 +14,7 @@ A live mesh is one whose devices belong to jax (`devices="spmd"`).
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh, Placement
@@ -28,6 +30,8 @@ def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
     Raises:
       MeshError: several processes have the devices.
     """
+    if mesh.num_stages == 1:
+        return (mesh,)
     if mesh not in _meshes:
         live_devices(
             mesh
@@ -45,8 +49,10 @@ def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
     return _meshes[mesh]
 
 
-def positions_on(mesh: Mesh, stage: int) -> list[int]:
+def positions_on(mesh: Mesh, stage: int) -> Sequence[int]:
     """Returns the mesh positions of a stage, in the order of the mesh of the stage."""
+    if mesh.num_stages == 1:
+        return range(mesh.size)
     axis = mesh.axis_index[mesh.stages]
     return [p for p, coord in enumerate(mesh.coords) if coord[axis] == stage]
 

@@ -88,7 +88,7 @@ class StageModule:
           one pair or none)
         """
         record = [] if self._record_layout is None else [self._no_failure]
-        outputs = self._call([*variables, *inputs, *record])
+        outputs = self.compiled([*variables, *inputs, *record])
         records = []
         if self._checks is not None:
             records.append((self._checks, outputs.pop()))
@@ -96,13 +96,14 @@ class StageModule:
         new_variables = outputs[self._num_results :]
         return results, new_variables, records
 
-    def compile(self) -> None:
-        """Compiles the module, unless it is compiled."""
-        _ = self._call  # a cached property, which compiles
+    @property
+    def has_checks(self) -> bool:
+        """Whether the devices check indices while the module runs."""
+        return self._checks is not None
 
     @functools.cached_property
-    def _call(self) -> ModuleCall:
-        """The compiled module."""
+    def compiled(self) -> ModuleCall:
+        """The module, which the first use of this property compiles."""
         record_layouts = [] if self._record_layout is None else [self._record_layout]
         device_mesh = jax_mesh(self._mesh)
         is_quick = self._runs_once and device_mesh.devices.flat[0].platform == "cpu"

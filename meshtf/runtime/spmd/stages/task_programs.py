@@ -74,7 +74,7 @@ class TaskProgram:
     key: Hashable
     steps: tuple[Step, ...]
     results: tuple[Value, ...]
-    stores: tuple[ValueStore, ...]
+    stores: tuple[Store, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     variables: tuple[Store, ...]

@@ -76,15 +76,18 @@ def plan_tasks(program: Program) -> TaskPlan:
     Raises:
       PlanError: a value goes from stage to stage in the body of a loop, branch or call.
     """
-    program = _with_copied_results(program)
-    sources = Sources(program)
-    results = tuple(map(sources.before_drop, program.results))
     host_inputs = tuple(
-        sources.before_drop(value)
+        value
         for step in program.steps
         if step.host_op is not None
         for value in step.inputs
     )
+    if program.mesh.num_stages == 1:
+        return _one_module(program, host_inputs)
+    program = _with_copied_results(program)
+    sources = Sources(program)
+    results = tuple(map(sources.before_drop, program.results))
+    host_inputs = tuple(map(sources.before_drop, host_inputs))
     result_values = [
         StageValue(source, stage)
         for result, source in zip(program.results, results)
@@ -93,6 +96,41 @@ def plan_tasks(program: Program) -> TaskPlan:
     result_values += [StageValue(value, 0) for value in host_inputs]
     planner = _TaskPlanner(program.mesh, sources, tasks_of(program), result_values)
     return TaskPlan(tuple(planner.planned_tasks()), results, host_inputs)
+
+
+def _one_module(program: Program, host_inputs: tuple[Value, ...]) -> TaskPlan:
+    """Returns the plan of a program of one stage: all that devices compute is one module, so
+    that XLA sees all of it. The module reads the variables and arguments itself, in the order
+    of the program.
+
+    Args:
+      program: the program.
+      host_inputs: the inputs of the steps that the host runs.
+    """
+    written = dict.fromkeys(store for step in program.steps for store in step.writes)
+    inputs = {
+        store: Value(store.spec, store.placement)
+        for store in program.stores
+        if store.kind != "number" and store not in written
+    }
+    steps = tuple(step for step in program.steps if step.host_op is None)
+    task = ComputeTask(0, steps)
+    outputs = (*program.results, *host_inputs)
+    compute = PlannedTask(
+        task,
+        program=TaskProgram(
+            key=task,
+            steps=steps,
+            results=outputs,
+            stores=tuple(inputs),
+            inputs=tuple(inputs.values()),
+            outputs=outputs,
+            variables=tuple(written),
+        ),
+        donated_variables=tuple(written),
+    )
+    reads = [PlannedTask(ReadTask(store, x, (0,))) for store, x in inputs.items()]
+    return TaskPlan((*reads, compute), program.results, host_inputs)
 
 
 def _with_copied_results(program: Program) -> Program:

@@ -159,9 +159,9 @@ def test_a_compiled_program_receives_what_was_planned():
 
     x = np.ones([8, 8], "float32")
     f(x)
-    compiled = f.lower(x).live_executable._module_call
+    (module,) = f.lower(x).live_executable._modules.values()
     received: dict[str, float] = {}
-    for collective in collectives_of_hlo(compiled.hlo):
+    for collective in collectives_of_hlo(module.compiled.hlo):
         kind = collective.kind
         received[kind] = received.get(kind, 0) + collective.received * collective.times
     forecast = mtf.explain(f, x)

@@ -10,7 +10,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.runtime.devices.processes import Processes
-from meshtf.runtime.spmd.live import compile_notice, live_program
+from meshtf.runtime.spmd.live import compile_notice
 from meshtf.runtime.spmd.live.compile_notice import CompileNotice
 from meshtf.runtime.spmd.stages import stage_module
 
@@ -26,14 +26,13 @@ def lines(caplog) -> list[str]:
 def slow_compiler(monkeypatch):
     """A module takes a fifth of a second to compile, and that counts as long."""
     monkeypatch.setattr(compile_notice, "SECONDS", 0.15)
-    for module in (live_program, stage_module):
 
-        class SlowCall(module.ModuleCall):
-            def __init__(self, *args, **kwargs):
-                time.sleep(0.2)
-                super().__init__(*args, **kwargs)
+    class SlowCall(stage_module.ModuleCall):
+        def __init__(self, *args, **kwargs):
+            time.sleep(0.2)
+            super().__init__(*args, **kwargs)
 
-        monkeypatch.setattr(module, "ModuleCall", SlowCall)
+    monkeypatch.setattr(stage_module, "ModuleCall", SlowCall)
 
 
 def two_stages(x):

@@ -12,7 +12,7 @@ import pytest
 import meshtf as mtf
 from meshtf.runtime.devices.processes import Processes
 from meshtf.runtime.spmd import initial_values
-from meshtf.runtime.spmd.stages import stage_meshes, staged_program
+from meshtf.runtime.spmd.stages import live_program, stage_meshes
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
 CASES = {  # axes, stages, schedule, chunks, recompute
@@ -131,12 +131,12 @@ def live_mesh(axes="stage:2;data:2", devices="spmd:cpu"):
 def test_a_schedule_is_compiled_once_for_all_microbatches(monkeypatch):
     modules = []
 
-    class Counted(staged_program.StageModule):
+    class Counted(live_program.StageModule):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             modules.append(self)
 
-    monkeypatch.setattr(staged_program, "StageModule", Counted)
+    monkeypatch.setattr(live_program, "StageModule", Counted)
     counts = []
     for microbatches in (2, 4):
         mesh = live_mesh("stage:2")
@@ -258,7 +258,7 @@ def test_a_loop_over_several_stages_is_refused_with_the_line():
     )
     with pytest.raises(
         mtf.PlanError,
-        match=r'(?s)loop runs on several.*test_staged_program.*0, 1.*devices="spmd"',
+        match=r'(?s)loop runs on several.*test_stages.*0, 1.*devices="spmd"',
     ):
         f(X)
 
@@ -273,7 +273,7 @@ def test_an_id_out_of_range_names_the_op_and_the_line():
     loss = f(np.arange(4, dtype="int32"))
     assert float(loss) == pytest.approx(table.numpy()[:4].mean(), rel=1e-5)
     wrong = f(np.array([1, 2, 9, 3], "int32"))
-    with pytest.raises(Exception, match=r"(?s)index 9.*test_staged_program"):
+    with pytest.raises(Exception, match=r"(?s)index 9.*test_stages"):
         float(wrong)
     assert np.isfinite(float(f(np.arange(4, dtype="int32"))))
 
@@ -330,12 +330,12 @@ def test_several_processes_are_refused(monkeypatch):
 def test_equal_initial_values_of_a_stage_share_a_program(monkeypatch):
     programs = []
 
-    class Program(initial_values.StagedProgram):
+    class Program(initial_values.LiveProgram):
         def __init__(self, recorded, stores, runs_once=False):
             super().__init__(recorded, stores, runs_once)
             programs.append(recorded.name)
 
-    monkeypatch.setattr(initial_values, "StagedProgram", Program)
+    monkeypatch.setattr(initial_values, "LiveProgram", Program)
     monkeypatch.setattr(initial_values, "_MAX_ELEMENTS_ON_HOST", 0)
 
     def values(devices):
@@ -359,7 +359,7 @@ def test_an_export_with_stages_is_refused():
         with mtf.stage(0):
             return x * 2.0
 
-    with pytest.raises(mtf.PlanError, match="(?s)stage 0 only.*test_staged_program"):
+    with pytest.raises(mtf.PlanError, match="(?s)stage 0 only.*test_stages"):
         mtf.export(mtf.function(f, mesh=mesh, x="batch;d"), X)
 
 

@@ -1,11 +1,13 @@
-"""A recorded function on the pipeline stages of a live mesh (a mesh of jax's devices).
+"""A recorded function on the devices of a live mesh, which belong to jax: the SPMD runtime's
+`Executable`.
 
-    program = StagedProgram(recorded, stores)
+    program = LiveProgram(recorded, stores)
     program(tensors)                             # a `ShardedValue` of each result
 
-Each stage runs its own modules, compiled by XLA, on its own devices. The host starts them in
-the order of the pipeline's schedule, without waiting: a module runs when its inputs are
-computed. `LiveProgram` is the same for meshes without an axis of stages.
+Each pipeline stage runs its own modules, compiled by XLA, on its own devices; on a mesh without
+an axis of stages all devices run one module. The host starts the modules in the order of the
+pipeline's schedule, without waiting: a module runs when its inputs are computed. So results
+and variables are `jax.Array`s, which the devices compute while Python goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from meshtf.graph import ShardedValue, Store, is_variable
+from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.partition import Value, build
 from meshtf.runtime.lowering.op_errors import explained
@@ -23,6 +25,7 @@ from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
+from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
 from meshtf.runtime.spmd.live.run_checks import (
     RunChecks,
     add_run,
@@ -48,7 +51,7 @@ from meshtf.runtime.spmd.stages.tasks import (
 )
 
 
-class StagedProgram(ProgramSummary):
+class LiveProgram(ProgramSummary):
     """A recorded function for one combination of argument specs, compiled by its first
     call.
 
@@ -58,7 +61,7 @@ class StagedProgram(ProgramSummary):
       runs_once: whether a short compile time matters more than fast code.
 
     Raises:
-      MeshError: several processes have the devices.
+      MeshError: several processes have the devices of several stages.
       PlanError: XLA cannot compile an op, or a value goes from stage to stage in the body
         of a loop, branch or call.
     """
@@ -70,27 +73,20 @@ class StagedProgram(ProgramSummary):
         self._name = recorded.name
         self.mesh = recorded.mesh
         self.stores = stores
-        self.program = build(recorded.nodes, recorded.results, recorded.mesh)
-        self._specs = [result.spec for result in recorded.results]
         self._stage_meshes = stage_meshes(self.mesh)
-        self._plan = plan_tasks(self.program)
         # {key of a `TaskProgram`: its module}
         self._modules: dict[Hashable, StageModule] = {}
+        self._layouts: dict[tuple[Store | Value, int], ArrayLayout] = {}
         self._has_run = False
-        self._tasks = with_donated_inputs(self._plan.tasks)
         self._compile_notice = CompileNotice(self._name, self.mesh.size)
         with self._compile_notice.watch():
+            self.program = build(recorded.nodes, recorded.results, self.mesh)
+            self._plan = plan_tasks(self.program)
+            self._tasks = with_donated_inputs(self._plan.tasks)
             for planned in self._tasks:
                 self._add_module(planned)
-        # The variables that tasks read or write; a dict, since the order matters.
-        self._variables: dict[Store, None] = {}
-        for planned in self._tasks:
-            if planned.program is not None:
-                self._variables.update(dict.fromkeys(planned.program.variables))
-            elif isinstance(planned.task, ReadTask):
-                store = planned.task.store
-                if is_variable(store):
-                    self._variables[store] = None
+        self._variables = self.program.variables
+        self._host_steps = [x for x in self.program.steps if x.host_op is not None]
 
     def __call__(self, tensors: Sequence[Any]) -> list[ShardedValue]:
         """Starts the program on the tensors of all arguments, in order, and returns the
@@ -102,28 +98,45 @@ class StagedProgram(ProgramSummary):
             call = self._start()
         self._run_on_host(call)
         return [
-            self._sharded_value(call, index, source)
-            for index, source in enumerate(self._plan.results)
+            self._sharded_value(call, result, source)
+            for result, source in zip(self.program.results, self._plan.results)
         ]
 
     def _start(self) -> _Call:
         """Compiles the modules, unless they are, and starts all tasks. The first call waits
         for them.
         """
-        if not self._has_run:
-            with self._compile_notice.watch():
-                for module in self._modules.values():
-                    module.compile()
         variables = {store: variable_arrays(store) for store in self._variables}
         call = _Call(self, variables)
-        for planned in self._tasks:
-            call.run(planned)
-        call.add_checks()
-        if not self._has_run:
-            # If memory does not suffice, it is this call that fails.
-            call.wait()
+        if self._has_run:
+            call.run(self._tasks)
+        else:
+            with self._compile_notice.watch():
+                for module in self._modules.values():
+                    _ = module.compiled  # its first use compiles it
+            with native_output_to_stderr():
+                call.run(self._tasks)
+                # If memory does not suffice, it is this call that fails. If other processes
+                # still compile, a supervisor allows more time here than for reading a result.
+                call.wait()
             self._has_run = True
+        call.add_checks()
         return call
+
+    @property
+    def has_checks(self) -> bool:
+        """Whether the devices check indices while the program runs."""
+        return any(module.has_checks for module in self._modules.values())
+
+    @property
+    def peak_memory(self) -> int | None:
+        """The bytes of a device at the peak of a call, by XLA; compiles the program if no
+        call has done so. None: XLA does not know, since the program is several modules.
+        """
+        if self.mesh.num_stages > 1:
+            return None
+        (module,) = self._modules.values()
+        return module.compiled.peak_memory
 
     def module(self, key: Hashable) -> StageModule:
         """Returns the module of the tasks whose `TaskProgram.key` is `key`."""
@@ -131,8 +144,12 @@ class StagedProgram(ProgramSummary):
 
     def layout(self, value: Store | Value, stage: int) -> ArrayLayout:
         """Returns how the shards of a value or store on a stage form one `jax.Array`."""
-        assert value.spec is not None
-        return ArrayLayout(value.spec, value.placement, self._stage_meshes[stage])
+        key = (value, stage)
+        if key not in self._layouts:
+            assert value.spec is not None
+            mesh = self._stage_meshes[stage]
+            self._layouts[key] = ArrayLayout(value.spec, value.placement, mesh)
+        return self._layouts[key]
 
     def _add_module(self, planned: PlannedTask) -> None:
         """Lowers the module of a compute task, unless another task has the same module."""
@@ -146,42 +163,44 @@ class StagedProgram(ProgramSummary):
             self._stage_meshes[stage],
             donated_variables=planned.donated_variables,
             donated_inputs=planned.donated_inputs,
-            name=f"{self._name} {_label(planned.task)}",
+            name=self._name + self._label(planned.task),
             runs_once=self._runs_once,
         )
 
-    def _sharded_value(self, call: _Call, index: int, source: Value) -> ShardedValue:
-        """Returns the result at `index` of a call, whose arrays are those of `source`."""
-        placement = self.program.results[index].placement
-        shards = {}
-        for stage in stages_of(self.mesh, placement):
-            layout = ArrayLayout(
-                self._specs[index], placement, self._stage_meshes[stage]
-            )
+    def _label(self, task: ComputeTask) -> str:
+        """Returns what follows the program's name in the name of a module, for logs and
+        profiles: such as " forward.0" or " stage 1"; "" if there is one module.
+        """
+        if self.mesh.num_stages == 1:
+            return ""
+        chunk_pass = chunk_pass_of(task.steps[0])
+        return f" stage {task.stage}" if chunk_pass is None else f" {chunk_pass.title}"
+
+    def _sharded_value(self, call: _Call, result: Value, source: Value) -> ShardedValue:
+        """Returns a result of a call, whose arrays are those of `source`."""
+
+        def shards_on(stage: int) -> DeviceShards:
             array = call.arrays[StageValue(source, stage)]
-            shards[stage] = DeviceShards(array, layout, call.check)
+            return DeviceShards(array, self.layout(result, stage), call.check)
+
+        placement = result.placement
+        if self.mesh.num_stages == 1:
+            return ShardedValue(placement, shards_on(0))
+        shards = {stage: shards_on(stage) for stage in stages_of(self.mesh, placement)}
         return ShardedValue(placement, StageShards(self.mesh, shards))
 
     def _run_on_host(self, call: _Call) -> None:
         """Runs the ops that print or write summaries, in order. Waits for their inputs."""
         sources = iter(self._plan.host_inputs)
-        for step in self.program.steps:
-            if step.host_op is not None and step.node is not None:
-                inputs = []
-                for value in step.inputs:
-                    array = call.arrays[StageValue(next(sources), stage=0)]
-                    shards = DeviceShards(array, self.layout(value, stage=0))
-                    inputs.append(shards[0])  # all devices have the same value
-                with explained(step.node):
-                    step.host_op.run_on_host(*inputs)
-
-
-def _label(task: ComputeTask) -> str:
-    """Returns a name for logs and profiles, such as "forward.0" or "stage 1"."""
-    chunk_pass = chunk_pass_of(task.steps[0])
-    if chunk_pass is not None:
-        return chunk_pass.title
-    return f"stage {task.stage}"
+        for step in self._host_steps:
+            assert step.host_op is not None and step.node is not None
+            inputs = []
+            for value in step.inputs:
+                array = call.arrays[StageValue(next(sources), stage=0)]
+                shards = DeviceShards(array, self.layout(value, stage=0))
+                inputs.append(shards[0])  # all devices have the same value
+            with explained(step.node):
+                step.host_op.run_on_host(*inputs)
 
 
 class _Call:
@@ -199,7 +218,7 @@ class _Call:
 
     def __init__(
         self,
-        program: StagedProgram,
+        program: LiveProgram,
         variables: dict[Store, dict[int, VariableArray]],
     ) -> None:
         self.arrays: dict[StageValue, Any] = {}
@@ -210,16 +229,17 @@ class _Call:
         self._records: list[tuple[IndexChecks, Any]] = []
         self._writes = False
 
-    def run(self, planned: PlannedTask) -> None:
-        """Starts a task, and drops the arrays that no later task needs."""
-        if isinstance(planned.task, ReadTask):
-            self._read(planned.task)
-        elif isinstance(planned.task, TransferTask):
-            self._transfer(planned.task, planned.sources)
-        else:
-            self._compute(planned, planned.task.stage)
-        for value in planned.freed:
-            self.arrays.pop(value, None)
+    def run(self, tasks: Sequence[PlannedTask]) -> None:
+        """Starts the tasks, and drops the arrays that no later task needs."""
+        for planned in tasks:
+            if isinstance(planned.task, ReadTask):
+                self._read(planned.task)
+            elif isinstance(planned.task, TransferTask):
+                self._transfer(planned.task, planned.sources)
+            else:
+                self._compute(planned, planned.task.stage)
+            for value in planned.freed:
+                self.arrays.pop(value, None)
 
     def wait(self) -> None:
         """Waits for the arrays that the caller needs, and for the variables."""
