@@ -51,6 +51,7 @@ NOT_CAPTURED = {
     "region": "set by the backward pass for each node",
     "stage": "set by the backward pass for each node",
     "primals": "the tensors of the forward node",
+    "needs_cotangent": "set by the backward pass for each node",
     "gradient_rule": "of one node",
     "recompute_group": "of the pass that runs",
     "wait_for": "of one node",
