@@ -10,6 +10,7 @@ of a batch, or batch normalization in training, does not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from meshtf.errors import PlanError, ShapeError, explain_error
@@ -33,6 +34,7 @@ from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
 from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
+from meshtf.ops.shapes.reshape import Reshape
 from meshtf.saved_model.sizes import BatchAxes
 
 
@@ -74,6 +76,8 @@ class MappedDimension:
         for node in nodes:
             if isinstance(node.op, ControlFlowOp):
                 self._follow_bodies(node)
+            elif node.inputs and _keeps(node.op, self._name(node.inputs[0])):
+                self._set(node.outputs[0], self._name(node.inputs[0]))
             elif any(self._name(x) for x in node.inputs):
                 self._follow_op(node)
             else:
@@ -210,6 +214,20 @@ class MappedDimension:
                 "each size; or let each entry of the result depend on one entry.",
             )
         )
+
+
+def _keeps(op: Op, dim: str | None) -> bool:
+    """Returns whether an op is a reshape in which a dimension stays where it is: as many elements
+    are before it. One with one element has no role in the op, since no axis shards it.
+    """
+    if dim is None or not isinstance(op, Reshape):
+        return False
+    if dim not in op.old or dim not in op.new:
+        return False
+    before = [
+        math.prod(shape.sizes[: shape.names.index(dim)]) for shape in (op.old, op.new)
+    ]
+    return op.old[dim] == op.new[dim] and before[0] == before[1]
 
 
 def _has_attribute(op: Op, dim: str) -> bool:

@@ -134,3 +134,27 @@ def test_a_variable_with_the_dimension_or_none_is_refused():
         mtf.export_saved_model(weighted, X[:4], any_size="batch")
     with refuses(mtf.ShapeError, "no argument has entries along 'bach'"):
         mtf.export_saved_model(weighted, X[:4], any_size="bach")
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("shape", ["k:1;{b};d:6", "{b};k:1;d:6", "{b};e:2;f:3"])
+def test_a_reshape_keeps_a_batch_in_its_place(chunk, shape, tmp_path):
+    """Of one example as well, along whose batch nothing is sharded."""
+    new = shape.format(b=f"batch:{chunk}")
+    function = mtf.function(
+        lambda x: mtf.reshape(x, new), x="batch;d", mesh=mtf.Mesh("")
+    )
+    model = mtf.export_saved_model(function, X[:chunk], any_size="batch")
+    (result,) = served(model, tmp_path)(x=tf.constant(X[:4])).values()
+    axis = new.split(";").index(f"batch:{chunk}")
+    entries = np.moveaxis(result.numpy(), axis, 0)
+    np.testing.assert_array_equal(entries.reshape(4, 6), X[:4])
+
+
+def test_a_reshape_that_moves_a_batch_is_refused():
+    mesh = mtf.Mesh("")
+    merged = mtf.function(
+        lambda x: mtf.reshape(x, "d:6;batch:4"), mesh=mesh, x="batch;d"
+    )
+    with refuses(mtf.PlanError, "reshape does not map along 'batch'"):
+        mtf.export_saved_model(merged, X[:4], any_size="batch")
