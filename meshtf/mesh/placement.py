@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.shard_sizes import is_padded
@@ -30,6 +30,7 @@ from meshtf.mesh.state import (
     Sharded,
     State,
     Varying,
+    _Replicated,
     _Varying,
 )
 from meshtf.names import Shape
@@ -93,20 +94,6 @@ class Placement:
             placement.unreplicated = frozenset(placement._states)
             placement = cls._objects.setdefault(key, placement)
         return placement
-
-    @classmethod
-    def of_states(cls, states: Iterable[tuple[str, State]]) -> Placement:
-        """Returns the placement with these states along axes, the major axes of a dimension
-        first.
-        """
-        shards: dict[str, list[str]] = {}
-        other_states: dict[str, OtherState] = {}
-        for axis, state in states:
-            if isinstance(state, Sharded):
-                shards.setdefault(state.dim, []).append(axis)
-            elif state != Replicated:
-                other_states[axis] = cast(OtherState, state)
-        return cls.of(shards, other_states)
 
     def __getitem__(self, axis: str) -> State:
         """Returns the state along an axis of the mesh."""
@@ -192,10 +179,9 @@ class Placement:
 
     def with_stage(self, axis: str, stage: int | None) -> Placement:
         """Returns the placement on a stage along an axis; None: on all stages."""
-        other_states = {a: state for a, state in self.other_states.items() if a != axis}
-        if stage is not None:
-            other_states[axis] = OnStage(stage)
-        return Placement.of(self.shards, other_states)
+        if stage is None:
+            return self.without_axes([axis])
+        return self.along([axis], OnStage(stage))
 
     def with_state(self, axis: str, state: State, axes: Sequence[str]) -> Placement:
         """Returns the placement with another state along one axis. If other axes shard the
@@ -204,20 +190,14 @@ class Placement:
         """
         if self[axis] == state:
             return self
-        shards = {
-            dim: tuple(a for a in dim_axes if a != axis)
-            for dim, dim_axes in self.shards.items()
-        }
-        other_states = {a: other for a, other in self.other_states.items() if a != axis}
+        rest = self.without_axes([axis])
         if isinstance(state, Sharded):
-            dim_axes = [*shards.get(state.dim, ())]
+            dim_axes = [*rest.axes_of(state.dim)]
             minor = set(axes[axes.index(axis) :])
             index = next((i for i, a in enumerate(dim_axes) if a in minor), None)
             dim_axes.insert(len(dim_axes) if index is None else index, axis)
-            shards[state.dim] = tuple(dim_axes)
-        elif state != Replicated:
-            other_states[axis] = cast(OtherState, state)
-        return Placement.of(shards, other_states)
+            return Placement.of({**rest.shards, state.dim: dim_axes}, rest.other_states)
+        return rest if isinstance(state, _Replicated) else rest.along([axis], state)
 
     def sharded_over(self, dim: str, axes: Sequence[str]) -> Placement:
         """Returns the placement in which some axes shard a dimension, and no other one."""
@@ -237,6 +217,8 @@ class Placement:
     def without_axes(self, axes: Iterable[str]) -> Placement:
         """Returns the placement, replicated along some axes."""
         axes = set(axes)
+        if self.unreplicated.isdisjoint(axes):
+            return self
         return Placement.of(
             {
                 dim: tuple(a for a in dim_axes if a not in axes)

@@ -93,10 +93,18 @@ def legal(old, new):
     return new.partial.items() <= old.partial.items()
 
 
+def placed(states):
+    """Returns the placement with these states, pairs (axis, state), along axes."""
+    placement = Placement()
+    for axis, state in states:
+        placement = placement.with_state(axis, state, "data model stage x y".split())
+    return placement
+
+
 def placements(axes, states):
     """Returns all placements on axes with some of these states."""
     choices = itertools.product(states, repeat=len(axes))
-    return [Placement.of_states(zip(axes, choice, strict=True)) for choice in choices]
+    return [placed(zip(axes, choice, strict=True)) for choice in choices]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def placements(axes, states):
     ],
 )
 def test_the_table_along_one_axis(before, after, kinds):
-    old, new = (Placement.of_states([("data", state)]) for state in (before, after))
+    old, new = (placed([("data", state)]) for state in (before, after))
     steps = reshards({"data": 4}, old, new)
     assert [m.kind for m in steps] == kinds
     assert [(m.axes, m.before, m.after) for m in steps] == [
@@ -248,9 +256,7 @@ NEVER = {  # after: before
     "before", [A, Replicated, SUM, Partial("max"), OnStage(0), Varying]
 )
 def test_what_the_table_says_is_never_done(before, after):
-    old, new = (
-        Placement.of_states([("x", state), ("y", B)]) for state in (before, after)
-    )
+    old, new = (placed([("x", state), ("y", B)]) for state in (before, after))
     axes = {"x": 2, "y": 2}
     if before in NEVER[after]:
         with pytest.raises(ValueError, match="nothing becomes a partial"):
