@@ -46,8 +46,8 @@ from meshtf.ops.control.cond_and_while_loop import cond, while_loop
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
 from meshtf.ops.control.batch_means import mean_over_microbatches
-from meshtf.ops.control.loops import scan, scan_and_sum
-from meshtf.ops.control.map_over import map
+from meshtf.ops.loops.scan import scan, scan_and_sum
+from meshtf.ops.loops.map_over import map
 from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
 from meshtf.ops.control.seeds import seed
 from meshtf.ops.slicewise.slicewise import slicewise

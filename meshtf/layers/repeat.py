@@ -25,7 +25,7 @@ from meshtf.module import Module
 from meshtf.names import ShapeLike
 from meshtf.names.arguments import as_callable, check_bools, refuse
 from meshtf.ops.common.checks import single_dim
-from meshtf.ops.control.loops import scan
+from meshtf.ops.loops.scan import scan
 from meshtf.ops.control.nested_values import pack, tensors_of
 from meshtf.ops.control.stop_gradient import recompute
 

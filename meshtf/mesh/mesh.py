@@ -75,6 +75,9 @@ class Mesh:
       strict: whether warnings about the layout are errors, and so is a dimension whose size
         its axes do not divide. Otherwise its last shards end with padding.
       seed: the seed from which the initial values of variables are drawn.
+      microbatches: the number of microbatches of a pipeline, which a scan over a sharded
+        dimension is ("layers:stage"). None: a scan that could be one has up to four for
+        each stage; one that could not be one gathers what it scans, and warns.
       bucket_bytes: gradients and other partial sums are reduced together, in collectives
         of about so many bytes, while the backward pass continues; only on devices with
         separate memories. 0: one collective for each.
@@ -100,6 +103,7 @@ class Mesh:
         seed: int = 0,
         bucket_bytes: int = 25 * 2**20,
         optional_axes: str | Sequence[str] = (),
+        microbatches: int | None = None,
     ) -> None:
         self.axes = read_axes(axes)
         self.layout = Layout(layout)
@@ -116,6 +120,9 @@ class Mesh:
         )
         self.stages = as_text("stages", stages, "the name of an axis")
         self.optional_axes = read_names(optional_axes)
+        self.microbatches = microbatches
+        if microbatches is not None:
+            self.microbatches = as_int("microbatches", microbatches, least=1)
         self.strict = as_bool("strict", strict)
         self.seed = as_int("seed", seed)
         self._check()
@@ -127,7 +134,9 @@ class Mesh:
 
     @property
     def num_stages(self) -> int:
-        """The number of pipeline stages; 1 without a pipeline."""
+        """The number of pipeline stages; 1 without a pipeline, or if the layout shards a
+        dimension along their axis.
+        """
         return self.axes.get(self.stages, 1)
 
     @functools.cached_property

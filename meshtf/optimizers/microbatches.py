@@ -37,7 +37,6 @@ from meshtf.ops.control.batch_means import (
     recorded_means,
     stores_of,
 )
-from meshtf.ops.control.loops import recorded_scan, scan_and_sum
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
     DeferredCall,
@@ -48,6 +47,8 @@ from meshtf.ops.control.microbatch import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.loops.recorded_scan import recorded_scan
+from meshtf.ops.loops.scan import scan_and_sum
 from meshtf.ops.shapes.stack import unstack
 
 

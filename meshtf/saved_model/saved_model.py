@@ -38,7 +38,7 @@ from meshtf.partition import Program, build
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import unique_names
 from meshtf.runtime.storage.atomic_folder import atomic_folder
-from meshtf.saved_model.mapped_dimension import batch_axes
+from meshtf.saved_model.batch_axes import batch_axes
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value
 from meshtf.saved_model.sizes import BatchAxes, check_sizes, in_chunks
 

@@ -67,6 +67,7 @@ FOLDERS = {
         "sorting",
         "nn",
         "random",
+        "loops",
         "",
     ),
     "meshtf/runtime": (

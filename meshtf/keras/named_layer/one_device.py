@@ -29,7 +29,7 @@ from meshtf.ops.control.seeds import seed
 from meshtf.partition import Compute, Program, build, walk
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.variable import Variable
-from meshtf.saved_model.mapped_dimension import batch_axes
+from meshtf.saved_model.batch_axes import batch_axes
 from meshtf.saved_model.single_device import SingleDevice, unsharded_value
 from meshtf.saved_model.sizes import BatchAxes, check_sizes, in_chunks
 

@@ -41,12 +41,12 @@ from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension, accumulation_dtype, has_gradient, is_floating
-from meshtf.ops.control.loops import rename_dim
 from meshtf.ops.control.microbatch import MICROBATCH
 from meshtf.ops.control.nested_values import ITERATION
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.shapes.reshape import rename_dim
 
 _DIVISIONS = ("divide", "divide_no_nan")
 

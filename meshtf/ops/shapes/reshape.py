@@ -248,6 +248,13 @@ def rename(
     return apply(Rename(tuple(changes.items())), x)
 
 
+def rename_dim(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
+    """Returns x [..., old, ...] with the dimension `old` renamed to `new`."""
+    if old == new:
+        return x
+    return rename(x, {old.name: new.name})
+
+
 def _name_mapping(x: Tensor, old: Names, new: Names) -> dict[str, str]:
     """Returns the new name of each old name, for the arguments of `rename`.
 

@@ -55,7 +55,7 @@ from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout
-from meshtf.ops.control.loops import scan, scan_and_sum
+from meshtf.ops.loops.scan import scan, scan_and_sum
 from meshtf.ops.control.seeds import alternatives
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum

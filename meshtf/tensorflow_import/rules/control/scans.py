@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshtf.graph import Tensor
-from meshtf.ops.control.loops import scan
+from meshtf.ops.loops.scan import scan
 from meshtf.runtime.storage.asarray import constant
 from meshtf.tensorflow_import.graph.program import Node, Value
 from meshtf.tensorflow_import.lowering import Lowering

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshtf.names.arguments import as_callable, as_dim
-from meshtf.ops.control.loops import scan
+from meshtf.ops.loops.scan import scan
 
 __all__ = ["map"]
 

@@ -1,11 +1,15 @@
-"""Whether a recorded function maps along a dimension: whether each entry of its results depends
-on one entry of its arguments, so that a batch may be computed in chunks.
+"""Whether recorded ops map along a dimension: whether each entry of their results depends on one
+entry of what they take, so that a batch may be computed in parts.
 
-    axes = batch_axes("batch", recording, ["x"], ["y"])    # PlanError: an op does not map
+    mapped = MappedDimension(Dimension("batch", 8), arguments=stores)
+    mapped.follow(nodes)                   # PlanError: an op does not map along it
+    mapped.name_in(result)                 # the dimension in a result, "batch"; None: it lacks it
 
 The op contract says so: the role of the dimension is MAP in each op on the way, and no op has it
-among its windows, its statistics or its attributes. A softmax along features passes; the mean
-of a batch, or batch normalization in training, does not.
+among its windows, its statistics or its attributes. A softmax along features passes; batch
+normalization in training does not. With `reduces=True`, results may also be sums or means over
+the dimension, and what is linear in them: those of the batch are sums or means of those of its
+parts.
 """
 
 from __future__ import annotations
@@ -13,8 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from meshtf.errors import PlanError, ShapeError, explain_error
-from meshtf.function.recording import Recording
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     ConstantOp,
     Node,
@@ -34,8 +37,8 @@ from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
 from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
+from meshtf.ops.reductions.reduce import Reduce
 from meshtf.ops.shapes.reshape import Reshape
-from meshtf.saved_model.sizes import BatchAxes
 
 
 class MappedDimension:
@@ -45,7 +48,8 @@ class MappedDimension:
       dim: the dimension of the arguments.
       arguments: the stores of the arguments.
       way_out: what errors say of an op that does not map; "": that of an export.
-      draws: whether each chunk has random numbers of its own; if not, they are refused.
+      draws: whether each part has random numbers of its own; if not, they are refused.
+      reduces: whether sums and means over the dimension are followed; if not, they are refused.
     """
 
     def __init__(
@@ -54,15 +58,19 @@ class MappedDimension:
         arguments: Iterable[Store],
         way_out: str = "",
         draws: bool = False,
+        reduces: bool = False,
     ) -> None:
         self.dim = dim
         self._sources: tuple[type[Op], ...] = (ConstantOp, Broadcast)
         if draws:
             self._sources += (Random,)
         self._way_out = way_out
+        self._reduces = reduces
         self.arguments = set(arguments)
         # {(node, index of the output): the name}, for the tensors that have the dimension
         self._names: dict[tuple[Node, int], str] = {}
+        # The same key: "sum" or "mean", for what is reduced over the dimension.
+        self._reductions: dict[tuple[Node, int], str] = {}
 
     def follow(self, nodes: Iterable[Node]) -> None:
         """Finds the dimension in the outputs of nodes.
@@ -76,38 +84,33 @@ class MappedDimension:
         for node in nodes:
             if isinstance(node.op, ControlFlowOp):
                 self._follow_bodies(node)
-            elif node.inputs and _keeps(node.op, self._name(node.inputs[0])):
-                self._set(node.outputs[0], self._name(node.inputs[0]))
-            elif any(self._name(x) for x in node.inputs):
+            elif node.inputs and _keeps(node.op, self.name_in(node.inputs[0])):
+                self._set(node.outputs[0], self.name_in(node.inputs[0]))
+            elif any(self.reduction_in(x) for x in node.inputs):
+                self._follow_reduced(node)
+            elif any(self.name_in(x) for x in node.inputs):
                 self._follow_op(node)
             else:
                 self._follow_source(node)
 
-    def axis_of(self, result: Tensor, name: str) -> int:
-        """Returns the axis of the dimension in a result of the function, called `name`.
+    def begin(self, x: Tensor, name: str) -> None:
+        """Says that a tensor has the dimension under a name: an argument or a capture."""
+        self._set(x, name)
 
-        Raises:
-          PlanError: the result lacks it.
-        """
-        dim = self._name(result)
-        if dim is None:
-            raise PlanError(
-                explain_error(
-                    f"the result {name!r} has no {self.dim.name!r}, so it is not made of the "
-                    "results of chunks.",
-                    result=repr(result.shape),
-                    source=result.node.source,
-                    way_out=self._way_out or "Return it from another signature.",
-                )
-            )
-        return result.shape.names.index(dim)
+    def name_in(self, x: Tensor) -> str | None:
+        """Returns the name of the dimension in a tensor; None: the tensor lacks it."""
+        return self._names.get(_key(x))
+
+    def reduction_in(self, x: Tensor) -> str | None:
+        """Returns "sum" or "mean" if a tensor is one over the dimension; None: it is none."""
+        return self._reductions.get(_key(x))
 
     def _follow_op(self, node: Node) -> None:
         """Finds the dimension in the outputs of an op whose inputs have it."""
         op = node.op
         factors = set()
         for i, x in enumerate(node.inputs):
-            name = self._name(x)
+            name = self.name_in(x)
             if name is not None:
                 factors.add(factor_of(op, name))
                 if window_of(op, i, name) is not None or _has_attribute(op, name):
@@ -116,17 +119,38 @@ class MappedDimension:
         statistics_dims: tuple[str, ...] = ()
         if isinstance(op, OpWithStatistics):
             statistics_dims = op.statistics_dims()
-        maps = op.role(factor) is Role.MAP and factor not in statistics_dims
-        if other_factors or not maps or _has_attribute(op, factor):
+        role = op.role(factor)
+        follows = role is Role.MAP or (self._reduces and role is Role.SUM)
+        if factor in statistics_dims or _has_attribute(op, factor):
+            follows = False
+        if other_factors or not follows:
             self._refuse(node)
         for x in node.inputs:
             has_other = any(factor_of(op, name) == factor for name in x.shape.names)
-            if self._name(x) is None and has_other:
+            if self.name_in(x) is None and has_other:
                 self._refuse(node)
         for y in node.outputs:
-            if Dimension(factor, self.dim.size) not in tuple(y.shape):
+            if Dimension(factor, self.dim.size) in tuple(y.shape):
+                self._set(y, factor)
+            elif role is Role.SUM:
+                is_mean = isinstance(op, Reduce) and op.kind == "mean"
+                self._reductions[_key(y)] = "mean" if is_mean else "sum"
+            else:
                 self._refuse(node)
-            self._set(y, factor)
+
+    def _follow_reduced(self, node: Node) -> None:
+        """Finds sums and means in the outputs of an op of such: the op must be linear in them."""
+        kinds = [self.reduction_in(x) for x in node.inputs]
+        has_batch = any(self.name_in(x) for x in node.inputs)
+        reductions = [kind for kind in kinds if kind is not None]
+        # The mean of (mean + constant) over the parts is that of the batch, but not of sums.
+        jointly = set(kinds) <= {"sum"} or set(kinds) <= {"mean", None}
+        linearity = node.op.linearity
+        is_linear = jointly if linearity == "joint" else linearity == "each"
+        if has_batch or not is_linear or (linearity == "each" and len(reductions) > 1):
+            self._refuse(node)
+        for y in node.outputs:
+            self._reductions[_key(y)] = reductions[0]
 
     def _follow_source(self, node: Node) -> None:
         """Finds the dimension in outputs that have it although no input has: a constant does,
@@ -151,32 +175,32 @@ class MappedDimension:
             for body, values in zip(op.bodies, captures):
                 results = self._follow_body(body, (), values)
             both = zip(op.then.results, op.otherwise.results)
-            if any(self._name(x) != self._name(y) for x, y in both):
+            if any(self._found(x) != self._found(y) for x, y in both):
                 self._refuse(node)
         else:
             assert isinstance(op, Loop)
             results = self._follow_loop(node, op)
         for y, result in zip(node.outputs, results):
-            self._set(y, self._name(result))
+            self._copy(result, to=y)
 
     def _follow_loop(self, node: Node, op: Loop) -> Sequence[Tensor]:
         """Finds the dimension in the bodies of a loop; returns the results of an iteration."""
         carries, scanned, captures = op.split_inputs(node.inputs)
         _index, *arguments = op.body.arguments
-        scanned_names = {self._name(x) for x in scanned}
+        scanned_names = {self.name_in(x) for x in scanned}
         if op.dim is not None and op.dim.name in scanned_names:
             self._refuse(node)
         num_captures = len(op.body.captures)
         values = (*carries, *scanned, *captures[:num_captures])
         results = self._follow_body(op.body, arguments, values)
         for argument, result in zip(arguments[: op.num_carries], results):
-            if self._name(argument) != self._name(result):
+            if self._found(argument) != self._found(result):
                 self._refuse(node)
         if op.condition is not None and not op.may_run_on:
             _index, *carried = op.condition.arguments
             values = (*carries, *captures[num_captures:])
             for result in self._follow_body(op.condition, carried, values):
-                if self._name(result) is not None:
+                if any(self._found(result)):
                     self._refuse(node)
         return results
 
@@ -187,25 +211,32 @@ class MappedDimension:
         returns its results.
         """
         for x, value in zip((*arguments, *body.captures), values):
-            self._set(x, self._name(value))
+            self._copy(value, to=x)
         self.follow(body.nodes)
         return body.results
 
-    def _name(self, x: Tensor) -> str | None:
-        """Returns the name of the dimension in a tensor; None: the tensor lacks it."""
-        return self._names.get((latest_version(x.node), x.index))
+    def _found(self, x: Tensor) -> tuple[str | None, str | None]:
+        """Returns the name of the dimension in a tensor, and which reduction it is."""
+        return (self.name_in(x), self.reduction_in(x))
+
+    def _copy(self, x: Tensor, to: Tensor) -> None:
+        """Says of a tensor what was found of x, whose value it has."""
+        self._set(to, self.name_in(x))
+        reduction = self.reduction_in(x)
+        if reduction is not None:
+            self._reductions[_key(to)] = reduction
 
     def _set(self, x: Tensor, name: str | None) -> None:
         """Sets the name of the dimension in a tensor."""
         if name is not None:
-            self._names[latest_version(x.node), x.index] = name
+            self._names[_key(x)] = name
 
     def _refuse(self, node: Node) -> None:
         """Raises PlanError: a node does not map along the dimension."""
         raise PlanError(
             explain_error(
-                f"{node.op.display_name} does not map along {self.dim.name!r}, so the "
-                "function cannot be computed in chunks of any size.",
+                f"{node.op.display_name} does not map along {self.dim.name!r}, so the batch "
+                "cannot be computed in parts.",
                 inputs=", ".join(repr(x.shape) for x in node.inputs) or "none",
                 outputs=", ".join(repr(y.shape) for y in node.outputs),
                 source=node.source,
@@ -214,6 +245,11 @@ class MappedDimension:
                 "each size; or let each entry of the result depend on one entry.",
             )
         )
+
+
+def _key(x: Tensor) -> tuple[Node, int]:
+    """Returns what a tensor is found by, also after its node was replaced."""
+    return (latest_version(x.node), x.index)
 
 
 def _keeps(op: Op, dim: str | None) -> bool:
@@ -237,50 +273,3 @@ def _has_attribute(op: Op, dim: str) -> bool:
     values = vars(op).values()
     names = [x.name if isinstance(x, Dimension) else x for x in values]
     return dim in [name for name in names if isinstance(name, str)]
-
-
-def batch_axes(
-    dim_name: str,
-    recording: Recording,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
-    way_out: str = "",
-    draws: bool = False,
-) -> BatchAxes:
-    """Returns the axes of a dimension along which a function maps.
-
-    Args:
-      dim_name: the name of the dimension.
-      recording: the recorded function.
-      input_names: the name of each argument.
-      output_names: the name of each result.
-      way_out: what errors say of an op that does not map; "": that of an export.
-      draws: whether each chunk has random numbers of its own; if not, they are refused.
-
-    Raises:
-      PlanError: an op does not map along the dimension, or a result lacks it.
-      ShapeError: no argument has the dimension, or it has no entries.
-    """
-    recorded = recording.recorded
-    shapes = [store.spec.shape for store in recording.arguments]
-    sizes = {shape[dim_name] for shape in shapes if dim_name in shape.names}
-    if not sizes or 0 in sizes:
-        raise ShapeError(
-            explain_error(
-                f"no argument has entries along {dim_name!r}, which any_size names.",
-                arguments=", ".join(map(repr, shapes)) or "none",
-                way_out='Name a dimension of an argument: any_size="batch".',
-            )
-        )
-    (size,) = sizes  # one function has one size of each name
-    dim = Dimension(dim_name, size)
-    mapped = MappedDimension(dim, recording.arguments, way_out, draws)
-    mapped.follow(recorded.nodes)
-    inputs = {}
-    for name, shape in zip(input_names, shapes):
-        if dim_name in shape.names:
-            inputs[name] = shape.names.index(dim_name)
-    outputs = {
-        name: mapped.axis_of(y, name) for name, y in zip(output_names, recorded.results)
-    }
-    return BatchAxes(inputs, outputs, chunk=size)

@@ -1,0 +1,1 @@
+"""Loops of a known number of iterations: scans, maps, and pipelines."""

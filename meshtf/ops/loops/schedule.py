@@ -1,0 +1,139 @@
+"""The schedule of a pipelined scan: how many stages, microbatches and ticks it has.
+
+    schedule = schedule_of(mesh, layout, carry, Dimension("layers", 12))   # None: no pipeline
+    schedule.num_ticks
+
+The number of microbatches is that of `Mesh(..., microbatches=)`. Without it, a pipeline takes at
+most four times as many as it has stages: from there on, its bubble hardly matters (Huang et al.
+2019, arXiv:1811.06965, section 3.2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.graph import Source, Tensor
+from meshtf.mesh import Layout, Mesh
+from meshtf.names import Dimension, Shape
+
+MICROBATCHES_OF_STAGE = 4  # the most that a pipeline takes if the mesh says nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """How a scan is divided among stages, and a batch into microbatches.
+
+    Attributes:
+      dim: the dimension that is scanned, with the number of layers.
+      axes: the axes that shard it.
+      batch: the dimension that is divided, with the size of the entire batch.
+      num_stages: the number of stages.
+      num_microbatches: the number of microbatches.
+    """
+
+    dim: Dimension
+    axes: tuple[str, ...]
+    batch: Dimension
+    num_stages: int
+    num_microbatches: int
+
+    @property
+    def layers_of_stage(self) -> int:
+        """The number of layers of a stage; the last stages may have fewer."""
+        return -(-self.dim.size // self.num_stages)
+
+    @property
+    def num_slots(self) -> int:
+        """The number of microbatches that a stage keeps before and after the pipeline."""
+        return -(-self.num_microbatches // self.num_stages)
+
+    @property
+    def num_ticks(self) -> int:
+        """The number of ticks: the bubble is `num_stages - 1` of them."""
+        return self.num_microbatches + self.num_stages - 1
+
+    @property
+    def stages_dim(self) -> Dimension:
+        """The dimension of stages: the layout shards it as it does the layers."""
+        return Dimension(self.dim.name, self.num_stages)
+
+    @property
+    def layers_dim(self) -> Dimension:
+        """The dimension of the layers of one stage."""
+        return Dimension("." + self.dim.name, self.layers_of_stage)
+
+    @property
+    def microbatch_dim(self) -> Dimension:
+        """The dimension of the examples of a microbatch."""
+        return Dimension(self.batch.name, self.batch.size // self.num_microbatches)
+
+
+def schedule_of(
+    mesh: Mesh, layout: Layout, carry: Sequence[Tensor], dim: Dimension
+) -> Schedule | None:
+    """Returns the schedule of a scan; None: the layout does not shard its dimension, or the carry
+    has none that could be divided.
+
+    Args:
+      mesh: the mesh of the scan.
+      layout: its layout where the scan is.
+      carry: the initial carry.
+      dim: the dimension that is scanned.
+
+    Raises:
+      PlanError: `mesh.microbatches` is set, and the tensors of the carry have no dimension in
+        common.
+      ShapeError: `mesh.microbatches` does not divide the batch.
+    """
+    placement, _conflicts = mesh.place(Shape(dim), layout)
+    axes = placement.axes_of(dim.name)
+    if not axes or not carry:
+        return None
+    common = [d for d in carry[0].shape if all(d in tuple(x.shape) for x in carry)]
+    if not common:
+        if mesh.microbatches is None:
+            return None
+        raise PlanError(
+            explain_error(
+                f"the layout divides {dim.name!r} into the stages of a pipeline, but the carry "
+                "of the scan has no dimension that could be divided into microbatches.",
+                carry=", ".join(repr(x.shape) for x in carry),
+                rule=f"{dim.name}:{'+'.join(axes)}",
+                source=Source.of_caller(),
+                way_out="Carry tensors that all have the batch, or leave the rule out here: "
+                f'with mtf.layout("{dim.name}:").',
+            )
+        )
+    batch = common[0]
+    num_stages = mesh.group_size(*axes)
+    microbatches = mesh.microbatches
+    if microbatches is None:
+        microbatches = _default_microbatches(mesh, layout, batch, num_stages, axes)
+    elif batch.size % microbatches:
+        divisors = [d for d in range(1, batch.size + 1) if batch.size % d == 0]
+        raise ShapeError(
+            explain_error(
+                f"{microbatches} microbatches do not divide dimension {batch.name!r} of size "
+                f"{batch.size}.",
+                mesh=mesh,
+                source=Source.of_caller(),
+                way_out=f"Mesh(..., microbatches=) may be one of {divisors[:12]}.",
+            )
+        )
+    return Schedule(dim, axes, batch, num_stages, microbatches)
+
+
+def _default_microbatches(
+    mesh: Mesh, layout: Layout, batch: Dimension, num_stages: int, axes: Sequence[str]
+) -> int:
+    """Returns the number of microbatches if the mesh does not say it: the largest one of which
+    each has examples for all devices that share a stage, as the batch has.
+    """
+    placement, _conflicts = mesh.place(Shape(batch), layout)
+    shard_axes = [axis for axis in placement.axes_of(batch.name) if axis not in axes]
+    num_shards = mesh.group_size(*shard_axes)
+    examples = batch.size // num_shards if batch.size % num_shards == 0 else batch.size
+    most = min(examples, MICROBATCHES_OF_STAGE * num_stages)
+    return max(d for d in range(1, most + 1) if examples % d == 0)
