@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from meshtf.display import html_placement, html_text
 from meshtf.errors import ArgumentError, NoValueError, explain_error
-from meshtf.graph.context import Context, GradientRule
+from meshtf.graph.context import Context, GradientRule, current
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS, Operand, Operators, check_scalar
 from meshtf.mesh import Layout, Mesh, Placement
@@ -203,14 +203,24 @@ class Tensor(Operators["Tensor"]):
     It is output `index` of `node`. An eager tensor has a value, `sharded_value`, as well.
     """
 
-    __slots__ = ("node", "index", "spec", "sharded_value", "__weakref__")
+    __slots__ = ("node", "index", "_spec", "sharded_value", "__weakref__")
     __array_priority__ = 100  # numpy leaves `array * tensor` to the tensor
 
     def __init__(self, node: Node, index: int, spec: Spec) -> None:
         self.node = node
         self.index = index
-        self.spec = spec
+        self._spec = spec
         self.sharded_value: ShardedValue | None = None
+
+    @property
+    def spec(self) -> Spec:
+        """The shape and the data type."""
+        substitutes = current().substitutes
+        if substitutes is None:
+            return self._spec
+        # In a stage of a pipeline, a microbatch stands for a tensor from outside.
+        substitute: Tensor = substitutes.get(self, self)
+        return substitute._spec
 
     @property
     def shape(self) -> Shape:
@@ -220,7 +230,7 @@ class Tensor(Operators["Tensor"]):
     @property
     def dtype(self) -> str:
         """The name of the data type, such as "float32"."""
-        return self.spec.dtype
+        return self._spec.dtype
 
     @property
     def mesh(self) -> Mesh | None:

@@ -25,9 +25,9 @@ from meshtf.module import Module
 from meshtf.names import ShapeLike
 from meshtf.names.arguments import as_callable, check_bools, refuse
 from meshtf.ops.common.checks import single_dim
-from meshtf.ops.loops.scan import scan
 from meshtf.ops.control.nested_values import pack, tensors_of
 from meshtf.ops.control.stop_gradient import recompute
+from meshtf.ops.loops.scan import scan
 
 
 class Repeat(Module):
@@ -115,21 +115,18 @@ class Repeat(Module):
         def iteration(carry: Any, inputs: Any) -> tuple[Any, Any]:
             variable_entries, xs_entry = inputs
 
-            def run_layer(carry: Any) -> tuple[Any, Any]:
-                # Entries of the layers that contain this one, and of this one, by the
-                # identity of the variable.
-                entries = dict(current().layer_entries or {})
-                for variable, entry in zip(variables, variable_entries):
-                    entries[id(variable)] = entry
-                with context(layer_entries=entries):
-                    results = fn(self.layer, carry, xs_entry)
-                    # Converts results that are variables to tensors while
-                    # `layer_entries` gives them the entry of this layer.
-                    return pack(results, tensors_of(results, "result"))
+            # Entries of the layers that contain this one, and of this one, by the identity of
+            # the variable.
+            entries = dict(current().layer_entries or {})
+            for variable, entry in zip(variables, variable_entries):
+                entries[id(variable)] = entry
+            with context(layer_entries=entries):
+                results = fn(self.layer, carry, xs_entry)
+                # Converts results that are variables to tensors while `layer_entries` gives
+                # them the entry of this layer.
+                return pack(results, tensors_of(results, "result"))
 
-            if self.recomputed:
-                return recompute(run_layer)(carry)
-            return run_layer(carry)
-
+        if self.recomputed:
+            iteration = recompute(iteration)
         inputs = ([variable.tensor() for variable in variables], xs)
         return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

@@ -68,7 +68,7 @@ class LayoutUse:
         The similar names are those that rules, `stages` or `optional_axes` name although the
         mesh lacks them: perhaps they are misspelt.
         """
-        named_axes = {mesh.stages}
+        named_axes = {mesh.stages} - {""}
         for _dim, axes in self._all_rules(mesh):
             named_axes.update(axes)
         missing_axes = {*named_axes, *mesh.optional_axes}.difference(mesh.axes)

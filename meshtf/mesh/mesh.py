@@ -47,6 +47,7 @@ from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
 # A region is the code in a `with mtf.layout(...)` block, which changes rules of the layout.
 NO_CHANGES = Layout()  # the changes outside of such blocks
+_STAGE = "stage"  # the axis of the stages of `GPipe`, if the user names none
 _Placed: TypeAlias = tuple[Placement, tuple[Conflict, ...]]
 _PLACEMENT = 'Write mtf.Placement("batch:data"), with axes of the mesh.'
 MAX_CACHED = 1_000  # layouts, or placements, of a mesh; then the cache is cleared
@@ -69,7 +70,8 @@ class Mesh:
         jax), or "abstract" (no devices, for programs that are only explained).
       within_host: an axis, or several, along which positions share a host. If `devices`
         is a list of names on several hosts, it is reordered for that.
-      stages: the axis of the pipeline stages (`mtf.stage`); it shards no dimension.
+      stages: the axis of the stages of `GPipe` and `mtf.stage`; it shards no dimension.
+        None: "stage", unless a rule names it ("layers:stage").
       optional_axes: axes that layouts may name although this mesh lacks them, such as
         "data;model", so that one layout serves smaller meshes as well.
       strict: whether warnings about the layout are errors, and so is a dimension whose size
@@ -98,7 +100,7 @@ class Mesh:
         keep_gathered: bool = False,
         devices: str | Sequence[str] | None = None,
         within_host: str | Sequence[str] = (),
-        stages: str = "stage",
+        stages: str | None = None,
         strict: bool = False,
         seed: int = 0,
         bucket_bytes: int = 25 * 2**20,
@@ -118,6 +120,8 @@ class Mesh:
         self.within_host = read_strings(
             "within_host", within_host, "an axis, or several"
         )
+        if stages is None:
+            stages = self._default_stages()
         self.stages = as_text("stages", stages, "the name of an axis")
         self.optional_axes = read_names(optional_axes)
         self.microbatches = microbatches
@@ -134,9 +138,7 @@ class Mesh:
 
     @property
     def num_stages(self) -> int:
-        """The number of pipeline stages; 1 without a pipeline, or if the layout shards a
-        dimension along their axis.
-        """
+        """The number of stages of `GPipe` and `mtf.stage`; 1 without such an axis."""
         return self.axes.get(self.stages, 1)
 
     @functools.cached_property
@@ -285,6 +287,16 @@ class Mesh:
             placement = placement.with_stage(self.stages, stage)
         return placement, tuple(conflicts)
 
+    def _default_stages(self) -> str:
+        """Returns the axis of stages if the user names none: "stage", or "" if a rule shards a
+        dimension along the axis of this name.
+        """
+        layouts = (self.layout, self.variable_rules, self.optimizer_rules)
+        named = {
+            axis for rules in layouts for _, axes in rules.items() for axis in axes
+        }
+        return "" if _STAGE in named else _STAGE
+
     def has(self, placement: Placement) -> list[bool]:
         """Returns for each position whether it has a shard: those of other stages have none."""
         self._check_placement(placement)
@@ -300,7 +312,7 @@ class Mesh:
         layouts = (self.layout, self.variable_rules, self.optimizer_rules)
         rules = [rule for layout in layouts for rule in layout.items()]
         notes = missing_axis_notes(self.axes, rules)
-        if self.stages not in (*self.axes, "stage"):
+        if self.stages not in (*self.axes, _STAGE, ""):
             notes.append(
                 missing_axis_note(self.axes, self.stages, f"stages={self.stages!r}")
             )
@@ -310,7 +322,7 @@ class Mesh:
         """Raises the errors of the constructor that concern several arguments."""
         for rules in (self.layout, self.variable_rules, self.optimizer_rules):
             self._check_rules(rules)
-        if self.stages not in (*self.axes, "stage"):
+        if self.stages not in (*self.axes, _STAGE, ""):
             self._report_missing(self.stages, f"stages={self.stages!r}")
         for axis in self.within_host:
             if axis not in self.axes:
@@ -340,7 +352,8 @@ class Mesh:
                             rule=f"{name}:{axis}",
                             mesh=self,
                             way_out="Name another axis, or say which one is for "
-                            "stages: Mesh(..., stages=...).",
+                            "stages: Mesh(..., stages=...). A pipeline of equal layers "
+                            "needs none: write the rule into the layout of the mesh.",
                         )
                     )
                 if axis not in self.axes:

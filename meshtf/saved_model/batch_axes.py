@@ -58,7 +58,8 @@ def batch_axes(
         if dim_name in shape.names:
             inputs[name] = shape.names.index(dim_name)
     outputs = {
-        name: _axis_in(mapped, y, name, way_out) for name, y in zip(output_names, recorded.results)
+        name: _axis_in(mapped, y, name, way_out)
+        for name, y in zip(output_names, recorded.results)
     }
     return BatchAxes(inputs, outputs, chunk=size)
 

@@ -40,9 +40,9 @@ from meshtf.names import Dimension, Names, ShapeLike, nested
 from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.layout_region import relayout
-from meshtf.ops.loops.scan import scan
 from meshtf.ops.control.seeds import iterations as current_iterations
 from meshtf.ops.control.stop_gradient import recompute
+from meshtf.ops.loops.scan import scan
 from meshtf.ops.random.random_indices import index_function, random_indices
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 

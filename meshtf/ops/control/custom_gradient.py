@@ -102,6 +102,11 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         """Calls fn, and attaches the rule that fn returned to the results."""
         source = Source.of_caller()
         flat_args = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
+        substitutes = current().substitutes
+        if substitutes is not None:
+            flat_args = [
+                substitutes.get(x, x) if isinstance(x, Tensor) else x for x in flat_args
+            ]
         inputs = tuple(x for x in flat_args if isinstance(x, Tensor))
         # Nodes (applied ops) have serial numbers: those of fn are larger than this one.
         start_serial = next_serial()

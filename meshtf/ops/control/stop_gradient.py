@@ -101,4 +101,11 @@ def recompute(fn: Callable[P, R]) -> Callable[P, R]:
         with context(recompute_group=RecomputeGroup()):
             return fn(*args, **kwargs)
 
+    wrapped.recomputes = fn  # type: ignore[attr-defined]
     return wrapped
+
+
+def recomputed_function(fn: Callable[P, R]) -> Callable[P, R] | None:
+    """Returns the function that `recompute` was called with, if it has returned fn."""
+    recomputes: Callable[P, R] | None = getattr(fn, "recomputes", None)
+    return recomputes

@@ -26,6 +26,7 @@ from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import index_in_batch
 from meshtf.ops.control.nested_values import leaves, next_carry, pack, tensors_of
 from meshtf.ops.control.seeds import alternatives, iteration
+from meshtf.ops.control.stop_gradient import recompute, recomputed_function
 from meshtf.ops.loops.pipelined_scan import pipelined_scan
 from meshtf.ops.loops.recorded_scan import (
     pack_results,
@@ -77,10 +78,15 @@ def scan(
     """
     body = as_callable("body", body)
 
+    recomputes = recomputed_function(body)
+    body_of_iteration = recomputes or body
+
     def body_without_sums(carry: Any, x: Any) -> tuple[Any, Any, Any]:
-        new_carry, outputs = results_of(body(carry, x), 2)
+        new_carry, outputs = results_of(body_of_iteration(carry, x), 2)
         return new_carry, None, outputs
 
+    if recomputes:
+        body_without_sums = recompute(body_without_sums)
     carry, _, stacks = scan_and_sum(
         body_without_sums, init, xs, dim=dim, length=length, reverse=reverse
     )

@@ -18,7 +18,7 @@ from meshtf.graph import Source, Tensor
 from meshtf.mesh import Layout, Mesh
 from meshtf.names import Dimension, Shape
 
-MICROBATCHES_OF_STAGE = 4  # the most that a pipeline takes if the mesh says nothing
+MICROBATCHES_OF_STAGE = 4  # the maximum if the mesh says nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Schedule:
       batch: the dimension that is divided, with the size of the entire batch.
       num_stages: the number of stages.
       num_microbatches: the number of microbatches.
+      reverse: whether the last layers, and so the last stage, come first.
     """
 
     dim: Dimension
@@ -38,6 +39,18 @@ class Schedule:
     batch: Dimension
     num_stages: int
     num_microbatches: int
+    reverse: bool = False
+
+    @property
+    def direction(self) -> int:
+        """The difference between the index of a stage and that of the stage before."""
+        return -1 if self.reverse else 1
+
+    def order(self, stage: Tensor) -> Tensor:
+        """Returns how many stages come before those of these indices [...]; or the index of a
+        stage, from how many come before.
+        """
+        return self.num_stages - 1 - stage if self.reverse else stage
 
     @property
     def layers_of_stage(self) -> int:
@@ -71,7 +84,11 @@ class Schedule:
 
 
 def schedule_of(
-    mesh: Mesh, layout: Layout, carry: Sequence[Tensor], dim: Dimension
+    mesh: Mesh,
+    layout: Layout,
+    carry: Sequence[Tensor],
+    dim: Dimension,
+    reverse: bool = False,
 ) -> Schedule | None:
     """Returns the schedule of a scan; None: the layout does not shard its dimension, or the carry
     has none that could be divided.
@@ -79,8 +96,9 @@ def schedule_of(
     Args:
       mesh: the mesh of the scan.
       layout: its layout where the scan is.
-      carry: the initial carry.
+      carry: the initial carry, tensors [batch, ...].
       dim: the dimension that is scanned.
+      reverse: whether it is scanned from the last entry to the first.
 
     Raises:
       PlanError: `mesh.microbatches` is set, and the tensors of the carry have no dimension in
@@ -122,7 +140,7 @@ def schedule_of(
                 way_out=f"Mesh(..., microbatches=) may be one of {divisors[:12]}.",
             )
         )
-    return Schedule(dim, axes, batch, num_stages, microbatches)
+    return Schedule(dim, axes, batch, num_stages, microbatches, reverse)
 
 
 def _default_microbatches(
@@ -135,5 +153,5 @@ def _default_microbatches(
     shard_axes = [axis for axis in placement.axes_of(batch.name) if axis not in axes]
     num_shards = mesh.group_size(*shard_axes)
     examples = batch.size // num_shards if batch.size % num_shards == 0 else batch.size
-    most = min(examples, MICROBATCHES_OF_STAGE * num_stages)
-    return max(d for d in range(1, most + 1) if examples % d == 0)
+    maximum = min(examples, MICROBATCHES_OF_STAGE * num_stages)
+    return max(d for d in range(1, maximum + 1) if examples % d == 0)

@@ -16,7 +16,8 @@ from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.ops.control.microbatch import MICROBATCH
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
-from meshtf.ops.indexing.gather import gather_with_bounds
+from meshtf.ops.indexing.gather import gather_along, gather_with_bounds
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.schedule import Schedule
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 from meshtf.ops.shapes.slice import pad
@@ -32,16 +33,27 @@ def into_slots(x: Tensor, schedule: Schedule) -> Tensor:
     slots = Dimension(MICROBATCH, schedule.num_slots)
     names = (slots.name, schedule.dim.name, *x.shape.names)
     missing = slots.size * schedule.num_stages - schedule.num_microbatches
-    if not missing:
+    if missing:
+        microbatches = Dimension(MICROBATCH, schedule.num_microbatches)
+        dims = [schedule.microbatch_dim, microbatches]
+        split = unflatten(x, schedule.batch.name, dims)
+        split = pad(split, MICROBATCH, before=0, after=missing)
+        buffer = unflatten(split, MICROBATCH, [schedule.stages_dim, slots])
+    else:
         dims = [schedule.microbatch_dim, schedule.stages_dim, slots]
-        return transpose(unflatten(x, schedule.batch.name, dims), names)
-    dims = [
-        schedule.microbatch_dim,
-        Dimension(MICROBATCH, schedule.num_microbatches),
-    ]
-    split = unflatten(x, schedule.batch.name, dims)
-    split = pad(split, MICROBATCH, before=0, after=missing)
-    return transpose(unflatten(split, MICROBATCH, [schedule.stages_dim, slots]), names)
+        buffer = unflatten(x, schedule.batch.name, dims)
+    return _in_order(transpose(buffer, names), schedule)
+
+
+def _in_order(buffer: Tensor, schedule: Schedule) -> Tensor:
+    """Returns a buffer [..., stages, ...] with its parts in the order of stages at their stages;
+    or the other way round.
+    """
+    if not schedule.reverse:
+        return buffer
+    dim = schedule.dim.name
+    stages = index_range(buffer.mesh, Dimension("." + dim, schedule.num_stages))
+    return gather_along(buffer, dim, schedule.order(stages), new_dim=dim)
 
 
 def entry_of(buffer: Tensor, slot: Tensor) -> Tensor:
@@ -67,10 +79,11 @@ def out_of_slots(buffer: Tensor, schedule: Schedule) -> Tensor:
         entries = list(unstack(buffer, MICROBATCH))
         for tick in range(num_taken, all_taken):
             slot = tick % num_slots
-            entries[slot] = roll(entries[slot], dim, -1)
+            entries[slot] = roll(entries[slot], dim, -schedule.direction)
         buffer = stack(entries, MICROBATCH)
     # Microbatch 0 was put into slot (stages - 1) % slots.
     buffer = roll(buffer, MICROBATCH, -((schedule.num_stages - 1) % num_slots))
+    buffer = _in_order(buffer, schedule)
     batch = schedule.batch.name
     names = [name for name in buffer.shape.names if name not in (MICROBATCH, dim)]
     at = names.index(batch) + 1

@@ -55,13 +55,13 @@ from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.common.checks import require_dim_of_caller, single_dim
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.layout_region import layout
-from meshtf.ops.loops.scan import scan, scan_and_sum
 from meshtf.ops.control.seeds import alternatives
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import exp, log
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.loops.scan import scan, scan_and_sum
 from meshtf.ops.random.random_indices import index_function
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, unflatten

@@ -1,0 +1,353 @@
+"""One stage of a pipelined scan in one tick: the layers of the stage, for the microbatch that it
+has.
+
+    carry, ... = Stage(scan, tick).run(stage_index, received, layers)
+
+The body of a layer is recorded at the size of a microbatch. What it uses from outside of the loop
+is replaced when it is used: of a tensor with the batch each stage takes its microbatch, which is
+another one in each stage. The op contract says whether results of microbatches make those of the
+batch: see `mapped_dimension`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import (
+    Body,
+    Context,
+    Graph,
+    Source,
+    Tensor,
+    context,
+    current,
+    current_executor,
+    executing,
+)
+from meshtf.graph.recorder import RecomputeGroup
+from meshtf.mesh import Layout
+from meshtf.names import has_gradient
+from meshtf.ops.common.batch_dimensions import index_in_batch
+from meshtf.ops.control.custom_gradient import custom_gradient
+from meshtf.ops.control.microbatch import (
+    MICROBATCH,
+    microbatch,
+    split_into_microbatches,
+)
+from meshtf.ops.control.nested_values import next_carry, pack_next, tensors_of
+from meshtf.ops.elementwise.arithmetic import equal, greater_equal, less, logical_and
+from meshtf.ops.elementwise.scalar_op import apply_binary
+from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
+from meshtf.ops.indexing.gather import gather_with_bounds
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.loops.mapped_dimension import MappedDimension
+from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
+from meshtf.ops.loops.schedule import Schedule
+
+
+@dataclasses.dataclass
+class LayerResults:
+    """What the body of a layer returned; recording it fills this in.
+
+    Attributes:
+      terms: the nested structure of the terms of sums.
+      outputs: the nested structure of the outputs that are stacked.
+      kinds_of_terms: for each term what it has of the batch: "batch": its examples; "sum" or
+        "mean": a sum or mean over them; None: nothing.
+      kinds_of_outputs: the same of each output.
+    """
+
+    terms: Any = None
+    outputs: Any = None
+    kinds_of_terms: list[str | None] = dataclasses.field(default_factory=list)
+    kinds_of_outputs: list[str | None] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Layers:
+    """What a pipelined scan scans.
+
+    Attributes:
+      body: the body of `scan_and_sum`: a function of the carry and an entry of xs.
+      init: the initial carry: tensors with the batch, in any nesting.
+      xs: the inputs, in any nesting.
+      schedule: the stages and microbatches.
+      recomputes: whether the backward pass computes each stage again from what it received.
+      caller: the context of the scan.
+      region: the changes of the layout within stages.
+      graph: the graph that records the scan.
+      results: what the body returned.
+    """
+
+    body: Callable[..., Any]
+    init: Any
+    xs: Any
+    schedule: Schedule
+    recomputes: bool
+    caller: Context
+    region: Layout
+    graph: Graph
+    results: LayerResults = dataclasses.field(default_factory=LayerResults)
+
+    @property
+    def way_out(self) -> str:
+        """What can be done about a body that cannot be computed in microbatches."""
+        dim = self.schedule.dim.name
+        return (
+            f"The layout divides {dim!r} into the stages of a pipeline, which compute one "
+            "microbatch after another. Let the op work within each example, or within groups of "
+            f'them; or leave the rule out here: with mtf.layout("{dim}:").'
+        )
+
+    def check(self, body: Body) -> Mapping[Tensor, Tensor]:
+        """Finds out what each result of a layer has of the batch. Returns {}: the body has no
+        further captures.
+
+        Args:
+          body: the recorded body: its arguments are those of `Stage._layer`.
+
+        Raises:
+          PlanError: results of microbatches do not make those of the batch.
+        """
+        dim = self.schedule.microbatch_dim
+        mapped = MappedDimension(
+            dim, (), way_out=self.way_out, draws=True, reduces=True
+        )
+        for x in (*body.arguments, *body.captures):
+            if dim in tuple(x.shape):
+                mapped.begin(x, dim.name)
+        mapped.follow(body.nodes)
+        self._check_sizes(body)
+        kinds = []
+        for x in body.results:
+            name = mapped.name_in(x)
+            if name not in (None, dim.name):
+                raise self._refusal(f"a result has it as {name!r}", x)
+            kinds.append(mapped.reduction_in(x) if name is None else "batch")
+        num_carries = len(tensors_of(self.init, label="carry"))
+        end_of_terms = num_carries + len(tensors_of(self.results.terms, label="sum"))
+        for x, kind in zip(body.results[:num_carries], kinds):
+            if kind != "batch":
+                raise self._refusal("the next carry is another one for each layer", x)
+        self.results.kinds_of_terms = kinds[num_carries:end_of_terms]
+        self.results.kinds_of_outputs = kinds[end_of_terms:]
+        return {}
+
+    def _check_sizes(self, body: Body) -> None:
+        """Raises PlanError if an op of the body has the entire batch."""
+        batch = self.schedule.batch
+        if self.schedule.num_microbatches == 1:
+            return
+        for node in body.nodes:
+            for y in node.outputs:
+                if batch in tuple(y.shape):
+                    raise self._refusal("this op makes the entire batch", y)
+
+    def _refusal(self, why: str, x: Tensor) -> PlanError:
+        """Returns the error of a result x [...] of a layer."""
+        return PlanError(
+            explain_error(
+                f"{self.schedule.batch.name!r} cannot be divided into microbatches: {why}.",
+                tensor=repr(x.shape),
+                source=x.node.source,
+                way_out=self.way_out,
+            )
+        )
+
+
+class Stage:
+    """One stage in one tick.
+
+    Args:
+      layers: what the pipeline scans.
+      tick: the index of the tick, a scalar.
+    """
+
+    def __init__(self, layers: Layers, tick: Tensor) -> None:
+        self.layers = layers
+        self.schedule = layers.schedule
+        self.tick = tick
+        self.context = current()
+        self.graph = current_executor()
+        self.recompute_group = RecomputeGroup()
+        self.inputs = StageInputs(self)
+
+    def run(
+        self, order: Tensor, received: list[Tensor], inputs: list[Tensor]
+    ) -> tuple[None, Any, Any]:
+        """Returns the terms of sums, and what is stacked over stages: the carry, outputs without
+        the batch, and terms and outputs with it.
+
+        Args:
+          order: the number of stages before this one, a scalar.
+          received: the carry that comes from the stage before.
+          inputs: the inputs of the layers of this stage.
+        """
+        schedule = self.schedule
+        index = self.tick - order
+        self.is_busy = logical_and(
+            greater_equal(index, 0), less(index, schedule.num_microbatches)
+        )
+        self.microbatch = clip(index, 0, schedule.num_microbatches - 1)
+        self.first_layer = schedule.order(order) * schedule.layers_of_stage
+        entries = [self._input(x) for x in inputs]
+        indices = index_range(self.graph.mesh, schedule.layers_dim)
+        with self._recomputed():
+            carry, terms, outputs = recorded_scan(
+                self._layer,
+                received,
+                (indices, entries),
+                schedule.layers_dim,
+                reverse=schedule.reverse,
+                late_captures=self.layers.check,
+            )
+            results = self.layers.results
+            sums, with_batch = self._counted(terms, results.kinds_of_terms)
+            totals, outputs_with_batch = self._counted(
+                outputs, results.kinds_of_outputs
+            )
+        return None, sums, (carry, totals, with_batch + outputs_with_batch)
+
+    @contextlib.contextmanager
+    def _recomputed(self) -> Iterator[None]:
+        """Within this context, ops belong to what the backward pass computes again, if it does."""
+        group = self.context.recompute_group
+        if self.layers.recomputes:
+            group = self.recompute_group
+        with context(recompute_group=group):
+            yield
+
+    def _counted(
+        self, results: list[Tensor], kinds: list[str | None]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Returns those results of this microbatch that do not have the batch as terms of sums
+        over ticks, 0 in the bubble; and those that have it. What does not depend on the batch
+        counts once.
+        """
+        terms = []
+        with_batch = []
+        for x, kind in zip(results, kinds, strict=True):
+            if kind == "batch":
+                with_batch.append(x)
+                continue
+            counts = self.is_busy
+            if kind is None:
+                counts = logical_and(counts, equal(self.microbatch, 0))
+            terms.append(_where_true(counts, x))
+        return terms, with_batch
+
+    def _layer(self, carry: Any, inputs: Any) -> tuple[Any, Any, Any]:
+        """Returns the next carry, the terms of sums, and the outputs of one layer."""
+        layer_index, entries = inputs
+        layers = self.layers
+        dim = self.schedule.dim
+        index = self.first_layer + layer_index
+        batch = self.schedule.batch.name
+        specs = [x.spec for x in carry]
+        with (
+            context(microbatches=layers.caller.microbatches),
+            microbatch(batch, self.schedule.num_microbatches, self.microbatch),
+            # Random ops use the index of the layer, and not those of the tick and the stage.
+            context(
+                iterations=(*layers.caller.iterations, index_in_batch(dim, index)),
+                substitutes=self.inputs,
+            ),
+        ):
+            old = pack_next(layers.init, iter(carry))
+            returned = layers.body(old, pack_next(layers.xs, iter(entries)))
+            new, layers.results.terms, layers.results.outputs = results_of(returned, 3)
+            new_carry = tensors_of(next_carry(old, new, specs), label="carry")
+            terms = tensors_of(layers.results.terms, label="sum")
+            outputs = tensors_of(layers.results.outputs, label="result")
+        if dim.size % self.schedule.num_stages:
+            exists = less(index, dim.size)
+            new_carry = [where(exists, x, y) for x, y in zip(new_carry, carry)]
+            terms = [_where_true(exists, x) for x in terms]
+        return new_carry, terms, outputs
+
+    def _input(self, x: Tensor) -> Tensor:
+        """Returns a tensor from outside, of which the stage takes its microbatch, as layers use
+        it: the bubble gives it no gradient.
+        """
+        # The backward pass takes it again: else it would be stored for each tick.
+        with context(recompute_group=self.recompute_group):
+            if MICROBATCH in x.shape:
+                x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
+            if has_gradient(x.dtype):
+                x = _with_gradient_where(x, self.is_busy)
+        return x
+
+    def take(self, x: Tensor) -> Tensor:
+        """Returns what the layers of this stage use in place of a tensor x [...]."""
+        if _is_within(x.node.owner, self.graph):
+            return x
+        caller = {**vars(self.layers.caller), "microbatches": None}
+        with executing(self.layers.graph), context(**caller):
+            batch = self.schedule.batch
+            if batch in tuple(x.shape):
+                num_microbatches = self.schedule.num_microbatches
+                x = split_into_microbatches(x, batch.name, num_microbatches)
+        with executing(self.graph), context(**vars(self.context)):
+            return self._input(x)
+
+
+class StageInputs(dict[Tensor, Tensor]):
+    """The substitutes of tensors from outside in the layers of a stage: see
+    `Context.substitutes`.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self._stage = stage
+
+    def get(self, x: Tensor, default: Any = None) -> Any:
+        """Returns the substitute of x, which is made when x is used first."""
+        if x not in self:
+            self[x] = self._stage.take(x)
+        return self[x]
+
+
+class NoMeans:
+    """The means over microbatches that layers of a pipeline ask for: see `Context.batch_means`."""
+
+    def of(self, x: Tensor) -> Tensor:
+        """Raises PlanError: the first microbatch would need the others."""
+        raise PlanError(
+            explain_error(
+                "a layer of a pipeline needs the mean of a weight over all microbatches, and they "
+                "come one after another.",
+                tensor=repr(x),
+                source=Source.of_caller(),
+                way_out="Compute it before the layers, from their inputs.",
+            )
+        )
+
+
+@custom_gradient
+def _with_gradient_where(x: Tensor, condition: Tensor) -> Any:
+    """Returns x, with the gradient 0 where a condition is false, also in place of NaN."""
+
+    def gradient(dy: Tensor) -> list[Tensor | None]:
+        return [_where_true(condition, dy), None]
+
+    return x, gradient
+
+
+def _where_true(condition: Tensor, x: Tensor) -> Tensor:
+    """Returns x [...], and 0 where a condition is false. Unlike `where` it is linear in x, so
+    partial sums stay partial sums until after the last tick.
+    """
+    if not has_gradient(x.dtype):
+        return where(condition, x, 0)
+    return apply_binary("multiply_no_nan", x, cast(condition, x.dtype))
+
+
+def _is_within(owner: Any, graph: Any) -> bool:
+    """Returns whether the owner of a node is a graph, or the graph of a body in it."""
+    while owner is not None and owner is not graph:
+        owner = getattr(owner, "outer", None)
+    return owner is graph
