@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from meshtf.errors import MeshError, ParseError, explain_error
+from meshtf.mesh.layout import Layout
 from meshtf.mesh.mesh_text import mesh_text
 from meshtf.names import parse_pairs
 from meshtf.names.arguments import as_sequence, as_text, refuse
 
+DEFAULT_STAGES = "stage"  # the axis of the stages of `GPipe`, if the user names none
 _KINDS_OF_DEVICES = ("logical", "separate", "spmd", "abstract")
 AxesLike: TypeAlias = str | Mapping[str, int] | Iterable[tuple[str, int]]
 
@@ -192,3 +194,20 @@ def _check_setting(devices: str, axes: Mapping[str, int]) -> None:
             f'"spmd:{platform}".',
         )
     )
+
+
+def read_stages(stages: str | None, layouts: Iterable[Layout]) -> str:
+    """Returns the axis of the stages of `GPipe`; "": a rule shards a dimension along the axis that
+    it is by default.
+
+    Args:
+      stages: what the user says; None: nothing.
+      layouts: the rules of the mesh.
+    """
+    if stages is not None:
+        return as_text("stages", stages, "the name of an axis")
+    named: set[str] = set()
+    for rules in layouts:
+        for _name, axes in rules.items():
+            named.update(axes)
+    return "" if DEFAULT_STAGES in named else DEFAULT_STAGES

@@ -22,10 +22,12 @@ from typing import Literal, TypeAlias, get_args
 from meshtf.display import MAX_POSITIONS, html_mesh
 from meshtf.errors import LayoutError, MeshError, explain_error, near_misses
 from meshtf.mesh.axes import (
+    DEFAULT_STAGES,
     AxesLike,
     read_axes,
     read_devices,
     read_names,
+    read_stages,
     read_strings,
 )
 from meshtf.mesh.layout import Layout, LayoutLike
@@ -36,18 +38,18 @@ from meshtf.mesh.mesh_text import (
     missing_axis_error,
     missing_axis_note,
     missing_axis_notes,
+    stage_rule_error,
 )
 from meshtf.mesh.once_per_mesh import log_once, warn_once
 from meshtf.mesh.placement import Placement
 from meshtf.mesh.state import Conflict, state_text
 from meshtf.names import Shape
-from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
+from meshtf.names.arguments import as_bool, as_choice, as_int, refuse
 
 # A "slot" is a tensor of an optimizer's state, such as a moment of a variable.
 TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
 # A region is the code in a `with mtf.layout(...)` block, which changes rules of the layout.
 NO_CHANGES = Layout()  # the changes outside of such blocks
-_STAGE = "stage"  # the axis of the stages of `GPipe`, if the user names none
 _Placed: TypeAlias = tuple[Placement, tuple[Conflict, ...]]
 _PLACEMENT = 'Write mtf.Placement("batch:data"), with axes of the mesh.'
 MAX_CACHED = 1_000  # layouts, or placements, of a mesh; then the cache is cleared
@@ -120,11 +122,10 @@ class Mesh:
         self.within_host = read_strings(
             "within_host", within_host, "an axis, or several"
         )
-        if stages is None:
-            stages = self._default_stages()
-        self.stages = as_text("stages", stages, "the name of an axis")
+        rules = (self.layout, self.variable_rules, self.optimizer_rules)
+        self.stages = read_stages(stages, rules)
         self.optional_axes = read_names(optional_axes)
-        self.microbatches = microbatches
+        self.microbatches = None
         if microbatches is not None:
             self.microbatches = as_int("microbatches", microbatches, least=1)
         self.strict = as_bool("strict", strict)
@@ -287,16 +288,6 @@ class Mesh:
             placement = placement.with_stage(self.stages, stage)
         return placement, tuple(conflicts)
 
-    def _default_stages(self) -> str:
-        """Returns the axis of stages if the user names none: "stage", or "" if a rule shards a
-        dimension along the axis of this name.
-        """
-        layouts = (self.layout, self.variable_rules, self.optimizer_rules)
-        named = {
-            axis for rules in layouts for _, axes in rules.items() for axis in axes
-        }
-        return "" if _STAGE in named else _STAGE
-
     def has(self, placement: Placement) -> list[bool]:
         """Returns for each position whether it has a shard: those of other stages have none."""
         self._check_placement(placement)
@@ -312,7 +303,7 @@ class Mesh:
         layouts = (self.layout, self.variable_rules, self.optimizer_rules)
         rules = [rule for layout in layouts for rule in layout.items()]
         notes = missing_axis_notes(self.axes, rules)
-        if self.stages not in (*self.axes, _STAGE, ""):
+        if self.stages not in (*self.axes, DEFAULT_STAGES, ""):
             notes.append(
                 missing_axis_note(self.axes, self.stages, f"stages={self.stages!r}")
             )
@@ -322,7 +313,7 @@ class Mesh:
         """Raises the errors of the constructor that concern several arguments."""
         for rules in (self.layout, self.variable_rules, self.optimizer_rules):
             self._check_rules(rules)
-        if self.stages not in (*self.axes, _STAGE, ""):
+        if self.stages not in (*self.axes, DEFAULT_STAGES, ""):
             self._report_missing(self.stages, f"stages={self.stages!r}")
         for axis in self.within_host:
             if axis not in self.axes:
@@ -345,17 +336,7 @@ class Mesh:
         for name, axes in layout.items():
             for axis in axes:
                 if axis == self.stages and axis in self.axes:
-                    raise MeshError(
-                        explain_error(
-                            f"axis {axis!r} is for the stages of a pipeline: no "
-                            "dimension is sharded along it.",
-                            rule=f"{name}:{axis}",
-                            mesh=self,
-                            way_out="Name another axis, or say which one is for "
-                            "stages: Mesh(..., stages=...). A pipeline of equal layers "
-                            "needs none: write the rule into the layout of the mesh.",
-                        )
-                    )
+                    raise MeshError(stage_rule_error(self.axes, name, axis))
                 if axis not in self.axes:
                     self._report_missing(axis, f"layout rule {name}:{axis}")
 

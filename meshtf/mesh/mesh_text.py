@@ -86,3 +86,14 @@ def missing_axis_note(axes: Mapping[str, int], axis: str, named_by: str) -> str:
     question = f" Did you mean {similar}?" if similar else ""
     note = f"the mesh {mesh_text(axes)} has no axis {axis!r}, which counts as size 1."
     return f"{named_by}: {note}{question}"
+
+
+def stage_rule_error(axes: Mapping[str, int], dim: str, axis: str) -> str:
+    """Returns the error of a rule along the axis of the stages of `GPipe`."""
+    return explain_error(
+        f"axis {axis!r} is for the stages of a pipeline: no dimension is sharded along it.",
+        rule=f"{dim}:{axis}",
+        mesh=mesh_text(axes),
+        way_out="Name another axis, or say which one is for stages: Mesh(..., stages=...). A "
+        "pipeline of equal layers needs none: write the rule into the layout of the mesh.",
+    )

@@ -26,6 +26,7 @@ RULES = {
     "meshtf/layers/reversible.py": "runs each function again; a clipped gradient: nothing",
     "meshtf/ops/control/branch_not_taken.py": "zeros; the branch is recorded and never runs",
     "meshtf/ops/control/custom_gradient.py": "rules of users: anything",
+    "meshtf/ops/loops/stage.py": "drops gradients of the bubble: nothing",
     "meshtf/pipeline/gpipe.py": "scales gradients that are computed with the loss",
     "meshtf/tensorflow_import/rules/control/custom_gradients.py": "the operations of a rule of "
     "TensorFlow's, which may draw by their own seeds; one raises an error",
@@ -39,6 +40,8 @@ SETTERS = {
     "meshtf/layers/attention/context_parallel/ring_step.py": "the same",
     "meshtf/ops/control/microbatch.py": "microbatches",
     "meshtf/ops/control/seeds.py": "seeds, iterations, the context of gradient rules",
+    "meshtf/ops/loops/pipelined_scan.py": "no microbatch, outside of the layers",
+    "meshtf/ops/loops/stage.py": "the microbatch, and the layer in place of tick and stage",
     "meshtf/ops/random/random_indices.py": "indices of parts and of another order",
     "meshtf/optimizers/microbatches.py": "the iterations of the caller, not of its loop",
     "meshtf/pipeline/costs.py": "layers are recorded to count FLOPs, and never run",

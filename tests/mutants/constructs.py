@@ -20,7 +20,7 @@ TEST_SEGMENTS = (
     "tests/ops/indexing/test_gather.py",
 )
 TEST_CARRIES = (
-    "tests/ops/control/test_loops.py",
+    "tests/ops/loops/test_scan.py",
     "tests/ops/control/test_loop_cases.py",
 )
 TEST_CONVOLUTION = ("tests/ops/windows/test_convolution.py",)

@@ -26,6 +26,4 @@ TEST_WINDOWS = (
     "tests/runtime/placed/test_executor.py::test_windows_may_be_longer_than_slices",
     "tests/ops/windows/test_halo.py",
 )
-TEST_LOOPS = (
-    "tests/ops/control/test_loops.py::test_a_loop_computes_what_python_would",
-)
+TEST_LOOPS = ("tests/ops/loops/test_scan.py::test_a_loop_computes_what_python_would",)

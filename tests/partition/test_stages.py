@@ -147,7 +147,14 @@ def test_bad_stages_are_refused():
     with pytest.raises(
         mtf.MeshError, match="\"stage\" is for the stages|'stage' is for the stages"
     ):
-        mtf.Mesh("stage:2", layout="batch:stage")
+        mtf.Mesh("stage:2", layout="batch:stage", stages="stage")
+    with (
+        pytest.raises(mtf.MeshError, match="'stage' is for the stages"),
+        mtf.layout("batch:stage"),
+    ):
+        mtf.ones(mesh, "batch:2")
+    # A rule of the mesh itself makes it an axis like others.
+    assert mtf.Mesh("stage:2", layout="batch:stage").num_stages == 1
     with pytest.raises(TypeError):
         mtf.stage("first")
     with mtf.stage(7):

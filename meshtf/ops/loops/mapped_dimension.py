@@ -175,7 +175,7 @@ class MappedDimension:
             for body, values in zip(op.bodies, captures):
                 results = self._follow_body(body, (), values)
             both = zip(op.then.results, op.otherwise.results)
-            if any(self._found(x) != self._found(y) for x, y in both):
+            if any(self._roles(x) != self._roles(y) for x, y in both):
                 self._refuse(node)
         else:
             assert isinstance(op, Loop)
@@ -194,13 +194,13 @@ class MappedDimension:
         values = (*carries, *scanned, *captures[:num_captures])
         results = self._follow_body(op.body, arguments, values)
         for argument, result in zip(arguments[: op.num_carries], results):
-            if self._found(argument) != self._found(result):
+            if self._roles(argument) != self._roles(result):
                 self._refuse(node)
         if op.condition is not None and not op.may_run_on:
             _index, *carried = op.condition.arguments
             values = (*carries, *captures[num_captures:])
             for result in self._follow_body(op.condition, carried, values):
-                if any(self._found(result)):
+                if any(self._roles(result)):
                     self._refuse(node)
         return results
 
@@ -215,12 +215,12 @@ class MappedDimension:
         self.follow(body.nodes)
         return body.results
 
-    def _found(self, x: Tensor) -> tuple[str | None, str | None]:
+    def _roles(self, x: Tensor) -> tuple[str | None, str | None]:
         """Returns the name of the dimension in a tensor, and which reduction it is."""
         return (self.name_in(x), self.reduction_in(x))
 
     def _copy(self, x: Tensor, to: Tensor) -> None:
-        """Says of a tensor what was found of x, whose value it has."""
+        """Says of a tensor what is known of x, whose value it has."""
         self._set(to, self.name_in(x))
         reduction = self.reduction_in(x)
         if reduction is not None:

@@ -127,7 +127,8 @@ def recorded_scan(
 def pack_results(
     init: Any, terms: Any, outputs: Any, tensors: Sequence[Tensor]
 ) -> tuple[Any, Any, Any]:
-    """Returns the carry, sums and stacks of a scan in their nested structures.
+    """Returns the carry [...], sums [...] and stacks [dim, ...] of a scan in their nested
+    structures.
 
     Args:
       init, terms, outputs: the structures.
@@ -157,7 +158,7 @@ def results_of(returned: Any, count: int) -> Any:
 
 
 def widen_terms(terms: Any) -> list[Tensor]:
-    """Returns the tensors of the terms of one iteration. float16 and bfloat16 become
+    """Returns the tensors [...] of the terms of one iteration. float16 and bfloat16 become
     float32, since a bfloat16 sum of ones would stop at 256. Raises DTypeError for bool.
     """
     tensors = tensors_of(terms, label="sum")
@@ -175,7 +176,7 @@ def widen_terms(terms: Any) -> list[Tensor]:
 
 
 def pack_sums(terms: Any, totals: Iterator[Tensor]) -> Any:
-    """Returns the sums in the nested structure of the terms.
+    """Returns the sums [...] in the nested structure of the terms.
 
     Args:
       terms: the terms of one iteration, whose data types the sums have.

@@ -259,10 +259,11 @@ class Stage:
         ):
             old = pack_next(layers.init, iter(carry))
             returned = layers.body(old, pack_next(layers.xs, iter(entries)))
-            new, layers.results.terms, layers.results.outputs = results_of(returned, 3)
+            new, terms, outputs = results_of(returned, 3)
+            layers.results = LayerResults(terms, outputs)
             new_carry = tensors_of(next_carry(old, new, specs), label="carry")
-            terms = tensors_of(layers.results.terms, label="sum")
-            outputs = tensors_of(layers.results.outputs, label="result")
+            terms = tensors_of(terms, label="sum")
+            outputs = tensors_of(outputs, label="result")
         if dim.size % self.schedule.num_stages:
             exists = less(index, dim.size)
             new_carry = [where(exists, x, y) for x, y in zip(new_carry, carry)]

@@ -289,7 +289,7 @@ def refused(fn, *said):
     for run in (fn, mtf.function(fn)):
         with pytest.raises(mtf.MeshtfError) as caught:
             run(x, w, b)
-        assert all(text in str(caught.value) for text in (*said, "test_loops.py:")), (
+        assert all(text in str(caught.value) for text in (*said, "test_scan.py:")), (
             caught.value
         )
 
@@ -361,7 +361,7 @@ def test_what_a_program_alone_refuses():
     def program(fn):
         with pytest.raises(mtf.MeshtfError) as caught:
             mtf.function(fn)(x, w, b)
-        assert "test_loops.py:" in str(caught.value)
+        assert "test_scan.py:" in str(caught.value)
         return str(caught.value)
 
     def writes(h, _):
