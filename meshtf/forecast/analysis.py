@@ -41,6 +41,7 @@ from meshtf.forecast.report_data import (
     VariableRole,
     function_of,
 )
+from meshtf.forecast.reports.pipelines import pipelines_of
 from meshtf.forecast.step_phases import phases
 from meshtf.forecast.time.op_times import OpTimes
 from meshtf.forecast.time.step_time import step_time
@@ -96,6 +97,7 @@ def forecast(
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         error=None if error is None else f"{type(error).__name__}: {error}",
         stages=tuple(analysis.stage_costs(memories)) if mesh.num_stages > 1 else (),
+        pipelines=pipelines_of(program),
         live=analysis.live_tensors(timelines, fullest_stage),
         time=time,
         timeline=timeline,

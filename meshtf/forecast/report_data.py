@@ -267,6 +267,30 @@ class TimelineSpan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """A scan over a sharded dimension: stages compute microbatches in ticks."""
+
+    dim: str  # the dimension that is scanned: "layers"
+    axes: tuple[str, ...]  # the axes that shard it
+    stages: int
+    layers: int  # of one stage
+    microbatches: int
+    function: str  # what the user's line calls
+    file: str
+    line: int
+
+    @property
+    def ticks(self) -> int:
+        """The number of ticks. The backward pass has as many."""
+        return self.microbatches + self.stages - 1
+
+    @property
+    def bubble(self) -> float:
+        """The fraction of ticks in which a stage computes nothing that counts."""
+        return (self.stages - 1) / self.ticks
+
+
+@dataclasses.dataclass(frozen=True)
 class ForecastData:
     """What a program computes, communicates and stores on a mesh."""
 
@@ -282,6 +306,7 @@ class ForecastData:
     notes: tuple[str, ...] = ()  # what is legal, but probably not intended
     error: str | None = None  # the error that ended the recording after the last op
     stages: tuple[Stage, ...] = ()  # the stages of a pipeline; empty without one
+    pipelines: tuple[Pipeline, ...] = ()  # the scans that are pipelines
     live: tuple[LiveTensors, ...] = ()  # what is live at the peak; the largest first
     device_memory: float | None = None  # the bytes of one device; None: unknown
     time: StepTime | None = None  # None: no profile of hardware was given

@@ -16,7 +16,13 @@ from typing import Any
 
 from meshtf.display import Entry, Section, Table
 from meshtf.forecast.memory_advice import advice, verdict
-from meshtf.forecast.report_data import PHASES, ForecastData, LiveTensors, StepTime
+from meshtf.forecast.report_data import (
+    PHASES,
+    ForecastData,
+    LiveTensors,
+    Pipeline,
+    StepTime,
+)
 from meshtf.forecast.reports.modules import (
     DEFAULT_DEPTH,
     ModuleCosts,
@@ -24,6 +30,7 @@ from meshtf.forecast.reports.modules import (
     module_costs,
 )
 from meshtf.forecast.reports.op_table import WIDTH
+from meshtf.forecast.reports.pipelines import ticks_text
 from meshtf.forecast.reports.totals import received_by_phase
 from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 from meshtf.forecast.reports.user_lines import (
@@ -72,6 +79,8 @@ def contents(
         yield _live_tensors(forecast, paths)
     if forecast.stages:
         yield _stages(forecast)
+    for pipeline in forecast.pipelines:
+        yield _pipeline(pipeline, paths)
     if module_depths and has_modules(forecast):
         yield _modules(forecast, module_depths, paths)
     if forecast.notes:
@@ -274,6 +283,27 @@ def _stages(forecast: ForecastData) -> Section:
         rows.append((f"  {i}", flops_text(stage.flops), *map(bytes_text, sizes)))
     table = Table(columns, rows, "  {:<18}" + "{:>14}" * 4)
     return Section("Stages", "Of one device at each pipeline stage.", (table,))
+
+
+def _pipeline(pipeline: Pipeline, paths: Mapping[str, str]) -> Section:
+    """Returns what the stages of a pipeline compute in each tick."""
+    columns = (
+        f"pipeline over {'+'.join(pipeline.axes)}",
+        f"{pipeline.stages} stages x {pipeline.layers} {pipeline.dim}, "
+        f"{pipeline.microbatches} microbatches",
+    )
+    head = f"{pipeline.ticks} ticks, {pipeline.bubble:.1%} bubble"
+    rows = [(head, call_text(vars(pipeline), paths))]
+    drawing = [(line,) for line in ticks_text(pipeline)]
+    tables = (
+        Table(columns, rows, "  {:<32}{}"),
+        Table((), drawing, "    {}"),
+    )
+    note = (
+        "The microbatches that stages compute (#), in the forward pass. The backward pass has "
+        "as many ticks."
+    )
+    return Section("Pipeline", note, tables)
 
 
 def _modules(

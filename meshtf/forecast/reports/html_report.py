@@ -89,6 +89,7 @@ def _page_data(forecast: ForecastData, distinct: _Distinct) -> dict[str, Any]:
         ],
         "variables": variables,
         "memory": vars(forecast.memory),
+        "pipelines": [vars(pipeline) for pipeline in forecast.pipelines],
         "stages": [vars(stage) for stage in forecast.stages],
         "time": None if forecast.time is None else vars(forecast.time),
         "timeline": (),

@@ -1,4 +1,4 @@
-"""The name of the dimension that a loop scans.
+"""The names of dimensions that loops scan.
 
     name = unused_dim_name(body, "layers")     # "layers", or ".layers" if body uses it
 
@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from meshtf.graph.control_flow.body import Body
 from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp
+
+TICK = ".tick"  # the dimension of the ticks of a pipeline
 
 
 def unused_dim_name(body: Body, name: str) -> str:

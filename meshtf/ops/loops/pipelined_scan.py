@@ -40,6 +40,7 @@ from meshtf.graph import (
     current,
     current_executor,
 )
+from meshtf.graph.control_flow.scan_dimension import TICK
 from meshtf.mesh import Layout, Mesh
 from meshtf.mesh.once_per_mesh import warn_once
 from meshtf.names import Dimension, Shape
@@ -60,8 +61,6 @@ from meshtf.ops.shapes.slice import concat
 from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.variables.fill import full
 from meshtf.ops.windows.shift import roll
-
-_TICK = ".tick"
 
 
 def pipelined_scan(
@@ -163,7 +162,7 @@ class PipelinedScan:
             states = [self._first_state(x) for x in carry]
             inputs = tensors_of(layers.xs, label="xs")
             inputs_of_stages = [self._by_stage(x) for x in inputs]
-            ticks = Dimension(_TICK, schedule.num_ticks)
+            ticks = Dimension(TICK, schedule.num_ticks)
 
             def tick(carry: Any, index: Tensor) -> tuple[Any, Any, Any]:
                 return self._tick(carry, index, inputs_of_stages)
@@ -286,7 +285,7 @@ class PipelinedScan:
         order = schedule.order(index_range(self.mesh, schedule.stages_dim))
         microbatches = Dimension(MICROBATCH, schedule.num_microbatches)
         ticks = outer(order, index_range(self.mesh, microbatches), add)
-        y = gather_with_bounds(x, ticks, _TICK, "trusted")
+        y = gather_with_bounds(x, ticks, TICK, "trusted")
         return flatten(y, (schedule.batch.name, MICROBATCH), schedule.batch.name)
 
     def _of_layers(self, x: Tensor) -> Tensor:

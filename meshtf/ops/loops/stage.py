@@ -28,6 +28,7 @@ from meshtf.graph import (
     current_executor,
     executing,
 )
+from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Layout
 from meshtf.names import has_gradient
@@ -122,7 +123,12 @@ class Layers:
                 mapped.begin(x, dim.name)
         mapped.follow(body.nodes)
         self._check_sizes(body)
-        kinds = []
+        name = self.schedule.dim.name
+        if unused_dim_name(body, name) != name:
+            raise self._refusal(
+                f"the layers have a dimension {name!r}", body.results[0]
+            )
+        kinds: list[str | None] = []
         for x in body.results:
             name = mapped.name_in(x)
             if name not in (None, dim.name):
