@@ -123,10 +123,10 @@ class Layers:
                 mapped.begin(x, dim.name)
         mapped.follow(body.nodes)
         self._check_sizes(body)
-        name = self.schedule.dim.name
-        if unused_dim_name(body, name) != name:
+        layers = self.schedule.dim.name
+        if unused_dim_name(body, layers) != layers:
             raise self._refusal(
-                f"the layers have a dimension {name!r}", body.results[0]
+                f"the layers have a dimension {layers!r}", body.results[0]
             )
         kinds: list[str | None] = []
         for x in body.results:
@@ -136,8 +136,8 @@ class Layers:
             kinds.append(mapped.reduction_in(x) if name is None else "batch")
         num_carries = len(tensors_of(self.init, label="carry"))
         end_of_terms = num_carries + len(tensors_of(self.results.terms, label="sum"))
-        for x, kind in zip(body.results[:num_carries], kinds):
-            if kind != "batch":
+        for x, carry_kind in zip(body.results[:num_carries], kinds):
+            if carry_kind != "batch":
                 raise self._refusal("the next carry is another one for each layer", x)
         self.results.kinds_of_terms = kinds[num_carries:end_of_terms]
         self.results.kinds_of_outputs = kinds[end_of_terms:]

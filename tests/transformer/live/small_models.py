@@ -62,9 +62,12 @@ def encoder_decoder(mesh: mtf.Mesh) -> tuple[Model, BatchOfStep]:
     return EncoderDecoder(mesh, architecture, label_smoothing=0.1), continued_sentences
 
 
-def language_model(mesh: mtf.Mesh, blocks: int = 4) -> tuple[Model, BatchOfStep]:
-    """Returns a language model."""
-    return LanguageModel(mesh, Architecture(**{**SIZES, "blocks": blocks})), texts
+def language_model(
+    mesh: mtf.Mesh, blocks: int = 4, **options: Any
+) -> tuple[Model, BatchOfStep]:
+    """Returns a language model, with options of its architecture."""
+    architecture = Architecture(**{**SIZES, "blocks": blocks, **options})
+    return LanguageModel(mesh, architecture), texts
 
 
 def pipeline(mesh: mtf.Mesh, **options: Any) -> tuple[Model, BatchOfStep]:

@@ -24,6 +24,24 @@ CASES = {
             "options": {"blocks": 1},
         },
     ),
+    "pipeline": (
+        "language model",
+        {
+            "axes": "stage:4; data:2",
+            "layout": "layers:stage; batch:data; vocab:stage",
+            "options": {"blocks": 4, "scanned": True},
+        },
+    ),
+    "pipeline across processes, FSDP": (
+        "language model",
+        {
+            "axes": "stage:2; data:2; model:2",
+            "layout": f"layers:stage; batch:data; {TENSOR}",
+            "variable_layout": "d_model:data",
+            "microbatches": 4,
+            "options": {"blocks": 3, "scanned": True, "recompute": True},
+        },
+    ),
     "experts": (
         "experts",
         {
@@ -36,9 +54,11 @@ CASES = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3, together="long runs")
+@pytest.mark.sampled(4, together="long runs")
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_steps_equal_one_process(name, tmp_path):
     model, settings = CASES[name]
     together = train_together(tmp_path, model, **settings)
     check_equal(together, train(model, devices="spmd:cpu", **settings))
+    if "pipeline" in name:
+        check_equal(together, train(model, settings["options"]))
