@@ -28,12 +28,17 @@ class RecomputeGroup:
     """The nodes of one call of `mtf.recompute`: the backward pass computes them again, so
     that their outputs need not be kept in memory until then.
 
+    Args:
+      in_loops: whether only the backward pass of a loop does so, and instead of storing an output
+        for each iteration: for nodes that cost no more than reading what they would store.
+
     Attributes:
       nodes: the nodes in order; `apply` adds to them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_loops: bool = False) -> None:
         self.nodes: list[Node] = []
+        self.in_loops = in_loops
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

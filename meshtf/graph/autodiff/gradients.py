@@ -249,7 +249,8 @@ class _BackwardPass:
         dys = [None if y is None else self.cotangents.get(y) for y in outputs]
         if all(dy is None for dy in dys) or node.gradient_rule in self.applied_rules:
             return
-        if node.recompute_group is not None:
+        group = node.recompute_group
+        if group is not None and not group.in_loops:
             first_dy = next(dy for dy in dys if dy is not None)
             self._recompute(node, first_dy)
         present_outputs = [y for y in outputs if y is not None]

@@ -326,7 +326,12 @@ class _BackwardLoop:
           num_sums: the number of terms of sums among the results.
         """
         # Computing invariant nodes again is cheaper than stacking their outputs.
-        nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
+        again = {*invariant_nodes(self.body)}
+        for node in self.body.nodes:
+            if node.recompute_group is not None and node.recompute_group.in_loops:
+                again.add(node)
+        recomputed = [node for node in self.body.nodes if node in again]
+        nodes = required_nodes([*recomputed, *nodes], results)
         all_used_tensors = used_tensors(nodes, results)
         residuals = self._residuals(nodes, all_used_tensors)
         self.scanned_values.update(zip(residuals, self._stack_residuals(residuals)))

@@ -23,6 +23,7 @@ from meshtf.graph import (
     Graph,
     Source,
     Tensor,
+    apply,
     context,
     current,
     current_executor,
@@ -33,7 +34,6 @@ from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Layout
 from meshtf.names import has_gradient
 from meshtf.ops.common.batch_dimensions import index_in_batch
-from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
     microbatch,
@@ -41,11 +41,11 @@ from meshtf.ops.control.microbatch import (
 )
 from meshtf.ops.control.nested_values import next_carry, pack_next, tensors_of
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, less, logical_and
-from meshtf.ops.elementwise.scalar_op import apply_binary
-from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
+from meshtf.ops.elementwise.where_cast_clip import clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.mapped_dimension import MappedDimension
+from meshtf.ops.loops.masked_gradient import MaskedGradient, where_true
 from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
 from meshtf.ops.loops.schedule import Schedule
 
@@ -179,7 +179,7 @@ class Stage:
         self.tick = tick
         self.context = current()
         self.graph = current_executor()
-        self.recompute_group = RecomputeGroup()
+        self.taken_again = RecomputeGroup(in_loops=True)
         self.inputs = StageInputs(self)
 
     def run(
@@ -223,7 +223,7 @@ class Stage:
         """Within this context, ops belong to what the backward pass computes again, if it does."""
         group = self.context.recompute_group
         if self.layers.recomputes:
-            group = self.recompute_group
+            group = RecomputeGroup()
         with context(recompute_group=group):
             yield
 
@@ -243,7 +243,7 @@ class Stage:
             counts = self.is_busy
             if kind is None:
                 counts = logical_and(counts, equal(self.microbatch, 0))
-            terms.append(_where_true(counts, x))
+            terms.append(where_true(counts, x))
         return terms, with_batch
 
     def _layer(self, carry: Any, inputs: Any) -> tuple[Any, Any, Any]:
@@ -273,19 +273,19 @@ class Stage:
         if dim.size % self.schedule.num_stages:
             exists = less(index, dim.size)
             new_carry = [where(exists, x, y) for x, y in zip(new_carry, carry)]
-            terms = [_where_true(exists, x) for x in terms]
+            terms = [where_true(exists, x) for x in terms]
         return new_carry, terms, outputs
 
     def _input(self, x: Tensor) -> Tensor:
         """Returns a tensor from outside, of which the stage takes its microbatch, as layers use
         it: the bubble gives it no gradient.
         """
-        # The backward pass takes it again: else it would be stored for each tick.
-        with context(recompute_group=self.recompute_group):
+        # Else weights would be stored for each tick.
+        with context(recompute_group=self.taken_again):
             if MICROBATCH in x.shape:
                 x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
             if has_gradient(x.dtype):
-                x = _with_gradient_where(x, self.is_busy)
+                x = apply(MaskedGradient(), x, self.is_busy)
         return x
 
     def take(self, x: Tensor) -> Tensor:
@@ -332,25 +332,6 @@ class NoMeans:
                 way_out="Compute it before the layers, from their inputs.",
             )
         )
-
-
-@custom_gradient
-def _with_gradient_where(x: Tensor, condition: Tensor) -> Any:
-    """Returns x, with the gradient 0 where a condition is false, also in place of NaN."""
-
-    def gradient(dy: Tensor) -> list[Tensor | None]:
-        return [_where_true(condition, dy), None]
-
-    return x, gradient
-
-
-def _where_true(condition: Tensor, x: Tensor) -> Tensor:
-    """Returns x [...], and 0 where a condition is false. Unlike `where` it is linear in x, so
-    partial sums stay partial sums until after the last tick.
-    """
-    if not has_gradient(x.dtype):
-        return where(condition, x, 0)
-    return apply_binary("multiply_no_nan", x, cast(condition, x.dtype))
 
 
 def _is_within(owner: Any, graph: Any) -> bool:
