@@ -289,6 +289,14 @@ class Pipeline:
         """The fraction of ticks in which a stage computes nothing that counts."""
         return (self.stages - 1) / self.ticks
 
+    def __str__(self) -> str:
+        """Returns a line for each stage: "#" for ticks in which it computes a microbatch."""
+        lines = []
+        for stage in range(self.stages):
+            marks = "." * stage + "#" * self.microbatches
+            lines.append(f"stage {stage:<3} {marks:.<{self.ticks}}")
+        return "\n".join(lines)
+
 
 @dataclasses.dataclass(frozen=True)
 class ForecastData:

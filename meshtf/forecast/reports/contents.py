@@ -30,7 +30,6 @@ from meshtf.forecast.reports.modules import (
     module_costs,
 )
 from meshtf.forecast.reports.op_table import WIDTH
-from meshtf.forecast.reports.pipelines import ticks_text
 from meshtf.forecast.reports.totals import received_by_phase
 from meshtf.forecast.reports.units import bytes_text, flops_text, seconds_text
 from meshtf.forecast.reports.user_lines import (
@@ -39,6 +38,7 @@ from meshtf.forecast.reports.user_lines import (
     seconds_by_line,
 )
 
+MAX_STAGES = 16  # of a drawing of a pipeline
 MAX_ROWS = 8  # of a list of lines
 MAX_LIVE = 10  # rows of tensors that are live at the peak
 MAX_MODULES = 24  # rows of modules
@@ -294,7 +294,8 @@ def _pipeline(pipeline: Pipeline, paths: Mapping[str, str]) -> Section:
     )
     head = f"{pipeline.ticks} ticks, {pipeline.bubble:.1%} bubble"
     rows = [(head, call_text(vars(pipeline), paths))]
-    drawing = [(line,) for line in ticks_text(pipeline)]
+    is_small = pipeline.stages <= MAX_STAGES and pipeline.ticks <= WIDTH
+    drawing = [(line,) for line in str(pipeline).splitlines()] if is_small else []
     tables = (
         Table(columns, rows, "  {:<32}{}"),
         Table((), drawing, "    {}"),

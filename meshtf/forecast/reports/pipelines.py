@@ -14,9 +14,6 @@ from meshtf.forecast.report_data import Pipeline, function_of
 from meshtf.graph.control_flow.scan_dimension import TICK
 from meshtf.partition import LoopStep, Program, walk
 
-MAX_STAGES = 16  # that are drawn
-MAX_TICKS = 80
-
 
 def pipelines_of(program: Program) -> tuple[Pipeline, ...]:
     """Returns the pipelines of a program: those of forward passes."""
@@ -54,16 +51,3 @@ def _loops(step: LoopStep) -> Iterator[LoopStep]:
     for inner in step.body.steps:
         if inner.loop:
             yield inner.loop
-
-
-def ticks_text(pipeline: Pipeline) -> list[str]:
-    """Returns a line for each stage, with a mark for each tick: # where the stage computes a
-    microbatch, and . where it does not. [] if there are too many.
-    """
-    if pipeline.stages > MAX_STAGES or pipeline.ticks > MAX_TICKS:
-        return []
-    lines = []
-    for stage in range(pipeline.stages):
-        marks = "." * stage + "#" * pipeline.microbatches
-        lines.append(f"stage {stage:<3} {marks:.<{pipeline.ticks}}")
-    return lines
