@@ -57,8 +57,8 @@ from meshtf.layout_search.pricing import (
     microbatch_dims,
     residual_bytes,
 )
-from meshtf.layout_search.problem import MICROBATCHES, Problem
-from meshtf.layout_search.space import Structure
+from meshtf.layout_search.problem import Problem
+from meshtf.layout_search.space import MICROBATCHES, Structure
 from meshtf.partition import Program, WriteStep, build
 from meshtf.partition.build import live_nodes
 

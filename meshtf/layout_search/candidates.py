@@ -48,6 +48,7 @@ class Candidate:
       peak: the bytes at the peak of memory.
       outline: the time, memory and bytes of the plan; None: it has no plan.
       measured: the measured time of a step; None: it did not run.
+      microbatches: those of a scan that is a pipeline; None: there is none.
     """
 
     problem: Problem
@@ -61,6 +62,7 @@ class Candidate:
     peak: float
     outline: Outline | None
     measured: float | None = None
+    microbatches: int | None = None
 
     def __repr__(self) -> str:
         return f"Candidate({self.axes!r}, {self.layout!r}, {self.seconds:.4g} s)"
@@ -75,6 +77,8 @@ class Candidate:
             settings.append(f"variables {self.variable_layout}")
         if self.optimizer_layout:
             settings.append(f"slots {self.optimizer_layout}")
+        if self.microbatches is not None:
+            settings.append(f"Mesh(..., microbatches={self.microbatches})")
         for name, value in self.choices.items():
             settings.append(f"{name}={value}")
         return " | ".join(settings)
@@ -94,12 +98,15 @@ class Candidate:
     @property
     def mesh_settings(self) -> dict[str, Any]:
         """The arguments of `Mesh`."""
-        return {
+        settings: dict[str, Any] = {
             "axes": self.axes,
             "layout": self.layout,
             "variable_layout": self.variable_layout,
             "optimizer_layout": self.optimizer_layout,
         }
+        if self.microbatches is not None:
+            settings["microbatches"] = self.microbatches
+        return settings
 
 
 class FullPlans:
@@ -307,7 +314,7 @@ def plan_in_full(recordings: Recordings, prices: Prices, index: int) -> Candidat
     choices = prices.choices(index)
     settings = ordered(prices.structure, grid.orders[index])
     problem = recordings.problem
-    if grid.is_estimated:  # another program for each number of stages
+    if grid.stages > 1:  # another program for each number of stages
         recorded = problem.record(grid.axes_text(index), settings, choices)
     else:
         recorded = recordings.of(grid.axes_text(index), settings, choices)

@@ -25,19 +25,22 @@ from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.beginning import Recordings, has_gradient
 from meshtf.layout_search.problem import (
-    CHUNKS,
-    MICROBATCHES,
     Names,
     Problem,
     build_recorded,
 )
-from meshtf.layout_search.space import Structure, factorizations
+from meshtf.layout_search.space import (
+    CHUNKS,
+    MICROBATCHES,
+    STAGE,
+    Structure,
+    factorizations,
+)
 from meshtf.mesh import Mesh
 from meshtf.partition import LoopStep, Program, Value, walk
 
 # Number of microbatches of the plan that stands for all programs with microbatches.
 PLANNED_MICROBATCHES = 2
-STAGE = "stage"  # the axis of pipeline stages
 SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
 
 
@@ -105,7 +108,9 @@ class Prices:
 
     def choices(self, index: int) -> dict[str, Any]:
         """Returns the further arguments of the program of a candidate."""
-        choices = dict(self.structure.choices)
+        choices = self.structure.arguments
+        if self.structure.pipelined:
+            return choices
         counts = {MICROBATCHES: self.grid.microbatches, CHUNKS: self.grid.chunks}
         for name, values in counts.items():
             if values[index] > 1:
@@ -246,7 +251,7 @@ def recorded_choices(structure: Structure, grid: Grid) -> dict[str, Any]:
     """Returns the further arguments of the program that stands for all sizes of a structure."""
     has_loop = grid.planned.has_microbatches
     counts = {MICROBATCHES: PLANNED_MICROBATCHES} if has_loop else {}
-    return {**dict(structure.choices), **counts}
+    return {**structure.arguments, **counts}
 
 
 def price(

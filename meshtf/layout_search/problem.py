@@ -33,9 +33,6 @@ from meshtf.names.arguments import as_int, as_sequence
 from meshtf.partition import Program, build
 from meshtf.partition.sharded_loops import reason_to_repeat
 
-# The choices that are priced without a plan for each value.
-MICROBATCHES = "microbatches"
-CHUNKS = "chunks"  # of each stage of a pipeline
 # What an axis shards is decided by the dimensions that ops with this fraction of all FLOPs have,
 # or variables with this fraction of all elements.
 _MAJOR = 0.01
@@ -96,6 +93,14 @@ class Problem:
         with without_layout_warnings():
             function, args = self.function(axes, settings, choices)
             return function.record_call(args, {}).recorded
+
+    def takes(self, name: str, choices: Mapping[str, Any]) -> bool:
+        """Returns whether `build` takes a further choice."""
+        try:
+            inspect.signature(self.build).bind(None, **{**choices, name: None})
+        except TypeError:
+            return False
+        return True
 
     def outline(self, recorded: Recorded) -> Outline:
         """Returns the time, memory and bytes of a recorded program, from a plan of its own."""
@@ -213,6 +218,8 @@ class Names:
       minor: further names, which axes shard along with those if they can; the name that most
         work has comes first.
       scanned: the dimensions that loops scan of which every device runs all iterations.
+      pipelined: of these the one that most elements of variables have: a rule along a further
+        axis makes the loop a pipeline; "": there is none.
     """
 
     shapes: tuple[Shape, ...]
@@ -223,6 +230,7 @@ class Names:
     searched: frozenset[str]
     minor: tuple[str, ...] = ()
     scanned: frozenset[str] = frozenset()
+    pipelined: str = ""
 
     def sets(self) -> list[tuple[str, ...]]:
         """Returns the sets of dimensions that one axis can shard."""
@@ -292,7 +300,18 @@ def names_of_program(recorded: Recorded) -> Names:
         searched=frozenset(searched),
         minor=tuple(candidates[len(searched) :]),
         scanned=frozenset(scanned),
+        pipelined=_largest_of(scanned, variables),
     )
+
+
+def _largest_of(names: Iterable[str], variables: Iterable[Shape]) -> str:
+    """Returns the name that most elements of variables have; "" if none has one of them."""
+    elements = dict.fromkeys(sorted(names), 0)
+    for shape in variables:
+        for name in elements:
+            elements[name] += shape.size if name in shape else 0
+    largest = max(elements, key=elements.__getitem__, default="")
+    return largest if elements.get(largest) else ""
 
 
 def _shares(flops: Mapping[str, float], variables: Iterable[Shape]) -> dict[str, float]:

@@ -22,8 +22,6 @@ from meshtf.layout_search.pricing import (
     price,
 )
 from meshtf.layout_search.problem import (
-    CHUNKS,
-    MICROBATCHES,
     Names,
     Problem,
     names_of_program,
@@ -33,6 +31,8 @@ from meshtf.layout_search.problem import (
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult, pareto_front
 from meshtf.layout_search.space import (
+    CHUNKS,
+    MICROBATCHES,
     STORAGES,
     Structure,
     read_storages,
@@ -113,8 +113,10 @@ def search(
         which are interleaved if there are several (Narayanan et al. 2021, arXiv:2104.04473,
         section 2.2.2).
       stages: the numbers of stages of a pipeline to try. Above 1 the mesh has an axis "stage"
-        of that size, the outermost, and `build` makes a pipeline, whose number of
-        microbatches it gets as well. Pipelines are estimated from the program without
+        of that size, the outermost. If `build` takes no `microbatches`, a scan over layers is
+        the pipeline: the layout has a rule "layers:stage", and the mesh the number of
+        microbatches, by default one, two or four times the stages. Otherwise `build` makes a
+        pipeline, and gets that number. Such pipelines are estimated from the program without
         stages if that splits its batch as above, and only the best are planned in full.
         Otherwise each number of microbatches and chunks has a plan: fix what you can.
       progress: a function of the number of plans so far, and of all plans that seem to be
@@ -204,12 +206,14 @@ class Search:
         self.stages = stages
         self.microbatches = read_counts(choices, MICROBATCHES)
         self.has_chunks = CHUNKS in choices
+        self.has_microbatches = MICROBATCHES in choices
         self.chunks = read_counts(choices, CHUNKS)
         counts = (MICROBATCHES, CHUNKS)
         self.choices = {k: choices[k] for k in choices if k not in counts}
         self.prices: list[Prices] = []
         self.refused: list[tuple[Structure, MeshtfError]] = []
         self.names: Names
+        self.pipelined = ""  # the dimension of the layers, if a scan is the pipeline
         self.estimates_pipelines = False
 
     def run(self) -> SearchResult:
@@ -227,9 +231,12 @@ class Search:
         state = state_bytes(recorded)
         if state.of_device(self.problem.devices) > self.problem.memory:
             raise self._nothing_fits(state)  # without a plan
-        self.estimates_pipelines = max(self.stages) > 1 and can_be_estimated(
-            self.problem, self.microbatches, base
-        )
+        if max(self.stages) > 1:
+            if not self.problem.takes(MICROBATCHES, base):
+                self.pipelined = self.names.pipelined
+            self.estimates_pipelines = not self.pipelined and can_be_estimated(
+                self.problem, self.microbatches, base
+            )
         ranking = self._ranked(self._structures(self.names))
         best = self._price_the_best(ranking)
         if not best:
@@ -326,13 +333,22 @@ class Search:
                 for stages in self.stages:
                     # A pipeline has no dimension of layers.
                     if stages == 1 or structure.stored_dim not in names.scanned:
-                        staged = dataclasses.replace(structure, stages=stages)
+                        staged = dataclasses.replace(
+                            structure,
+                            stages=stages,
+                            pipelined=self.pipelined if stages > 1 else "",
+                        )
                         yield from staged.with_each(self._choices_of(staged))
 
     def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
         """Returns the choices of a structure: those that need plans of their own."""
         if structure.stages == 1 or self.estimates_pipelines:
             return self.choices
+        if self.pipelined:
+            counts = self.microbatches
+            if not self.has_microbatches:
+                counts = [structure.stages * k for k in (1, 2, 4)]
+            return {**self.choices, MICROBATCHES: counts}
         chunks = {CHUNKS: self.chunks} if self.has_chunks else {}
         return {**self.choices, MICROBATCHES: self.microbatches, **chunks}
 

@@ -18,10 +18,15 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from meshtf.names import Shape
 from meshtf.names.arguments import as_choice, as_sequence
 
+# The choices that are priced without a plan for each value, where a program has them.
+MICROBATCHES = "microbatches"
+CHUNKS = "chunks"  # of each stage of a pipeline
+STAGE = "stage"  # the axis of the stages of a pipeline
 STORAGES = ("replicated", "slots", "variables")
 # The name of an axis that shards this dimension; others have the name of their dimension.
 _AXIS_NAMES = {
@@ -107,6 +112,8 @@ class Structure:
       stored_axes: the axes that it is sharded along.
       choices: further settings of the program, as pairs: (("recompute", True),).
       stages: the number of stages of a pipeline, along an axis of their own.
+      pipelined: the dimension that this axis shards, if a scan over it is the pipeline; "": the
+        program makes the stages.
     """
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
@@ -115,11 +122,12 @@ class Structure:
     stored_axes: tuple[str, ...] = ()
     choices: tuple[tuple[str, object], ...] = ()
     stages: int = 1
+    pipelined: str = ""
 
     @property
     def without_stages(self) -> Structure:
         """This structure without a pipeline."""
-        return dataclasses.replace(self, stages=1)
+        return dataclasses.replace(self, stages=1, pipelined="")
 
     @property
     def before_updates(self) -> Structure:
@@ -128,12 +136,16 @@ class Structure:
         """
         if self.storage != "slots":
             return self
-        return Structure(self.axes, choices=self.choices, stages=self.stages)
+        return dataclasses.replace(
+            self, storage="replicated", stored_dim="", stored_axes=()
+        )
 
     @property
     def layout(self) -> str:
         """The rules of the layout."""
         axes_of: dict[str, list[str]] = {}
+        if self.pipelined:
+            axes_of[self.pipelined] = [STAGE]
         for axis, dims in self.axes:
             for dim in dims:
                 axes_of.setdefault(dim, []).append(axis)
@@ -155,9 +167,17 @@ class Structure:
             return ""
         return f"{self.stored_dim}:{'+'.join(self.stored_axes)}"
 
-    def mesh_settings(self) -> dict[str, str]:
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The choices that are arguments of the program: those of the mesh are not."""
+        arguments = dict(self.choices)
+        if self.pipelined:
+            arguments.pop(MICROBATCHES, None)
+        return arguments
+
+    def mesh_settings(self) -> dict[str, Any]:
         """Returns the arguments of `Mesh` other than its axes."""
-        settings = {
+        settings: dict[str, Any] = {
             "layout": self.layout,
             "variable_layout": "",
             "optimizer_layout": "",
@@ -166,6 +186,8 @@ class Structure:
             settings["variable_layout"] = self.stored_rule
         if self.storage == "slots":
             settings["optimizer_layout"] = self.stored_rule
+        if self.pipelined:
+            settings["microbatches"] = dict(self.choices)[MICROBATCHES]
         return settings
 
 

@@ -2,16 +2,18 @@
 
 model_flops(program, durations) / positions / peak / seconds      # the MFU of a step
 
-What `mtf.recompute` computes again does not count, and what several devices compute identically
-counts once: so the utilization by these FLOPs ("MFU", Chowdhery et al. 2022, arXiv:2204.02311,
-section 4.1) compares layouts, where that by the FLOPs of a device does not.
+What `mtf.recompute` computes again does not count, nor does the bubble of a pipeline, and what
+several devices compute identically counts once: so the utilization by these FLOPs ("MFU",
+Chowdhery et al. 2022, arXiv:2204.02311, section 4.1) compares layouts, where that by the FLOPs of
+a device does not.
 """
 
 from __future__ import annotations
 
 from meshtf.forecast.time.durations import Durations
-from meshtf.graph import Call, Node
-from meshtf.partition import Program
+from meshtf.graph import Call, Loop, Node
+from meshtf.graph.control_flow.scan_dimension import TICK
+from meshtf.partition import Body, Program
 
 
 def model_flops(program: Program, durations: Durations) -> float:
@@ -38,10 +40,24 @@ def model_flops(program: Program, durations: Durations) -> float:
                 if durations.matmul_shape(compute) is not None:
                     total += step.node.op.flops(*(x.spec for x in step.node.inputs))
             for inner in step.bodies_by(of_body):
-                total += of_body(inner.program) * inner.runs
+                times = _runs(inner) * program.mesh.group_size(*inner.axes)
+                total += of_body(inner.program) * times
         return total
 
     return of_steps(program)
+
+
+def _runs(body: Body) -> int:
+    """Returns how often a device runs a body to some purpose: of the ticks of a pipeline those in
+    which it has a microbatch.
+    """
+    if body.dim != TICK:
+        return body.runs
+    loops = [step.loop for step in body.program.steps]
+    (num_stages,) = (
+        loop.op.dim.size for loop in loops if loop and loop.axes and loop.op.dim
+    )
+    return body.runs - num_stages + 1
 
 
 def _is_again(node: Node) -> bool:
@@ -51,4 +67,7 @@ def _is_again(node: Node) -> bool:
     op, first = node.op, node.primals[0].node.op
     if isinstance(op, Call) and isinstance(first, Call):
         return op.body is first.body
+    if isinstance(op, Loop) and isinstance(first, Loop):
+        # One of the two may return residuals in addition.
+        return op.body.recorded_nodes == first.body.recorded_nodes
     return op is first

@@ -50,14 +50,13 @@ from meshtf.layout_search.pipelines.staged_memory import (
 from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
     SCANNED,
-    STAGE,
     Grid,
     Prices,
     loop_over_microbatches,
     price_by,
 )
-from meshtf.layout_search.problem import MICROBATCHES, Problem
-from meshtf.layout_search.space import Structure
+from meshtf.layout_search.problem import Problem
+from meshtf.layout_search.space import MICROBATCHES, STAGE, Structure
 from meshtf.partition import Program
 
 
