@@ -159,6 +159,29 @@ class Layers:
         )
 
 
+@dataclasses.dataclass
+class _LayerCall:
+    """A layer while its body is recorded.
+
+    Attributes:
+      graph: the graph of its body.
+      context: the context before the body is called.
+      exists: whether the scan has this layer, bool []; None: it has all layers of all stages.
+    """
+
+    graph: Any
+    context: Context
+    exists: Tensor | None
+
+    def input(self, x: Tensor) -> Tensor:
+        """Returns a tensor [...] as the layer uses it: a layer that does not exist gives it no
+        gradient.
+        """
+        if self.exists is None or not has_gradient(x.dtype):
+            return x
+        return _with_gradient_where(x, self.exists)
+
+
 class Stage:
     """One stage in one tick.
 
@@ -248,6 +271,10 @@ class Stage:
         index = self.first_layer + layer_index
         batch = self.schedule.batch.name
         specs = [x.spec for x in carry]
+        exists = None
+        if dim.size % self.schedule.num_stages:
+            exists = less(index, dim.size)
+        self.layer = _LayerCall(current_executor(), current(), exists)
         with (
             context(microbatches=layers.caller.microbatches),
             microbatch(batch, self.schedule.num_microbatches, self.microbatch),
@@ -257,14 +284,14 @@ class Stage:
                 substitutes=self.inputs,
             ),
         ):
-            old = pack_next(layers.init, iter(carry))
-            returned = layers.body(old, pack_next(layers.xs, iter(entries)))
+            old = pack_next(layers.init, map(self.layer.input, carry))
+            entry = pack_next(layers.xs, map(self.layer.input, entries))
+            returned = layers.body(old, entry)
             new, layers.results.terms, layers.results.outputs = results_of(returned, 3)
             new_carry = tensors_of(next_carry(old, new, specs), label="carry")
             terms = tensors_of(layers.results.terms, label="sum")
             outputs = tensors_of(layers.results.outputs, label="result")
-        if dim.size % self.schedule.num_stages:
-            exists = less(index, dim.size)
+        if exists is not None:
             new_carry = [where(exists, x, y) for x, y in zip(new_carry, carry)]
             terms = [_where_true(exists, x) for x in terms]
         return new_carry, terms, outputs
@@ -292,7 +319,9 @@ class Stage:
                 num_microbatches = self.schedule.num_microbatches
                 x = split_into_microbatches(x, batch.name, num_microbatches)
         with executing(self.graph), context(**vars(self.context)):
-            return self._input(x)
+            x = self._input(x)
+        with executing(self.layer.graph), context(**vars(self.layer.context)):
+            return self.layer.input(x)
 
 
 class StageInputs(dict[Tensor, Tensor]):
@@ -338,12 +367,13 @@ def _with_gradient_where(x: Tensor, condition: Tensor) -> Any:
 
 
 def _where_true(condition: Tensor, x: Tensor) -> Tensor:
-    """Returns x [...], and 0 where a condition is false. Unlike `where` it is linear in x, so
-    partial sums stay partial sums until after the last tick.
+    """Returns x [...], and 0 where a condition is false; bool as 0 and 1. Unlike `where` it is
+    linear in x, so partial sums stay partial sums until after the last tick.
     """
-    if not has_gradient(x.dtype):
-        return where(condition, x, 0)
-    return apply_binary("multiply_no_nan", x, cast(condition, x.dtype))
+    if x.dtype == "bool":
+        x = cast(x, "int32")
+    op = "multiply_no_nan" if has_gradient(x.dtype) else "multiply"
+    return apply_binary(op, x, cast(condition, x.dtype))
 
 
 def _is_within(owner: Any, graph: Any) -> bool:
