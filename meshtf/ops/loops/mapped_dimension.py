@@ -35,6 +35,7 @@ from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp, factor_of, window_of
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
+from meshtf.ops.indexing.gather import Gather, Segment
 from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
 from meshtf.ops.reductions.reduce import Reduce
@@ -147,7 +148,11 @@ class MappedDimension:
         jointly = set(kinds) <= {"sum"} or set(kinds) <= {"mean", None}
         linearity = node.op.linearity
         is_linear = jointly if linearity == "joint" else linearity == "each"
-        if has_batch or not is_linear or (linearity == "each" and len(reductions) > 1):
+        if linearity == "each" and len(reductions) > 1:
+            is_linear = False
+        if isinstance(node.op, Gather | Segment) and kinds[1] is not None:
+            is_linear = False  # in the table or the elements, not in the indices
+        if has_batch or not is_linear:
             self._refuse(node)
         for y in node.outputs:
             self._reductions[_key(y)] = reductions[0]

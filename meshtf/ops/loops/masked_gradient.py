@@ -8,10 +8,21 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import Cotangents, LocalTensors, Op, Sample, Spec, Specs, Tensor
+from meshtf.graph import (
+    Cotangents,
+    LocalTensors,
+    Op,
+    Sample,
+    Spec,
+    Specs,
+    Tensor,
+    apply,
+    context,
+)
+from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import has_gradient
 from meshtf.ops.elementwise.scalar_op import apply_binary
-from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.elementwise.where_cast_clip import cast
 
 
 class MaskedGradient(Op):
@@ -38,10 +49,20 @@ class MaskedGradient(Op):
         return [where_true(condition, dy), None]
 
 
-def where_true(condition: Tensor, x: Tensor) -> Tensor:
-    """Returns x [...], and 0 where a condition is false. Unlike `where` it is linear in x, so
-    partial sums stay partial sums.
-    """
+def masked(x: Tensor, condition: Tensor) -> Tensor:
+    """Returns x [...], with the gradient 0 where a scalar condition is false."""
     if not has_gradient(x.dtype):
-        return where(condition, x, 0)
-    return apply_binary("multiply_no_nan", x, cast(condition, x.dtype))
+        return x
+    # Else the forward pass of a loop would store a copy of x for each iteration.
+    with context(recompute_group=RecomputeGroup(in_loops=True)):
+        return apply(MaskedGradient(), x, condition)
+
+
+def where_true(condition: Tensor, x: Tensor) -> Tensor:
+    """Returns x [...], and 0 where a condition is false; bool as 0 and 1. Unlike `where` it is
+    linear in x, so partial sums stay partial sums.
+    """
+    if x.dtype == "bool":
+        x = cast(x, "int32")
+    fn = "multiply_no_nan" if has_gradient(x.dtype) else "multiply"
+    return apply_binary(fn, x, cast(condition, x.dtype))

@@ -48,7 +48,7 @@ from meshtf.ops.control.microbatch import MICROBATCH, split_into_microbatches
 from meshtf.ops.control.nested_values import pack, tensors_of
 from meshtf.ops.control.stop_gradient import recomputed_function
 from meshtf.ops.elementwise.arithmetic import add, equal, outer
-from meshtf.ops.elementwise.where_cast_clip import where
+from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.recorded_scan import recorded_scan
@@ -263,11 +263,12 @@ class PipelinedScan:
             else:
                 terms.append(self._mean(next(sums_of_terms), kind))
         outputs = []
-        for kind in self.layers.results.kinds_of_outputs:
+        of_layer = tensors_of(self.layers.results.outputs, label="result")
+        for kind, output in zip(self.layers.results.kinds_of_outputs, of_layer):
             if kind == "batch":
                 x = self._of_ticks(next(with_batch))
             else:
-                x = self._mean(next(totals), kind)
+                x = cast(self._mean(next(totals), kind), output.dtype)
             outputs.append(self._of_layers(x))
         return terms, outputs
 

@@ -23,7 +23,6 @@ from meshtf.graph import (
     Graph,
     Source,
     Tensor,
-    apply,
     context,
     current,
     current_executor,
@@ -32,7 +31,6 @@ from meshtf.graph import (
 from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.mesh import Layout
-from meshtf.names import has_gradient
 from meshtf.ops.common.batch_dimensions import index_in_batch
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
@@ -45,7 +43,7 @@ from meshtf.ops.elementwise.where_cast_clip import clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.mapped_dimension import MappedDimension
-from meshtf.ops.loops.masked_gradient import MaskedGradient, where_true
+from meshtf.ops.loops.masked_gradient import masked, where_true
 from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
 from meshtf.ops.loops.schedule import Schedule
 
@@ -165,6 +163,29 @@ class Layers:
         )
 
 
+@dataclasses.dataclass
+class _LayerCall:
+    """A layer while its body is recorded.
+
+    Attributes:
+      graph: the graph of its body.
+      context: the context before the body is called.
+      exists: whether the scan has this layer, bool []; None: it has all layers of all stages.
+    """
+
+    graph: Any
+    context: Context
+    exists: Tensor | None
+
+    def input(self, x: Tensor) -> Tensor:
+        """Returns a tensor [...] as the layer uses it: a layer that does not exist gives it no
+        gradient.
+        """
+        if self.exists is None:
+            return x
+        return masked(x, self.exists)
+
+
 class Stage:
     """One stage in one tick.
 
@@ -179,7 +200,6 @@ class Stage:
         self.tick = tick
         self.context = current()
         self.graph = current_executor()
-        self.taken_again = RecomputeGroup(in_loops=True)
         self.inputs = StageInputs(self)
 
     def run(
@@ -254,6 +274,10 @@ class Stage:
         index = self.first_layer + layer_index
         batch = self.schedule.batch.name
         specs = [x.spec for x in carry]
+        exists = None
+        if dim.size % self.schedule.num_stages:
+            exists = less(index, dim.size)
+        self.layer = _LayerCall(current_executor(), current(), exists)
         with (
             context(microbatches=layers.caller.microbatches),
             microbatch(batch, self.schedule.num_microbatches, self.microbatch),
@@ -263,15 +287,14 @@ class Stage:
                 substitutes=self.inputs,
             ),
         ):
-            old = pack_next(layers.init, iter(carry))
-            returned = layers.body(old, pack_next(layers.xs, iter(entries)))
-            new, terms, outputs = results_of(returned, 3)
+            old = pack_next(layers.init, map(self.layer.input, carry))
+            entry = pack_next(layers.xs, map(self.layer.input, entries))
+            new, terms, outputs = results_of(layers.body(old, entry), 3)
             layers.results = LayerResults(terms, outputs)
             new_carry = tensors_of(next_carry(old, new, specs), label="carry")
             terms = tensors_of(terms, label="sum")
             outputs = tensors_of(outputs, label="result")
-        if dim.size % self.schedule.num_stages:
-            exists = less(index, dim.size)
+        if exists is not None:
             new_carry = [where(exists, x, y) for x, y in zip(new_carry, carry)]
             terms = [where_true(exists, x) for x in terms]
         return new_carry, terms, outputs
@@ -280,13 +303,10 @@ class Stage:
         """Returns a tensor from outside, of which the stage takes its microbatch, as layers use
         it: the bubble gives it no gradient.
         """
-        # Else weights would be stored for each tick.
-        with context(recompute_group=self.taken_again):
-            if MICROBATCH in x.shape:
+        if MICROBATCH in x.shape:
+            with context(recompute_group=RecomputeGroup(in_loops=True)):
                 x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
-            if has_gradient(x.dtype):
-                x = apply(MaskedGradient(), x, self.is_busy)
-        return x
+        return masked(x, self.is_busy)
 
     def take(self, x: Tensor) -> Tensor:
         """Returns what the layers of this stage use in place of a tensor x [...]."""
@@ -299,7 +319,9 @@ class Stage:
                 num_microbatches = self.schedule.num_microbatches
                 x = split_into_microbatches(x, batch.name, num_microbatches)
         with executing(self.graph), context(**vars(self.context)):
-            return self._input(x)
+            x = self._input(x)
+        with executing(self.layer.graph), context(**vars(self.layer.context)):
+            return self.layer.input(x)
 
 
 class StageInputs(dict[Tensor, Tensor]):

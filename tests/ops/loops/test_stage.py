@@ -1,0 +1,132 @@
+"""Stages of a pipelined scan: the bubble has no effect, and what cannot be computed in
+microbatches is refused.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from tests.ops.loops import pipelined_layers
+from tests.ops.loops.pipelined_layers import BATCH, WIDTH, dense, linear, run
+
+PIPELINE = {"axes": "stage:2; data:2", "layout": "layers:stage; batch:data"}
+FOUR_STAGES = {"axes": "stage:4", "layout": "layers:stage"}
+LIVE = {"axes": "stage:4", "layout": "layers:stage", "devices": "spmd:cpu:4"}
+
+
+def poison(h, inputs, outside):
+    """What is finite for all examples, and not for zeros."""
+    w, cache = inputs
+    norm = mtf.reduce_sum(mtf.square(h), "d")
+    y = linear(h, w) * mtf.rsqrt(norm) + mtf.log(norm) * outside.mask + outside.shared
+    y = y + outside.context / norm + cache / norm
+    h = h + mtf.tanh(y)
+    terms = {"sum": mtf.reduce_sum(mtf.log(norm)), "batch": 1.0 / norm}
+    return h, terms, [mtf.reduce_mean(mtf.log(norm)), h / norm]
+
+
+def iterated_log(h, inputs, outside):
+    """Finite if it is applied three times; further layers would give NaN."""
+    w, cache = inputs
+    h = 2.0 * mtf.log(mtf.sqrt(h))
+    sums = mtf.sin(outside.context) * mtf.reduce_mean(w) + outside.shared * cache
+    return h + sums * 0.01, mtf.reduce_sum(h), mtf.reduce_mean(h)
+
+
+def compare(results, expected):
+    for y, value in zip(results, expected, strict=True):
+        assert np.isfinite(value).all()
+        np.testing.assert_allclose(y, value, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("error::meshtf.errors.LayoutWarning")
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    "mesh", [{**PIPELINE, "microbatches": 3}, {**LIVE, "microbatches": 6}]
+)
+@pytest.mark.sampled(3)
+def test_nothing_of_the_bubble_has_an_effect(mesh, reverse, recomputed):
+    settings = {"num_layers": 5, "reverse": reverse, "recomputed": recomputed}
+    compare(run(poison, **settings, **mesh), run(poison, **settings))
+
+
+@pytest.mark.filterwarnings("error::meshtf.errors.LayoutWarning")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("num_stages", [2, 4])
+def test_layers_that_do_not_exist_have_no_effect(num_stages, reverse, monkeypatch):
+    def arrays(num_layers, dtype):
+        x = np.exp(np.exp(np.linspace(0.1, 0.6, BATCH * WIDTH)))
+        x = x.reshape(BATCH, WIDTH).astype(dtype)
+        return [x, x, np.ones((num_layers, BATCH, WIDTH), dtype)]
+
+    monkeypatch.setattr(pipelined_layers, "arrays", arrays)
+    mesh = {"axes": f"stage:{num_stages}", "layout": "layers:stage"}
+    settings = {"num_layers": 3, "reverse": reverse}
+    compare(run(iterated_log, **settings, **mesh), run(iterated_log, **settings))
+
+
+def centred(h, inputs, outside):
+    mean = mtf.reduce_mean(h, "batch")
+    return mtf.tanh(h - mean), None, None
+
+
+def entire_batch(h, inputs, outside):
+    return h, None, mtf.zeros(h.mesh, "batch:24; d:3", h.dtype)
+
+
+def carry_of_sums(h, inputs, outside):
+    h, _, _ = dense(h, inputs, outside)
+    return h * 0.0 + mtf.reduce_sum(h, "d"), None, mtf.reduce_max(h, "batch")
+
+
+@pytest.mark.parametrize(
+    "layer, op",
+    [
+        (centred, "subtract does not map"),
+        (carry_of_sums, "reduce does not map"),
+        (entire_batch, "entire batch"),
+    ],
+)
+def test_what_needs_the_entire_batch_is_refused(layer, op):
+    with pytest.raises(mtf.PlanError, match=op) as e:
+        run(layer, **PIPELINE, microbatches=4)
+    assert "test_stage.py:" in str(e.value)
+    assert 'mtf.layout("layers:")' in str(e.value)
+
+
+def test_without_microbatches_a_warning_says_why():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scanned = pipelined_layers.Scanned(centred, 8, **PIPELINE)
+        step = mtf.function(
+            scanned.step,
+            mesh=scanned.mesh,
+            x="batch; d",
+            context="batch; d",
+            caches="layers; batch; d",
+        )
+        arrays = pipelined_layers.arrays(8)
+        results = mtf.names.nested.flatten(step(*arrays))
+        step(*arrays)
+    texts = [str(w.message) for w in caught if w.category is mtf.LayoutWarning]
+    assert len(texts) == 1
+    assert "the scan over 'layers'" in texts[0] and "is no pipeline" in texts[0]
+    assert "subtract does not map along 'batch'" in texts[0]
+    compare([y.numpy() for y in results], run(centred))
+
+
+def test_random_ops_draw_the_same_after_an_attempt():
+    """Results of a scan that is no pipeline do not depend on the attempt."""
+
+    def layer(h, inputs, outside):
+        h = mtf.dropout(h, 0.5)
+        return h - mtf.reduce_mean(h, "batch"), None, None
+
+    with pytest.warns(mtf.LayoutWarning, match="is no pipeline"):
+        results = run(layer, 4, **FOUR_STAGES)
+    compare(results, run(layer, 4))
