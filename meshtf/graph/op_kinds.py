@@ -165,6 +165,10 @@ class ConstantOp(Op):
         raise NotImplementedError
 
 
+class ConversionOp(Op):
+    """Converts its input to another data type, which costs no more than reading the result."""
+
+
 class GradientBarrier(Op):
     """An op that stops gradients: its inputs get no cotangents."""
 

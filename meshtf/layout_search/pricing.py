@@ -39,8 +39,7 @@ from meshtf.layout_search.space import (
 from meshtf.mesh import Mesh
 from meshtf.partition import LoopStep, Program, Value, walk
 
-# Number of microbatches of the plan that stands for all programs with microbatches.
-PLANNED_MICROBATCHES = 2
+PLANNED_MICROBATCHES = 2  # of the plan that stands for all programs with microbatches
 SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
 
 
@@ -109,12 +108,9 @@ class Prices:
     def choices(self, index: int) -> dict[str, Any]:
         """Returns the further arguments of the program of a candidate."""
         choices = self.structure.arguments
-        if self.structure.pipelined:
-            return choices
         counts = {MICROBATCHES: self.grid.microbatches, CHUNKS: self.grid.chunks}
-        for name, values in counts.items():
-            if values[index] > 1:
-                choices[name] = int(values[index])
+        if not self.structure.pipelined:
+            choices |= {k: int(v[index]) for k, v in counts.items() if v[index] > 1}
         return choices
 
 
@@ -299,10 +295,9 @@ def price_by(
 
 
 def _seconds_and_memory(
-    timelines: Timelines, durations: Durations, grid: Grid
+    timelines: Timelines, durations: Durations, _grid: Grid
 ) -> tuple[Any, Any]:
     """Returns the seconds and bytes of the program as it was planned."""
-    del grid
     schedule = Schedule(timelines.program, durations, counts=False)
     return step_seconds(schedule), memory_of(timelines, durations)
 

@@ -24,12 +24,12 @@ from meshtf.graph.control_flow.body import Body
 from meshtf.graph.op_kinds import factor_of
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.used_layouts import layout_use
-from meshtf.hardware import Hardware
+from meshtf.hardware import Hardware, as_hardware
 from meshtf.layout_search.space import sharded_together
 from meshtf.mesh import Mesh
 from meshtf.mesh.axes import caller_stacklevel
 from meshtf.names import Shape
-from meshtf.names.arguments import as_int, as_sequence
+from meshtf.names.arguments import as_bytes, as_callable, as_int, as_sequence
 from meshtf.partition import Program, build
 from meshtf.partition.sharded_loops import reason_to_repeat
 
@@ -116,6 +116,27 @@ class Problem:
             function, args = self.function(axes, settings, choices)
             result = function.forecast_call(args, {}, hardware=self.hardware)
         return dataclasses.replace(result, device_memory=self.memory)
+
+
+def problem_of(
+    build: Callable[..., Any],
+    args: tuple[Any, ...],
+    devices: int,
+    hardware: Hardware | str,
+    memory: float | str | None,
+) -> Problem:
+    """Returns the problem of checked arguments of `search`."""
+    as_callable("build", build, "a function of a mesh")
+    profile = as_hardware(hardware)
+    size = profile.memory if memory is None else as_bytes("memory", memory)
+    if size is None:
+        raise ArgumentError(
+            f"the profile {profile.name!r} does not say how much memory a device has: give "
+            'memory, such as memory="80GiB".'
+        )
+    return Problem(
+        build, args, as_int("devices", devices, least=1), hardware=profile, memory=size
+    )
 
 
 def build_recorded(recorded: Recorded) -> Program:

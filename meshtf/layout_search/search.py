@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from meshtf.errors import ArgumentError, LayoutError, MeshtfError
+from meshtf.errors import LayoutError, MeshtfError
 from meshtf.garbage import without_garbage_collection
-from meshtf.hardware import Hardware, as_hardware
+from meshtf.hardware import Hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
 from meshtf.layout_search.order import nth_seconds
 from meshtf.layout_search.pipelines import can_be_estimated, estimate
@@ -25,6 +25,7 @@ from meshtf.layout_search.problem import (
     Names,
     Problem,
     names_of_program,
+    problem_of,
     read_counts,
     warn_of_own_rules,
 )
@@ -58,7 +59,6 @@ from meshtf.layout_search.why_not import (
 from meshtf.mesh import Layout
 from meshtf.mesh.axes import read_axes
 from meshtf.names.arguments import (
-    as_bytes,
     as_callable,
     as_int,
     as_mapping,
@@ -126,7 +126,7 @@ def search(
       ArgumentError: an argument is of another type, or there are no such devices.
       LayoutError: no layout fits into memory, or none is legal.
     """
-    problem = _problem(build, args, devices, hardware, memory)
+    problem = problem_of(build, args, devices, hardware, memory)
     if progress is not None:
         as_callable("progress", progress, "a function of two numbers")
     if choices is None:
@@ -144,27 +144,6 @@ def search(
         ],
         progress=progress,
     ).run()
-
-
-def _problem(
-    build: Callable[..., Any],
-    args: tuple[Any, ...],
-    devices: int,
-    hardware: Hardware | str,
-    memory: float | str | None,
-) -> Problem:
-    """Returns the problem of checked arguments of `search`."""
-    as_callable("build", build, "a function of a mesh")
-    profile = as_hardware(hardware)
-    size = profile.memory if memory is None else as_bytes("memory", memory)
-    if size is None:
-        raise ArgumentError(
-            f"the profile {profile.name!r} does not say how much memory a device has: give "
-            'memory, such as memory="80GiB".'
-        )
-    return Problem(
-        build, args, as_int("devices", devices, least=1), hardware=profile, memory=size
-    )
 
 
 class Search:

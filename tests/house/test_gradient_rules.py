@@ -26,7 +26,6 @@ RULES = {
     "meshtf/layers/reversible.py": "runs each function again; a clipped gradient: nothing",
     "meshtf/ops/control/branch_not_taken.py": "zeros; the branch is recorded and never runs",
     "meshtf/ops/control/custom_gradient.py": "rules of users: anything",
-    "meshtf/ops/loops/stage.py": "drops gradients of the bubble: nothing",
     "meshtf/pipeline/gpipe.py": "scales gradients that are computed with the loss",
     "meshtf/tensorflow_import/rules/control/custom_gradients.py": "the operations of a rule of "
     "TensorFlow's, which may draw by their own seeds; one raises an error",

@@ -27,8 +27,8 @@ from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import context, current
 from meshtf.graph.control_flow.body import (
     Body,
+    cheap_nodes,
     check_body_inputs,
-    invariant_nodes,
     no_gradient_of_while,
     outputs_of_nodes,
     record_on_body,
@@ -325,12 +325,7 @@ class _BackwardLoop:
           num_carries: the number of carries among the results.
           num_sums: the number of terms of sums among the results.
         """
-        # Computing invariant nodes again is cheaper than stacking their outputs.
-        again = {*invariant_nodes(self.body)}
-        for node in self.body.nodes:
-            if node.recompute_group is not None and node.recompute_group.in_loops:
-                again.add(node)
-        recomputed = [node for node in self.body.nodes if node in again]
+        recomputed = cheap_nodes(self.body, {*self.entries, *self.captured_values})
         nodes = required_nodes([*recomputed, *nodes], results)
         all_used_tensors = used_tensors(nodes, results)
         residuals = self._residuals(nodes, all_used_tensors)

@@ -27,6 +27,7 @@ from meshtf.graph import (
     register_operator,
 )
 from meshtf.graph.arguments import as_tensor
+from meshtf.graph.op_kinds import ConversionOp
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.broadcasting import (
@@ -134,7 +135,7 @@ _EXACT_CASTS = {
 }
 
 
-class Cast(Op):
+class Cast(ConversionOp):
     """x converted from the data type `old` to `new`."""
 
     old: str

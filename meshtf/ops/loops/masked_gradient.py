@@ -28,6 +28,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 class MaskedGradient(Op):
     """x [...], with the gradient 0 where a scalar condition is false, in place of NaN as well."""
 
+    linearity = "each"  # of x
     conformance_samples = (
         Sample(inputs=("b:4;h:8", "bool "), gradient=False),
         Sample(inputs=("half b:4", "bool "), gradient=False),
