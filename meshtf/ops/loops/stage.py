@@ -205,12 +205,25 @@ class Stage:
                 reverse=schedule.reverse,
                 late_captures=self.layers.check,
             )
+            if not self.layers.recomputes:
+                carry, terms, outputs = self._after_inputs(carry, terms, outputs)
             results = self.layers.results
             sums, with_batch = self._counted(terms, results.kinds_of_terms)
             totals, outputs_with_batch = self._counted(
                 outputs, results.kinds_of_outputs
             )
         return None, sums, (carry, totals, with_batch + outputs_with_batch)
+
+    def _after_inputs(self, *results: list[Tensor]) -> list[list[Tensor]]:
+        """Returns results of the layers, whose gradient first takes the inputs of the layers
+        again: else the forward pass would store for each tick what `_input` returned, such as
+        the weights.
+        """
+        with context(recompute_group=self.recompute_group):
+            return [
+                [_unchanged(x) if has_gradient(x.dtype) else x for x in xs]
+                for xs in results
+            ]
 
     @contextlib.contextmanager
     def _recomputed(self) -> Iterator[None]:
@@ -273,7 +286,7 @@ class Stage:
         """Returns a tensor from outside, of which the stage takes its microbatch, as layers use
         it: the bubble gives it no gradient.
         """
-        # The backward pass takes it again: else it would be stored for each tick.
+        # The backward pass takes it again: see `_after_inputs`.
         with context(recompute_group=self.recompute_group):
             if MICROBATCH in x.shape:
                 x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
@@ -335,6 +348,12 @@ def _with_gradient_where(x: Tensor, condition: Tensor) -> Any:
         return [_where_true(condition, dy), None]
 
     return x, gradient
+
+
+@custom_gradient
+def _unchanged(x: Tensor) -> Any:
+    """Returns x [...], by a node of its own."""
+    return x, lambda dy: [dy]
 
 
 def _where_true(condition: Tensor, x: Tensor) -> Tensor:
