@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.report import Row
-from benchmarks.step.cases.cases import FOREIGN, Case
+from benchmarks.step.cases.cases import FOREIGN
 
+STEP_WORKER = "benchmarks.step.cases.worker"
 _START_TIMEOUT = 300  # seconds in which a worker has to start
 _ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -100,7 +101,7 @@ class Process:
     def __init__(
         self,
         case: Any,
-        worker: str = "benchmarks.step.cases.worker",
+        worker: str = STEP_WORKER,
         environment: Mapping[str, str] = _NO_VARIABLES,
     ):
         compile_sources()
@@ -160,10 +161,11 @@ class Process:
 
 
 def measure(
-    group: list[Case],
+    group: list[Any],
     rounds: int,
     starts: int,
     losses: int,
+    worker: str = STEP_WORKER,
 ) -> tuple[list[Row], dict[str, str]]:
     """Returns the rows of the cases that run, and for each case of another library that
     does not run, the reason, by the name of the case.
@@ -171,30 +173,31 @@ def measure(
     The first row is the one that the others are compared with.
 
     Args:
-      group: the cases to compare.
+      group: the cases to compare: those of `benchmarks.step`, or others with the same attributes.
       rounds: the number of steps of each case that are timed.
       starts: the number of starts of each case; the fastest one counts.
       losses: the number of steps whose losses are compared.
+      worker: the module of the workers.
     """
-    starts_of_cases, refused = _measure_starts(group, starts)
+    starts_of_cases, refused = _measure_starts(group, starts, worker)
     workers: list[Process] = []
     try:
         for case in group:
             if case.name not in refused:
-                workers.append(_start(case))
+                workers.append(_start(case, worker))
         losses_of_workers = []
-        for worker in workers:
-            losses_of_workers.append(worker.ask("losses", argument=losses)["losses"])
+        for process in workers:
+            losses_of_workers.append(process.ask("losses", argument=losses)["losses"])
         steps_of_rounds = []  # [rounds][workers]
         for _ in range(rounds):
-            answers = [worker.ask("steps", argument=1) for worker in workers]
+            answers = [process.ask("steps", argument=1) for process in workers]
             steps_of_rounds.append(answers)
     finally:
-        for worker in workers:
-            worker.stop()
+        for process in workers:
+            process.stop()
     rows = []
-    for i, worker in enumerate(workers):
-        case = worker.case
+    for i, process in enumerate(workers):
+        case = process.case
         row = _row(
             case,
             losses=losses_of_workers[i],
@@ -206,7 +209,7 @@ def measure(
 
 
 def _row(
-    case: Case,
+    case: Any,
     losses: list[float],
     steps: list[dict[str, list[float]]],
     starts: list[dict[str, float]],
@@ -229,8 +232,8 @@ def _row(
 
 
 def _measure_starts(
-    group: list[Case], starts: int
-) -> tuple[dict[Case, list[dict[str, float]]], dict[str, str]]:
+    group: list[Any], starts: int, worker: str
+) -> tuple[dict[Any, list[dict[str, float]]], dict[str, str]]:
     """Returns the costs of each start of each case, and for each case of another library
     that does not run, the reason, by the name of the case.
 
@@ -238,15 +241,15 @@ def _measure_starts(
     use, the longer the system takes for each new page. The first start of all is not
     measured, since files and memory are cold then.
     """
-    starts_of_cases: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
+    starts_of_cases: dict[Any, list[dict[str, float]]] = {case: [] for case in group}
     refused: dict[str, str] = {}
-    _start(group[0]).stop()  # a start that is not measured
+    _start(group[0], worker).stop()  # a start that is not measured
     for _ in range(starts):
         for case in group:
             if case.name in refused:
                 continue
             try:
-                process = _start(case)
+                process = _start(case, worker)
             except WorkerError as error:
                 if case.runtime not in FOREIGN:  # only other libraries may fail
                     raise
@@ -257,6 +260,6 @@ def _measure_starts(
     return starts_of_cases, refused
 
 
-def _start(case: Case) -> Process:
+def _start(case: Any, worker: str) -> Process:
     """Returns a worker process for a case."""
-    return Process(case, environment=case.environment)
+    return Process(case, worker, environment=case.environment)

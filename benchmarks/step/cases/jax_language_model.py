@@ -21,6 +21,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from benchmarks.harness.buffers import buffer_bytes
 from benchmarks.step.cases.cases import Case
 from benchmarks.step.cases.feeds import Batch
 from benchmarks.step.cases.sizes import Config
@@ -90,7 +91,7 @@ class JaxLM:
         `train_step`.
         """
         compiled = self.train.lower(*self._arguments(batch)).compile()
-        return int(compiled.memory_analysis().peak_memory_in_bytes)
+        return buffer_bytes(compiled)
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """Returns the arguments of the training step."""
@@ -142,6 +143,21 @@ def _train(
     """
     loss_and_gradients = jax.value_and_grad(functools.partial(_loss, config, mesh))
     loss, gradients = loss_and_gradients(w, tokens, labels, _make_drop(config, step))
+    w, m, v = adam(config, w, m, v, gradients, step)
+    return w, m, v, loss
+
+
+def adam(config: Config, w: Any, m: Any, v: Any, gradients: Any, step: Any) -> Any:
+    """Returns the weights and moments after a step of Adam.
+
+    Args:
+      config: the settings.
+      w: the weights, a tree of arrays.
+      m: the first moments, like w.
+      v: the second moments, like w.
+      gradients: the gradients of the loss, like w.
+      step: the number of this step, from 1.
+    """
     # The bias-corrected learning rate.
     rate = (
         config.learning_rate
@@ -161,7 +177,7 @@ def _train(
     m = jax.tree.map(first_moment, m, gradients)
     v = jax.tree.map(second_moment, v, gradients)
     w = jax.tree.map(update, w, m, v)
-    return w, m, v, loss
+    return w, m, v
 
 
 def _loss(
@@ -190,14 +206,14 @@ def _loss(
             for name, value in w.items()
             if name.startswith(prefix)
         }
-        h = _rms_norm(x, block["attention_norm/scale"])
-        x = constrain(x + drop(_attention(config, block, h, drop)), "data")
-        h = _rms_norm(x, block["feed_forward_norm/scale"])
+        h = rms_norm(x, block["attention_norm/scale"])
+        x = constrain(x + drop(attention(config, block, h, drop)), "data")
+        h = rms_norm(x, block["feed_forward_norm/scale"])
         h = jnp.einsum("bld,df->blf", h, block["feed_forward/wi/kernel"])
         h = jax.nn.gelu(constrain(h, "data", None, "model"))
         h = jnp.einsum("blf,fd->bld", h, block["feed_forward/wo/kernel"])
         x = constrain(x + drop(h), "data")
-    x = _rms_norm(x, w["language_model/decoder/norm/scale"])
+    x = rms_norm(x, w["language_model/decoder/norm/scale"])
     logits = jnp.einsum("bld,dv->blv", x, w["language_model/logits/kernel"])
     logits = constrain(logits, "data", None, "model")
     return jnp.mean(_cross_entropy(config, logits, labels))
@@ -218,13 +234,13 @@ def _make_drop(config: Config, step: Any) -> Drop:
     return drop
 
 
-def _rms_norm(x: Any, scale: Any) -> Any:
+def rms_norm(x: Any, scale: Any) -> Any:
     """Returns x [..., d] divided by its root mean square and scaled."""
     mean_square = jnp.mean(jnp.square(x), -1, keepdims=True)
     return x * jax.lax.rsqrt(mean_square + 1e-6) * scale
 
 
-def _attention(config: Config, w: dict[str, Any], x: Any, drop: Drop) -> Any:
+def attention(config: Config, w: dict[str, Any], x: Any, drop: Drop) -> Any:
     """Returns causal self-attention of x `[batch, length, d_model]`."""
     query = jnp.einsum("bld,dhk->blhk", x, w["attention/query/kernel"])
     key = jnp.einsum("bld,dhk->blhk", x, w["attention/key/kernel"])

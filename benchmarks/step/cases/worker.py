@@ -21,7 +21,8 @@ from benchmarks.harness.case_server import serve
 from benchmarks.harness.clocks import Seconds, now
 from benchmarks.harness.process_memory import memory, reset_peak
 from benchmarks.step.cases.cases import Case
-from benchmarks.step.cases.feeds import batches, fixed_values
+from benchmarks.step.cases.feeds import Batch, batches, fixed_values
+from benchmarks.step.cases.sizes import Config
 
 
 class ModelBuilder(NamedTuple):
@@ -50,7 +51,7 @@ _BUILDERS = {
     "spmd": _MESHTF,
 }
 # The libraries whose import is not timed, for runtimes that need more than TensorFlow.
-_LIBRARIES = {"jax": ["jax"], "spmd": ["tensorflow", "jax"]}
+LIBRARIES = {"jax": ["jax"], "spmd": ["tensorflow", "jax"]}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
@@ -74,6 +75,13 @@ def build(case: Case) -> tuple[Any, Callable[[], Any]]:
 class Runner:
     """A case that has taken its first three steps, and answers requests.
 
+    Args:
+      case: the case.
+      build_case: returns the model of a case and a function that makes its training step, as
+        `build` does.
+      make_batches: returns the batches of a config.
+      make_values: returns the values of the variables for losses that are compared, of a config.
+
     Attributes:
       model: the model.
       step: the function of a batch that takes a training step and returns the loss.
@@ -91,14 +99,21 @@ class Runner:
         Times with "_cpu" are processor time, others are wall time.
     """
 
-    def __init__(self, case: Case):
+    def __init__(
+        self,
+        case: Any,
+        build_case: Callable[[Any], tuple[Any, Callable[[], Any]]] = build,
+        make_batches: Callable[[Config], list[Batch]] = batches,
+        make_values: Callable[[Config], Batch] = fixed_values,
+    ):
         self.case = case
         self.config = case.config
-        self.batches = batches(case.config)
+        self.make_values = make_values
+        self.batches = make_batches(case.config)
         reset_peak()
         memory_before = memory("VmRSS")  # the resident memory now
         start = now()
-        self.model, make_step = build(case)
+        self.model, make_step = build_case(case)
         built = now()
         self.step = make_step()
         self.steps_done = 0
@@ -114,7 +129,7 @@ class Runner:
             self.take_step()
         peak = memory("VmHWM")  # the largest resident memory since `reset_peak`
         self.start_costs["memory"] = peak - memory_before
-        if case.runtime in _LIBRARIES:
+        if case.runtime in LIBRARIES:
             num_bytes = self.model.device_memory(self.batches[0])
             self.start_costs["device_memory"] = num_bytes / 2**20
         if case.forecasts:
@@ -149,7 +164,7 @@ class Runner:
         TensorFlow is timed with the masks that are fastest for it; for its losses it takes
         another step function, with meshtf's masks.
         """
-        self.model.assign(fixed_values(self.config))  # also resets the optimizer
+        self.model.assign(self.make_values(self.config))  # also resets the optimizer
         self.steps_done = 0
         timed_step = self.step
         if not self.case.grid and self.config.dropout:
@@ -164,7 +179,7 @@ def start_runner(text: str) -> Runner:
     clock starts.
     """
     case = Case.load(text)
-    for library in _LIBRARIES.get(case.runtime, ["tensorflow"]):
+    for library in LIBRARIES.get(case.runtime, ["tensorflow"]):
         importlib.import_module(library)
     return Runner(case)
 

@@ -87,6 +87,8 @@ class DynamicUpdate(Op):
         is_sharded = context.num_shards(self.dim) > 1
         if is_sharded:
             begin = begin - context.shard_offset(self.dim)
+        if context.compiled and axis == 0 and num_updates == 1:
+            return (_write_entry(x, begin, updates, may_lie_outside=is_sharded),)
         # The outer dimensions are merged into groups, and so are the inner dimensions.
         x_3d = tf.reshape(x, [outer_shape.size, local_size, -1])
         updates = tf.reshape(updates, [outer_shape.size, num_updates, -1])
@@ -138,6 +140,26 @@ def _write_slice(x: Any, begin: Any, updates: Any) -> Any:
         strides=[1, 1, 1],
         value=updates,
     )
+
+
+def _write_entry(x: Any, begin: Any, updates: Any, may_lie_outside: bool) -> Any:
+    """Returns x with another entry at an index of axis 0, by the ops of a `tf.TensorArray`: XLA
+    updates x in place for them, and copies it for a scatter.
+
+    Args:
+      x: a TensorFlow tensor [n, ...].
+      begin: the index, a scalar TensorFlow tensor.
+      updates: the new entry, [1, ...].
+      may_lie_outside: whether the index may lie out of range; then the result is x.
+    """
+    size = x.shape[0]
+    entry = updates[0]
+    if may_lie_outside:
+        is_within = (begin >= 0) & (begin < size)
+        begin = begin % size
+        entry = tf.where(is_within, entry, tf.gather(x, begin))
+    entries = tf.TensorArray(x.dtype, size=size, element_shape=x.shape[1:])
+    return entries.unstack(x).write(begin, entry).stack()
 
 
 def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
