@@ -144,6 +144,7 @@ def check(model, **mesh):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(5, each="model")
 @pytest.mark.parametrize("microbatches", [None, 1, 2, 4, 8, 16])
 @pytest.mark.parametrize("mesh", MESHES)
@@ -191,7 +192,7 @@ def run_experts(gate, group_size, **mesh):
             h, reports = layers.each(apply_layer, x)
         loss = mtf.reduce_mean(mtf.square(h)) + mtf.reduce_sum(reports.loss)
         grads = mtf.gradients([loss], list(layers.trainable_variables))
-        statistics = [reports.load, reports.dropped, reports.entropy]
+        statistics = [reports.load, reports.dropped, reports.entropy, reports.tokens]
         return [loss, h, reports.loss, *statistics, *grads]
 
     x = np.random.default_rng(0).normal(size=(8, 8, 8)).astype("float32")
