@@ -106,8 +106,11 @@ def top_candidates(
     is_token = group_tokens = token_weight = None
     if nonpadding is None:
         valid = mtf.ones(logits.mesh, gates.shape, "bool")
-        size = logits.shape.without(EXPERTS).size
-        num_tokens = mtf.full(logits.mesh, "", float(size))
+        # A sum, not a number: in a pipeline, the count of the batch is the sum of the counts of
+        # its microbatches.
+        num_tokens = mtf.reduce_sum(
+            mtf.ones(logits.mesh, logits.shape.without(EXPERTS))
+        )
     else:
         valid = mtf.broadcast(nonpadding, gates.shape)
         is_token = mtf.cast(nonpadding, "float32")

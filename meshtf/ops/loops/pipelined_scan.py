@@ -27,6 +27,7 @@ program for all stages: Xu et al. 2021, arXiv:2105.04663, section 3.3.)
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -51,10 +52,11 @@ from meshtf.ops.elementwise.arithmetic import add, equal, outer
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.loops.batch_size import check_same_scalars
 from meshtf.ops.loops.recorded_scan import recorded_scan
 from meshtf.ops.loops.schedule import Schedule, schedule_of
 from meshtf.ops.loops.slots import entry_of, into_slots, out_of_slots, with_entry
-from meshtf.ops.loops.stage import Layers, NoMeans, Stage, StageInputs
+from meshtf.ops.loops.stage import LayerResults, Layers, NoMeans, Stage, StageInputs
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 from meshtf.ops.shapes.slice import concat
@@ -100,20 +102,15 @@ def pipelined_scan(
         region=current().region.then(_rules_of_stages(layout, schedule)),
         graph=graph,
     )
-    num_nodes = len(graph.nodes)
-    paths = current().random_paths
-    paths_before = set(paths or ())
+    attempt = _Attempt(graph)
     try:
-        return PipelinedScan(layers, mesh).run()
+        results = PipelinedScan(layers, mesh).run()
+        _check_scalars(layers, mesh, _Attempt(graph, attempt.paths))
+        return results
     except MeshtfError as error:
         if mesh.microbatches is not None:
             raise
-        # Reads of variables stay: later reads of the same variable find them.
-        attempt = graph.nodes[num_nodes:]
-        graph.nodes[num_nodes:] = [n for n in attempt if isinstance(n.op, ReadOp)]
-        if paths is not None:
-            paths.clear()
-            paths.update(paths_before)
+        attempt.discard()
         source = Source.of_caller()
         text = explain_error(
             f"the scan over {dim.name!r}, which the layout shards, is no pipeline: all devices "
@@ -123,6 +120,57 @@ def pipelined_scan(
         )
         warn_once(mesh, f"no pipeline at {source}", text)
         return None
+
+
+class _Attempt:
+    """What a graph records from now on, which may be discarded.
+
+    Args:
+      graph: the graph.
+      paths: the paths of random ops before it; None: those of now.
+    """
+
+    def __init__(self, graph: Graph, paths: set[Any] | None = None) -> None:
+        self.graph = graph
+        self.num_nodes = len(graph.nodes)
+        self.paths = set(current().random_paths or ()) if paths is None else paths
+
+    def discard(self) -> None:
+        """Discards what was recorded. Reads of variables stay: later reads of the same variable
+        find them.
+        """
+        nodes = self.graph.nodes
+        reads = [x for x in nodes[self.num_nodes :] if isinstance(x.op, ReadOp)]
+        nodes[self.num_nodes :] = reads
+        paths = current().random_paths
+        if paths is not None:
+            paths.clear()
+            paths.update(self.paths)
+
+
+def _check_scalars(layers: Layers, mesh: Mesh, attempt: _Attempt) -> None:
+    """Raises PlanError if a number in a recorded layer is another one for the entire batch.
+
+    Args:
+      layers: layers that were recorded for microbatches.
+      mesh: the mesh.
+      attempt: what is recorded here, and discarded.
+    """
+    schedule = layers.schedule
+    if schedule.num_microbatches == 1:
+        return
+    results = LayerResults()
+    entire = dataclasses.replace(
+        layers,
+        schedule=dataclasses.replace(schedule, num_microbatches=1),
+        results=results,
+    )
+    with context(random_paths=set(attempt.paths), runs_again=True):
+        PipelinedScan(entire, mesh).run()
+        attempt.discard()
+    recorded = layers.results.recorded
+    assert recorded is not None and results.recorded is not None
+    check_same_scalars(recorded, results.recorded, schedule.batch.name, layers.way_out)
 
 
 def _rules_of_stages(layout: Layout, schedule: Schedule) -> Layout:

@@ -58,8 +58,10 @@ class LayerResults:
       kinds_of_terms: for each term what it has of the batch: "batch": its examples; "sum" or
         "mean": a sum or mean over them; None: nothing.
       kinds_of_outputs: the same of each output.
+      recorded: the recorded body of a layer; None: not yet.
     """
 
+    recorded: Body | None = None
     terms: Any = None
     outputs: Any = None
     kinds_of_terms: list[str | None] = dataclasses.field(default_factory=list)
@@ -112,6 +114,7 @@ class Layers:
         Raises:
           PlanError: results of microbatches do not make those of the batch.
         """
+        self.results.recorded = body
         dim = self.schedule.microbatch_dim
         mapped = MappedDimension(
             dim, (), way_out=self.way_out, draws=True, reduces=True
@@ -123,20 +126,20 @@ class Layers:
         self._check_sizes(body)
         layers = self.schedule.dim.name
         if unused_dim_name(body, layers) != layers:
-            raise self._refusal(
+            raise self.refusal(
                 f"the layers have a dimension {layers!r}", body.results[0]
             )
         kinds: list[str | None] = []
         for x in body.results:
             name = mapped.name_in(x)
             if name not in (None, dim.name):
-                raise self._refusal(f"a result has it as {name!r}", x)
+                raise self.refusal(f"a result has it as {name!r}", x)
             kinds.append(mapped.reduction_in(x) if name is None else "batch")
         num_carries = len(tensors_of(self.init, label="carry"))
         end_of_terms = num_carries + len(tensors_of(self.results.terms, label="sum"))
         for x, carry_kind in zip(body.results[:num_carries], kinds):
             if carry_kind != "batch":
-                raise self._refusal("the next carry is another one for each layer", x)
+                raise self.refusal("the next carry is another one for each layer", x)
         self.results.kinds_of_terms = kinds[num_carries:end_of_terms]
         self.results.kinds_of_outputs = kinds[end_of_terms:]
         return {}
@@ -149,9 +152,9 @@ class Layers:
         for node in body.nodes:
             for y in node.outputs:
                 if batch in tuple(y.shape):
-                    raise self._refusal("this op makes the entire batch", y)
+                    raise self.refusal("this op makes the entire batch", y)
 
-    def _refusal(self, why: str, x: Tensor) -> PlanError:
+    def refusal(self, why: str, x: Tensor) -> PlanError:
         """Returns the error of a result x [...] of a layer."""
         return PlanError(
             explain_error(
@@ -318,6 +321,8 @@ class Stage:
             if batch in tuple(x.shape):
                 num_microbatches = self.schedule.num_microbatches
                 x = split_into_microbatches(x, batch.name, num_microbatches)
+            elif self.schedule.microbatch_dim in tuple(x.shape):
+                raise self.layers.refusal("this tensor has the size of a microbatch", x)
         with executing(self.graph), context(**vars(self.context)):
             x = self._input(x)
         with executing(self.layer.graph), context(**vars(self.layer.context)):

@@ -114,7 +114,7 @@ def dropped(h, inputs, outside):
     """Dropout, and noise without the batch."""
     w, _ = inputs
     h = h + mtf.dropout(mtf.tanh(linear(h, w)), 0.4)
-    noise = mtf.random_normal(h.mesh, h.shape.only(["d"]), dtype=h.dtype)
+    noise = mtf.random_uniform(h.mesh, h.shape.only(["d"]), dtype=h.dtype)
     return h + noise * 0.1, None, mtf.dropout(h, 0.5, name="second")
 
 

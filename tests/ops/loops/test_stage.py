@@ -79,6 +79,11 @@ def entire_batch(h, inputs, outside):
     return h, None, mtf.zeros(h.mesh, "batch:24; d:3", h.dtype)
 
 
+def array_of_examples(h, inputs, outside):
+    places = np.arange(float(h.shape["batch"]))
+    return h + mtf.asarray(h.mesh, places, "batch"), None, None
+
+
 def carry_of_sums(h, inputs, outside):
     h, _, _ = dense(h, inputs, outside)
     return h * 0.0 + mtf.reduce_sum(h, "d"), None, mtf.reduce_max(h, "batch")
@@ -90,6 +95,7 @@ def carry_of_sums(h, inputs, outside):
         (centred, "subtract does not map"),
         (carry_of_sums, "reduce does not map"),
         (entire_batch, "entire batch"),
+        (array_of_examples, "size of a microbatch"),
     ],
 )
 def test_what_needs_the_entire_batch_is_refused(layer, op):
