@@ -232,6 +232,10 @@ class Op(Frozen):
         """Returns what sharding a factor does."""
         return Role.MAP
 
+    def is_linear_in(self, input_index: int) -> bool:
+        """Returns whether an op of linearity "each" is linear in an input: not in indices."""
+        return True
+
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         """Returns one device's shards of the outputs, computed by TensorFlow ops.
 

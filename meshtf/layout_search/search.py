@@ -193,6 +193,7 @@ class Search:
         self.refused: list[tuple[Structure, MeshtfError]] = []
         self.names: Names
         self.pipelined = ""  # the dimension of the layers, if a scan is the pipeline
+        self.counts_of_pipelines: Sequence[int] = [1]
         self.estimates_pipelines = False
 
     def run(self) -> SearchResult:
@@ -213,6 +214,9 @@ class Search:
         if max(self.stages) > 1:
             if not self.problem.takes(MICROBATCHES, base):
                 self.pipelined = self.names.pipelined
+                # Those of a pipeline are of the mesh.
+                self.counts_of_pipelines = self.microbatches
+                self.microbatches = [1]
             self.estimates_pipelines = not self.pipelined and can_be_estimated(
                 self.problem, self.microbatches, base
             )
@@ -324,7 +328,7 @@ class Search:
         if structure.stages == 1 or self.estimates_pipelines:
             return self.choices
         if self.pipelined:
-            counts = self.microbatches
+            counts = self.counts_of_pipelines
             if not self.has_microbatches:
                 counts = [structure.stages * k for k in (1, 2, 4)]
             return {**self.choices, MICROBATCHES: counts}

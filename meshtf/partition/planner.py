@@ -244,7 +244,9 @@ class _Planner:
         if linearity == "joint":
             return len(partial_sizes) == len(states)
         any_sharded = any(isinstance(s, Sharded) for s in states)
-        return len(partial_sizes) == 1 and not any_sharded
+        partial = [i for i, s in enumerate(states) if isinstance(s, Partial)]
+        are_linear = all(map(self.op.is_linear_in, partial))
+        return len(partial) == 1 and are_linear and not any_sharded
 
     def _free_factor(self, axis: str, states: list[State]) -> str | None:
         """Returns the factor that rule free shards; None: the rule does not apply."""

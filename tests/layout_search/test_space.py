@@ -47,6 +47,16 @@ def test_numbers_of_microbatches_are_tried():
     assert {candidate.microbatches for candidate in counts} == {2, 4}
 
 
+def test_layouts_without_stages_have_no_microbatches():
+    result = search(stages=(1, 4), choices={"microbatches": [4]})
+    assert {p.structure.pipelined for p in result.prices} == {"", "layers"}
+    assert not result.refused
+    for candidate in result.best:
+        assert candidate.choices == {}
+        is_pipeline = candidate.axes.startswith("stage")
+        assert candidate.microbatches == (4 if is_pipeline else None)
+
+
 def test_a_pipeline_takes_less_memory_than_one_stage():
     replicated = {"layout": "batch:data", "storage": "replicated"}
     flat = search(axes="data:8", **replicated).best[0]

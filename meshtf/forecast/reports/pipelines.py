@@ -1,9 +1,6 @@
-"""The pipelines of a program, and a drawing of their ticks.
+"""The pipelines of a program: scans over sharded dimensions.
 
-pipeline over stage              32 layers in 4 stages, 6 microbatches
-    9 ticks, 33.3% bubble, for each at stack.py:190
-    stage 0  ######...
-    stage 1  .######..
+print(pipelines_of(program)[0])         # a drawing of its ticks
 """
 
 from __future__ import annotations
@@ -17,8 +14,13 @@ from meshtf.partition import LoopStep, Program, walk
 
 def pipelines_of(program: Program) -> tuple[Pipeline, ...]:
     """Returns the pipelines of a program: those of forward passes."""
-    loops = [step.loop for step, _times in walk(program)]
-    return tuple(_pipeline(loop) for loop in loops if loop and _is_forward(loop))
+    pipelines = []
+    for step, _times in walk(program):
+        if step.loop and _is_forward(step.loop):
+            # None is divided within a loop that the same axes divide already.
+            for stages in filter(lambda loop: loop.axes, _loops(step.loop)):
+                pipelines.append(_pipeline(step.loop, stages))
+    return tuple(pipelines)
 
 
 def _is_forward(step: LoopStep) -> bool:
@@ -27,9 +29,8 @@ def _is_forward(step: LoopStep) -> bool:
     return dim is not None and dim.name == TICK and not step.op.reverse
 
 
-def _pipeline(ticks: LoopStep) -> Pipeline:
-    """Returns the pipeline whose ticks a loop runs."""
-    stages = next(step for step in _loops(ticks) if step.axes)
+def _pipeline(ticks: LoopStep, stages: LoopStep) -> Pipeline:
+    """Returns the pipeline whose ticks a loop runs, and whose stages one in its body."""
     layers = next(_loops(stages))
     assert ticks.op.dim is not None and stages.op.dim is not None
     num_stages = stages.op.dim.size

@@ -53,11 +53,11 @@ def _runs(body: Body) -> int:
     """
     if body.dim != TICK:
         return body.runs
-    loops = [step.loop for step in body.program.steps]
-    (num_stages,) = (
-        loop.op.dim.size for loop in loops if loop and loop.axes and loop.op.dim
-    )
-    return body.runs - num_stages + 1
+    runs = body.runs
+    for step in body.program.steps:
+        if step.loop and step.loop.axes and step.loop.op.dim:
+            runs = body.runs - step.loop.op.dim.size + 1
+    return runs
 
 
 def _is_again(node: Node) -> bool:

@@ -31,8 +31,8 @@ def check_same_scalars(body: Body, other: Body, dim: str, way_out: str) -> None:
       dim: the name of the dimension.
       way_out: what errors say.
     """
-    nodes = list(_nodes(body))
-    other_nodes = list(_nodes(other))
+    nodes = list(all_nodes(body))
+    other_nodes = list(all_nodes(other))
     for node, other_node in zip(nodes, other_nodes):
         if _scalars(node.op) != _scalars(other_node.op):
             raise _refusal(node, dim, way_out)
@@ -40,12 +40,12 @@ def check_same_scalars(body: Body, other: Body, dim: str, way_out: str) -> None:
         raise _refusal(nodes[-1], dim, way_out)
 
 
-def _nodes(body: Body) -> Iterator[Node]:
+def all_nodes(body: Body) -> Iterator[Node]:
     """Yields the nodes of a body, and those of bodies within."""
     for node in body.nodes:
         yield node
         for inner in _bodies(node.op):
-            yield from _nodes(inner)
+            yield from all_nodes(inner)
 
 
 def _bodies(op: Op) -> list[Body]:

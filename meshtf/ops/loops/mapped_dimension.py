@@ -35,7 +35,6 @@ from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp, factor_of, window_of
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
-from meshtf.ops.indexing.gather import Gather, Segment
 from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
 from meshtf.ops.reductions.reduce import Reduce
@@ -147,11 +146,10 @@ class MappedDimension:
         # The mean of (mean + constant) over the parts is that of the batch, but not of sums.
         jointly = set(kinds) <= {"sum"} or set(kinds) <= {"mean", None}
         linearity = node.op.linearity
-        is_linear = jointly if linearity == "joint" else linearity == "each"
-        if linearity == "each" and len(reductions) > 1:
-            is_linear = False
-        if isinstance(node.op, Gather | Segment) and kinds[1] is not None:
-            is_linear = False  # in the table or the elements, not in the indices
+        is_linear = linearity == "joint" and jointly
+        if linearity == "each":
+            indices = [i for i, kind in enumerate(kinds) if kind is not None]
+            is_linear = len(indices) == 1 and node.op.is_linear_in(indices[0])
         if has_batch or not is_linear:
             self._refuse(node)
         for y in node.outputs:

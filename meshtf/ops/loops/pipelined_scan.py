@@ -31,7 +31,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from meshtf.errors import MeshtfError, explain_error
+from meshtf.errors import explain_error
 from meshtf.graph import (
     Graph,
     ReadOp,
@@ -107,7 +107,7 @@ def pipelined_scan(
         results = PipelinedScan(layers, mesh).run()
         _check_scalars(layers, mesh, _Attempt(graph, attempt.paths))
         return results
-    except MeshtfError as error:
+    except Exception as error:  # also of code that does not expect a microbatch
         if mesh.microbatches is not None:
             raise
         attempt.discard()

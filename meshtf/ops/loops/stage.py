@@ -19,8 +19,10 @@ from typing import Any
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Body,
+    Branch,
     Context,
     Graph,
+    Loop,
     Source,
     Tensor,
     context,
@@ -37,11 +39,12 @@ from meshtf.ops.control.microbatch import (
     microbatch,
     split_into_microbatches,
 )
-from meshtf.ops.control.nested_values import next_carry, pack_next, tensors_of
+from meshtf.ops.control.nested_values import next_carry, pack, pack_next, tensors_of
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, less, logical_and
 from meshtf.ops.elementwise.where_cast_clip import clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
+from meshtf.ops.loops.batch_size import all_nodes
 from meshtf.ops.loops.mapped_dimension import MappedDimension
 from meshtf.ops.loops.masked_gradient import masked, where_true
 from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
@@ -124,11 +127,7 @@ class Layers:
                 mapped.begin(x, dim.name)
         mapped.follow(body.nodes)
         self._check_sizes(body)
-        layers = self.schedule.dim.name
-        if unused_dim_name(body, layers) != layers:
-            raise self.refusal(
-                f"the layers have a dimension {layers!r}", body.results[0]
-            )
+        self._check_division(body)
         kinds: list[str | None] = []
         for x in body.results:
             name = mapped.name_in(x)
@@ -153,6 +152,21 @@ class Layers:
             for y in node.outputs:
                 if batch in tuple(y.shape):
                     raise self.refusal("this op makes the entire batch", y)
+
+    def _check_division(self, body: Body) -> None:
+        """Raises PlanError if a map over stages could not be divided among devices."""
+        layers = self.schedule.dim.name
+        if unused_dim_name(body, layers) != layers:
+            why = f"the layers have a dimension {layers!r} of their own"
+            raise self.refusal(why, body.results[0])
+        for x in body.captures:
+            if layers in x.shape:
+                raise self.refusal(f"the layers use a tensor along {layers!r}", x)
+        for node in all_nodes(body):
+            op = node.op
+            if isinstance(op, Branch) or (isinstance(op, Loop) and op.dim is None):
+                why = "stages would take different ways through mtf.cond or mtf.while_loop"
+                raise self.refusal(why, node.outputs[0])
 
     def refusal(self, why: str, x: Tensor) -> PlanError:
         """Returns the error of a result x [...] of a layer."""
@@ -223,7 +237,11 @@ class Stage:
         )
         self.microbatch = clip(index, 0, schedule.num_microbatches - 1)
         self.first_layer = schedule.order(order) * schedule.layers_of_stage
-        entries = [self._input(x) for x in inputs]
+        batch = schedule.batch
+        has_batch = [
+            batch in tuple(x.shape) for x in tensors_of(self.layers.xs, label="xs")
+        ]
+        entries = [self._input(x, split) for x, split in zip(inputs, has_batch)]
         indices = index_range(self.graph.mesh, schedule.layers_dim)
         with self._recomputed():
             carry, terms, outputs = recorded_scan(
@@ -293,20 +311,23 @@ class Stage:
             old = pack_next(layers.init, map(self.layer.input, carry))
             entry = pack_next(layers.xs, map(self.layer.input, entries))
             new, terms, outputs = results_of(layers.body(old, entry), 3)
-            layers.results = LayerResults(terms, outputs)
+            layers.results.terms = terms
+            layers.results.outputs = outputs
+            # A layer may return what is from outside.
+            new = pack(new, [self.inputs.get(x) for x in tensors_of(new, "carry")])
             new_carry = tensors_of(next_carry(old, new, specs), label="carry")
-            terms = tensors_of(terms, label="sum")
-            outputs = tensors_of(outputs, label="result")
+            terms = [self.inputs.get(x) for x in tensors_of(terms, label="sum")]
+            outputs = [self.inputs.get(x) for x in tensors_of(outputs, label="result")]
         if exists is not None:
             new_carry = [where(exists, x, y) for x, y in zip(new_carry, carry)]
             terms = [where_true(exists, x) for x in terms]
         return new_carry, terms, outputs
 
-    def _input(self, x: Tensor) -> Tensor:
-        """Returns a tensor from outside, of which the stage takes its microbatch, as layers use
-        it: the bubble gives it no gradient.
+    def _input(self, x: Tensor, is_split: bool) -> Tensor:
+        """Returns a tensor from outside, [..., microbatch, ...] if it is split, as layers use it:
+        the microbatch of the stage, to which the bubble gives no gradient.
         """
-        if MICROBATCH in x.shape:
+        if is_split:
             with context(recompute_group=RecomputeGroup(in_loops=True)):
                 x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
         return masked(x, self.is_busy)
@@ -318,13 +339,14 @@ class Stage:
         caller = {**vars(self.layers.caller), "microbatches": None}
         with executing(self.layers.graph), context(**caller):
             batch = self.schedule.batch
-            if batch in tuple(x.shape):
+            is_split = batch in tuple(x.shape)
+            if is_split:
                 num_microbatches = self.schedule.num_microbatches
                 x = split_into_microbatches(x, batch.name, num_microbatches)
             elif self.schedule.microbatch_dim in tuple(x.shape):
                 raise self.layers.refusal("this tensor has the size of a microbatch", x)
         with executing(self.graph), context(**vars(self.context)):
-            x = self._input(x)
+            x = self._input(x, is_split)
         with executing(self.layer.graph), context(**vars(self.layer.context)):
             return self.layer.input(x)
 
@@ -339,7 +361,9 @@ class StageInputs(dict[Tensor, Tensor]):
         self._stage = stage
 
     def get(self, x: Tensor, default: Any = None) -> Any:
-        """Returns the substitute of x, which is made when x is used first."""
+        """Returns the substitute of x, which is made when x is used first; x itself if it is of
+        the stage.
+        """
         if x not in self:
             self[x] = self._stage.take(x)
         return self[x]

@@ -117,3 +117,20 @@ def test_what_is_refused(table, ids):
         mtf.ShapeError, match='one dimension is expected, such as "batch:16"'
     ):
         mtf.one_hot(ids, "v:8;w:2")
+
+
+@pytest.mark.parametrize("dim", ["v", "w"])
+def test_indices_that_are_partial_sums_are_added_up_first(dim):
+    """The sum of a sharded batch is an index: 3 of each shard are 6, and not two lookups of 3."""
+    mesh = mtf.Mesh("data:2", "batch:data")
+    table = mtf.asarray(mesh, np.arange(8.0, dtype="float32"), f"{dim}:8")
+
+    @mtf.function(mesh=mesh, counts="batch")
+    def lookup(counts):
+        total = mtf.reduce_sum(counts)
+        segment = mtf.segment_sum(mtf.full(mesh, "", 5.0), total, f"{dim}:8")
+        return mtf.gather(table, total, dim), segment
+
+    entry, segments = lookup(np.array([1, 2, 3, 0], "int32"))
+    assert float(entry) == 6.0
+    np.testing.assert_array_equal(segments.numpy(), 5.0 * (np.arange(8) == 6))

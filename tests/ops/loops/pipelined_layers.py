@@ -130,17 +130,17 @@ def own_gradient(h, inputs, outside):
 
 
 def loops(h, inputs, outside):
-    """A loop and a branch within the layer, which use what is outside of all loops."""
+    """A loop within the layer, which uses what is outside of all loops."""
     w, _ = inputs
 
     def step(carry, _):
         return mtf.sin(carry + outside.context) + linear(carry, w), None
 
     h, _ = mtf.scan(step, h, None, "steps", length=2)
-    chosen = mtf.cond(
+    chosen = mtf.where(
         mtf.greater(mtf.reduce_sum(w), 0.0),
-        lambda: h * 1.5 + outside.shared,
-        lambda: h * outside.mask,
+        h * 1.5 + outside.shared,
+        h * outside.mask,
     )
     return mtf.tanh(chosen), None, None
 

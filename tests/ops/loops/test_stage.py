@@ -89,9 +89,16 @@ def carry_of_sums(h, inputs, outside):
     return h * 0.0 + mtf.reduce_sum(h, "d"), None, mtf.reduce_max(h, "batch")
 
 
+def branch(h, inputs, outside):
+    w, _ = inputs
+    is_positive = mtf.greater(mtf.reduce_sum(w), 0.0)
+    return mtf.cond(is_positive, lambda: h * 1.5, lambda: h), None, None
+
+
 @pytest.mark.parametrize(
     "layer, op",
     [
+        (branch, "different ways through mtf.cond"),
         (centred, "subtract does not map"),
         (carry_of_sums, "reduce does not map"),
         (entire_batch, "entire batch"),
@@ -136,3 +143,55 @@ def test_random_ops_draw_the_same_after_an_attempt():
     with pytest.warns(mtf.LayoutWarning, match="is no pipeline"):
         results = run(layer, 4, **FOUR_STAGES)
     compare(results, run(layer, 4))
+
+
+def test_a_tensor_along_the_layers_is_refused():
+    mesh = mtf.Mesh("stage:2", "layers:stage", microbatches=2)
+
+    @mtf.function(mesh=mesh, x="batch; d", w="layers; d")
+    def step(x, w):
+        def layer(h, i):
+            return h * mtf.gather(w, i, "layers"), None
+
+        return mtf.scan(layer, x, mtf.range(mesh, "layers:4"), "layers")[0]
+
+    with pytest.raises(mtf.PlanError, match="use a tensor along 'layers'"):
+        step(np.ones((4, 3), "float32"), np.ones((4, 3), "float32"))
+
+
+@pytest.mark.parametrize("axes", ["", "stage:2"])
+def test_what_is_from_outside(axes):
+    """As the next carry; and with a dimension of the name that microbatches have."""
+    mesh = mtf.Mesh(axes, "layers:stage", microbatches=2, optional_axes="stage")
+    scales = mtf.asarray(mesh, np.arange(8.0, dtype="float32"), "microbatch")
+
+    @mtf.function(mesh=mesh, x="batch; d", w="layers; d")
+    def step(x, w):
+        def layer(h, w):
+            return x, (h * w + mtf.reduce_sum(scales), mtf.reduce_sum(w))
+
+        return mtf.scan(layer, x * 2.0, w, "layers")
+
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    w = np.arange(12, dtype="float32").reshape(4, 3) - 3
+    last, (stacked, sums) = step(x, w)
+    np.testing.assert_allclose(last.numpy(), x)
+    carries = np.stack([2 * x, x, x, x])
+    np.testing.assert_allclose(stacked.numpy(), carries * w[:, None] + 28.0)
+    np.testing.assert_allclose(sums.numpy(), w.sum(1))
+
+
+def test_code_that_does_not_expect_a_microbatch_runs_undivided():
+    mesh = mtf.Mesh("stage:2", "layers:stage")
+
+    @mtf.function(mesh=mesh, x="batch; d", w="layers; d")
+    def step(x, w):
+        def layer(h, w):
+            assert h.shape["batch"] == 4
+            return h * w, None
+
+        return mtf.scan(layer, x, w, "layers")[0]
+
+    with pytest.warns(mtf.LayoutWarning, match="is no pipeline"):
+        y = step(np.ones((4, 3), "float32"), np.full((4, 3), 2.0, "float32"))
+    np.testing.assert_array_equal(y.numpy(), 16.0)
