@@ -75,9 +75,8 @@ class Gather(Op):
 
     Attributes:
       dim: the dimension of the table that ids index.
-      out_of_range: the policy for indices outside of [0, size of `dim`): "error";
-        "negative": negative ones give zeros, others are errors; "zeros": all give zeros;
-        "trusted": there are none.
+      out_of_range: the policy for indices outside of [0, size of `dim`): "error"; "negative":
+        negative ones give zeros, others are errors; "zeros": all do; "trusted": there are none.
     """
 
     dim: str
