@@ -149,9 +149,8 @@ class Gather(Op):
             batch_dims=len(batch_names),
         )
         # tf.gather puts the dimensions of ids in place of the indexed one.
-        rest_before = dim_and_rest[:axis]
-        rest_after = dim_and_rest[axis + 1 :]
-        names = [*batch_names, *rest_before, *lookup_names, *rest_after]
+        dim_and_rest[axis : axis + 1] = lookup_names
+        names = [*batch_names, *dim_and_rest]
         return arrange(y, names, context.outputs[0].names)
 
     def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
