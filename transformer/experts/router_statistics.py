@@ -115,11 +115,12 @@ def top_candidates(
         valid = mtf.broadcast(nonpadding, gates.shape)
         is_token = mtf.cast(nonpadding, "float32")
         group_tokens = mtf.reduce_sum(is_token, TOKENS)
+        num_tokens = mtf.reduce_sum(group_tokens)
         # Where groups are sharded, the maximum is of the complete sum, which is so reduced
-        # once for all means. A product with its inverse stays a partial sum.
-        num_tokens = mtf.maximum(mtf.reduce_sum(group_tokens), 0.0)
-        # In a microbatch, the mean count of all of them, of which some may have no tokens.
-        batch_tokens = mtf.mean_over_microbatches(num_tokens)
+        # once for all means. A product with its inverse stays a partial sum. In a microbatch,
+        # it is the mean count of all of them, of which some may have no tokens.
+        complete_sum = mtf.maximum(num_tokens, 0.0)
+        batch_tokens = mtf.mean_over_microbatches(complete_sum)
         token_weight = 1.0 / mtf.maximum(batch_tokens, 1e-9)
     return Candidates(
         logits=logits,

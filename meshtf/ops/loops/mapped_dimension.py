@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
@@ -35,6 +36,8 @@ from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp, factor_of, window_of
 from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
+from meshtf.ops.elementwise.binary_op import Binary
+from meshtf.ops.loops.batch_weights import degree_after, reduction_of_degree
 from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
 from meshtf.ops.reductions.reduce import Reduce
@@ -71,6 +74,8 @@ class MappedDimension:
         self._names: dict[tuple[Node, int], str] = {}
         # The same key: "sum" or "mean", for what is reduced over the dimension.
         self._reductions: dict[tuple[Node, int], str] = {}
+        # The same key: the power of the weight of the batch, if it is not 0.
+        self._degrees: dict[tuple[Node, int], int] = {}
 
     def follow(self, nodes: Iterable[Node]) -> None:
         """Finds the dimension in the outputs of nodes.
@@ -82,20 +87,51 @@ class MappedDimension:
           PlanError: an op does not map along the dimension. The error has its line.
         """
         for node in nodes:
-            if isinstance(node.op, ControlFlowOp):
-                self._follow_bodies(node)
-            elif node.inputs and _keeps(node.op, self.name_in(node.inputs[0])):
-                self._set(node.outputs[0], self.name_in(node.inputs[0]))
-            elif any(self.reduction_in(x) for x in node.inputs):
-                self._follow_reduced(node)
-            elif any(self.name_in(x) for x in node.inputs):
-                self._follow_op(node)
-            else:
-                self._follow_source(node)
+            self._follow_node(node)
+            if any(self.degree_in(x) for x in node.inputs):
+                self._follow_degrees(node)
+
+    def _follow_node(self, node: Node) -> None:
+        """Finds the dimension, and what is reduced over it, in the outputs of a node."""
+        if isinstance(node.op, ControlFlowOp):
+            self._follow_bodies(node)
+        elif node.inputs and _keeps(node.op, self.name_in(node.inputs[0])):
+            self._set(node.outputs[0], self.name_in(node.inputs[0]))
+        elif any(self.reduction_in(x) for x in node.inputs):
+            self._follow_reduced(node)
+        elif any(self.name_in(x) for x in node.inputs):
+            self._follow_op(node)
+        else:
+            self._follow_source(node)
+
+    def _follow_degrees(self, node: Node) -> None:
+        """Finds the power of the weight of the batch in the outputs of a node."""
+        if isinstance(node.op, ControlFlowOp):
+            return  # found in its body
+        degree = degree_after(node.op, [self.degree_in(x) for x in node.inputs])
+        if degree is None:
+            self._refuse(node)
+        for y in node.outputs:
+            kind = self.reduction_in(y)
+            if kind is None:
+                self._degrees[_key(y)] = degree
+                continue
+            reduction = reduction_of_degree(kind, degree)
+            if reduction is None:
+                self._refuse(node)
+            self._reductions[_key(y)] = reduction
 
     def begin(self, x: Tensor, name: str) -> None:
         """Says that a tensor has the dimension under a name: an argument or a capture."""
         self._set(x, name)
+
+    def begin_weight(self, x: Tensor) -> None:
+        """Says that a tensor is the mean weight of the parts of the batch."""
+        self._degrees[_key(x)] = 1
+
+    def degree_in(self, x: Tensor) -> int:
+        """Returns the power of the weight of the batch in a tensor: see `batch_weights`."""
+        return self._degrees.get(_key(x), 0)
 
     def name_in(self, x: Tensor) -> str | None:
         """Returns the name of the dimension in a tensor; None: the tensor lacks it."""
@@ -147,7 +183,9 @@ class MappedDimension:
         jointly = set(kinds) <= {"sum"} or set(kinds) <= {"mean", None}
         linearity = node.op.linearity
         is_linear = linearity == "joint" and jointly
-        if linearity == "each":
+        if isinstance(node.op, Binary) and node.op.fn in ("divide", "divide_no_nan"):
+            is_linear = kinds[1] is None  # it is linear in what is divided
+        elif linearity == "each":
             indices = [i for i, kind in enumerate(kinds) if kind is not None]
             is_linear = len(indices) == 1 and node.op.is_linear_in(indices[0])
         if has_batch or not is_linear:
@@ -228,13 +266,15 @@ class MappedDimension:
         reduction = self.reduction_in(x)
         if reduction is not None:
             self._reductions[_key(to)] = reduction
+        if self.degree_in(x):
+            self._degrees[_key(to)] = self.degree_in(x)
 
     def _set(self, x: Tensor, name: str | None) -> None:
         """Sets the name of the dimension in a tensor."""
         if name is not None:
             self._names[_key(x)] = name
 
-    def _refuse(self, node: Node) -> None:
+    def _refuse(self, node: Node) -> NoReturn:
         """Raises PlanError: a node does not map along the dimension."""
         raise PlanError(
             explain_error(

@@ -53,10 +53,11 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.batch_size import check_same_scalars
+from meshtf.ops.loops.pipelined_layers import LayerResults, Layers
 from meshtf.ops.loops.recorded_scan import recorded_scan
 from meshtf.ops.loops.schedule import Schedule, schedule_of
 from meshtf.ops.loops.slots import entry_of, into_slots, out_of_slots, with_entry
-from meshtf.ops.loops.stage import LayerResults, Layers, NoMeans, Stage, StageInputs
+from meshtf.ops.loops.stage import Stage, StageInputs
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 from meshtf.ops.shapes.slice import concat
@@ -204,7 +205,7 @@ class PipelinedScan:
         schedule = self.schedule
         layers = self.layers
         # Outside of its layers, indices in the batch play no role.
-        with context(region=layers.region, microbatches=None, batch_means=NoMeans()):
+        with context(region=layers.region, microbatches=None, batch_means=None):
             carry = tensors_of(layers.init, label="carry")
             buffers = [into_slots(x, schedule) for x in carry]
             states = [self._first_state(x) for x in carry]

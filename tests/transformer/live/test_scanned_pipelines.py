@@ -57,7 +57,27 @@ def encoder_decoder(mesh, **changes):
     return EncoderDecoder(mesh, architecture, label_smoothing=0.1), continued_sentences
 
 
+def experts(mesh, gate):
+    """A language model of experts in each block, whose batches end with padding."""
+    mixture = functools.partial(
+        MixtureOfExperts, experts=4, gating=gate, balance_weight=0.1, z_weight=0.1
+    )
+    architecture = settings(moe_every=1, mixture=mixture, dropout=0.0)
+    return LanguageModel(mesh, architecture), padded_texts
+
+
+def padded_texts(step):
+    """Texts of which the last examples have few tokens: in microbatches they differ much."""
+    batch = texts(step)
+    targets = batch["targets"].copy()
+    lengths = np.linspace(1, targets.shape[1], len(targets)).astype(int)
+    batch["weights"] = np.float32(np.arange(targets.shape[1]) < lengths[:, None])
+    return batch
+
+
 MODELS = {
+    "experts": functools.partial(experts, gate=gating.top_2),
+    "switch": functools.partial(experts, gate=gating.switch),
     "language model": language_model,
     "recomputed": functools.partial(language_model, recompute=True, blocks=3),
     "GPT-2": functools.partial(

@@ -1,0 +1,156 @@
+"""What a pipelined scan scans, and whether it can be: each result of a layer must be made of those
+for microbatches.
+
+    layers.check(body)          # PlanError: a result needs the entire batch
+    layers.results.kinds_of_outputs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Body, Branch, Context, Graph, Loop, Tensor
+from meshtf.graph.control_flow.scan_dimension import unused_dim_name
+from meshtf.mesh import Layout
+from meshtf.ops.control.nested_values import tensors_of
+from meshtf.ops.loops.batch_size import all_nodes
+from meshtf.ops.loops.mapped_dimension import MappedDimension
+from meshtf.ops.loops.schedule import Schedule
+
+
+@dataclasses.dataclass
+class LayerResults:
+    """What the body of a layer returned; recording it fills this in.
+
+    Attributes:
+      terms: the nested structure of the terms of sums.
+      outputs: the nested structure of the outputs that are stacked.
+      kinds_of_terms: for each term what it has of the batch: "batch": its examples; "sum" or
+        "mean": a sum or mean over them; None: nothing.
+      kinds_of_outputs: the same of each output.
+      recorded: the recorded body of a layer; None: not yet.
+      weights: the means of weights over microbatches that it uses.
+    """
+
+    recorded: Body | None = None
+    terms: Any = None
+    outputs: Any = None
+    kinds_of_terms: list[str | None] = dataclasses.field(default_factory=list)
+    kinds_of_outputs: list[str | None] = dataclasses.field(default_factory=list)
+    weights: list[Tensor] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Layers:
+    """What a pipelined scan scans.
+
+    Attributes:
+      body: the body of `scan_and_sum`: a function of the carry and an entry of xs.
+      init: the initial carry: tensors with the batch, in any nesting.
+      xs: the inputs, in any nesting.
+      schedule: the stages and microbatches.
+      recomputes: whether the backward pass computes each stage again from what it received.
+      caller: the context of the scan.
+      region: the changes of the layout within stages.
+      graph: the graph that records the scan.
+      results: what the body returned.
+    """
+
+    body: Callable[..., Any]
+    init: Any
+    xs: Any
+    schedule: Schedule
+    recomputes: bool
+    caller: Context
+    region: Layout
+    graph: Graph
+    results: LayerResults = dataclasses.field(default_factory=LayerResults)
+
+    @property
+    def way_out(self) -> str:
+        """What can be done about a body that cannot be computed in microbatches."""
+        dim = self.schedule.dim.name
+        return (
+            f"The layout divides {dim!r} into the stages of a pipeline, which compute one "
+            "microbatch after another. Let the op work within each example, or within groups of "
+            f'them; or leave the rule out here: with mtf.layout("{dim}:").'
+        )
+
+    def check(self, body: Body) -> Mapping[Tensor, Tensor]:
+        """Finds out what each result of a layer has of the batch. Returns {}: the body has no
+        further captures.
+
+        Args:
+          body: the recorded body: its arguments are those of `Stage._layer`.
+
+        Raises:
+          PlanError: results of microbatches do not make those of the batch.
+        """
+        self.results.recorded = body
+        dim = self.schedule.microbatch_dim
+        mapped = MappedDimension(
+            dim, (), way_out=self.way_out, draws=True, reduces=True
+        )
+        for x in (*body.arguments, *body.captures):
+            if dim in tuple(x.shape):
+                mapped.begin(x, dim.name)
+        for x in self.results.weights:
+            mapped.begin_weight(x)
+        mapped.follow(body.nodes)
+        self._check_sizes(body)
+        self._check_division(body)
+        kinds: list[str | None] = []
+        for x in body.results:
+            name = mapped.name_in(x)
+            if name not in (None, dim.name):
+                raise self.refusal(f"a result has it as {name!r}", x)
+            if mapped.degree_in(x):
+                raise self.refusal("a result depends on the weight of the batch", x)
+            kinds.append(mapped.reduction_in(x) if name is None else "batch")
+        num_carries = len(tensors_of(self.init, label="carry"))
+        end_of_terms = num_carries + len(tensors_of(self.results.terms, label="sum"))
+        for x, carry_kind in zip(body.results[:num_carries], kinds):
+            if carry_kind != "batch":
+                raise self.refusal("the next carry is another one for each layer", x)
+        self.results.kinds_of_terms = kinds[num_carries:end_of_terms]
+        self.results.kinds_of_outputs = kinds[end_of_terms:]
+        return {}
+
+    def _check_sizes(self, body: Body) -> None:
+        """Raises PlanError if an op of the body has the entire batch."""
+        batch = self.schedule.batch
+        if self.schedule.num_microbatches == 1:
+            return
+        for node in body.nodes:
+            for y in node.outputs:
+                if batch in tuple(y.shape):
+                    raise self.refusal("this op makes the entire batch", y)
+
+    def _check_division(self, body: Body) -> None:
+        """Raises PlanError if a map over stages could not be divided among devices."""
+        layers = self.schedule.dim.name
+        if unused_dim_name(body, layers) != layers:
+            why = f"the layers have a dimension {layers!r} of their own"
+            raise self.refusal(why, body.results[0])
+        for x in body.captures:
+            if layers in x.shape:
+                raise self.refusal(f"the layers use a tensor along {layers!r}", x)
+        for node in all_nodes(body):
+            op = node.op
+            if isinstance(op, Branch) or (isinstance(op, Loop) and op.dim is None):
+                why = "stages would take different ways through mtf.cond or mtf.while_loop"
+                raise self.refusal(why, node.outputs[0])
+
+    def refusal(self, why: str, x: Tensor) -> PlanError:
+        """Returns the error of a result x [...] of a layer."""
+        return PlanError(
+            explain_error(
+                f"{self.schedule.batch.name!r} cannot be divided into microbatches: {why}.",
+                tensor=repr(x.shape),
+                source=x.node.source,
+                way_out=self.way_out,
+            )
+        )
