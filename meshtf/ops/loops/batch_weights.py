@@ -31,7 +31,7 @@ from meshtf.ops.loops.recorded_scan import recorded_scan
 
 
 @dataclasses.dataclass(frozen=True)
-class Outside:
+class LayerInputs:
     """What the layers of a stage use from outside.
 
     Attributes:
@@ -48,22 +48,24 @@ class Outside:
     sources: dict[Tensor, tuple[Tensor, bool]] = dataclasses.field(default_factory=dict)
 
 
-def mean_of_microbatches(x: Tensor, outside: Outside) -> Tensor:
+def mean_of_microbatches(x: Tensor, layer_inputs: LayerInputs) -> Tensor:
     """Returns the mean over microbatches [...] of a tensor that layers compute, as a tensor
     outside of them.
 
     Args:
       x: the tensor; it depends on tensors from outside only.
-      outside: where these are from.
+      layer_inputs: where these are from.
 
     Raises:
       PlanError: it depends on what comes through the layers, or on their weights.
     """
     nodes: dict[Node, None] = {}
     leaves: dict[Tensor, None] = {}
-    _visit(x, outside, nodes, leaves)
-    split = [leaf for leaf in leaves if outside.sources[leaf][1]]
-    values: dict[Tensor, Tensor] = {leaf: outside.sources[leaf][0] for leaf in leaves}
+    _visit(x, layer_inputs, nodes, leaves)
+    split = [leaf for leaf in leaves if layer_inputs.sources[leaf][1]]
+    values: dict[Tensor, Tensor] = {
+        leaf: layer_inputs.sources[leaf][0] for leaf in leaves
+    }
 
     def term(_: None, entries: list[Tensor]) -> tuple[None, Tensor, None]:
         values.update(zip(split, entries))
@@ -72,20 +74,23 @@ def mean_of_microbatches(x: Tensor, outside: Outside) -> Tensor:
             values.update(zip(node.outputs, apply_all(node.op, *inputs)))
         return None, values[x], None
 
-    settings = {**vars(outside.context), "microbatches": None}
-    with executing(outside.graph), context(**settings):
-        count = outside.num_microbatches
-        stacked = [outside.sources[leaf][0] for leaf in split]
+    settings = {**vars(layer_inputs.context), "microbatches": None}
+    with executing(layer_inputs.graph), context(**settings):
+        count = layer_inputs.num_microbatches
+        stacked = [layer_inputs.sources[leaf][0] for leaf in split]
         _, total, _ = recorded_scan(term, None, stacked, Dimension(MICROBATCH, count))
         # The batch of the scan may be a microbatch itself.
         return mean_over_microbatches(total * (1.0 / count))
 
 
 def _visit(
-    x: Tensor, outside: Outside, nodes: dict[Node, None], leaves: dict[Tensor, None]
+    x: Tensor,
+    layer_inputs: LayerInputs,
+    nodes: dict[Node, None],
+    leaves: dict[Tensor, None],
 ) -> None:
     """Adds the nodes that x [...] depends on, in order, and the tensors that they begin with."""
-    if x in outside.sources:
+    if x in layer_inputs.sources:
         leaves[x] = None
         return
     node = x.node
@@ -102,7 +107,7 @@ def _visit(
             )
         )
     for y in node.inputs:
-        _visit(y, outside, nodes, leaves)
+        _visit(y, layer_inputs, nodes, leaves)
     nodes[node] = None
 
 

@@ -36,7 +36,7 @@ from meshtf.ops.elementwise.arithmetic import equal, greater_equal, less, logica
 from meshtf.ops.elementwise.where_cast_clip import clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
-from meshtf.ops.loops.batch_weights import Outside, mean_of_microbatches
+from meshtf.ops.loops.batch_weights import LayerInputs, mean_of_microbatches
 from meshtf.ops.loops.masked_gradient import masked, where_true
 from meshtf.ops.loops.pipelined_layers import Layers
 from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
@@ -80,7 +80,7 @@ class Stage:
         self.context = current()
         self.graph = current_executor()
         self.inputs = StageInputs(self)
-        self.outside = Outside(
+        self.layer_inputs = LayerInputs(
             layers.graph, layers.caller, layers.schedule.num_microbatches
         )
 
@@ -215,13 +215,13 @@ class Stage:
             y = self._input(x, is_split)
         with executing(self.layer.graph), context(**vars(self.layer.context)):
             y = self.layer.input(y)
-        self.outside.sources[y] = (x, is_split)
+        self.layer_inputs.sources[y] = (x, is_split)
         return y
 
     def of(self, x: Tensor) -> Tensor:
         """Returns the mean over microbatches of x [...]: see `Context.batch_means`."""
         with context(substitutes=None):
-            weight = self.inputs.get(mean_of_microbatches(x, self.outside))
+            weight = self.inputs.get(mean_of_microbatches(x, self.layer_inputs))
         self.layers.results.weights.append(weight)
         return weight
 
