@@ -207,14 +207,14 @@ class Op(Frozen):
     Attributes:
       conformance_samples: inputs for the conformance suite.
       linearity: whether the op maps partial sums to partial sums. "each": if one input is a
-        partial sum and the others are not; "joint": if all inputs are partial sums; None:
-        never. A property, if it depends on attributes of the op.
+        partial sum and the others are not; "first": if the first is; "joint": if all inputs
+        are partial sums; None: never. A property, if it depends on attributes of the op.
       share_trace: whether equal nodes of a program share one trace of `local`, that is one
         `tf.function`; for ops that consist of many TensorFlow ops.
     """
 
     conformance_samples: ClassVar[tuple[Sample, ...]] = ()
-    linearity: ClassVar[Literal["each", "joint"] | None] = None
+    linearity: ClassVar[Literal["each", "first", "joint"] | None] = None
     share_trace: ClassVar[bool] = False
 
     def output_specs(self, *xs: Spec) -> Specs:
@@ -231,10 +231,6 @@ class Op(Frozen):
     def role(self, factor: str) -> Role:
         """Returns what sharding a factor does."""
         return Role.MAP
-
-    def is_linear_in(self, input_index: int) -> bool:
-        """Returns whether an op of linearity "each" is linear in an input: not in indices."""
-        return True
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         """Returns one device's shards of the outputs, computed by TensorFlow ops.

@@ -240,13 +240,14 @@ class _Planner:
         output_size = sum(y.shape.size for y in self.outs)
         if output_size > max(partial_sizes) * max(1, len(self.outs)):
             return False
-        # "joint" (x + y): all inputs are partial; "each" (x * y): one, and no other is sharded.
+        # "joint" (x + y): all inputs are partial; "each" (x * y): one, and no other is sharded;
+        # "first" (a lookup): the first one, and no other is sharded.
         if linearity == "joint":
             return len(partial_sizes) == len(states)
         any_sharded = any(isinstance(s, Sharded) for s in states)
         partial = [i for i, s in enumerate(states) if isinstance(s, Partial)]
-        are_linear = all(map(self.op.is_linear_in, partial))
-        return len(partial) == 1 and are_linear and not any_sharded
+        is_linear = linearity == "each" or partial == [0]
+        return len(partial) == 1 and is_linear and not any_sharded
 
     def _free_factor(self, axis: str, states: list[State]) -> str | None:
         """Returns the factor that rule free shards; None: the rule does not apply."""

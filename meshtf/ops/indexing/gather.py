@@ -81,7 +81,7 @@ class Gather(Op):
 
     dim: str
     out_of_range: OutOfRange = "error"
-    linearity = "each"  # if the table is a partial sum over shards, so is the output
+    linearity = "first"  # if the table is a partial sum over shards, so is the output
     conformance_samples = (
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
@@ -90,9 +90,6 @@ class Gather(Op):
         Sample(("v", "zeros"), ("v:7;g:2", "int c:3;g:2")),
         Sample(("v",), ("int g:2;v:8", "int g:2")),
     )
-
-    def is_linear_in(self, input_index: int) -> bool:
-        return input_index == 0  # and not in the indices
 
     def output_specs(self, table: Spec, ids: Spec) -> Specs:
         require_dim(table.shape, self.dim)
@@ -200,11 +197,8 @@ class Segment(Op):
 
     @property
     def linearity(self) -> Any:
-        # If one input of a sum is a partial sum, so is the output.
-        return "each" if self.kind == "sum" else None
-
-    def is_linear_in(self, input_index: int) -> bool:
-        return input_index == 0  # and not in the indices
+        # If the elements of a sum are partial sums, so is the output.
+        return "first" if self.kind == "sum" else None
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
         _check_segments(self, x, ids)

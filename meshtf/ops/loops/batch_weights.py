@@ -119,6 +119,8 @@ def degree_after(op: Op, degrees: Sequence[int]) -> int | None:
         return degrees[0] - degrees[1]
     if isinstance(op, Scalar) and op.fn == "divide" and op.swapped:
         return -degrees[0]
+    if op.linearity == "first":
+        return degrees[0] if not any(degrees[1:]) else None
     if op.linearity == "each":
         return sum(degrees)
     one_degree = len(set(degrees)) == 1

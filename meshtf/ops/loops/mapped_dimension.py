@@ -185,9 +185,9 @@ class MappedDimension:
         is_linear = linearity == "joint" and jointly
         if isinstance(node.op, Binary) and node.op.fn in ("divide", "divide_no_nan"):
             is_linear = kinds[1] is None  # it is linear in what is divided
-        elif linearity == "each":
+        elif linearity in ("each", "first"):
             indices = [i for i, kind in enumerate(kinds) if kind is not None]
-            is_linear = len(indices) == 1 and node.op.is_linear_in(indices[0])
+            is_linear = indices == [0] if linearity == "first" else len(indices) == 1
         if has_batch or not is_linear:
             self._refuse(node)
         for y in node.outputs:

@@ -28,14 +28,11 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 class MaskedGradient(Op):
     """x [...], with the gradient 0 where a scalar condition is false, in place of NaN as well."""
 
-    linearity = "each"
+    linearity = "first"
     conformance_samples = (
         Sample(inputs=("b:4;h:8", "bool "), gradient=False),
         Sample(inputs=("half b:4", "bool "), gradient=False),
     )
-
-    def is_linear_in(self, input_index: int) -> bool:
-        return input_index == 0
 
     def output_specs(self, x: Spec, condition: Spec) -> Specs:
         if condition.dtype != "bool":

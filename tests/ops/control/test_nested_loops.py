@@ -256,6 +256,8 @@ def compare(got, want):
         np.testing.assert_allclose(y.numpy(), number, 2e-4, 2e-4, err_msg=str(i))
 
 
+# A loop over "t" with another loop over "t" in it is no pipeline, and a warning says so.
+@pytest.mark.filterwarnings("ignore:the scan over 't', which the layout shards")
 @pytest.mark.sampled(8, each="program layout")
 @pytest.mark.parametrize("program, plain", PROGRAMS, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
