@@ -98,7 +98,7 @@ PLANNING = (
         "two partial sums multiplied",
         PLAN,
         "_Planner._stays_partial",
-        "len(partial) == 1 and are_linear and not any_sharded",
+        "len(partial) == 1 and is_linear and not any_sharded",
         "True",
         TEST_PLAN,
     ),
