@@ -37,6 +37,8 @@ from meshtf.runtime.tf_internals.register_function import RegisteredFunction
 # The ops that call a function: for a stateless function, and for a stateful one.
 BRANCH_OPS = ("StatelessCase", "Case")  # as the only branch
 CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
+_CONTROL_FLOW_OPS = ("If", "StatelessIf", "While", "StatelessWhile")
+_CALLING_OPS = frozenset((*BRANCH_OPS, *CALL_OPS, *_CONTROL_FLOW_OPS))
 
 
 class GraphFunction:
@@ -44,7 +46,8 @@ class GraphFunction:
 
     Args:
       definition: the FunctionDef of the function.
-      function: the concrete function that was traced; no reference to it is stored.
+      function: the concrete function that was traced; a reference to it is stored only if it
+        calls functions, such as the branches of a `tf.cond`, which TensorFlow deletes with it.
       stateful: whether the function reads or writes variables.
       writes: whether the function writes variables.
       as_branch: whether the function is called as the only branch of a `Case`; see
@@ -77,6 +80,8 @@ class GraphFunction:
         self.attributes = _attributes(self.name, function, as_branch)
         if jit:
             self.attributes[COMPILED] = tf.compat.v1.AttrValue(b=True)
+        calls_functions = any(node.op in _CALLING_OPS for node in definition.node_def)
+        self._function = function if calls_functions else None
         self.dtypes = [y.dtype for y in function.outputs]
         self.shapes = [y.shape for y in function.outputs]
 

@@ -4,6 +4,8 @@ TensorFlow, and where results lie.
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -114,6 +116,21 @@ def test_calls_share_constants_and_run_on_the_given_device():
     arrays, definition = run(program, ys, [tf.ones(4)], [FIRST, SECOND, SECOND])
     np.testing.assert_array_equal(arrays, np.full((3, 4), 4.0))
     assert [n.device for n in definition.node_def if n.op == "Const"] == [FIRST, SECOND]
+
+
+def test_functions_that_a_function_calls_live_as_long_as_it():
+    """TensorFlow deletes the branches of a `tf.cond` with the trace that they are from."""
+
+    def clipped(x):
+        is_large = tf.reduce_sum(x) > 3.0
+        return [tf.cond(is_large, lambda: x * 0.5, lambda: x)]
+
+    function = trace(clipped, [FOUR])
+    gc.collect()
+    program = ProgramWriter()
+    x = program.argument(FOUR)
+    (y,), _ = run(program, program.call(function, [x], FIRST), [tf.ones(4)])
+    np.testing.assert_array_equal(y, np.full(4, 0.5))
 
 
 def test_what_is_returned_may_be_an_argument_or_come_from_outside():
