@@ -346,14 +346,14 @@ def _ancestors(x: Tensor, graph: Graph) -> dict[Tensor, None]:
     to_visit = [x]
     while to_visit:
         y = to_visit.pop()
-        if y in ancestors or not _is_within(y.node.owner, graph):
+        if y in ancestors or not is_within(y.node.owner, graph):
             continue
         ancestors[y] = None
         to_visit.extend(dependencies(latest_version(y.node)))
     return ancestors
 
 
-def _is_within(owner: Any, graph: Graph) -> bool:
+def is_within(owner: Any, graph: Any) -> bool:
     """Returns whether the owner of a node is a graph, or the graph of a body in it."""
     while owner is not None and owner is not graph:
         owner = getattr(owner, "outer", None)

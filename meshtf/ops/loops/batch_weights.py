@@ -48,20 +48,33 @@ class LayerInputs:
     sources: dict[Tensor, tuple[Tensor, bool]] = dataclasses.field(default_factory=dict)
 
 
-def mean_of_microbatches(x: Tensor, layer_inputs: LayerInputs) -> Tensor:
-    """Returns the mean over microbatches [...] of a tensor that layers compute, as a tensor
-    outside of them.
-
-    Args:
-      x: the tensor; it depends on tensors from outside only.
-      layer_inputs: where these are from.
+def computation_of(
+    x: Tensor, layer_inputs: LayerInputs
+) -> tuple[list[Node], list[Tensor]]:
+    """Returns the nodes that compute a tensor [...] of the layers, in order, and the tensors from
+    outside that they begin with.
 
     Raises:
-      PlanError: it depends on what comes through the layers, or on their weights.
+      PlanError: x depends on what comes through the layers, or on their weights.
     """
     nodes: dict[Node, None] = {}
     leaves: dict[Tensor, None] = {}
     _visit(x, layer_inputs, nodes, leaves)
+    return list(nodes), list(leaves)
+
+
+def mean_of_microbatches(
+    x: Tensor, nodes: list[Node], leaves: list[Tensor], layer_inputs: LayerInputs
+) -> Tensor:
+    """Returns the mean over microbatches [...] of a tensor that layers compute, as a tensor
+    outside of them.
+
+    Args:
+      x: the tensor.
+      nodes: the nodes that compute it, and
+      leaves: the tensors that they begin with: see `computation_of`.
+      layer_inputs: where these are from.
+    """
     split = [leaf for leaf in leaves if layer_inputs.sources[leaf][1]]
     values: dict[Tensor, Tensor] = {
         leaf: layer_inputs.sources[leaf][0] for leaf in leaves

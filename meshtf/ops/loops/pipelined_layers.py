@@ -8,14 +8,16 @@ for microbatches.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Body, Branch, Context, Graph, Loop, Tensor
+from meshtf.graph import Body, Branch, Context, Graph, Loop, Node, Tensor
 from meshtf.graph.control_flow.scan_dimension import unused_dim_name
+from meshtf.graph.op_kinds import ConversionOp
 from meshtf.mesh import Layout
 from meshtf.ops.control.nested_values import tensors_of
+from meshtf.ops.elementwise.where_cast_clip import Clip
 from meshtf.ops.loops.batch_size import all_nodes
 from meshtf.ops.loops.mapped_dimension import MappedDimension
 from meshtf.ops.loops.schedule import Schedule
@@ -32,7 +34,7 @@ class LayerResults:
         "mean": a sum or mean over them; None: nothing.
       kinds_of_outputs: the same of each output.
       recorded: the recorded body of a layer; None: not yet.
-      weights: the means of weights over microbatches that it uses.
+      weights: the means over microbatches of sums over their examples that it uses.
     """
 
     recorded: Body | None = None
@@ -91,12 +93,7 @@ class Layers:
         """
         self.results.recorded = body
         dim = self.schedule.microbatch_dim
-        mapped = MappedDimension(
-            dim, (), way_out=self.way_out, draws=True, reduces=True
-        )
-        for x in (*body.arguments, *body.captures):
-            if dim in tuple(x.shape):
-                mapped.begin(x, dim.name)
+        mapped = self._mapped((*body.arguments, *body.captures))
         for x in self.results.weights:
             mapped.begin_weight(x)
         mapped.follow(body.nodes)
@@ -118,6 +115,36 @@ class Layers:
         self.results.kinds_of_terms = kinds[num_carries:end_of_terms]
         self.results.kinds_of_outputs = kinds[end_of_terms:]
         return {}
+
+    def is_sum(self, x: Tensor, nodes: list[Node], leaves: list[Tensor]) -> bool:
+        """Returns whether a weight x [...] of a microbatch is a sum over its examples, maybe with
+        a bound: that of the batch is then the sum over microbatches; that of others is their mean.
+
+        Args:
+          x: the weight.
+          nodes: the nodes that compute it.
+          leaves: the tensors that they begin with.
+        """
+        nodes = list(nodes)
+        while nodes and isinstance(x.node.op, Clip | ConversionOp):
+            nodes.remove(x.node)
+            (x,) = x.node.inputs
+        mapped = self._mapped(leaves)
+        mapped.follow(nodes)
+        if mapped.name_in(x):
+            raise self.refusal("a mean over microbatches is of what has no examples", x)
+        return mapped.reduction_in(x) == "sum"
+
+    def _mapped(self, xs: Iterable[Tensor]) -> MappedDimension:
+        """Returns what finds the batch in ops that begin with tensors xs [...]."""
+        dim = self.schedule.microbatch_dim
+        mapped = MappedDimension(
+            dim, (), way_out=self.way_out, draws=True, reduces=True
+        )
+        for x in xs:
+            if dim in tuple(x.shape):
+                mapped.begin(x, dim.name)
+        return mapped
 
     def _check_sizes(self, body: Body) -> None:
         """Raises PlanError if an op of the body has the entire batch."""

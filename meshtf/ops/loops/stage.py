@@ -26,6 +26,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.ops.common.batch_dimensions import index_in_batch
+from meshtf.ops.control.batch_means import is_within
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
     microbatch,
@@ -36,7 +37,11 @@ from meshtf.ops.elementwise.arithmetic import equal, greater_equal, less, logica
 from meshtf.ops.elementwise.where_cast_clip import clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
-from meshtf.ops.loops.batch_weights import LayerInputs, mean_of_microbatches
+from meshtf.ops.loops.batch_weights import (
+    LayerInputs,
+    computation_of,
+    mean_of_microbatches,
+)
 from meshtf.ops.loops.masked_gradient import masked, where_true
 from meshtf.ops.loops.pipelined_layers import Layers
 from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
@@ -200,7 +205,7 @@ class Stage:
 
     def take(self, x: Tensor) -> Tensor:
         """Returns what the layers of this stage use in place of a tensor x [...]."""
-        if _is_within(x.node.owner, self.graph):
+        if is_within(x.node.owner, self.graph):
             return x
         caller = {**vars(self.layers.caller), "microbatches": None}
         with executing(self.layers.graph), context(**caller):
@@ -221,8 +226,13 @@ class Stage:
     def of(self, x: Tensor) -> Tensor:
         """Returns the mean over microbatches of x [...]: see `Context.batch_means`."""
         with context(substitutes=None):
-            weight = self.inputs.get(mean_of_microbatches(x, self.layer_inputs))
-        self.layers.results.weights.append(weight)
+            x = self.inputs.get(x)
+            nodes, leaves = computation_of(x, self.layer_inputs)
+            is_sum = self.layers.is_sum(x, nodes, leaves)
+            mean = mean_of_microbatches(x, nodes, leaves, self.layer_inputs)
+            weight = self.inputs.get(mean)
+        if is_sum:
+            self.layers.results.weights.append(weight)
         return weight
 
 
@@ -242,10 +252,3 @@ class StageInputs(dict[Tensor, Tensor]):
         if x not in self:
             self[x] = self._stage.take(x)
         return self[x]
-
-
-def _is_within(owner: Any, graph: Any) -> bool:
-    """Returns whether the owner of a node is a graph, or the graph of a body in it."""
-    while owner is not None and owner is not graph:
-        owner = getattr(owner, "outer", None)
-    return owner is graph

@@ -54,6 +54,31 @@ def test_means_are_those_of_the_batch(microbatches, devices):
         np.testing.assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("microbatches", [2, 4])
+def test_a_mean_weight_is_that_of_the_batch(microbatches):
+    """A sum over the mean weight is a sum, and a mean over it is a mean."""
+
+    def layer(h, w, mask):
+        weight = mtf.mean_over_microbatches(mtf.reduce_mean(mask))
+        h = mtf.sin(h * w)
+        return h, (mtf.reduce_sum(h) / weight, mtf.reduce_mean(h, "batch") * weight)
+
+    got = run(layer, "stage:2", microbatches=microbatches)
+    for value, expected in zip(got, run(layer)):
+        np.testing.assert_allclose(value, expected, rtol=2e-6, atol=2e-6)
+
+
+def test_weights_of_examples_are_refused():
+    def layer(h, w, mask):
+        return h * mtf.mean_over_microbatches(mask) * w, (
+            mtf.reduce_sum(h),
+            mtf.reduce_sum(h, "batch"),
+        )
+
+    with pytest.raises(mtf.PlanError, match="of what has no examples"):
+        run(layer, "stage:2", microbatches=2)
+
+
 def test_a_weight_that_comes_through_the_layers_is_refused():
     def layer(h, w, mask):
         weight = mtf.mean_over_microbatches(mtf.reduce_sum(mtf.square(h)))
