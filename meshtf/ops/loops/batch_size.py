@@ -15,9 +15,7 @@ from typing import Any
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Body, Node, Op
-from meshtf.graph.control_flow.branch import Branch
-from meshtf.graph.control_flow.call import Call
-from meshtf.graph.control_flow.loop import Loop
+from meshtf.graph.op_kinds import ControlFlowOp
 
 _SCALAR_TYPES = (bool, int, float, complex)
 
@@ -44,17 +42,9 @@ def all_nodes(body: Body) -> Iterator[Node]:
     """Yields the nodes of a body, and those of bodies within."""
     for node in body.nodes:
         yield node
-        for inner in _bodies(node.op):
-            yield from all_nodes(inner)
-
-
-def _bodies(op: Op) -> list[Body]:
-    """Returns the bodies of a loop, branch or call."""
-    if isinstance(op, Branch):
-        return list(op.bodies)
-    if isinstance(op, Loop):
-        return [op.body] if op.condition is None else [op.body, op.condition]
-    return [op.body] if isinstance(op, Call) else []
+        if isinstance(node.op, ControlFlowOp):
+            for inner in node.op.bodies:
+                yield from all_nodes(inner)
 
 
 def _scalars(op: Op) -> tuple[Any, ...]:
