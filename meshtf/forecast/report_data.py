@@ -273,29 +273,29 @@ class Pipeline:
     dim: str  # the dimension that is scanned: "layers"
     axes: tuple[str, ...]  # the axes that shard it
     stages: int
-    layers: int  # of one stage
+    repeats: int  # the groups of layers of a stage
+    layers: int  # of one group
     microbatches: int
+    ticks: int  # of the forward pass; the backward pass has as many
     function: str  # what the user's line calls
     file: str
     line: int
 
     @property
-    def ticks(self) -> int:
-        """The number of ticks. The backward pass has as many."""
-        return self.microbatches + self.stages - 1
-
-    @property
     def bubble(self) -> float:
         """The fraction of ticks in which a stage computes nothing that counts."""
-        return (self.stages - 1) / self.ticks
+        return 1 - self.repeats * self.microbatches / self.ticks
 
     def __str__(self) -> str:
-        """Returns a line for each stage: "#" for ticks in which it computes a microbatch."""
-        lines = []
-        for stage in range(self.stages):
-            marks = "." * stage + "#" * self.microbatches
-            lines.append(f"stage {stage:<3} {marks:.<{self.ticks}}")
-        return "\n".join(lines)
+        """Returns a line for each stage: "#" for ticks in which it computes a microbatch; with
+        repeats the number of the repeat, up to 9.
+        """
+        period = -(-self.microbatches // self.stages) * self.stages
+        marks = "#" if self.repeats == 1 else "123456789"
+        repeats = (marks[i % len(marks)] for i in range(self.repeats))
+        busy = "".join(f"{mark * self.microbatches:.<{period}}" for mark in repeats)
+        rows = ["." * i + busy + "." * self.stages for i in range(self.stages)]
+        return "\n".join(f"stage {i:<3} {x[: self.ticks]}" for i, x in enumerate(rows))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,14 +207,15 @@ class Op(Frozen):
     Attributes:
       conformance_samples: inputs for the conformance suite.
       linearity: whether the op maps partial sums to partial sums. "each": if one input is a
-        partial sum and the others are not; "first": if the first is; "joint": if all inputs
+        partial sum and the others are not; "first": if the first is; "sparse": as "first", also
+        where the output is larger, of which all but one entry is zero; "joint": if all inputs
         are partial sums; None: never. A property, if it depends on attributes of the op.
       share_trace: whether equal nodes of a program share one trace of `local`, that is one
         `tf.function`; for ops that consist of many TensorFlow ops.
     """
 
     conformance_samples: ClassVar[tuple[Sample, ...]] = ()
-    linearity: ClassVar[Literal["each", "first", "joint"] | None] = None
+    linearity: ClassVar[Literal["each", "first", "sparse", "joint"] | None] = None
     share_trace: ClassVar[bool] = False
 
     def output_specs(self, *xs: Spec) -> Specs:

@@ -82,6 +82,8 @@ class Mesh:
       microbatches: the number of microbatches of a pipeline, which a scan over a sharded
         dimension is ("layers:stage"). None: a scan that could be one has up to four for
         each stage; one that could not be one gathers what it scans, and warns.
+      repeats: the number of groups of layers of a stage, in a circular schedule: more make the
+        bubble of a pipeline shorter, and from 2 on each step moves its layers.
       bucket_bytes: gradients and other partial sums are reduced together, in collectives
         of about so many bytes, while the backward pass continues; only on devices with
         separate memories. 0: one collective for each.
@@ -108,6 +110,7 @@ class Mesh:
         bucket_bytes: int = 25 * 2**20,
         optional_axes: str | Sequence[str] = (),
         microbatches: int | None = None,
+        repeats: int = 1,
     ) -> None:
         self.axes = read_axes(axes)
         self.layout = Layout(layout)
@@ -128,6 +131,7 @@ class Mesh:
         self.microbatches = None
         if microbatches is not None:
             self.microbatches = as_int("microbatches", microbatches, least=1)
+        self.repeats = as_int("repeats", repeats, least=1)
         self.strict = as_bool("strict", strict)
         self.seed = as_int("seed", seed)
         self._check()

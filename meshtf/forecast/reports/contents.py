@@ -287,9 +287,10 @@ def _stages(forecast: ForecastData) -> Section:
 
 def _pipeline(pipeline: Pipeline, paths: Mapping[str, str]) -> Section:
     """Returns what the stages of a pipeline compute in each tick."""
+    repeats = f"{pipeline.repeats} x " if pipeline.repeats > 1 else ""
     columns = (
         f"pipeline over {'+'.join(pipeline.axes)}",
-        f"{pipeline.stages} stages x {pipeline.layers} {pipeline.dim}, "
+        f"{pipeline.stages} stages x {repeats}{pipeline.layers} {pipeline.dim}, "
         f"{pipeline.microbatches} microbatches",
     )
     head = f"{pipeline.ticks} ticks, {pipeline.bubble:.1%} bubble"
@@ -301,8 +302,8 @@ def _pipeline(pipeline: Pipeline, paths: Mapping[str, str]) -> Section:
         Table((), drawing, "    {}"),
     )
     note = (
-        "The microbatches that stages compute (#), in the forward pass. The backward pass has "
-        "as many ticks."
+        "The microbatches that stages compute (#; with repeats their number), in the forward "
+        "pass. The backward pass has as many ticks."
     )
     return Section("Pipeline", note, tables)
 

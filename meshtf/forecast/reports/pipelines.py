@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshtf.forecast.report_data import Pipeline, function_of
-from meshtf.graph.control_flow.scan_dimension import TICK
+from meshtf.graph.control_flow.scan_dimension import REPEAT, TICK
 from meshtf.partition import LoopStep, Program, walk
 
 
@@ -34,17 +34,33 @@ def _pipeline(ticks: LoopStep, stages: LoopStep) -> Pipeline:
     layers = next(_loops(stages))
     assert ticks.op.dim is not None and stages.op.dim is not None
     num_stages = stages.op.dim.size
+    repeats = max(
+        (x.shape[REPEAT] for x in stages.op.body.arguments if REPEAT in x.shape),
+        default=1,
+    )
     source = ticks.node.source
     return Pipeline(
         dim=stages.op.dim.name,
         axes=stages.axes,
         stages=num_stages,
+        repeats=repeats,
         layers=layers.num_iterations or 0,
-        microbatches=ticks.op.dim.size - num_stages + 1,
+        microbatches=_num_microbatches(ticks.op.dim.size, num_stages, repeats),
+        ticks=ticks.op.dim.size,
         function=function_of(source),
         file=source.file,
         line=source.line,
     )
+
+
+def _num_microbatches(num_ticks: int, num_stages: int, repeats: int) -> int:
+    """Returns the number of microbatches: see `Schedule.num_ticks`. In all repeats but the last
+    it is rounded up to a multiple of the stages.
+    """
+    num_busy = num_ticks - num_stages + 1
+    before_last = num_busy - (repeats - 1) * num_stages
+    rounds = (before_last - 1) // (repeats * num_stages)
+    return before_last - (repeats - 1) * rounds * num_stages
 
 
 def _loops(step: LoopStep) -> Iterator[LoopStep]:

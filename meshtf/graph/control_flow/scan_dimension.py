@@ -14,6 +14,7 @@ from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op_kinds import ControlFlowOp
 
 TICK = ".tick"  # the dimension of the ticks of a pipeline
+REPEAT = ".repeat"  # that of the groups of layers of one stage
 
 
 def unused_dim_name(body: Body, name: str) -> str:

@@ -151,8 +151,7 @@ class Gather(Op):
         return arrange(y, names, context.outputs[0].names)
 
     def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> Cotangents:
-        scatter_sum = Segment("sum", self.dim, table.shape, self.out_of_range)
-        return [apply(scatter_sum, dy, ids), None]
+        return [sum_at_ids(dy, ids, self.dim, table.shape, self.out_of_range), None]
 
 
 class Segment(Op):
@@ -167,12 +166,14 @@ class Segment(Op):
       output_shape: the shape of the output, [*batch, dim, *rest] in any order.
       out_of_range: the policy for indices outside of [0, size of `dim`), as in `Gather`;
         elements whose ids give zeros there are dropped.
+      one_id: whether there is one id, and so one segment that is not empty.
     """
 
     kind: str
     dim: str
     output_shape: Shape
     out_of_range: OutOfRange = "negative"
+    one_id: bool = False
     # Attributes: (kind, dim, output_shape, out_of_range). "ties" are floats, many of which are
     # equal.
     conformance_samples = (
@@ -183,6 +184,9 @@ class Segment(Op):
         Sample(("sum", "v", Shape("v:8"), "zeros"), ("b:4", "int b:4")),
         Sample(("sum", "v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")),
         Sample(("sum", "v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4),
+        Sample(
+            ("sum", "v", Shape("v:4;d:8"), "trusted", True), ("d:8", "int "), below=4
+        ),
         Sample(("max", "v", Shape("v:8;d:4")), ("ties b:4;d:4", "int b:4")),
         Sample(("min", "v", Shape("d:2;v:8")), ("d:2;b:4;c:2", "int c:2;b:4")),
         Sample(
@@ -198,7 +202,9 @@ class Segment(Op):
     @property
     def linearity(self) -> Any:
         # If the elements of a sum are partial sums, so is the output.
-        return "first" if self.kind == "sum" else None
+        if self.kind != "sum":
+            return None
+        return "sparse" if self.one_id else "first"
 
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
         _check_segments(self, x, ids)
@@ -248,6 +254,14 @@ class Segment(Op):
 
     def flops(self, x: Spec, ids: Spec) -> int:
         return x.shape.size
+
+
+def sum_at_ids(
+    x: Tensor, ids: Tensor, dim: str, shape: Shape, out_of_range: OutOfRange
+) -> Tensor:
+    """Returns the sum of x by segment, of a shape: see `Segment`."""
+    one_id = not ids.shape.names
+    return apply(Segment("sum", dim, shape, out_of_range, one_id), x, ids)
 
 
 def _check_segments(op: Segment, x: Spec, ids: Spec) -> None:

@@ -22,11 +22,11 @@ from meshtf.graph.context import Context
 from meshtf.graph.op_kinds import ConversionOp
 from meshtf.names import Dimension
 from meshtf.ops.control.batch_means import mean_over_microbatches
+from meshtf.ops.control.masked_gradient import MaskedGradient
 from meshtf.ops.control.microbatch import MICROBATCH
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.scalar_op import Scalar
 from meshtf.ops.elementwise.where_cast_clip import Clip
-from meshtf.ops.loops.masked_gradient import MaskedGradient
 from meshtf.ops.loops.recorded_scan import recorded_scan
 
 
@@ -132,7 +132,7 @@ def degree_after(op: Op, degrees: Sequence[int]) -> int | None:
         return degrees[0] - degrees[1]
     if isinstance(op, Scalar) and op.fn == "divide" and op.swapped:
         return -degrees[0]
-    if op.linearity == "first":
+    if op.linearity in ("first", "sparse"):
         return degrees[0] if not any(degrees[1:]) else None
     if op.linearity == "each":
         return sum(degrees)

@@ -185,9 +185,9 @@ class MappedDimension:
         is_linear = linearity == "joint" and jointly
         if isinstance(node.op, Binary) and node.op.fn in ("divide", "divide_no_nan"):
             is_linear = kinds[1] is None  # it is linear in what is divided
-        elif linearity in ("each", "first"):
+        elif linearity in ("each", "first", "sparse"):
             indices = [i for i, kind in enumerate(kinds) if kind is not None]
-            is_linear = indices == [0] if linearity == "first" else len(indices) == 1
+            is_linear = len(indices) == 1 if linearity == "each" else indices == [0]
         if has_batch or not is_linear:
             self._refuse(node)
         for y in node.outputs:

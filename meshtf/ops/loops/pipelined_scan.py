@@ -20,6 +20,9 @@ No device has all microbatches before or after the pipeline. They lie in a buffe
 t % slots, all parts of this slot move on by one stage, and the last stage fills the part that
 became free with its output.
 
+With repeats, a stage has several groups of layers: it takes the weights of the group that its
+microbatch has come to.
+
 In the ticks marked "-", the *bubble*, a stage computes something that no result depends on; a
 gradient that is not a number stops there as well. (Huang et al. 2019, arXiv:1811.06965; one
 program for all stages: Xu et al. 2021, arXiv:2105.04663, section 3.3.)
@@ -41,7 +44,7 @@ from meshtf.graph import (
     current,
     current_executor,
 )
-from meshtf.graph.control_flow.scan_dimension import TICK
+from meshtf.graph.control_flow.scan_dimension import REPEAT, TICK
 from meshtf.mesh import Layout, Mesh
 from meshtf.mesh.once_per_mesh import warn_once
 from meshtf.names import Dimension, Shape
@@ -53,15 +56,14 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.batch_size import check_same_scalars
+from meshtf.ops.loops.layer_groups import into_groups, out_of_groups
 from meshtf.ops.loops.pipelined_layers import LayerResults, Layers
 from meshtf.ops.loops.recorded_scan import recorded_scan
 from meshtf.ops.loops.schedule import Schedule, schedule_of
-from meshtf.ops.loops.slots import entry_of, into_slots, out_of_slots, with_entry
+from meshtf.ops.loops.slots import after_tick, entry_of, into_slots, out_of_slots
 from meshtf.ops.loops.stage import Stage, StageInputs
 from meshtf.ops.reductions.reduce import reduce_sum
-from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
-from meshtf.ops.shapes.slice import concat
-from meshtf.ops.shapes.slice import slice as take_elements
+from meshtf.ops.shapes.reshape import flatten
 from meshtf.ops.variables.fill import full
 from meshtf.ops.windows.shift import roll
 
@@ -238,19 +240,11 @@ class PipelinedScan:
         return full(self.mesh, Shape(dims), value=0, dtype=x.dtype)
 
     def _by_stage(self, x: Tensor) -> Tensor:
-        """Returns an input [..., layers, ...] of the scan as [stages, layers of a stage, ...].
-
-        Stages beyond the last layer have copies of it, which have no effect: unlike zeros, they
-        give no values that are not numbers.
+        """Returns an input [..., layers, ...] of the scan as stages have it: see `into_groups`;
+        with the batch [stages, ..., microbatch, ...].
         """
         schedule = self.schedule
-        dim = schedule.dim.name
-        x = transpose(x, (dim, *x.shape.without(dim).names))
-        missing = schedule.num_stages * schedule.layers_of_stage - schedule.dim.size
-        if missing:
-            last = take_elements(x, dim, begin=schedule.dim.size - 1, size=1)
-            x = concat([x, *[last] * missing], dim)
-        x = unflatten(x, dim, [schedule.stages_dim, schedule.layers_dim])
+        x = into_groups(x, schedule)
         if schedule.batch in tuple(x.shape):
             x = split_into_microbatches(
                 x, schedule.batch.name, schedule.num_microbatches
@@ -268,8 +262,11 @@ class PipelinedScan:
         dim = schedule.dim.name
         stages = index_range(self.mesh, schedule.stages_dim)
         order = schedule.order(stages)
+        groups = stages
+        if schedule.repeats > 1:
+            firsts = index_range(self.mesh, schedule.repeats_dim) * schedule.num_stages
+            groups = outer(stages, firsts, add)
         is_first = equal(order, 0)
-        is_last = equal(order, schedule.num_stages - 1)
         slot = tick % schedule.num_slots
         entries = [entry_of(buffer, slot) for buffer in buffers]
         received = [
@@ -281,14 +278,13 @@ class PipelinedScan:
             return Stage(self.layers, tick).run(*inputs)
 
         _, sums, (states, totals, outputs) = recorded_scan(
-            stage, None, (order, received, inputs_of_stages), schedule.stages_dim
+            stage,
+            None,
+            (order, groups, received, inputs_of_stages),
+            schedule.stages_dim,
         )
         buffers = [
-            with_entry(
-                buffer,
-                slot,
-                where(is_last, state, roll(entry, dim, -schedule.direction)),
-            )
+            after_tick(buffer, entry, state, tick, schedule)
             for buffer, entry, state in zip(buffers, entries, states)
         ]
         return (states, buffers), (sums, totals), outputs
@@ -298,9 +294,9 @@ class PipelinedScan:
 
         Args:
           sums: the sums over ticks: those of terms, and those of outputs without the batch,
-            [stages, layers of a stage, ...].
+            [stages, repeat, layers of a group, ...].
           stacks: the terms with the batch, [tick, stages, ...], and the outputs with it, [tick,
-            stages, layers of a stage, ...].
+            stages, layers of a group, ...].
         """
         sums_of_terms, totals = map(iter, sums)
         with_batch = iter(stacks)
@@ -308,7 +304,7 @@ class PipelinedScan:
         for kind in self.layers.results.kinds_of_terms:
             if kind == "batch":
                 x = self._of_ticks(next(with_batch))
-                terms.append(reduce_sum(x, self.schedule.dim.name))
+                terms.append(reduce_sum(x, self._group_dims))
             else:
                 terms.append(self._mean(next(sums_of_terms), kind))
         outputs = []
@@ -318,8 +314,16 @@ class PipelinedScan:
                 x = self._of_ticks(next(with_batch))
             else:
                 x = cast(self._mean(next(totals), kind), output.dtype)
-            outputs.append(self._of_layers(x))
+            outputs.append(out_of_groups(x, self.schedule))
         return terms, outputs
+
+    @property
+    def _group_dims(self) -> list[str]:
+        """The names of the dimensions of the groups of layers."""
+        names = [self.schedule.dim.name]
+        if self.schedule.repeats > 1:
+            names.append(REPEAT)
+        return names
 
     def _mean(self, total: Tensor, kind: str | None) -> Tensor:
         """Returns what a sum over microbatches [...] says of the batch: for means their mean."""
@@ -328,23 +332,16 @@ class PipelinedScan:
         return total * (1.0 / self.schedule.num_microbatches)
 
     def _of_ticks(self, x: Tensor) -> Tensor:
-        """Returns x [tick, stages, ..., batch of a microbatch, ...] as [stages, ..., batch, ...]:
-        the stage that is the k-th computes microbatch m in tick m + k.
+        """Returns x [tick, stages, ..., batch of a microbatch, ...] as [stages, repeat, ..., batch,
+        ...]: the stage that is the k-th computes microbatch m in tick m + k, and then once each
+        period.
         """
         schedule = self.schedule
         order = schedule.order(index_range(self.mesh, schedule.stages_dim))
         microbatches = Dimension(MICROBATCH, schedule.num_microbatches)
         ticks = outer(order, index_range(self.mesh, microbatches), add)
+        if schedule.repeats > 1:
+            begins = index_range(self.mesh, schedule.repeats_dim) * schedule.period
+            ticks = outer(ticks, begins, add)
         y = gather_with_bounds(x, ticks, TICK, "trusted")
         return flatten(y, (schedule.batch.name, MICROBATCH), schedule.batch.name)
-
-    def _of_layers(self, x: Tensor) -> Tensor:
-        """Returns x [..., stages, ..., layers of a stage, ...] as [layers, ...]."""
-        schedule = self.schedule
-        dim = schedule.dim.name
-        names = (dim, schedule.layers_dim.name)
-        x = transpose(x, (*names, *x.shape.without(*names).names))
-        y = flatten(x, names, dim)
-        if y.shape[dim] == schedule.dim.size:
-            return y
-        return take_elements(y, dim, begin=0, size=schedule.dim.size)

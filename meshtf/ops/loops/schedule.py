@@ -3,6 +3,10 @@
     schedule = schedule_of(mesh, layout, carry, Dimension("layers", 12))   # None: no pipeline
     schedule.num_ticks
 
+With `Mesh(..., repeats=2)` the schedule is circular: each stage has several groups of layers, and
+a microbatch passes all stages as many times. The bubble has as many ticks, but each is shorter
+(Narayanan et al. 2021, arXiv:2104.04473, section 2.2).
+
 The number of microbatches is that of `Mesh(..., microbatches=)`. Without it, a pipeline takes at
 most four times as many as it has stages: from there on, its bubble hardly matters (Huang et al.
 2019, arXiv:1811.06965, section 3.2).
@@ -15,6 +19,7 @@ from collections.abc import Sequence
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph import Source, Tensor
+from meshtf.graph.control_flow.scan_dimension import REPEAT
 from meshtf.mesh import Layout, Mesh
 from meshtf.names import Dimension, Shape
 
@@ -31,6 +36,7 @@ class Schedule:
       batch: the dimension that is divided, with the size of the entire batch.
       num_stages: the number of stages.
       num_microbatches: the number of microbatches.
+      repeats: the number of groups of layers of a stage; a microbatch passes all stages so often.
       reverse: whether the last layers, and so the last stage, come first.
     """
 
@@ -39,6 +45,7 @@ class Schedule:
     batch: Dimension
     num_stages: int
     num_microbatches: int
+    repeats: int = 1
     reverse: bool = False
 
     @property
@@ -53,9 +60,14 @@ class Schedule:
         return self.num_stages - 1 - stage if self.reverse else stage
 
     @property
-    def layers_of_stage(self) -> int:
-        """The number of layers of a stage; the last stages may have fewer."""
-        return -(-self.dim.size // self.num_stages)
+    def num_groups(self) -> int:
+        """The number of groups of layers of all stages."""
+        return self.num_stages * self.repeats
+
+    @property
+    def layers_of_group(self) -> int:
+        """The number of layers of a group; the last groups may have fewer."""
+        return -(-self.dim.size // self.num_groups)
 
     @property
     def num_slots(self) -> int:
@@ -63,9 +75,19 @@ class Schedule:
         return -(-self.num_microbatches // self.num_stages)
 
     @property
+    def period(self) -> int:
+        """The number of ticks after which a microbatch comes to the first stage again: that of
+        microbatches, rounded up to a multiple of the stages.
+        """
+        return self.num_slots * self.num_stages
+
+    @property
     def num_ticks(self) -> int:
-        """The number of ticks: the bubble is `num_stages - 1` of them."""
-        return self.num_microbatches + self.num_stages - 1
+        """The number of ticks: the bubble is `num_stages - 1` of them if the stages divide the
+        number of microbatches.
+        """
+        before_last = (self.repeats - 1) * self.period
+        return before_last + self.num_microbatches + self.num_stages - 1
 
     @property
     def stages_dim(self) -> Dimension:
@@ -74,8 +96,13 @@ class Schedule:
 
     @property
     def layers_dim(self) -> Dimension:
-        """The dimension of the layers of one stage."""
-        return Dimension("." + self.dim.name, self.layers_of_stage)
+        """The dimension of the layers of one group."""
+        return Dimension("." + self.dim.name, self.layers_of_group)
+
+    @property
+    def repeats_dim(self) -> Dimension:
+        """The dimension of the groups of one stage."""
+        return Dimension(REPEAT, self.repeats)
 
     @property
     def microbatch_dim(self) -> Dimension:
@@ -103,7 +130,8 @@ def schedule_of(
     Raises:
       PlanError: `mesh.microbatches` is set, and the tensors of the carry have no dimension in
         common.
-      ShapeError: `mesh.microbatches` does not divide the batch.
+      ShapeError: `mesh.microbatches` does not divide the batch, or there are too few layers for
+        `mesh.repeats`.
     """
     placement, _conflicts = mesh.place(Shape(dim), layout)
     axes = placement.axes_of(dim.name)
@@ -140,7 +168,24 @@ def schedule_of(
                 way_out=f"Mesh(..., microbatches=) may be one of {divisors[:12]}.",
             )
         )
-    return Schedule(dim, axes, batch, num_stages, microbatches, reverse)
+    _check_repeats(mesh, dim, num_stages)
+    repeats = mesh.repeats
+    return Schedule(dim, axes, batch, num_stages, microbatches, repeats, reverse)
+
+
+def _check_repeats(mesh: Mesh, dim: Dimension, num_stages: int) -> None:
+    """Raises ShapeError if stages would have groups without any layer."""
+    maximum = max(1, -(-dim.size // num_stages))
+    if mesh.repeats > maximum:
+        raise ShapeError(
+            explain_error(
+                f"{mesh.repeats} repeats are too many for dimension {dim.name!r} of size "
+                f"{dim.size} on {num_stages} stages: each group has at least one layer.",
+                mesh=mesh,
+                source=Source.of_caller(),
+                way_out=f"Mesh(..., repeats=) may be at most {maximum} here.",
+            )
+        )
 
 
 def _default_microbatches(

@@ -3,11 +3,15 @@ computed, divided among all stages.
 
     buffer = into_slots(x, schedule)          # [microbatch:slots, layers:stages, batch, ...]
     entry = entry_of(buffer, slot)            # [layers:stages, batch, ...]
-    buffer = with_entry(buffer, slot, entry)
+    buffer = after_tick(buffer, entry, state, tick, schedule)
     y = out_of_slots(buffer, schedule)        # [batch, ...]
 
-Microbatch m begins in slot m % slots at stage m // slots. Whenever its slot is taken, it is one
-stage nearer to the first one.
+Microbatch m begins in slot m % slots at stage m // slots. In tick t all parts of slot t % slots
+move on by one stage, and the first stage takes its part. What the last stage has computed goes into
+a part that became free:
+
+- without repeats, into that of the last stage in the same slot, which the tick changes anyway;
+- with repeats, where the first stage takes it `schedule.period` ticks after it did so before.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from __future__ import annotations
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.ops.control.microbatch import MICROBATCH
+from meshtf.ops.elementwise.arithmetic import equal, greater_equal, logical_and
+from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather_along, gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
@@ -61,9 +67,45 @@ def entry_of(buffer: Tensor, slot: Tensor) -> Tensor:
     return gather_with_bounds(buffer, slot, MICROBATCH, "trusted")
 
 
-def with_entry(buffer: Tensor, slot: Tensor, entry: Tensor) -> Tensor:
-    """Returns the buffer with another entry [stages, ...] in a slot."""
-    return dynamic_update(buffer, MICROBATCH, slot, entry)
+def after_tick(
+    buffer: Tensor, entry: Tensor, state: Tensor, tick: Tensor, schedule: Schedule
+) -> Tensor:
+    """Returns the buffer after a tick.
+
+    Args:
+      buffer: the buffer before it.
+      entry: the entry [stages, ...] of the slot of this tick.
+      state: what the stages have computed in this tick, [stages, ..., batch, ...].
+      tick: the index of the tick, a scalar.
+      schedule: the schedule.
+    """
+    dim = schedule.dim.name
+    stages = index_range(buffer.mesh, schedule.stages_dim)
+    order = schedule.order(stages)
+    slot = tick % schedule.num_slots
+    entry = roll(entry, dim, -schedule.direction)
+    delay = _delay(schedule)
+    if not delay:
+        is_last = equal(order, schedule.num_stages - 1)
+        return dynamic_update(buffer, MICROBATCH, slot, where(is_last, state, entry))
+    buffer = dynamic_update(buffer, MICROBATCH, slot, entry)
+    # Since the first stage took the microbatch, its slot has moved on so often.
+    num_moves = delay // schedule.num_slots
+    is_place = equal(order, schedule.num_stages - 1 - num_moves)
+    slot = (tick - delay) % schedule.num_slots
+    if num_moves:
+        state = roll(state, dim, -schedule.direction * num_moves)
+    # In the first ticks the last stage has nothing yet.
+    is_output = logical_and(is_place, greater_equal(tick, delay))
+    output = where(is_output, state, entry_of(buffer, slot))
+    return dynamic_update(buffer, MICROBATCH, slot, output)
+
+
+def _delay(schedule: Schedule) -> int:
+    """Returns for how many ticks the slot of a microbatch is not that of the tick in which the
+    last stage computes it.
+    """
+    return schedule.num_stages - 1 if schedule.repeats > 1 else 0
 
 
 def out_of_slots(buffer: Tensor, schedule: Schedule) -> Tensor:
@@ -72,23 +114,29 @@ def out_of_slots(buffer: Tensor, schedule: Schedule) -> Tensor:
     """
     dim = schedule.dim.name
     num_slots = schedule.num_slots
-    # After the last tick, slots that were not taken as often as others move on.
-    num_taken = schedule.num_ticks
-    all_taken = num_slots * schedule.num_stages + schedule.num_stages - 1
-    if all_taken > num_taken:
+    # Microbatch 0 of the last repeat was put into slot `first`.
+    first = schedule.num_stages - 1 - _delay(schedule)
+    # In as many ticks each slot is taken equally often: after the last tick some slots move on,
+    # or back.
+    all_taken = schedule.repeats * schedule.period + first
+    ticks = range(schedule.num_ticks, all_taken)
+    direction = -schedule.direction
+    if all_taken < schedule.num_ticks:
+        ticks = range(all_taken, schedule.num_ticks)
+        direction = schedule.direction
+    if ticks:
         entries = list(unstack(buffer, MICROBATCH))
-        for tick in range(num_taken, all_taken):
+        for tick in ticks:
             slot = tick % num_slots
-            entries[slot] = roll(entries[slot], dim, -schedule.direction)
+            entries[slot] = roll(entries[slot], dim, direction)
         buffer = stack(entries, MICROBATCH)
-    # Microbatch 0 was put into slot (stages - 1) % slots.
-    buffer = roll(buffer, MICROBATCH, -((schedule.num_stages - 1) % num_slots))
+    buffer = roll(buffer, MICROBATCH, -(first % num_slots))
     buffer = _in_order(buffer, schedule)
     batch = schedule.batch.name
     names = [name for name in buffer.shape.names if name not in (MICROBATCH, dim)]
     at = names.index(batch) + 1
     y = transpose(buffer, [*names[:at], dim, MICROBATCH, *names[at:]])
-    if all_taken == num_taken:
+    if schedule.period == schedule.num_microbatches:
         return flatten(y, (batch, dim, MICROBATCH), batch)
     y = flatten(y, (dim, MICROBATCH), MICROBATCH)
     y = take_elements(y, MICROBATCH, begin=0, size=schedule.num_microbatches)

@@ -24,25 +24,32 @@ from meshtf.graph import (
     current_executor,
     executing,
 )
+from meshtf.graph.control_flow.scan_dimension import REPEAT
 from meshtf.graph.recorder import RecomputeGroup
+from meshtf.names import Shape
 from meshtf.ops.common.batch_dimensions import index_in_batch
 from meshtf.ops.control.batch_means import is_within
+from meshtf.ops.control.masked_gradient import masked, where_true
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
     microbatch,
     split_into_microbatches,
 )
 from meshtf.ops.control.nested_values import next_carry, pack, pack_next, tensors_of
-from meshtf.ops.elementwise.arithmetic import equal, greater_equal, less, logical_and
+from meshtf.ops.elementwise.arithmetic import (
+    equal,
+    greater_equal,
+    less,
+    logical_and,
+)
 from meshtf.ops.elementwise.where_cast_clip import clip, where
-from meshtf.ops.indexing.gather import gather_with_bounds
+from meshtf.ops.indexing.gather import gather_with_bounds, sum_at_ids
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.batch_weights import (
     LayerInputs,
     computation_of,
     mean_of_microbatches,
 )
-from meshtf.ops.loops.masked_gradient import masked, where_true
 from meshtf.ops.loops.pipelined_layers import Layers
 from meshtf.ops.loops.recorded_scan import recorded_scan, results_of
 
@@ -90,28 +97,31 @@ class Stage:
         )
 
     def run(
-        self, order: Tensor, received: list[Tensor], inputs: list[Tensor]
+        self,
+        order: Tensor,
+        groups: Tensor,
+        received: list[Tensor],
+        inputs: list[Tensor],
     ) -> tuple[None, Any, Any]:
         """Returns the terms of sums, and what is stacked over stages: the carry, outputs without
         the batch, and terms and outputs with it.
 
         Args:
           order: the number of stages before this one, a scalar.
+          groups: the index of each of its groups, [repeat]; without repeats a scalar.
           received: the carry that comes from the stage before.
           inputs: the inputs of the layers of this stage.
         """
         schedule = self.schedule
-        index = self.tick - order
-        self.is_busy = logical_and(
-            greater_equal(index, 0), less(index, schedule.num_microbatches)
-        )
-        self.microbatch = clip(index, 0, schedule.num_microbatches - 1)
-        self.first_layer = schedule.order(order) * schedule.layers_of_stage
+        self._begin(self.tick - order)
+        self.first_layer = self._of_group(groups) * schedule.layers_of_group
         batch = schedule.batch
         has_batch = [
             batch in tuple(x.shape) for x in tensors_of(self.layers.xs, label="xs")
         ]
-        entries = [self._input(x, split) for x, split in zip(inputs, has_batch)]
+        entries = [
+            self._input(self._of_group(x), split) for x, split in zip(inputs, has_batch)
+        ]
         indices = index_range(self.graph.mesh, schedule.layers_dim)
         with self._recomputed():
             carry, terms, outputs = recorded_scan(
@@ -127,7 +137,43 @@ class Stage:
             totals, outputs_with_batch = self._counted(
                 outputs, results.kinds_of_outputs
             )
+            totals = [self._of_repeat(x) for x in totals]
         return None, sums, (carry, totals, with_batch + outputs_with_batch)
+
+    def _begin(self, index: Tensor) -> None:
+        """Finds out what the stage computes.
+
+        Args:
+          index: for how many ticks it has had microbatches before, a scalar; negative: it has
+            none yet.
+        """
+        schedule = self.schedule
+        num_microbatches = schedule.num_microbatches
+        self.is_busy = greater_equal(index, 0)
+        if schedule.repeats > 1:
+            last = schedule.repeats - 1
+            repeat = clip(index // schedule.period, 0, last)
+            index = index - repeat * schedule.period
+            self.repeat = last - repeat if schedule.reverse else repeat
+        self.is_busy = logical_and(self.is_busy, less(index, num_microbatches))
+        self.microbatch = clip(index, 0, num_microbatches - 1)
+
+    def _of_group(self, x: Tensor) -> Tensor:
+        """Returns the entry [...] of x [repeat, ...] for the group that the stage computes."""
+        if self.schedule.repeats == 1:
+            return x
+        # Else the forward pass would store the weights for each tick.
+        with context(recompute_group=RecomputeGroup(in_loops=True)):
+            return gather_with_bounds(x, self.repeat, REPEAT, "trusted")
+
+    def _of_repeat(self, x: Tensor) -> Tensor:
+        """Returns x [layers of a group, ...] as [repeat, layers of a group, ...], with zeros for
+        the groups of the stage that it does not compute now.
+        """
+        if self.schedule.repeats == 1:
+            return x
+        shape = Shape([self.schedule.repeats_dim, *x.shape])
+        return sum_at_ids(x, self.repeat, REPEAT, shape, "trusted")
 
     @contextlib.contextmanager
     def _recomputed(self) -> Iterator[None]:
@@ -166,7 +212,7 @@ class Stage:
         batch = self.schedule.batch.name
         specs = [x.spec for x in carry]
         exists = None
-        if dim.size % self.schedule.num_stages:
+        if dim.size % self.schedule.num_groups:
             exists = less(index, dim.size)
         self.layer = _LayerCall(current_executor(), current(), exists)
         with (
@@ -198,8 +244,8 @@ class Stage:
         """Returns a tensor from outside, [..., microbatch, ...] if it is split, as layers use it:
         the microbatch of the stage, to which the bubble gives no gradient.
         """
-        if is_split:
-            with context(recompute_group=RecomputeGroup(in_loops=True)):
+        with context(recompute_group=RecomputeGroup(in_loops=True)):
+            if is_split:
                 x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
         return masked(x, self.is_busy)
 
