@@ -109,6 +109,27 @@ def test_lazy_sums_flow_through_linear_ops():
     )
 
 
+class Widened(Map):
+    """An op whose output is larger than its input."""
+
+    def output_specs(self, x):
+        return (Spec(x.shape + Shape("n:8"), x.dtype),)
+
+
+def test_a_sparse_sum_is_not_reduced_before_it_grows():
+    (state,) = states = [Placement(model=SUM)]
+    assert plan(Widened("first"), MESH, ("k:4",), states).targets == (Placement(),)
+    assert plan(Widened("sparse"), MESH, ("k:4",), states).results == (state,)
+    second = [Placement(), Placement(model=SUM)]
+
+    class OfTwo(Widened):
+        def output_specs(self, x, _):
+            return super().output_specs(x)
+
+    targets = plan(OfTwo("sparse"), MESH, ("k:4", ""), second).targets
+    assert targets[1] == Placement()
+
+
 def test_a_sum_is_reduced_before_it_grows():
     states = [Placement(model=SUM), Placement()]
     grown = plan(Product(), MESH, ("k:4;m:2", "k:4;n:64"), states)

@@ -341,7 +341,7 @@ class PipelinedScan:
         microbatches = Dimension(MICROBATCH, schedule.num_microbatches)
         ticks = outer(order, index_range(self.mesh, microbatches), add)
         if schedule.repeats > 1:
-            begins = index_range(self.mesh, schedule.repeats_dim) * schedule.period
-            ticks = outer(ticks, begins, add)
+            repeats = schedule.repeat(index_range(self.mesh, schedule.repeats_dim))
+            ticks = outer(ticks, repeats * schedule.period, add)
         y = gather_with_bounds(x, ticks, TICK, "trusted")
         return flatten(y, (schedule.batch.name, MICROBATCH), schedule.batch.name)

@@ -59,6 +59,12 @@ class Schedule:
         """
         return self.num_stages - 1 - stage if self.reverse else stage
 
+    def repeat(self, group: Tensor) -> Tensor:
+        """Returns how often microbatches have passed the stages before these groups [...] of a
+        stage; or the index of a group, from how often.
+        """
+        return self.repeats - 1 - group if self.reverse else group
+
     @property
     def num_groups(self) -> int:
         """The number of groups of layers of all stages."""

@@ -151,10 +151,9 @@ class Stage:
         num_microbatches = schedule.num_microbatches
         self.is_busy = greater_equal(index, 0)
         if schedule.repeats > 1:
-            last = schedule.repeats - 1
-            repeat = clip(index // schedule.period, 0, last)
+            repeat = clip(index // schedule.period, 0, schedule.repeats - 1)
             index = index - repeat * schedule.period
-            self.repeat = last - repeat if schedule.reverse else repeat
+            self.repeat = schedule.repeat(repeat)
         self.is_busy = logical_and(self.is_busy, less(index, num_microbatches))
         self.microbatch = clip(index, 0, num_microbatches - 1)
 

@@ -134,3 +134,27 @@ def test_indices_that_are_partial_sums_are_added_up_first(dim):
     entry, segments = lookup(np.array([1, 2, 3, 0], "int32"))
     assert float(entry) == 6.0
     np.testing.assert_array_equal(segments.numpy(), 5.0 * (np.arange(8) == 6))
+
+
+def test_the_sum_of_a_loop_of_entries_is_reduced_once():
+    """The gradient of a lookup at one index is zero elsewhere, so the loop adds it up."""
+    mesh = mtf.Mesh("x:2", layout="b:x")
+    table = mtf.Variable(mesh, "v:8;d:3", mtf.layers.initializers.ones, name="table")
+
+    @mtf.function(mesh=mesh, x="b;d")
+    def step(x):
+        def body(total, index):
+            row = mtf.gather(table, index % 8, "v")
+            return total + mtf.reduce_sum(mtf.sin(x * row)), None
+
+        zero = mtf.zeros(mesh, "")
+        total, _ = mtf.scan(body, zero, mtf.range(mesh, "steps:20"), "steps")
+        return mtf.gradients([total], [table])
+
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    reduced = [str(c) for c in step.lower(x).collectives if "d:3" in str(c)]
+    assert reduced == ["all_reduce over x of [v:8 d:3]"]
+    (gradient,) = step(x)
+    counts = np.array([3, 3, 3, 3, 2, 2, 2, 2])
+    expected = counts[:, None] * (x * np.cos(x)).sum(0)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-5)

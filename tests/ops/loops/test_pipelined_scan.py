@@ -56,6 +56,32 @@ MESHES = {
         "layout": "layers:a+b; batch:data",
         "microbatches": 8,
     },
+    "repeats": {
+        "axes": "stage:2; data:2",
+        "layout": PIPELINE,
+        "microbatches": 8,
+        "repeats": 2,
+    },
+    "repeats, 3": {
+        "axes": "stage:2",
+        "layout": "layers:stage",
+        "microbatches": 3,
+        "repeats": 2,
+    },
+    "repeats, 1": {
+        "axes": "model:2; stage:2",
+        "layout": "layers:stage; d:model",
+        "microbatches": 1,
+        "repeats": 2,
+    },
+    "live, repeats": {
+        "axes": "stage:2; data:2",
+        "layout": PIPELINE,
+        "variable_layout": "d:data",
+        "microbatches": 4,
+        "repeats": 2,
+        "devices": "spmd:cpu:4",
+    },
     "live, 3": {
         "axes": "stage:2; data:2",
         "layout": PIPELINE,

@@ -23,7 +23,7 @@ def of(axes, layout, *shapes, **settings):
 def test_sizes():
     schedule = of("stage:4; data:2", "layers:stage; batch:data", microbatches=6)
     assert (schedule.num_stages, schedule.axes) == (4, ("stage",))
-    assert schedule.layers_of_stage == 2  # the last stage has no layer
+    assert schedule.layers_of_group == 2  # the last stage has no layer
     assert schedule.num_slots == 2
     assert schedule.num_ticks == 9
     assert schedule.microbatch_dim == mtf.Dimension("batch", 4)
@@ -66,3 +66,21 @@ def test_microbatches_that_do_not_divide_the_batch_are_refused():
     with pytest.raises(mtf.ShapeError, match="5 microbatches do not divide") as e:
         of("stage:2", "layers:stage", microbatches=5)
     assert "[1, 2, 3, 4, 6, 8, 12, 24]" in str(e.value)
+
+
+def test_repeats():
+    settings = {"microbatches": 8, "repeats": 3}
+    schedule = of("stage:2; data:2", "layers:stage; batch:data", **settings)
+    assert (schedule.num_groups, schedule.layers_of_group) == (6, 1)
+    assert (schedule.period, schedule.num_ticks) == (8, 3 * 8 + 1)
+
+
+def test_repeats_of_microbatches_that_stages_do_not_divide():
+    schedule = of("stage:4", "layers:stage", microbatches=6, repeats=2)
+    assert (schedule.period, schedule.num_ticks) == (8, 8 + 6 + 3)
+
+
+def test_repeats_without_layers_are_refused():
+    with pytest.raises(mtf.ShapeError, match="3 repeats are too many") as e:
+        of("stage:4", "layers:stage", repeats=3)
+    assert "repeats=) may be at most 2" in str(e.value)

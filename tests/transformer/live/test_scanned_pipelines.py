@@ -115,6 +115,11 @@ MESHES = {
         "layout": PIPELINE,
         "variable_layout": "d_model:data",
     },
+    "repeats": {
+        "axes": "stage:2; data:2",
+        "layout": f"{PIPELINE}; vocab:stage",
+        "repeats": 2,
+    },
     "ZeRO-1": {
         "axes": "stage:2; data:2",
         "layout": PIPELINE,
