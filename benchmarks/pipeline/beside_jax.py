@@ -1,6 +1,7 @@
 """A pipeline on eight CPU devices: a stack of Transformer blocks in JAX, and on a live mesh.
 
     python -m benchmarks.pipeline.beside_jax                  # some minutes on two cores
+    python -m benchmarks.pipeline.beside_jax --repeats=2 --microbatches=4
     python -m benchmarks.pipeline.beside_jax --size=full --rounds=20 --starts=3 --json=out.json
 
 Both are one program for all devices, by the same compiler, with equal values, batches, microbatches
@@ -37,14 +38,24 @@ BARS = {"step": 1.0, "compile": 1.3, "memory of a device": 1.0}
 _TOLERANCE = 1e-5  # the relative difference up to which losses agree
 
 
-def ratios(case: PipelineCase, rows: list[Row]) -> str:
-    """Returns lines with the ticks of a pipeline, and the ratios of the live mesh to JAX.
+def ratios(cases: list[PipelineCase], rows: list[Row]) -> str:
+    """Returns lines with the ticks of a pipeline, and the ratios of the live mesh to JAX; and of
+    that with repeats to that without.
 
     Args:
-      case: a case of the group.
-      rows: the measurements of JAX and of the live mesh.
+      cases: the cases of the group.
+      rows: their measurements: of JAX, of the live mesh, and maybe of that with repeats.
     """
-    jax, live = rows
+    case = cases[0]
+    jax, live, *with_repeats = rows
+    of_repeats = ""
+    for other, row in zip(cases[2:], with_repeats):
+        ticks = other.ticks / other.repeats
+        of_repeats = (
+            f"\n{other.repeats} repeats / 1: step {ratio(row, live, 'wall'):.2f}, "
+            f"layers that a stage computes {ticks / case.ticks:.2f}, memory of a device "
+            f"{row.start['device_memory'] / live.start['device_memory']:.2f}"
+        )
     values = {
         "step": ratio(live, jax, "wall"),
         "compile": live.start["compile"] / jax.start["compile"],
@@ -60,7 +71,7 @@ def ratios(case: PipelineCase, rows: list[Row]) -> str:
         f"{case.ticks} ticks of {case.microbatches} microbatches; bubble "
         f"({stages} - 1) / ({case.microbatches} + {stages} - 1) = {case.bubble:.0%}\n"
         f"live / JAX: {', '.join(texts)}\n"
-        f"memory of a device: {memory} MiB"
+        f"memory of a device: {memory} MiB{of_repeats}"
     )
 
 
@@ -73,7 +84,10 @@ def main(argv: list[str]) -> None:
     measured = []
     disagreements = []
     for group in pipeline_cases(
-        CONFIGS[settings.size], settings.grids, settings.microbatches
+        CONFIGS[settings.size],
+        settings.grids,
+        settings.microbatches,
+        settings.repeats,
     ):
         rows, _ = measure(
             group,
@@ -83,7 +97,7 @@ def main(argv: list[str]) -> None:
             worker=WORKER,
         )
         print(
-            f"\n{table(rows, start_time='compile')}\n{ratios(group[0], rows)}",
+            f"\n{table(rows, start_time='compile')}\n{ratios(group, rows)}",
             flush=True,
         )
         disagreements += agreement(rows, _TOLERANCE)
@@ -103,6 +117,9 @@ if __name__ == "__main__":
     flags.DEFINE_enum("size", "quick", list(CONFIGS), "How large a model.")
     flags.DEFINE_multi_string("grids", GRIDS, "The axes of each mesh.")
     flags.DEFINE_integer("microbatches", 8, "How many microbatches.", lower_bound=1)
+    flags.DEFINE_integer(
+        "repeats", 1, "The groups of layers of a stage of a further live mesh."
+    )
     flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
     flags.DEFINE_integer(
         "starts", 1, "How often each case is started; the fastest start counts."

@@ -38,6 +38,7 @@ class MeshStack:
             "; ".join(layout),
             devices="spmd:cpu:8",
             microbatches=case.microbatches,
+            repeats=case.repeats,
         )
         architecture = Architecture(
             d_model=self.config.d_model,

@@ -37,6 +37,7 @@ class PipelineCase(JsonCase):
       microbatches: the number of microbatches.
       recompute: whether the backward pass computes each stage again.
       runtime: "jax", or "spmd" for a live mesh.
+      repeats: the groups of layers of a stage of the live mesh.
     """
 
     config: Config
@@ -44,6 +45,7 @@ class PipelineCase(JsonCase):
     microbatches: int
     recompute: bool
     runtime: str
+    repeats: int = 1
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -53,8 +55,10 @@ class PipelineCase(JsonCase):
 
     @property
     def ticks(self) -> int:
-        """The number of ticks of the pipeline: in each, a stage computes one microbatch."""
-        return self.microbatches + self.sizes["stage"] - 1
+        """The number of ticks of the pipeline: in each, a stage computes one of its groups of
+        layers for one microbatch. Stages divide the number of microbatches.
+        """
+        return self.repeats * self.microbatches + self.sizes["stage"] - 1
 
     @property
     def bubble(self) -> float:
@@ -65,7 +69,8 @@ class PipelineCase(JsonCase):
     def name(self) -> str:
         """The name of the row."""
         library = "JAX" if self.runtime == "jax" else "meshtf, live SPMD"
-        return f"{library}, {self.grid}"
+        repeats = f", {self.repeats} repeats" if self.repeats > 1 else ""
+        return f"{library}, {self.grid}{repeats}"
 
     @property
     def group(self) -> str:
@@ -85,15 +90,20 @@ class PipelineCase(JsonCase):
 
 
 def pipeline_cases(
-    config: Config, grids: Iterable[str], microbatches: int
+    config: Config, grids: Iterable[str], microbatches: int, repeats: int = 1
 ) -> Iterator[list[PipelineCase]]:
-    """Yields for each mesh, without and with recomputation, JAX and a live mesh."""
+    """Yields for each mesh, without and with recomputation, JAX and a live mesh; and with
+    repeats, a live mesh with as many.
+    """
     for grid in grids:
         for recompute in (False, True):
-            yield [
+            cases = [
                 PipelineCase(config, grid, microbatches, recompute, runtime)
                 for runtime in ("jax", "spmd")
             ]
+            if repeats > 1:
+                cases.append(dataclasses.replace(cases[-1], repeats=repeats))
+            yield cases
 
 
 def batches(config: Config) -> list[Batch]:

@@ -36,22 +36,28 @@ def test_batches_and_values_are_the_same_for_all():
 
 
 def test_ratios_stand_beside_bars():
-    (case, _), *_ = pipeline_cases(TINY, GRIDS, microbatches=8)
+    cases, *_ = pipeline_cases(TINY, GRIDS, microbatches=8, repeats=2)
     rows = [
         Row(
             name,
-            case.group,
+            cases[0].group,
             losses=[1.0],
             step={"wall": [seconds]},
             start={"compile": seconds, "device_memory": 40 * seconds},
         )
-        for name, seconds in (("JAX", 1.0), ("live", 1.25))
+        for name, seconds in (("JAX", 1.0), ("live", 1.25), ("repeats", 1.0))
     ]
-    assert ratios(case, rows).splitlines() == [
+    lines = [
         "11 ticks of 8 microbatches; bubble (4 - 1) / (8 + 4 - 1) = 27%",
         "live / JAX: step 1.25 (bar 1.00, missed), compile 1.25 (bar 1.30), "
         "memory of a device 1.25 (bar 1.00, missed)",
         "memory of a device: 50.0 and 40.0 MiB",
+    ]
+    assert ratios(cases[:2], rows[:2]).splitlines() == lines
+    assert ratios(cases, rows).splitlines() == [
+        *lines,
+        # 19 ticks of half as many layers, beside 11.
+        "2 repeats / 1: step 0.80, layers that a stage computes 0.86, memory of a device 0.80",
     ]
 
 
@@ -59,7 +65,7 @@ def test_ratios_stand_beside_bars():
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(4))
 def test_losses_agree(index):
-    group = list(pipeline_cases(TINY, GRIDS, microbatches=8))[index]
+    group = list(pipeline_cases(TINY, GRIDS, microbatches=8, repeats=2))[index]
     rows, refused = measure(group, rounds=1, starts=1, losses=3, worker=WORKER)
     assert not refused
     assert not agreement(rows, 1e-5)

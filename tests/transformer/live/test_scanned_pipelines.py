@@ -51,7 +51,7 @@ def encoder_decoder(mesh, **changes):
         max_distance=16,
         activation="relu",
         tied=True,
-        blocks=2,
+        blocks=3,
         **changes,
     )
     return EncoderDecoder(mesh, architecture, label_smoothing=0.1), continued_sentences
