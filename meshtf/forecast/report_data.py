@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterable
@@ -287,15 +288,15 @@ class Pipeline:
         return 1 - self.repeats * self.microbatches / self.ticks
 
     def __str__(self) -> str:
-        """Returns a line for each stage: "#" for ticks in which it computes a microbatch; with
-        repeats the number of the repeat, up to 9.
-        """
+        """Returns a line for each stage: "#", or the number of the repeat, where it is busy."""
         period = -(-self.microbatches // self.stages) * self.stages
         marks = "#" if self.repeats == 1 else "123456789"
-        repeats = (marks[i % len(marks)] for i in range(self.repeats))
-        busy = "".join(f"{mark * self.microbatches:.<{period}}" for mark in repeats)
-        rows = ["." * i + busy + "." * self.stages for i in range(self.stages)]
-        return "\n".join(f"stage {i:<3} {x[: self.ticks]}" for i, x in enumerate(rows))
+        busy = ""
+        for mark in itertools.islice(itertools.cycle(marks), self.repeats):
+            busy += (mark * self.microbatches).ljust(period, ".")
+        row = "." * self.stages + busy + "." * self.stages
+        rows = [row[self.stages - i :][: self.ticks] for i in range(self.stages)]
+        return "\n".join(f"stage {i:<3} {row}" for i, row in enumerate(rows))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -259,7 +259,7 @@ class Segment(Op):
 def sum_at_ids(
     x: Tensor, ids: Tensor, dim: str, shape: Shape, out_of_range: OutOfRange
 ) -> Tensor:
-    """Returns the sum of x by segment, of a shape: see `Segment`."""
+    """Returns the sum of x [*ids, *rest] by segment, [dim, *rest] of this shape: see `Segment`."""
     one_id = not ids.shape.names
     return apply(Segment("sum", dim, shape, out_of_range, one_id), x, ids)
 

@@ -98,6 +98,6 @@ def _rules_between(rest: Shape, mesh: Any, schedule: Schedule) -> Layout:
         if len(set(axes)) == len(axes) and dim.size % mesh.group_size(*axes) == 0:
             choices.append((-len(axes), dim.size, "+".join(axes), dim.name))
     if choices:
-        _, _, axes, name = max(choices)
-        rules[name] = axes
+        *_, rule, name = max(choices)
+        rules[name] = rule
     return Layout.changes(rules)
