@@ -108,12 +108,15 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.sampled(3, together="several processes")
+@pytest.mark.parametrize("mesh", ["data", "pipeline"])
 @pytest.mark.parametrize("signal_name", FAULTS)
-def test_a_run_goes_on_from_the_last_checkpoint_bit_for_bit(signal_name, tmp_path):
+def test_a_run_goes_on_from_the_last_checkpoint_bit_for_bit(
+    signal_name, mesh, tmp_path
+):
     flags = ("--restarts=1", "--timeout=8")
     last = []
     for name, fault in (("0", ""), (signal_name, FAULTS[signal_name])):
-        with launched("spmd_dies", tmp_path / name, name, flags=flags) as run:
+        with launched("spmd_dies", tmp_path / name, name, mesh, flags=flags) as run:
             assert run.wait() == 0, run.text
         last += [line for line in run.lines if "steps, loss" in line]
         assert fault in run.text

@@ -2,7 +2,7 @@
 unless a run before it has left checkpoints.
 
     python -m meshtf launch --spmd --workers=2 --restarts=1 -- \\
-        python -m tests.cluster.processes.spmd_dies FOLDER SIGKILL   # prints the last loss
+        python -m tests.cluster.processes.spmd_dies FOLDER SIGKILL data    # prints the last loss
 """
 
 from __future__ import annotations
@@ -15,22 +15,33 @@ import numpy as np
 
 import meshtf as mtf
 
+MESHES = {
+    "data": ("data:2;model:2", "batch:data;d_ff:model"),
+    "pipeline": ("stage:2;model:2", "layers:stage;d_ff:model"),
+}
 STEPS = 8
 _LAST_SAVED = 4
 
 
 def main() -> None:
     """Trains, saves each second step, and prints the last loss."""
-    folder, signal_name = sys.argv[1:]
+    folder, signal_name, name = sys.argv[1:]
     group = mtf.cluster.join_processes()
-    mesh = mtf.Mesh("data:2;model:2", "batch:data;d_ff:model", devices="spmd:cpu")
-    w = mtf.Variable(mesh, "d:4;d_ff:8", "normal", "w")
+    axes, layout = MESHES[name]
+    mesh = mtf.Mesh(axes, layout, devices="spmd:cpu")
+    w = mtf.Variable(mesh, "layers:4;d:4;d_ff:8", "normal", "w")
     optimizer = mtf.optimizers.Adam([w], 0.1)
 
     @mtf.function(x="batch;d", step="")
     def train(x: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
+        def layer(x: mtf.Tensor, w: mtf.Tensor) -> tuple[mtf.Tensor, None]:
+            batch, d = x.shape
+            h = mtf.einsum([x, w], mtf.Shape([batch, w.shape.dim("d_ff")]))
+            h = mtf.dropout(mtf.tanh(h), 0.1)
+            return x + mtf.einsum([h, w], mtf.Shape([batch, d])), None
+
         with mtf.seed(1, step):
-            h = mtf.dropout(mtf.tanh(mtf.einsum([x, w], "batch;d_ff")), 0.1)
+            h, _ = mtf.scan(layer, x, w, "layers")
         loss = mtf.reduce_mean(mtf.square(h - 1.0))
         optimizer.apply_gradients(mtf.gradients([loss], [w]), [w], step)
         return loss
