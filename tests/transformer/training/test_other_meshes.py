@@ -17,7 +17,6 @@ from transformer.inference.scoring import Scorer
 from transformer.inference.text_generation import generate_texts
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.evaluation import Evaluation
 from transformer.training.load_trained import Trained
 
@@ -72,10 +71,8 @@ def test_completions_are_the_same_for_all_axes(axes, settings):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", ["", "stage:2", "stage:2;model:2"])
 def test_a_pipeline_without_the_axis_of_the_batch_writes(axes):
-    mesh = mtf.Mesh(axes, RULES)
-    model = PipelinedLanguageModel(
-        mesh, Architecture(**SIZES), microbatches=2, length=8
-    )
-    plain = LanguageModel(mtf.Mesh(""), Architecture(**SIZES))
+    architecture = Architecture(**SIZES, scanned=True)
+    model = LanguageModel(mtf.Mesh(axes, f"{RULES}; layers:stage"), architecture)
+    plain = LanguageModel(mtf.Mesh(""), architecture)
     kinds = {"length": 4, "prompt": "\1\2\3", "max_new_tokens": 3, "temperature": 0.0}
     assert sample(model, **kinds) == sample(plain, **kinds)
