@@ -298,8 +298,8 @@ class Search:
             rules = structure_of(self.layout, Layout(()), Layout(()), names.pipelined)
             check_fixed(rules, names, self.fixed_axes, self.problem.devices)
             candidates = structures_of_axes(dict(rules.axes), *stored, rules.stage_axis)
-            kept = [dim for dim, _ in self.layout.items()]
-            sets_of_stages = without_dims(sets_of_stages, kept)
+            fixed_dims = [dim for dim, _ in self.layout.items()]
+            sets_of_stages = without_dims(sets_of_stages, fixed_dims)
         elif self.fixed_axes:
             check_sizes(self.fixed_axes, self.problem.devices)
             candidates = structures_of_names(sets, list(self.fixed_axes), *stored)

@@ -235,8 +235,8 @@ def without_dims(
     >>> without_dims([("layers",), ("layers", "vocab")], ["vocab"])
     [('layers',)]
     """
-    kept = (tuple(dim for dim in dims if dim not in names) for dims in sets)
-    return list(dict.fromkeys(kept))
+    remaining = (tuple(dim for dim in dims if dim not in names) for dims in sets)
+    return list(dict.fromkeys(remaining))
 
 
 def structures(
