@@ -297,8 +297,7 @@ def names_of_program(recorded: Recorded) -> Names:
     unsharded = {n for n in needed if n in sizes and 2 * needed[n] > flops[n]}
     shares = _shares(flops, variables)
     # Names that begin with a dot are those of a few operations, for a time.
-    temporary = {name for name in stored if name.startswith(".")}
-    shardable = stored - scanned - unsharded - temporary
+    shardable = {n for n in stored - scanned - unsharded if not n.startswith(".")}
     candidates = [
         name
         for name in sorted(shardable, key=lambda name: -shares.get(name, 0.0))
