@@ -9,7 +9,7 @@
 It takes the gin files and settings of `python -m transformer.train`, but ignores their mesh. It
 tries all sizes of up to three axes, all sets of dimensions that an axis can shard, replicated
 variables, sharded slots (ZeRO-1), sharded variables (FSDP), recomputation and microbatches; with
---stages, pipelines with several numbers of interleaved chunks, too. It
+--stages, pipelines of the blocks, too: Architecture.scanned = True, and the rule layers:stage. It
 prints the best ten of those that fit into memory: time, memory, share of peak FLOPs that the
 model uses (MFU), bytes received, time that devices wait. Without --measure it needs no devices
 and runs no step.
@@ -19,7 +19,6 @@ Exit code: 0; 1: nothing fits, or an error of the configuration; 2: an error of 
 
 from __future__ import annotations
 
-import importlib
 import sys
 import time
 from collections.abc import Sequence
@@ -50,17 +49,13 @@ _STORAGE = flags.DEFINE_list(
 _MICROBATCHES = flags.DEFINE_list(
     "microbatches",
     None,
-    "The counts of microbatches to try; by default all powers of two that divide the batch.",
+    "The counts of microbatches to try, of a step or of a pipeline; by default all powers of two "
+    "that divide the batch.",
 )
 _STAGES = flags.DEFINE_list(
     "stages",
     ["1"],
-    "The numbers of pipeline stages to try.",
-)
-_CHUNKS = flags.DEFINE_list(
-    "chunks",
-    ["1", "2", "4"],
-    "The numbers of chunks of layers on each pipeline stage to try; several are interleaved.",
+    "The numbers of pipeline stages to try; above 1 sets Architecture.scanned = True.",
 )
 _RECOMPUTE = flags.DEFINE_enum(
     "recompute",
@@ -110,12 +105,14 @@ def main(argv: Sequence[str]) -> None:
     from transformer.data.atomic_files import check_writable
     from transformer.training import searched_step
 
-    # Gin takes no further configurables once it is configured.
-    importlib.import_module("transformer.models.pipelined_language_model")
     with command_line.exit_on_user_errors():
         if measure_flags.SAVE.value is not None:
             check_writable(measure_flags.SAVE.value, name="--save")
-        command_line.configure_by_flags(argv, *searched_step.ABSTRACT_MESH)
+        settings = [*searched_step.ABSTRACT_MESH]
+        stages = [int(count) for count in _STAGES.value]
+        if max(stages) > 1:
+            settings.append(searched_step.SCANNED)
+        command_line.configure_by_flags(argv, *settings)
         if _MEASURE.value:
             # As in a training program. Reading the data starts TensorFlow: the devices must
             # exist before.
@@ -125,10 +122,7 @@ def main(argv: Sequence[str]) -> None:
             mtf.zeros(mesh, "").numpy()
         result = mtf.search(
             searched_step.build,
-            *searched_step.arguments(
-                with_values=bool(_MEASURE.value),
-                with_weights=_STAGES.value == ["1"],  # a pipeline takes none
-            ),
+            *searched_step.arguments(with_values=bool(_MEASURE.value)),
             devices=measure_flags.DEVICES.value,
             hardware=hardware_flags.HARDWARE.value,
             memory=measure_flags.MEMORY.value,
@@ -139,9 +133,8 @@ def main(argv: Sequence[str]) -> None:
             choices={
                 "recompute": _RECOMPUTE_CHOICES[_RECOMPUTE.value],
                 "microbatches": _microbatches(),
-                "chunks": [int(count) for count in _CHUNKS.value],
             },
-            stages=[int(count) for count in _STAGES.value],
+            stages=stages,
             progress=_Progress(),
         )
         if _MEASURE.value:
@@ -152,7 +145,7 @@ def main(argv: Sequence[str]) -> None:
             print(result.why_not(_WHY_NOT.value), flush=True)
         if measure_flags.SAVE.value is not None:
             with command_line.output_file(measure_flags.SAVE.value) as file:
-                file.write(gin_text(result.best[0]))
+                file.write(gin_text(result.best[0], is_scanned=max(stages) > 1))
 
 
 _PROGRESS_SECONDS = 5.0
@@ -197,8 +190,15 @@ class _Progress:
         )
 
 
-def gin_text(candidate: Any) -> str:
-    """Returns a candidate as settings of gin."""
+def gin_text(candidate: Any, is_scanned: bool) -> str:
+    """Returns a candidate as settings of gin.
+
+    Args:
+      candidate: the candidate.
+      is_scanned: whether its blocks are scanned, whatever the configuration says.
+    """
+    from transformer.training.searched_step import SCANNED
+
     lines = [
         f"# {candidate.seconds:.4g} s a step, predicted for "
         f"{candidate.problem.devices} x {candidate.problem.hardware.name}.",
@@ -206,20 +206,10 @@ def gin_text(candidate: Any) -> str:
     ]
     for name, value in candidate.mesh_settings.items():
         lines.append(f"Mesh.{name} = {value!r}")
-    microbatches = candidate.choices.get("microbatches", 1)
+    lines.append(f"train.microbatches = {candidate.choices.get('microbatches', 1)}")
     recompute = candidate.choices.get("recompute")
-    if candidate.axes.startswith("stage:"):
-        lines += [
-            "",
-            "import transformer.models.pipelined_language_model",
-            "train.model = @PipelinedLanguageModel",
-            f"PipelinedLanguageModel.microbatches = {microbatches}",
-            f"PipelinedLanguageModel.chunks = {candidate.choices.get('chunks', 1)}",
-            "train.microbatches = 1",
-            "Architecture.scanned = False",
-        ]
-    else:
-        lines.append(f"train.microbatches = {microbatches}")
     if recompute is not None:
         lines.append(f"Architecture.recompute = {recompute}")
+    if is_scanned:
+        lines.append(SCANNED)
     return "\n".join(lines) + "\n"

@@ -28,19 +28,15 @@ def memory_of(timelines: Timelines, durations: Durations) -> Any:
     """Returns the bytes of a device at the moment of the plan's peak, for all sizes."""
     peaks = [peak.everything for peak in timelines.peaks()]
     stage = peaks.index(max(peaks))
-    total: Any = sum(stored_bytes(timelines.program, durations, stage))
+    total = _stored_bytes(timelines.program, durations, stage)
     for live in timelines.live(stage):
-        total = total + live_bytes(live, timelines.mesh, durations)
+        total = total + _live_bytes(live, timelines.mesh, durations)
     return total
 
 
-def live_bytes(live: Allocation, mesh: Mesh, durations: Durations) -> Any:
-    """Returns the bytes on a device of a value that is live, for all sizes.
-
-    Args:
-      live: the value.
-      mesh: the mesh for which it was planned.
-      durations: those of all sizes.
+def _live_bytes(live: Allocation, mesh: Mesh, durations: Durations) -> Any:
+    """Returns the bytes on a device of a value that is live, which was planned for a mesh, for
+    all sizes.
     """
     if live.spec is None:
         return live.bytes
@@ -50,22 +46,16 @@ def live_bytes(live: Allocation, mesh: Mesh, durations: Durations) -> Any:
     return shard_bytes * (live.bytes / planned_bytes)
 
 
-def stored_bytes(
-    program: Program, durations: Durations, stage: int = 0
-) -> tuple[Any, Any]:
-    """Returns the bytes of the variables on a device of a stage, and those of the arguments,
-    for all sizes.
-    """
+def _stored_bytes(program: Program, durations: Durations, stage: int) -> Any:
+    """Returns the bytes of variables and arguments on a device of a stage, for all sizes."""
     # A program that was recorded on another mesh only knows the placements of its reads.
     stored: dict[Store, Value] = {}
     for step, _ in walk(program):
         stored.update(zip(step.reads, step.outputs))
         for store in step.writes:
             stored.setdefault(store, Value(store.spec, store.placement))
-    of_stage = set(by_stage(stored.values(), program.mesh)[stage])
-    totals: list[Any] = [0.0, 0.0]
-    for store, value in stored.items():
-        if value in of_stage:
-            is_argument = store.kind in ("argument", "number")
-            totals[is_argument] = totals[is_argument] + durations.local_bytes(value)
-    return totals[0], totals[1]
+    of_stage = by_stage(stored.values(), program.mesh)[stage]
+    total: Any = 0.0
+    for value in of_stage:
+        total = total + durations.local_bytes(value)
+    return total

@@ -242,7 +242,8 @@ def _signature(
 
 class Recordings:
     """Recordings that many meshes share: a program has the same ops on each mesh on which the
-    same slots are sharded in another way than their variables.
+    same slots are sharded in another way than their variables, and of pipelines on each that has
+    as many stages and microbatches.
 
     Args:
       problem: what is searched for.
@@ -256,13 +257,19 @@ class Recordings:
     def __init__(self, problem: Problem, are_shared: bool = True) -> None:
         self.are_shared = are_shared
         self.problem = problem
-        # Choices, and `Stores.slots_apart` -> the recording, its variables and arguments.
+        # Choices, `Stores.slots_apart` and `_pipeline_key` -> the recording, its variables and
+        # arguments.
         self._recorded: dict[object, tuple[Recorded, Stores]] = {}
 
     def of(
-        self, axes: str, settings: Mapping[str, Any], choices: Mapping[str, Any]
+        self,
+        axes: str,
+        settings: Mapping[str, Any],
+        choices: Mapping[str, Any],
+        stage_axis: str = "",
     ) -> Recorded:
-        """Returns the program on a mesh. The arguments are those of `Problem.function`.
+        """Returns the program on a mesh. The arguments are those of `Problem.function`, and the
+        axis of the stages of a pipeline.
 
         Raises:
           MeshtfError: the layout does not allow the program.
@@ -271,7 +278,7 @@ class Recordings:
         if not self.are_shared:
             return record()
         mesh = Mesh(axes, devices="abstract", **settings)
-        recorded, stores = self._shared(mesh, choices, record)
+        recorded, stores = self._shared(mesh, choices, record, stage_axis)
         regions = _regions(recorded.mesh, mesh)
         if _has_conflicts(recorded, mesh, regions):  # the recording has the error
             return record()
@@ -296,21 +303,32 @@ class Recordings:
         mesh: Mesh,
         choices: Mapping[str, Any],
         record: Callable[[], Recorded],
+        stage_axis: str = "",
     ) -> tuple[Recorded, Stores]:
         """Returns the recording that a mesh shares, and its variables and arguments. `record`
-        returns one on this mesh, for the first mesh with such slots.
+        returns one on this mesh, for the first mesh with such slots, or such a pipeline.
         """
         key: tuple[object, ...] = (*choices.items(),)
         if key not in self._recorded:
             without_layout = self.problem.record("", {}, choices)
             self._recorded[key] = without_layout, _stores_of(without_layout)
         slots_apart = self._recorded[key][1].slots_apart(mesh)
-        if any(slots_apart):
-            key = (*key, slots_apart)
+        if any(slots_apart) or stage_axis:
+            key = (*key, slots_apart, *_pipeline_key(mesh, stage_axis))
             if key not in self._recorded:
                 recorded = record()
                 self._recorded[key] = recorded, _stores_of(recorded)
         return self._recorded[key]
+
+
+def _pipeline_key(mesh: Mesh, stage_axis: str) -> tuple[object, ...]:
+    """Returns what the ops of a pipeline depend on: its stages and microbatches, and the rules
+    for what is sharded along the stages as well, since the layers have others.
+    """
+    if not stage_axis:
+        return ()
+    rules = [(dim, axes) for dim, axes in mesh.layout.items() if stage_axis in axes]
+    return (mesh.axes[stage_axis], mesh.microbatches, *rules)
 
 
 def _stores_of(recorded: Recorded) -> Stores:

@@ -14,6 +14,9 @@ what follows, but each of them starts all ops:
 
 The program is recorded once, on a mesh of one position. This assumes that `build` makes the
 same ops on each mesh; `hold_for` checks that for each structure that is recorded on its own.
+
+S stages of a pipeline need at least an S-th of the seconds that the devices of one stage need
+without it, and for M microbatches (M + S - 1) / M of this in the layers.
 """
 
 from __future__ import annotations
@@ -41,21 +44,16 @@ from meshtf.layout_search.beginning import (
     forward_nodes,
     nodes_before_updates,
 )
+from meshtf.layout_search.grid import Grid
 from meshtf.layout_search.order import MEMORY_MARGIN
-from meshtf.layout_search.pipelines import (
-    staged_memory,
-    staged_seconds,
-    without_collectives_of_weights,
-)
 from meshtf.layout_search.pricing import (
     PLANNED_MICROBATCHES,
-    SCANNED,
-    Grid,
     durations_of_grid,
     loop_over_microbatches,
     medium_mesh,
     microbatch_dims,
     residual_bytes,
+    seconds_of_stages,
 )
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import MICROBATCHES, Structure
@@ -98,7 +96,7 @@ class LowerBounds:
         self._writes = [x for x in nodes if getattr(x.op, "variables", ())]
         self._forward = Beginning(forward_nodes(nodes), self._stores)
         self._gradient = Beginning(nodes_before_updates(nodes), self._stores)
-        # Structure without stages -> its plan. The one plan stands for all sizes.
+        # Structure -> its plan. The one plan stands for all sizes.
         self._planned_forwards: dict[Structure, Program] = {}
         self._planned_gradients: dict[Structure, Timelines] = {}
         # The seconds of the forward pass, and of the forward and backward pass.
@@ -124,19 +122,31 @@ class LowerBounds:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
         pass; infinity for those that exceed the memory when it ends: `[candidates]`.
         """
-        stages, counts = grid.stages, grid.microbatches
+        if grid.stage_axis:
+            return self._of_pipeline(structure, grid)
         residuals, seconds, starts, _ = self._following_of(grid)
-        memory = self._stored(structure, grid)[0] / stages + residuals
-        fits = memory <= self._memory_limit
+        fits = self._stored(structure, grid)[0] + residuals <= self._memory_limit
         if not fits.any():
             return np.full(len(grid), np.inf)
-        # All devices of a stage compute an S-th of a microbatch in an S-th of the time.
-        seconds = self._seconds_of_forward(structure, grid) / stages + seconds
-        if not grid.is_estimated:
-            seconds = seconds + starts
-        seconds = seconds * (counts + (stages - 1) / grid.chunks) / counts
+        seconds = self._seconds_of_forward(structure, grid) + seconds + starts
         seconds = seconds + self._seconds_of_updates(structure, grid)
         return np.where(fits, seconds, np.inf)
+
+    def _of_pipeline(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns what `of_forward` does. Stages start more ops, and may keep fewer residuals."""
+        stored, seconds_of_updates = self._stored(structure, grid)
+        fits = stored <= self._memory_limit
+        if not fits.any():
+            return np.full(len(grid), np.inf)
+        key = structure.before_updates.with_choices(()), len(grid)
+        if key not in self._forward_seconds:
+            of_stage = grid.without_stages
+            program = self._planned_forward(structure.without_stages, of_stage)
+            seconds = seconds_of_stages(program, self._problem, structure, grid)
+            self._forward_seconds[key] = seconds
+        # What follows on one device, with any number of microbatches.
+        seconds = self._forward_seconds[key] + self._following[0, 1]
+        return np.where(fits, seconds + seconds_of_updates, np.inf)
 
     def _seconds_of_forward(self, structure: Structure, grid: Grid) -> np.ndarray:
         """Returns the seconds of the forward pass of each candidate: `[candidates]`."""
@@ -144,9 +154,7 @@ class LowerBounds:
         if key not in self._forward_seconds:
             program = self._planned_forward(structure, grid)
             durations = self._shared_durations(program, grid)
-            self._forward_seconds[key] = _seconds_of_forward(
-                program, durations, gathers_once=grid.is_estimated
-            )
+            self._forward_seconds[key] = _seconds_of_forward(program, durations)
         return self._forward_seconds[key]
 
     def fits(self, structure: Structure, grid: Grid) -> np.ndarray:
@@ -157,12 +165,7 @@ class LowerBounds:
         if key not in self._fits:
             timelines = self._timelines(structure, grid)
             durations = self._durations_of(structure, grid)
-            memory: Any = 0.0
-            if not grid.is_estimated:
-                memory = memory_of(timelines, durations)
-            elif loop_over_microbatches(timelines.program) is not None:
-                memory = staged_memory(timelines, durations, grid)
-            memory = np.broadcast_to(memory, [len(grid)])
+            memory = np.broadcast_to(memory_of(timelines, durations), [len(grid)])
             fits = memory <= self._memory_limit
             least = float(memory[~fits].min(initial=np.inf))
             self.least_memory = min(self.least_memory, least)
@@ -171,18 +174,31 @@ class LowerBounds:
 
     def of_gradient(
         self, structure: Structure, grid: Grid
-    ) -> tuple[np.ndarray, Durations]:
+    ) -> tuple[np.ndarray, Durations | None]:
         """Returns lower bounds of the seconds of each candidate by the plan of the forward
-        and backward pass, `[candidates]`, and the durations of this plan.
+        and backward pass, `[candidates]`, and the durations of this plan; None for pipelines,
+        whose own plan has others.
         """
         key = structure.before_updates, len(grid)
+        if grid.stage_axis:
+            return self._of_stages_and_updates(structure, grid), None
         durations = self._durations_of(structure, grid)
         if key not in self._gradient_seconds:
             program = self._timelines(structure, grid).program
-            seconds = _seconds_of_gradient(program, durations, grid)
+            seconds = Schedule(program, durations, counts=False).computed
             self._gradient_seconds[key] = np.broadcast_to(seconds, [len(grid)])
         updates = self._seconds_of_updates(structure, grid)
         return self._gradient_seconds[key] + updates, durations
+
+    def _of_stages_and_updates(self, structure: Structure, grid: Grid) -> np.ndarray:
+        """Returns what `of_gradient` does of a pipeline."""
+        key = structure.before_updates, len(grid)
+        if key not in self._gradient_seconds:
+            of_stage = structure.before_updates.without_stages
+            program = self._timelines(of_stage, grid.without_stages).program
+            seconds = seconds_of_stages(program, self._problem, structure, grid)
+            self._gradient_seconds[key] = seconds
+        return self._gradient_seconds[key] + self._stored(structure, grid)[1]
 
     def _durations_of(self, structure: Structure, grid: Grid) -> Durations:
         """Returns the durations of the forward and backward pass of a structure."""
@@ -206,20 +222,18 @@ class LowerBounds:
         return self._of_sizes[key]
 
     def _timelines(self, structure: Structure, grid: Grid) -> Timelines:
-        """Returns the timelines of the plan of the forward and backward pass, with any number
-        of stages.
-        """
-        key = structure.without_stages
-        if key not in self._planned_gradients:
+        """Returns the timelines of the plan of the forward and backward pass."""
+        if structure not in self._planned_gradients:
             program = self._gradient.plan(medium_mesh(structure, grid))
-            self._planned_gradients[key] = timelines_of(program, self._problem.hardware)
-        return self._planned_gradients[key]
+            timelines = timelines_of(program, self._problem.hardware)
+            self._planned_gradients[structure] = timelines
+        return self._planned_gradients[structure]
 
     def _planned_forward(self, structure: Structure, grid: Grid) -> Program:
         """Returns the plan of the forward pass of a structure; those with the same rules share
-        it, with any number of stages.
+        it.
         """
-        key = structure.without_stages.with_choices(())
+        key = structure.with_choices(())
         if key not in self._planned_forwards:
             self._planned_forwards[key] = self._forward.plan(
                 medium_mesh(structure, grid)
@@ -255,8 +269,7 @@ class LowerBounds:
         """Returns the seconds of the updates, without what they read but variables, and of ops
         before them, which all run after the backward pass: `[candidates]`.
         """
-        seconds = self._stored(structure, grid)[1] / grid.stages
-        return seconds if grid.is_estimated else seconds + self._following_of(grid)[-1]
+        return self._stored(structure, grid)[1] + self._following_of(grid)[-1]
 
     def _following_of(self, grid: Grid) -> np.ndarray:
         """Returns `_following` for each candidate: `[4, candidates]`."""
@@ -296,7 +309,7 @@ class LowerBounds:
         counts = self._counts
         dims = microbatch_dims(program, counts)
         self._dims = set(dims)
-        sizes = Sizes({}, dims=dims, iterations={SCANNED: counts})
+        sizes = Sizes({}, dims=dims)
         with_updates = build(nodes, [], recorded.mesh, prune=False)
         updates = sum(self._seconds_after(self._gradient.nodes, with_updates, sizes))
         self._before_updates = _ops(nodes) - _ops(self._gradient.nodes)
@@ -342,34 +355,16 @@ def _with_least_factor(problem: Problem) -> Problem:
     return dataclasses.replace(problem, hardware=hardware)
 
 
-def _seconds_of_forward(
-    program: Program, durations: Durations, gathers_once: bool
-) -> Any:
+def _seconds_of_forward(program: Program, durations: Durations) -> Any:
     """Returns when devices have computed the forward pass, in all microbatches."""
     last = program.steps[-1] if program.steps else None
     if last is None or last.loop is None or last.outputs:
         return Schedule(program, durations, counts=False).computed
     # What follows may run while the last collectives of a microbatch do.
-    body = last.loop.body
-    body = without_collectives_of_weights(body) if gathers_once else body
     runs = durations.sizes.runs(last.bodies[-1])
-    seconds = Schedule(body, durations, counts=False).computed * runs
-    if gathers_once:
-        return seconds
+    seconds = Schedule(last.loop.body, durations, counts=False).computed * runs
     before = dataclasses.replace(program, steps=program.steps[:-1])
     return Schedule(before, durations, counts=False).start_of(last) + seconds
-
-
-def _seconds_of_gradient(program: Program, durations: Durations, grid: Grid) -> Any:
-    """Returns when devices have computed the forward and backward pass; 0 for pipelines that
-    cannot be estimated.
-    """
-    if not grid.is_estimated:
-        return Schedule(program, durations, counts=False).computed
-    if loop_over_microbatches(program) is None:
-        return 0.0
-    seconds = Schedule(program, durations, counts=False).computed
-    return staged_seconds(program, durations, seconds, grid)
 
 
 def _seconds_after(

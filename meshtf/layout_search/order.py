@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from meshtf.layout_search.pricing import Prices, ordered
+from meshtf.layout_search.pricing import Prices
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 
@@ -39,18 +39,6 @@ class Estimate(NamedTuple):
     seconds: float
 
 
-class Correction(NamedTuple):
-    """Factors of the estimates of one kind of pipelines.
-
-    Attributes:
-      seconds: the factor of their seconds.
-      memory: the factor of their bytes.
-    """
-
-    seconds: float = 1.0
-    memory: float = 1.0
-
-
 def simplest_first(timed: Iterable[tuple[float, Structure, Item]]) -> list[Item]:
     """Returns items in the order of their seconds, but of those that are as fast as the fastest
     of them, the one with the fewest axes and rules first.
@@ -71,15 +59,14 @@ def simplest_first(timed: Iterable[tuple[float, Structure, Item]]) -> list[Item]
 
 def _complexity(structure: Structure) -> tuple[int, int]:
     """Returns the numbers of axes and of rules of a layout."""
-    rules = sum(len(dims) for _, dims in structure.axes)
-    num_axes = len(structure.axes) + (structure.stages > 1)
-    return num_axes, rules + (structure.storage != "replicated")
+    num_rules = sum(len(dims) for _, dims in structure.axes)
+    if structure.storage != "replicated":
+        num_rules += 1
+    return len(structure.axes), num_rules
 
 
 def fastest(
-    problem: Problem,
-    all_prices: Sequence[Prices],
-    corrections: Sequence[Correction] = (),
+    problem: Problem, all_prices: Sequence[Prices]
 ) -> Iterator[tuple[Prices, int, float]]:
     """Yields (prices, index, seconds) of candidates that may fit, from the fastest on, but of
     those that are as fast as the first the simplest ones first.
@@ -87,15 +74,12 @@ def fastest(
     Args:
       problem: what is searched for.
       all_prices: the prices of all structures.
-      corrections: the factors of their estimates; (): there are none.
     """
     limit = problem.memory * MEMORY_MARGIN
     all_seconds = []
     orders = []
-    for i, prices in enumerate(all_prices):
-        factor = corrections[i] if corrections else Correction()
-        fits = prices.memory * factor.memory <= limit
-        seconds = np.where(fits, prices.seconds * factor.seconds, np.inf)
+    for prices in all_prices:
+        seconds = np.where(prices.memory <= limit, prices.seconds, np.inf)
         order = seconds.argsort(kind="stable")
         order = order[np.isfinite(seconds[order])]
         all_seconds.append(seconds[order])
@@ -144,7 +128,7 @@ def distinct_sizes(
     for prices, index, _ in fastest(problem, all_prices):
         if len(result) == count:
             break
-        if prices.grid.stages == 1:
+        if not prices.grid.stage_axis:
             shards = frozenset(num_shards(prices, index).items())
             result.setdefault(shards, estimate_of(prices, index))
     return list(result.values())
@@ -162,10 +146,9 @@ def num_shards(prices: Prices, index: int) -> dict[str, int]:
 
 def estimate_of(prices: Prices, index: int) -> Estimate:
     """Returns a candidate without a plan."""
-    grid = prices.grid
-    settings = ordered(prices.structure, grid.orders[index])
+    axes = prices.grid.axes_text(index)
     return Estimate(
-        mesh_settings={"axes": grid.axes_text(index), **settings},
+        mesh_settings={"axes": axes, **prices.mesh_settings(index)},
         choices=prices.choices(index),
         seconds=float(prices.seconds[index]),
     )

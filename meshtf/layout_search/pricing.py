@@ -9,87 +9,27 @@ microbatches at once. The winners are planned in full afterwards: see `search.py
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from meshtf.forecast.memory.peak_memory import Timelines
 from meshtf.forecast.memory_at_sizes import memory_of, timelines_of
 from meshtf.forecast.time.durations import Durations, Sizes
 from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import step_seconds
 from meshtf.graph.recorder import Recorded
+from meshtf.hardware import proportional
 from meshtf.layout_search.beginning import Recordings, has_gradient
-from meshtf.layout_search.problem import (
-    Names,
-    Problem,
-    build_recorded,
-)
-from meshtf.layout_search.space import (
-    CHUNKS,
-    MICROBATCHES,
-    STAGE,
-    Structure,
-    factorizations,
-)
+from meshtf.layout_search.grid import Grid
+from meshtf.layout_search.problem import Problem, build_recorded
+from meshtf.layout_search.space import MICROBATCHES, Structure
 from meshtf.mesh import Mesh
-from meshtf.partition import LoopStep, Program, Value, walk
+from meshtf.ops.control.microbatch import MICROBATCH
+from meshtf.partition import LoopStep, Program, walk
 
 PLANNED_MICROBATCHES = 2  # of the plan that stands for all programs with microbatches
-SCANNED = "microbatch"  # the dimension that a loop over microbatches scans
-
-
-@dataclasses.dataclass(frozen=True)
-class Grid:
-    """The sizes for which a structure is priced: arrays with an entry for each candidate.
-
-    Attributes:
-      axes: axis -> its size: `[candidates]`.
-      strides: axis -> how many positions are nearer to each other than those along it.
-      orders: for each candidate, the axes from the outermost to the innermost.
-      microbatches: the number of microbatches: `[candidates]`.
-      chunks: the number of chunks of each stage of a pipeline: `[candidates]`.
-      stages: the number of stages of a pipeline; they are along the outermost axis.
-      plans_each: whether each number of microbatches has its own plan.
-    """
-
-    axes: Mapping[str, np.ndarray]
-    strides: Mapping[str, np.ndarray]
-    orders: Sequence[tuple[str, ...]]
-    microbatches: np.ndarray
-    chunks: np.ndarray
-    stages: int = 1
-    plans_each: bool = False
-
-    def __len__(self) -> int:
-        return len(self.orders)
-
-    @property
-    def has_microbatches(self) -> bool:
-        """Whether the program that is planned has a loop over microbatches."""
-        return not self.plans_each and bool((self.microbatches > 1).any())
-
-    @property
-    def is_estimated(self) -> bool:
-        """Whether a pipeline is estimated from the program without stages."""
-        return self.stages > 1 and not self.plans_each
-
-    @property
-    def planned(self) -> Grid:
-        """The sizes of the program that is planned: of one stage, if it is estimated."""
-        return dataclasses.replace(self, stages=1) if self.is_estimated else self
-
-    def axes_text(self, index: int) -> str:
-        """Returns the axes of a candidate, such as "data:8;model:4"."""
-        order = self.orders[index]
-        sizes = [f"{axis}:{int(self.axes[axis][index])}" for axis in order]
-        if self.stages > 1:
-            sizes.insert(0, f"{STAGE}:{self.stages}")
-        return ";".join(sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,115 +47,15 @@ class Prices:
 
     def choices(self, index: int) -> dict[str, Any]:
         """Returns the further arguments of the program of a candidate."""
-        choices = self.structure.arguments
-        counts = {MICROBATCHES: self.grid.microbatches, CHUNKS: self.grid.chunks}
-        if not self.structure.pipelined:
-            choices |= {k: int(v[index]) for k, v in counts.items() if v[index] > 1}
+        choices = dict(self.structure.choices)
+        count = int(self.grid.microbatches[index])
+        if count > 1 and not self.grid.stage_axis:
+            choices[MICROBATCHES] = count
         return choices
 
-
-def make_grid(
-    structure: Structure,
-    problem: Problem,
-    names: Names,
-    microbatches: Sequence[int],
-    fixed: Mapping[str, int],
-    chunks: Sequence[int] = (1,),
-) -> Grid | None:
-    """Returns the sizes to be priced; None if there are none.
-
-    Args:
-      structure: the structure; its choices may say the numbers of microbatches and chunks.
-      problem: what is searched for.
-      names: the names of the program.
-      microbatches: the numbers of microbatches.
-      fixed: axis -> its size, for axes that the user fixed; then their order is fixed, too.
-      chunks: the numbers of chunks of each stage.
-    """
-    chosen: dict[str, Any] = dict(structure.choices)
-    microbatches = [chosen[MICROBATCHES]] if MICROBATCHES in chosen else microbatches
-    chunks = [chosen[CHUNKS]] if CHUNKS in chosen else chunks
-    axes = [axis for axis, _ in structure.axes]
-    if fixed:
-        if math.prod(fixed.values()) * structure.stages != problem.devices:
-            return None
-        all_sizes = [tuple(fixed[axis] for axis in axes)]
-        orders = [tuple(axes)]
-    else:
-        if problem.devices % structure.stages:
-            return None
-        all_sizes = list(factorizations(problem.devices // structure.stages, len(axes)))
-        orders = list(itertools.permutations(axes))
-    if structure.stages == 1:
-        chunks = (1,)
-    counts = list(_counts(microbatches, structure.stages, chunks))
-    size_columns: dict[str, list[int]] = {axis: [] for axis in axes}
-    stride_columns: dict[str, list[int]] = {axis: [] for axis in axes}
-    rows: list[tuple[tuple[str, ...], int, int]] = []
-    for sizes in all_sizes:
-        size_of = dict(zip(axes, sizes))
-        shards = _shards(structure, size_of)
-        if any(names.divisors[dim] % count for dim, count in shards.items()):
-            continue
-        # Microbatches are sharded as the batch is.
-        batch_shards = shards.get("batch")
-        legal = [
-            pair
-            for pair in counts
-            if batch_shards is None
-            or names.divisors["batch"] % (pair[0] * batch_shards) == 0
-        ]
-        strides = [_strides(size_of, order) for order in orders]
-        rows += [(order, *pair) for pair in legal for order in orders]
-        for axis, size in size_of.items():
-            size_columns[axis] += [size] * (len(legal) * len(orders))
-            stride_columns[axis] += [x[axis] for x in strides] * len(legal)
-    if not rows:
-        return None
-    row_orders, row_microbatches, row_chunks = zip(*rows)
-    return Grid(
-        axes={axis: np.array(column) for axis, column in size_columns.items()},
-        strides={axis: np.array(column) for axis, column in stride_columns.items()},
-        orders=row_orders,
-        microbatches=np.array(row_microbatches),
-        chunks=np.array(row_chunks),
-        stages=structure.stages,
-        plans_each=MICROBATCHES in chosen,
-    )
-
-
-def _strides(sizes: Mapping[str, int], order: Sequence[str]) -> dict[str, int]:
-    """Returns how many positions are nearer to each other than those along each axis."""
-    strides = {}
-    stride = 1
-    for axis in reversed(order):
-        strides[axis] = stride
-        stride *= sizes[axis]
-    return strides
-
-
-def _counts(
-    microbatches: Sequence[int], stages: int, chunks: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Yields (number of microbatches, number of chunks of a stage)."""
-    for pair in itertools.product(microbatches, chunks):
-        num_microbatches, num_chunks = pair
-        # Only multiples of the number of stages can be interleaved.
-        if num_chunks == 1 or num_microbatches % stages == 0:
-            yield pair
-
-
-def _shards(structure: Structure, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Returns the number of shards of each dimension that axes of these sizes shard."""
-    shards: dict[str, int] = {}
-    for axis, dims in structure.axes:
-        for dim in dims:
-            shards[dim] = shards.get(dim, 1) * sizes[axis]
-    if structure.stored_dim and structure.storage != "replicated":
-        shards[structure.stored_dim] = math.prod(
-            sizes[axis] for axis in structure.stored_axes
-        )
-    return shards
+    def mesh_settings(self, index: int) -> dict[str, Any]:
+        """Returns the arguments of `Mesh` of a candidate, other than its axes."""
+        return settings_at(self.structure, self.grid, index)
 
 
 def record(
@@ -235,19 +75,18 @@ def record(
     Raises:
       MeshtfError: the layout does not allow it.
     """
-    record_on = problem.record if recordings is None else recordings.of
-    index = _medium(grid)
-    choices = recorded_choices(structure, grid)
-    grid = grid.planned
-    settings = ordered(structure, grid.orders[index])
-    return record_on(grid.axes_text(index), settings, choices)
+    index = grid.medium
+    settings = settings_at(structure, grid, index)
+    axes, choices = grid.axes_text(index), recorded_choices(structure, grid)
+    if recordings is None:
+        return problem.record(axes, settings, choices)
+    return recordings.of(axes, settings, choices, structure.stage_axis)
 
 
 def recorded_choices(structure: Structure, grid: Grid) -> dict[str, Any]:
     """Returns the further arguments of the program that stands for all sizes of a structure."""
-    has_loop = grid.planned.has_microbatches
-    counts = {MICROBATCHES: PLANNED_MICROBATCHES} if has_loop else {}
-    return {**structure.arguments, **counts}
+    counts = {MICROBATCHES: PLANNED_MICROBATCHES} if grid.has_microbatches else {}
+    return {**dict(structure.choices), **counts}
 
 
 def price(
@@ -269,37 +108,16 @@ def price(
     Raises:
       MeshtfError: the program cannot be planned.
     """
-    return price_by(structure, problem, grid, recorded, durations, _seconds_and_memory)
-
-
-def price_by(
-    structure: Structure,
-    problem: Problem,
-    grid: Grid,
-    recorded: Recorded,
-    durations: Durations | None,
-    seconds_and_memory: Callable[[Timelines, Durations, Grid], tuple[Any, Any]],
-) -> Prices:
-    """Returns the prices that a function computes from the plan of a structure. The other
-    arguments are those of `price`.
-    """
     program = build_recorded(recorded)
     timelines = timelines_of(program, problem.hardware)
     if durations is None:
         durations = durations_of_grid(program, problem, grid)
+    schedule = Schedule(program, durations, counts=False)
     seconds, memory = (
         np.broadcast_to(x, [len(grid)])
-        for x in seconds_and_memory(timelines, durations, grid)
+        for x in (step_seconds(schedule), memory_of(timelines, durations))
     )
     return Prices(structure, grid, seconds, memory, program.mesh)
-
-
-def _seconds_and_memory(
-    timelines: Timelines, durations: Durations, _grid: Grid
-) -> tuple[Any, Any]:
-    """Returns the seconds and bytes of the program as it was planned."""
-    schedule = Schedule(timelines.program, durations, counts=False)
-    return step_seconds(schedule), memory_of(timelines, durations)
 
 
 def durations_of_grid(program: Program, problem: Problem, grid: Grid) -> Durations:
@@ -310,41 +128,60 @@ def durations_of_grid(program: Program, problem: Problem, grid: Grid) -> Duratio
       problem: what is searched for.
       grid: the sizes.
     """
-    sizes = _sizes_of_grid(program, problem, grid)
+    sizes = sizes_of_grid(program, grid)
     return durations_of(program, problem.hardware, sizes)
 
 
-def _sizes_of_grid(program: Program, problem: Problem, grid: Grid) -> Sizes:
+def sizes_of_grid(program: Program, grid: Grid) -> Sizes:
     """Returns the sizes of all candidates; the arguments are those of `durations_of_grid`."""
-    grid = grid.planned
-    axes = dict(grid.axes)
-    strides = dict(grid.strides)
-    if grid.stages > 1:
-        axes[STAGE] = np.full(len(grid), grid.stages)
-        strides[STAGE] = np.full(len(grid), problem.devices // grid.stages)
-    if not grid.has_microbatches:
-        return Sizes(axes, strides=strides)
-    return Sizes(
-        axes,
-        dims=microbatch_dims(program, grid.microbatches),
-        iterations={SCANNED: grid.microbatches},
-        strides=strides,
-    )
+    dims = grid.dims
+    if grid.has_microbatches:
+        dims = microbatch_dims(program, grid.microbatches)
+    return Sizes(grid.axes, dims=dims, strides=grid.strides)
+
+
+def seconds_of_stages(
+    program: Program, problem: Problem, structure: Structure, grid: Grid
+) -> Any:
+    """Returns the least seconds in which the stages of a pipeline compute a program:
+    `[candidates]`.
+
+    Args:
+      program: the program without the pipeline, planned for the devices of one stage.
+      problem: what is searched for.
+      structure: the pipeline.
+      grid: its sizes.
+    """
+    # Ops on microbatches may be the faster ones by measurements.
+    hardware = proportional(problem.hardware)
+    sizes = sizes_of_grid(program, grid.without_stages)
+    durations = durations_of(program, hardware, sizes)
+    seconds: Any = Schedule(program, durations, counts=False).computed
+    for step in program.steps:
+        if step.loop is None:
+            continue
+        layers = step.bodies[-1]
+        if layers.dim in dict(structure.axes)[grid.stage_axis]:
+            body = Schedule(layers.program, durations, counts=False)
+            of_loop = body.computed * durations.sizes.runs(layers)
+            # The bubble: a tick for each stage but one.
+            seconds = seconds + of_loop * (grid.stages - 1) / grid.microbatches
+    return seconds / grid.stages
 
 
 def medium_mesh(structure: Structure, grid: Grid) -> Mesh:
     """Returns the mesh that a structure is planned for."""
-    index = _medium(grid)
+    index = grid.medium
+    settings = settings_at(structure, grid, index)
+    return Mesh(grid.axes_text(index), devices="abstract", **settings)
+
+
+def settings_at(structure: Structure, grid: Grid, index: int) -> dict[str, Any]:
+    """Returns the arguments of `Mesh` of a candidate, other than its axes."""
     settings = ordered(structure, grid.orders[index])
-    return Mesh(grid.planned.axes_text(index), devices="abstract", **settings)
-
-
-def _medium(grid: Grid) -> int:
-    """Returns the index of the candidate whose axes are of the most equal sizes."""
-    distance = np.zeros(len(grid))
-    for sizes in grid.axes.values():
-        distance = distance + np.log2(sizes) ** 2
-    return int(distance.argmin())
+    if grid.stage_axis:
+        settings["microbatches"] = int(grid.microbatches[index])
+    return settings
 
 
 def ordered(structure: Structure, order: Sequence[str]) -> dict[str, Any]:
@@ -363,10 +200,10 @@ def microbatch_dims(
 ) -> dict[tuple[str, int], Any]:
     """Returns the sizes of dimensions that depend on the number of microbatches."""
     planned = PLANNED_MICROBATCHES
-    result: dict[tuple[str, int], Any] = {(SCANNED, planned): microbatches}
+    result: dict[tuple[str, int], Any] = {(MICROBATCH, planned): microbatches}
     for step, _ in walk(program):
         loop = step.loop
-        if loop is None or loop.op.dim is None or loop.op.dim.name != SCANNED:
+        if loop is None or loop.op.dim is None or loop.op.dim.name != MICROBATCH:
             continue
         for value in loop.scanned_inputs:
             assert value.spec is not None
@@ -389,12 +226,6 @@ def residual_bytes(program: Program, durations: Durations) -> Any:
     """Returns the bytes that the loops of the forward pass, such as that over layers, have
     stacked for the gradient.
     """
-    return sum(map(durations.local_bytes, stacks(program, of_forward=True)), 0.0)
-
-
-def stacks(program: Program, of_forward: bool) -> Iterator[Value]:
-    """Yields the values that loops of the forward pass, or of the backward pass, stack."""
-    for step in program.steps:
-        loop = step.loop
-        if loop is not None and bool(loop.node.primals) != of_forward:
-            yield from loop.stacked
+    loops = [step.loop for step in program.steps if step.loop is not None]
+    stacks = [x for loop in loops if not loop.node.primals for x in loop.stacked]
+    return sum(map(durations.local_bytes, stacks), 0.0)

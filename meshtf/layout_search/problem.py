@@ -25,11 +25,11 @@ from meshtf.graph.op_kinds import factor_of
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.used_layouts import layout_use
 from meshtf.hardware import Hardware, as_hardware
-from meshtf.layout_search.space import sharded_together
+from meshtf.layout_search.space import sets_of_stages, sharded_together
 from meshtf.mesh import Mesh
 from meshtf.mesh.axes import caller_stacklevel
 from meshtf.names import Shape
-from meshtf.names.arguments import as_bytes, as_callable, as_int, as_sequence
+from meshtf.names.arguments import as_bytes, as_callable, as_int
 from meshtf.partition import Program, build
 from meshtf.partition.sharded_loops import reason_to_repeat
 
@@ -94,13 +94,10 @@ class Problem:
             function, args = self.function(axes, settings, choices)
             return function.record_call(args, {}).recorded
 
-    def takes(self, name: str, choices: Mapping[str, Any]) -> bool:
-        """Returns whether `build` takes a further choice."""
-        try:
-            inspect.signature(self.build).bind(None, **{**choices, name: None})
-        except TypeError:
-            return False
-        return True
+    def takes(self, name: str) -> bool:
+        """Returns whether `build` takes a choice of this name."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
     def outline(self, recorded: Recorded) -> Outline:
         """Returns the time, memory and bytes of a recorded program, from a plan of its own."""
@@ -194,24 +191,9 @@ def check_arguments(
             explain_error(
                 f"`build` does not take what a search passes: {mismatch}.",
                 passed=", ".join(["a mesh", *choices]),
-                way_out="Give it these parameters. With several stages, or choices that have "
-                "them, it gets the numbers of microbatches and chunks.",
+                way_out="Give it these parameters.",
             )
         ) from None
-
-
-def read_counts(choices: Mapping[str, Any], name: str) -> list[int]:
-    """Returns the numbers to try of microbatches or chunks; [1] if the choices do not say.
-
-    Args:
-      choices: the values to try, by name.
-      name: `MICROBATCHES` or `CHUNKS`.
-
-    Raises:
-      ArgumentError: they are no positive numbers.
-    """
-    values = as_sequence(name, choices.get(name, [1]), "numbers, such as (1, 2, 4)")
-    return [as_int(name, value, least=1) for value in values]
 
 
 def all_nodes(nodes: Sequence[Node]) -> Iterator[tuple[Node, Body | None]]:
@@ -241,6 +223,7 @@ class Names:
       scanned: the dimensions that loops scan of which every device runs all iterations.
       pipelined: of these the one that most elements of variables have: a rule along a further
         axis makes the loop a pipeline; "": there is none.
+      microbatched: the dimension that such a pipeline divides into microbatches.
     """
 
     shapes: tuple[Shape, ...]
@@ -252,6 +235,16 @@ class Names:
     minor: tuple[str, ...] = ()
     scanned: frozenset[str] = frozenset()
     pipelined: str = ""
+    microbatched: str = ""
+
+    def all_sizes(self, name: str) -> set[int]:
+        """Returns the sizes that a dimension has."""
+        return {shape[name] for shape in self.shapes if name in shape}
+
+    def sets_of_stages(self) -> list[tuple[str, ...]]:
+        """Returns the sets of dimensions that the axis of the stages of a pipeline can shard."""
+        shardable = {*self.searched, *self.minor}
+        return sets_of_stages(self.shapes, shardable, self.pipelined)
 
     def sets(self) -> list[tuple[str, ...]]:
         """Returns the sets of dimensions that one axis can shard."""
@@ -304,14 +297,14 @@ def names_of_program(recorded: Recorded) -> Names:
     unsharded = {n for n in needed if n in sizes and 2 * needed[n] > flops[n]}
     shares = _shares(flops, variables)
     # Names that begin with a dot are those of a few operations, for a time.
-    temporary = {name for name in stored if name.startswith(".")}
-    shardable = stored - scanned - unsharded - temporary
+    shardable = {n for n in stored - scanned - unsharded if not n.startswith(".")}
     candidates = [
         name
         for name in sorted(shardable, key=lambda name: -shares.get(name, 0.0))
         if sizes.get(name, 0) > 1 and shares.get(name, 0.0) >= _MINOR
     ]
     searched = [name for name in candidates if shares[name] >= _MAJOR]
+    pipelined = _largest_of(scanned, variables)
     return Names(
         shapes=tuple(shapes),
         variables=tuple(variables),
@@ -321,8 +314,23 @@ def names_of_program(recorded: Recorded) -> Names:
         searched=frozenset(searched),
         minor=tuple(candidates[len(searched) :]),
         scanned=frozenset(scanned),
-        pipelined=_largest_of(scanned, variables),
+        pipelined=pipelined,
+        microbatched=_carried_name(recorded.nodes, pipelined),
     )
+
+
+def _carried_name(nodes: Sequence[Node], dim: str) -> str:
+    """Returns the first dimension of all tensors that the loop over `dim` carries; "": there is
+    none.
+    """
+    for node, _ in all_nodes(nodes):
+        op = node.op
+        if isinstance(op, Loop) and op.dim is not None and op.dim.name == dim:
+            carries = node.inputs[: op.num_carries]
+            first = carries[0].shape.names if carries else ()
+            common = [name for name in first if all(name in x.shape for x in carries)]
+            return common[0] if common else ""
+    return ""
 
 
 def _largest_of(names: Iterable[str], variables: Iterable[Shape]) -> str:

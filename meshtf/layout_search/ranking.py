@@ -24,7 +24,8 @@ from meshtf.forecast.time.durations import Durations
 from meshtf.graph.recorder import Recorded
 from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.bounds import LowerBounds
-from meshtf.layout_search.pricing import Grid, record, recorded_choices
+from meshtf.layout_search.grid import Grid
+from meshtf.layout_search.pricing import record, recorded_choices
 from meshtf.layout_search.problem import Problem
 from meshtf.layout_search.space import Structure
 
@@ -104,7 +105,9 @@ class Ranking:
             except MeshtfError:
                 bounds = None  # whoever prices it gets the error
         larger_bounds: tuple[str, ...] = ()
-        if bounds is not None:
+        if bounds is not None and structure.stage_axis:
+            larger_bounds = ("time",)
+        elif bounds is not None:
             larger_bounds = ("time", "memory")
             # Where memory excludes candidates already, it is likely to exclude all.
             if np.isinf(seconds).any():
@@ -155,12 +158,12 @@ class Ranking:
           MeshtfError: the layout does not allow the program.
         """
         structure, grid = ranked.structure, ranked.grid
-        # Pipelines of all numbers of stages are estimated from one program.
-        key = structure.without_stages if grid.is_estimated else structure
-        if key in self._recorded:
-            return self._recorded[key]
+        if structure in self._recorded:
+            return self._recorded[structure]
         bounds = self._bounds_of(structure, grid)
-        if bounds is not None and self._features(structure) <= self._covered:
+        # Pipelines have other ops than the program of the bounds.
+        is_covered = self._features(structure) <= self._covered
+        if bounds is not None and (structure.stage_axis or is_covered):
             recorded = record(structure, self._problem, grid, self.recordings)
         else:
             recorded = record(structure, self._problem, grid)
@@ -169,7 +172,7 @@ class Ranking:
             elif bounds is not None:
                 self._covered |= self._features(structure)
                 self.recordings.compare(recorded, recorded_choices(structure, grid))
-        self._recorded[key] = recorded
+        self._recorded[structure] = recorded
         return recorded
 
     def _features(self, structure: Structure) -> set[object]:
@@ -186,6 +189,8 @@ class Ranking:
         for ranked in sorted(self._heap):
             if not self._prune:
                 return
+            if ranked.structure.stage_axis:
+                continue
             sets = {dims for _, dims in ranked.structure.axes}
             if sets <= tried | self._covered:
                 continue
@@ -209,10 +214,8 @@ class Ranking:
         heapq.heapify(self._heap)
 
     def _bounds_of(self, structure: Structure, grid: Grid) -> LowerBounds | None:
-        """Returns the bounds of a structure's program; None: there are none, as for the
-        plans of pipelines, whose stages do not compute one after the other.
-        """
-        if not self._prune or (structure.stages > 1 and not grid.is_estimated):
+        """Returns the bounds of a structure's program; None: there are none."""
+        if not self._prune:
             return None
         key = structure.choices, grid.has_microbatches
         if key not in self._bounds:

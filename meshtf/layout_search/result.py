@@ -10,7 +10,7 @@ import numpy as np
 from meshtf.display import text_table
 from meshtf.errors import MeshtfError
 from meshtf.forecast.reports.units import bytes_text, devices_text, seconds_text
-from meshtf.layout_search.candidates import Candidate, FullPlans
+from meshtf.layout_search.candidates import Candidate, FullPlans, measured_seconds
 from meshtf.layout_search.order import Estimate, distinct_sizes
 from meshtf.layout_search.pricing import Prices
 from meshtf.layout_search.problem import Problem
@@ -27,10 +27,9 @@ class SearchResult:
 
     Attributes:
       problem: what was searched for.
-      best: the candidates; the first is planned in full, and so are the first pipeline and
-        all that are no pipelines.
+      best: the candidates, planned in full.
       front: some of those that no other candidate beats in both time and memory, from the
-        fastest on; planned in full, but for pipelines.
+        fastest on; planned in full.
       num_priced: how many candidates were priced.
       num_planned: how many plans they share.
       num_pruned: how many structures have no plan of their own: a lower bound of their
@@ -99,8 +98,6 @@ class SearchResult:
           mesh_devices: the devices, as in `Mesh(devices=...)`: as many as were searched for.
           count: how many candidates run.
         """
-        from meshtf.layout_search.measure import measured_seconds
-
         chosen = self.best[: as_int("count", count, least=1)]
         seconds = measured_seconds(self.problem, chosen, mesh_devices)
         timed = [
@@ -135,8 +132,7 @@ class SearchResult:
 
     def _uncertainty(self) -> list[str]:
         """Returns a remark on the error of the times, if it is large."""
-        planned = [c.outline for c in self.best if c.outline is not None]
-        time = planned[0].time
+        time = self.best[0].outline.time
         if time.uncertainty < 0.01:
             return []
         return [
@@ -151,7 +147,8 @@ class SearchResult:
             return []
         lines = ["", "less memory for more time, of the kinds with a plan"]
         for candidate in self.front:
-            seconds, memory = _time_and_memory(candidate)
+            seconds = seconds_text(candidate.seconds)
+            memory = bytes_text(candidate.peak)
             lines.append(f"  {seconds:>8}  {memory:>9}  {candidate.text}")
         return lines
 
@@ -159,19 +156,11 @@ class SearchResult:
         """Returns how far the estimates and the plans of the best agree, and why the other
         kinds of layouts have no plan.
         """
-        planned = [c for c in self.best if c.outline is not None]
-        error = max(abs(c.estimated / c.seconds - 1) for c in planned)
-        subject = f"the best {len(self.best)}"
-        if len(planned) < len(self.best):
-            subject = f"{len(planned)} of {subject}"
+        error = max(abs(c.estimated / c.seconds - 1) for c in self.best)
         lines = [
-            f"{subject} are planned in full: estimates differ from their times by {error:.1%} "
-            "at most"
+            f"the best {len(self.best)} are planned in full: estimates differ from their times "
+            f"by {error:.1%} at most"
         ]
-        if len(planned) < len(self.best):
-            lines.append(
-                '"~": an estimate of a pipeline, corrected by that with a plan'
-            )
         if self.num_pruned:
             lines.append(
                 f"{self.num_pruned} more kinds of layouts have no plan: a lower bound of "
@@ -183,21 +172,15 @@ class SearchResult:
         """Returns the columns of a candidate."""
         outline = candidate.outline
         rank = self.best.index(candidate) + 1
-        seconds, memory = _time_and_memory(candidate)
-        of_plan = ["-"] * 4
-        if outline is not None:
-            of_plan = [
-                f"{outline.time.mfu:.1%}",
-                bytes_text(outline.received),
-                seconds_text(outline.time.exposed),
-                f"{outline.time.bubble:.0%}",
-            ]
         return (
             f"{rank}",
-            seconds,
+            seconds_text(candidate.seconds),
             *self._measured(candidate),
-            memory,
-            *of_plan,
+            bytes_text(candidate.peak),
+            f"{outline.time.mfu:.1%}",
+            bytes_text(outline.received),
+            seconds_text(outline.time.exposed),
+            f"{candidate.idle:.0%}",
             candidate.text,
         )
 
@@ -210,13 +193,6 @@ class SearchResult:
         return (seconds_text(candidate.measured),)
 
 
-def _time_and_memory(candidate: Candidate) -> tuple[str, str]:
-    """Returns the time and the peak of a candidate; with "~" if they are estimates."""
-    mark = "~" if candidate.outline is None else ""
-    texts = seconds_text(candidate.seconds), bytes_text(candidate.peak)
-    return mark + texts[0], mark + texts[1]
-
-
 def pareto_front(
     problem: Problem, all_prices: Sequence[Prices], plans: FullPlans
 ) -> list[Candidate]:
@@ -225,11 +201,8 @@ def pareto_front(
     """
     if not all_prices:
         return []
-    factors = [plans.correction_of(prices) for prices in all_prices]
-    seconds = np.concatenate(
-        [p.seconds * f.seconds for p, f in zip(all_prices, factors)]
-    )
-    memory = np.concatenate([p.memory * f.memory for p, f in zip(all_prices, factors)])
+    seconds = np.concatenate([p.seconds for p in all_prices])
+    memory = np.concatenate([p.memory for p in all_prices])
     owners = [(p, i) for p in all_prices for i in range(len(p.grid))]
     front = []
     least = np.nextafter(problem.memory, np.inf)

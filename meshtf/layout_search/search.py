@@ -13,27 +13,21 @@ from meshtf.errors import LayoutError, MeshtfError
 from meshtf.garbage import without_garbage_collection
 from meshtf.hardware import Hardware
 from meshtf.layout_search.candidates import Candidate, FullPlans
+from meshtf.layout_search.grid import Grid, make_grid
 from meshtf.layout_search.order import nth_seconds
-from meshtf.layout_search.pipelines import can_be_estimated, estimate
-from meshtf.layout_search.pricing import (
-    Grid,
-    Prices,
-    make_grid,
-    price,
-)
+from meshtf.layout_search.pricing import Prices, price
 from meshtf.layout_search.problem import (
     Names,
     Problem,
     names_of_program,
     problem_of,
-    read_counts,
     warn_of_own_rules,
 )
 from meshtf.layout_search.ranking import Ranked, Ranking
 from meshtf.layout_search.result import SearchResult, pareto_front
 from meshtf.layout_search.space import (
-    CHUNKS,
     MICROBATCHES,
+    STAGE,
     STORAGES,
     Structure,
     read_storages,
@@ -41,6 +35,7 @@ from meshtf.layout_search.space import (
     structures,
     structures_of_axes,
     structures_of_names,
+    without_dims,
 )
 from meshtf.layout_search.why_not import (
     StateBytes,
@@ -49,6 +44,7 @@ from meshtf.layout_search.why_not import (
     comparison_text,
     no_axes_text,
     no_sizes_text,
+    no_stages,
     nothing_fits,
     nothing_is_legal,
     refused_text,
@@ -109,22 +105,19 @@ def search(
       choices: further arguments of `build`, and their values to try: {"recompute": [False,
         True], "microbatches": [1, 2, 4]}. The number of microbatches is priced without
         planning each value, if the function splits the dimension "batch" by
-        `mtf.optimizers.accumulate_gradients`. "chunks" are those of each stage of a pipeline,
-        which are interleaved if there are several (Narayanan et al. 2021, arXiv:2104.04473,
-        section 2.2.2).
-      stages: the numbers of stages of a pipeline to try. Above 1 the mesh has an axis "stage"
-        of that size, the outermost. If `build` takes no `microbatches`, a scan over layers is
-        the pipeline: the layout has a rule "layers:stage", and the mesh the number of
-        microbatches, by default one, two or four times the stages. Otherwise `build` makes a
-        pipeline, and gets that number. Such pipelines are estimated from the program without
-        stages if that splits its batch as above, and only the best are planned in full.
-        Otherwise each number of microbatches and chunks has a plan: fix what you can.
+        `mtf.optimizers.accumulate_gradients`. Of a pipeline it is that of the mesh, and `build`
+        does not get it.
+      stages: the numbers of stages of a pipeline to try: a scan over layers, along a further
+        axis "stage", the outermost, by a rule such as "layers:stage". What no layer has, such
+        as the vocabulary, is sharded along this axis as well, or not. Without `choices`, there
+        are one, two or four times as many microbatches as stages.
       progress: a function of the number of plans so far, and of all plans that seem to be
         needed, called after each.
 
     Raises:
       ArgumentError: an argument is of another type, or there are no such devices.
-      LayoutError: no layout fits into memory, or none is legal.
+      LayoutError: no layout fits into memory, or none is legal, or the program has no layers
+        that stages could have.
     """
     problem = problem_of(build, args, devices, hardware, memory)
     if progress is not None:
@@ -183,18 +176,16 @@ class Search:
         self.layout = layout
         self.storages = storages
         self.stages = stages
-        self.microbatches = read_counts(choices, MICROBATCHES)
-        self.has_chunks = CHUNKS in choices
-        self.has_microbatches = MICROBATCHES in choices
-        self.chunks = read_counts(choices, CHUNKS)
-        counts = (MICROBATCHES, CHUNKS)
-        self.choices = {k: choices[k] for k in choices if k not in counts}
+        self.choices = dict(choices)
+        # Those that are tried; None: they are not said.
+        self.microbatches: list[int] | None = None
+        if MICROBATCHES in choices:
+            values = self.choices.pop(MICROBATCHES)
+            counts = as_sequence(MICROBATCHES, values, "numbers, such as (1, 2, 4)")
+            self.microbatches = [as_int(MICROBATCHES, x, least=1) for x in counts]
         self.prices: list[Prices] = []
         self.refused: list[tuple[Structure, MeshtfError]] = []
         self.names: Names
-        self.pipelined = ""  # the dimension of the layers, if a scan is the pipeline
-        self.counts_of_pipelines: Sequence[int] = [1]
-        self.estimates_pipelines = False
 
     def run(self) -> SearchResult:
         """Prices all candidates, plans the best in full, and returns them."""
@@ -211,15 +202,8 @@ class Search:
         state = state_bytes(recorded)
         if state.of_device(self.problem.devices) > self.problem.memory:
             raise self._nothing_fits(state)  # without a plan
-        if max(self.stages) > 1:
-            if not self.problem.takes(MICROBATCHES, base):
-                self.pipelined = self.names.pipelined
-                # Those of a pipeline are of the mesh.
-                self.counts_of_pipelines = self.microbatches
-                self.microbatches = [1]
-            self.estimates_pipelines = not self.pipelined and can_be_estimated(
-                self.problem, self.microbatches, base
-            )
+        if max(self.stages) > 1 and not self.names.microbatched:
+            raise no_stages()
         ranking = self._ranked(self._structures(self.names))
         best = self._price_the_best(ranking)
         if not best:
@@ -256,7 +240,8 @@ class Search:
             {},
             layout=self.layout,
             storages=self.storages,
-            choices={**self.choices, MICROBATCHES: self.microbatches},
+            choices=self._all_choices(),
+            stages=self.stages,
             num_best=1,
             tries_more=False,
         )
@@ -273,6 +258,7 @@ class Search:
             Layout(layouts["layout"]),
             Layout(layouts["variable_layout"]),
             Layout(layouts["optimizer_layout"]),
+            self.names.pipelined,
         )
         fixed = read_axes(layouts["axes"])
         other = Search(
@@ -281,7 +267,7 @@ class Search:
             fixed,
             layout=None,
             storages=[structure.storage],
-            choices={**self.choices, MICROBATCHES: self.microbatches},
+            choices=self._all_choices(),
             prune=False,
             num_best=1,
         )
@@ -298,59 +284,57 @@ class Search:
         least = min(float(prices.memory.min()) for prices in other.prices)
         return too_large_text(least, self.problem.memory)
 
+    def _all_choices(self) -> dict[str, Sequence[Any]]:
+        """Returns the choices with the numbers of microbatches, if these are said."""
+        if self.microbatches is None:
+            return self.choices
+        return {**self.choices, MICROBATCHES: self.microbatches}
+
     def _structures(self, names: Names) -> Iterator[Structure]:
         """Yields the structures, with each combination of the choices."""
         stored = (names.variables, names.scanned, names.unsharded)
-        sets = names.sets()
+        sets, sets_of_stages = names.sets(), names.sets_of_stages()
         if self.layout is not None:
-            structure = structure_of(self.layout, Layout(()), Layout(()))
-            check_fixed(structure, names, self.fixed_axes, self.problem.devices)
-            candidates = structures_of_axes(dict(structure.axes), *stored)
+            rules = structure_of(self.layout, Layout(()), Layout(()), names.pipelined)
+            check_fixed(rules, names, self.fixed_axes, self.problem.devices)
+            candidates = structures_of_axes(dict(rules.axes), *stored, rules.stage_axis)
+            fixed_dims = [dim for dim, _ in self.layout.items()]
+            sets_of_stages = without_dims(sets_of_stages, fixed_dims)
         elif self.fixed_axes:
             check_sizes(self.fixed_axes, self.problem.devices)
             candidates = structures_of_names(sets, list(self.fixed_axes), *stored)
         else:
             candidates = structures(sets, self.max_axes, *stored)
-        for _, group in itertools.groupby(candidates, lambda s: s.axes):
-            for structure in stored_as_asked(list(group), self.storages):
-                for stages in self.stages:
-                    # A pipeline has no dimension of layers.
-                    if stages == 1 or structure.stored_dim not in names.scanned:
-                        staged = dataclasses.replace(
-                            structure,
-                            stages=stages,
-                            pipelined=self.pipelined if stages > 1 else "",
-                        )
-                        yield from staged.with_each(self._choices_of(staged))
-
-    def _choices_of(self, structure: Structure) -> Mapping[str, Sequence[Any]]:
-        """Returns the choices of a structure: those that need plans of their own."""
-        if structure.stages == 1 or self.estimates_pipelines:
-            return self.choices
-        if self.pipelined:
-            counts = self.counts_of_pipelines
-            if not self.has_microbatches:
-                counts = [structure.stages * k for k in (1, 2, 4)]
-            return {**self.choices, MICROBATCHES: counts}
-        chunks = {CHUNKS: self.chunks} if self.has_chunks else {}
-        return {**self.choices, MICROBATCHES: self.microbatches, **chunks}
+        for pairs, group in itertools.groupby(candidates, lambda s: s.axes):
+            groups = [list(group)]
+            if not groups[0][0].stage_axis and max(self.stages) > 1:
+                if 1 not in self.stages:
+                    groups = []
+                for dims in sets_of_stages:
+                    axes = {STAGE: dims, **dict(pairs)}
+                    groups.append(list(structures_of_axes(axes, *stored, STAGE)))
+            for variants in groups:
+                for structure in stored_as_asked(variants, self.storages):
+                    yield from structure.with_each(self.choices)
 
     def _ranked(self, all_structures: Iterable[Structure]) -> Ranking:
         """Returns the structures that have sizes, in the order in which they are priced."""
-        ranking = Ranking(self.problem, self.microbatches, self.prune)
+        stages = self.stages if max(self.stages) > 1 else None
+        accumulated = self.microbatches
+        if stages and not self.problem.takes(MICROBATCHES):
+            accumulated = None  # only the mesh gets their number
+        ranking = Ranking(self.problem, accumulated or [1], self.prune)
         grids: dict[Structure, Grid | None] = {}
         for structure in all_structures:
-            # The sizes do not depend on other choices than these.
-            chosen = (x for x in structure.choices if x[0] in (MICROBATCHES, CHUNKS))
-            sized = structure.with_choices(tuple(chosen))
+            sized = structure.with_choices(())  # sizes do not depend on them
             if sized not in grids:
                 grids[sized] = make_grid(
                     sized,
                     self.problem,
                     self.names,
-                    self.microbatches,
+                    self.microbatches if sized.stage_axis else accumulated,
                     self.fixed_axes,
-                    self.chunks,
+                    stages,
                 )
             if (grid := grids[sized]) is not None:
                 ranking.add(structure, grid)
@@ -366,27 +350,20 @@ class Search:
         ) is not None:
             self._price(ranked, ranking)
         ranking.check_bounds()
-        # Plans of pipelines are long: they wait until everything else is priced.
-        for plans_pipelines in itertools.cycle((False, True)):
-            best = plans.best(self.prices, plans_pipelines)
-            ranked = ranking.pop(plans.limit)
-            if ranked is None and plans_pipelines:
-                break
-            while ranked is not None:
-                self._price(ranked, ranking)
-                plans.best(self.prices, plans_pipelines=False)
-                ranked = ranking.pop(plans.limit)
+        best = plans.best(self.prices)
+        while (ranked := ranking.pop(plans.limit)) is not None:
+            self._price(ranked, ranking)
+            best = plans.best(self.prices)
         self.refused += plans.refused
         return best
 
     def _price(self, ranked: Ranked, ranking: Ranking) -> None:
         """Prices the candidates of a structure."""
         structure, grid = ranked.structure, ranked.grid
-        price_all = estimate if grid.is_estimated else price
         try:
             recorded = ranking.record(ranked)
             self.prices.append(
-                price_all(structure, self.problem, grid, recorded, ranked.durations)
+                price(structure, self.problem, grid, recorded, ranked.durations)
             )
         except MeshtfError as error:
             self.refused.append((structure, error))

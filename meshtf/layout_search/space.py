@@ -10,6 +10,9 @@ Two dimensions of one tensor cannot be on one axis. So an axis shards a set of d
 two of which any tensor has: the largest such sets are tried, since sharding more of a tensor
 costs a device less. Dimensions count that an argument or a variable has; others are names
 within a layer.
+
+The axis of the stages of a pipeline shards the layers, and either nothing else or all that no
+tensor has beside them, such as the vocabulary.
 """
 
 from __future__ import annotations
@@ -23,9 +26,8 @@ from typing import Any
 from meshtf.names import Shape
 from meshtf.names.arguments import as_choice, as_sequence
 
-# The choices that are priced without a plan for each value, where a program has them.
+# The choice that is priced without a plan for each value.
 MICROBATCHES = "microbatches"
-CHUNKS = "chunks"  # of each stage of a pipeline
 STAGE = "stage"  # the axis of the stages of a pipeline
 STORAGES = ("replicated", "slots", "variables")
 # The name of an axis that shards this dimension; others have the name of their dimension.
@@ -111,9 +113,8 @@ class Structure:
       stored_dim: the dimension of variables that is sharded for that; "" if none is.
       stored_axes: the axes that it is sharded along.
       choices: further settings of the program, as pairs: (("recompute", True),).
-      stages: the number of stages of a pipeline, along an axis of their own.
-      pipelined: the dimension that this axis shards, if a scan over it is the pipeline; "": the
-        program makes the stages.
+      stage_axis: the axis of the stages of a pipeline: it shards the layers that a scan walks;
+        "": there is no pipeline.
     """
 
     axes: tuple[tuple[str, tuple[str, ...]], ...]
@@ -121,13 +122,13 @@ class Structure:
     stored_dim: str = ""
     stored_axes: tuple[str, ...] = ()
     choices: tuple[tuple[str, object], ...] = ()
-    stages: int = 1
-    pipelined: str = ""
+    stage_axis: str = ""
 
     @property
     def without_stages(self) -> Structure:
         """This structure without a pipeline."""
-        return dataclasses.replace(self, stages=1, pipelined="")
+        axes = tuple(pair for pair in self.axes if pair[0] != self.stage_axis)
+        return dataclasses.replace(self, axes=axes, stage_axis="")
 
     @property
     def before_updates(self) -> Structure:
@@ -144,8 +145,6 @@ class Structure:
     def layout(self) -> str:
         """The rules of the layout."""
         axes_of: dict[str, list[str]] = {}
-        if self.pipelined:
-            axes_of[self.pipelined] = [STAGE]
         for axis, dims in self.axes:
             for dim in dims:
                 axes_of.setdefault(dim, []).append(axis)
@@ -167,14 +166,6 @@ class Structure:
             return ""
         return f"{self.stored_dim}:{'+'.join(self.stored_axes)}"
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The choices that are arguments of the program: those of the mesh are not."""
-        arguments = dict(self.choices)
-        if self.pipelined:
-            arguments.pop(MICROBATCHES, None)
-        return arguments
-
     def mesh_settings(self) -> dict[str, Any]:
         """Returns the arguments of `Mesh` other than its axes."""
         settings: dict[str, Any] = {
@@ -186,8 +177,6 @@ class Structure:
             settings["variable_layout"] = self.stored_rule
         if self.storage == "slots":
             settings["optimizer_layout"] = self.stored_rule
-        if self.pipelined:
-            settings["microbatches"] = dict(self.choices)[MICROBATCHES]
         return settings
 
 
@@ -215,6 +204,41 @@ def axis_name(dims: Sequence[str], used_names: Collection[str]) -> str:
     raise AssertionError  # `count` never ends
 
 
+def sets_of_stages(
+    shapes: Iterable[Shape], names: Collection[str], pipelined: str
+) -> list[tuple[str, ...]]:
+    """Returns the sets of dimensions that the axis of stages can shard: the layers alone, and
+    with all that no tensor has beside them.
+
+    >>> from meshtf.names import Shape
+    >>> shapes = [Shape("vocab:8;d_model:4"), Shape("layers:2;d_model:4;d_ff:16")]
+    >>> sets_of_stages(shapes, {"vocab", "d_ff"}, "layers")
+    [('layers',), ('layers', 'vocab')]
+
+    Args:
+      shapes: the shapes of all tensors.
+      names: the dimensions that may be sharded.
+      pipelined: the dimension of the layers.
+    """
+    sets: list[tuple[str, ...]] = [(pipelined,)]
+    for dims in sharded_together(shapes, {*names, pipelined}):
+        if pipelined in dims and len(dims) > 1:
+            sets.append((pipelined, *(dim for dim in dims if dim != pipelined)))
+    return sets
+
+
+def without_dims(
+    sets: Iterable[tuple[str, ...]], names: Collection[str]
+) -> list[tuple[str, ...]]:
+    """Returns sets of dimensions without some of them, each once.
+
+    >>> without_dims([("layers",), ("layers", "vocab")], ["vocab"])
+    [('layers',)]
+    """
+    remaining = (tuple(dim for dim in dims if dim not in names) for dims in sets)
+    return list(dict.fromkeys(remaining))
+
+
 def structures(
     sets: Sequence[tuple[str, ...]],
     max_axes: int,
@@ -222,7 +246,7 @@ def structures(
     scanned: Collection[str] = (),
     unsharded: Collection[str] = (),
 ) -> Iterator[Structure]:
-    """Yields all structures of up to `max_axes` axes; without axes, all devices are stages.
+    """Yields all structures of up to `max_axes` axes.
 
     Args:
       sets: what one axis can shard.
@@ -259,6 +283,7 @@ def structures_of_axes(
     variables: Sequence[Shape],
     scanned: Collection[str] = (),
     unsharded: Collection[str] = (),
+    stage_axis: str = "",
 ) -> Iterator[Structure]:
     """Yields the structures with given axes, one for each way to store the variables.
 
@@ -270,6 +295,7 @@ def structures_of_axes(
       variables: the shapes of the variables that are trained.
       scanned: the dimensions that loops scan.
       unsharded: the dimensions that no rule shards.
+      stage_axis: the axis of the stages of a pipeline; "": there is none.
     """
     in_variables = {name for shape in variables for name in shape.names}
     pairs = tuple(axes.items())
@@ -289,13 +315,19 @@ def structures_of_axes(
         is_hybrid = len(repeated) == 1 and counts[repeated[0]] == 2
         inner = [axis for axis in data_axes if axes[axis] == repeated[0]]
         if is_hybrid and inner and stored_dim:
-            yield Structure(pairs, "variables", stored_dim, (inner[-1],))
+            stored_axes: tuple[str, ...] = (inner[-1],)
+            yield Structure(
+                pairs, "variables", stored_dim, stored_axes, stage_axis=stage_axis
+            )
         return
+    stored_axes = tuple(data_axes)
     for storage in STORAGES:
         if storage == "replicated":
-            yield Structure(pairs)
+            yield Structure(pairs, stage_axis=stage_axis)
         elif data_axes and stored_dim:
-            yield Structure(pairs, storage, stored_dim, tuple(data_axes))
+            yield Structure(
+                pairs, storage, stored_dim, stored_axes, stage_axis=stage_axis
+            )
 
 
 def _stored_dim(
@@ -326,19 +358,3 @@ def stored_as_asked(
     """
     asked = [structure for structure in group if structure.storage in storages]
     return asked or group[:1]
-
-
-def factorizations(total: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Yields all ways to write a number of devices as a product of `count` sizes above 1.
-
-    >>> list(factorizations(12, 2))
-    [(2, 6), (3, 4), (4, 3), (6, 2)]
-    """
-    if count == 0:
-        if total == 1:
-            yield ()
-        return
-    for size in range(2, total + 1):
-        if total % size == 0:
-            for remaining in factorizations(total // size, count - 1):
-                yield (size, *remaining)

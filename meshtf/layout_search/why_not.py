@@ -34,7 +34,7 @@ _MAX_DOUBLED = 6  # how often more devices are tried if nothing fits
 
 
 def structure_of(
-    layout: Layout, variable_layout: Layout, optimizer_layout: Layout
+    layout: Layout, variable_layout: Layout, optimizer_layout: Layout, pipelined: str
 ) -> Structure:
     """Returns the structure of layouts that a user wrote.
 
@@ -42,6 +42,7 @@ def structure_of(
       layout: the rules for tensors.
       variable_layout: the further rules for variables.
       optimizer_layout: the further rules for slots.
+      pipelined: the dimension of the layers that stages of a pipeline may have; "": none.
 
     Raises:
       ParseError: there are no rules, or further rules for more than one dimension.
@@ -62,7 +63,9 @@ def structure_of(
     if len(stored) > 1:
         raise ParseError("a search knows one further rule for variables, or for slots.")
     structure = Structure(
-        tuple((axis, tuple(dims)) for axis, dims in axes.items()), storage
+        tuple((axis, tuple(dims)) for axis, dims in axes.items()),
+        storage,
+        stage_axis=next(iter(layout.axes(pipelined)), "") if pipelined else "",
     )
     if not stored:
         return structure
@@ -127,6 +130,18 @@ def check_sizes(axes: Mapping[str, int], devices: int) -> None:
         )
 
 
+def no_stages() -> LayoutError:
+    """Returns the error for a program that is to have stages, and has no layers for them."""
+    return LayoutError(
+        explain_error(
+            "the program has no layers that stages of a pipeline could have: no loop over layers "
+            "carries examples from one to the next.",
+            way_out="Make equal layers one: mtf.layers.Repeat, mtf.scan, or "
+            "Architecture.scanned = True; or search without stages.",
+        )
+    )
+
+
 def refused_text(error: MeshtfError) -> str:
     """Returns the answer for a layout that the program does not allow."""
     return f"The program does not allow it.\n{type(error).__name__}: {error}"
@@ -165,13 +180,9 @@ def _differences(best: ForecastData, other: ForecastData) -> list[tuple[str, flo
     before = seconds_by_line(best, short_paths(best))
     after = seconds_by_line(other, short_paths(other))
     differences = {label: after[label] - before.get(label, 0.0) for label in after}
-    if best.time is not None and other.time is not None:
-        differences["idle in the pipeline"] = (
-            other.time.bubble * other.time.seconds
-            - best.time.bubble * best.time.seconds
-        )
     ranked = sorted(differences.items(), key=lambda item: -item[1])
-    return [(label, seconds) for label, seconds in ranked[:MAX_ROWS] if seconds > 0]
+    slower = [(label, seconds) for label, seconds in ranked if seconds > 0]
+    return slower[:MAX_ROWS]
 
 
 def no_axes_text(devices: int) -> str:

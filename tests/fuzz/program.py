@@ -73,6 +73,7 @@ class Mesh:
     layout: str = ""
     variable_layout: str = ""
     optimizer_layout: str = ""
+    microbatches: int = 0  # of pipelines; 0: as many as the mesh takes by default
     devices: str = ""
 
     def __str__(self) -> str:
@@ -81,6 +82,7 @@ class Mesh:
             for name, value in (
                 ("variable_layout", self.variable_layout),
                 ("optimizer_layout", self.optimizer_layout),
+                ("microbatches", self.microbatches),
                 ("devices", self.devices),
             )
             if value

@@ -9,6 +9,7 @@ import numpy as np
 
 import meshtf as mtf
 from meshtf.hardware import Hardware, Link, MeasuredLocalStep, MeasuredMatmul
+from meshtf.layout_search.space import STAGE, structures, structures_of_axes
 
 
 def mlp(sizes):
@@ -98,51 +99,14 @@ def stack(
     return train_step
 
 
-def pipeline(mesh, microbatches=1, chunks=1):
-    """Returns the training step of `stack`; on a mesh with stages, of a pipeline of as many
-    layers.
-    """
-    stages = mesh.num_stages
-    if stages == 1:
-        return stack(mesh, microbatches)
-    return staged(mesh, microbatches, chunks)
-
-
-def headed(mesh, microbatches=1, chunks=1):
-    """Returns what `pipeline` does, with a head."""
-    stages = mesh.num_stages
-    if stages == 1:
-        return stack(mesh, microbatches, with_head=True)
-    return staged(mesh, microbatches, chunks, with_head=True)
-
-
-def staged(mesh, microbatches=1, chunks=1, with_head=False):
-    """Returns a training step of a pipeline of four layers, also on a mesh without stages."""
-    layers = [Residual(mesh, f"layer_{i}") for i in range(4)]
-    if with_head:
-        layers.append(head_of(mesh))
-    with mtf.layout("*:"):
-        example = mtf.zeros(mesh, "batch:1;d_model:16")
-    pipe = mtf.pipeline.GPipe(
-        layers,
-        stages=mesh.num_stages,
-        microbatches=microbatches,
-        chunks=chunks,
-        inputs=example,
-    )
-    variables = pipe.trainable_variables
-    optimizer = mtf.optimizers.AdamW(variables, 1e-3)
-
-    @mtf.function(mesh=mesh, x="batch;d_model", step="")
-    def train_step(x, step):
-        loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
-        grads, _ = mtf.optimizers.clip_by_global_norm(
-            mtf.gradients([loss], variables), 1.0
-        )
-        optimizer.apply_gradients(grads, variables, step)
-        return loss
-
-    return train_step
+def stages_of(names, max_axes, sets=None):
+    """Yields the structures of pipelines with up to `max_axes` further axes."""
+    stored = (names.variables, names.scanned, names.unsharded)
+    flat = dict.fromkeys(s.axes for s in structures(names.sets(), max_axes, *stored))
+    for pairs in flat:
+        for dims in sets or names.sets_of_stages():
+            axes = {STAGE: dims, **dict(pairs)}
+            yield from structures_of_axes(axes, *stored, STAGE)
 
 
 STACK_ARGUMENTS = (np.zeros([64, 16], "float32"), np.int32(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 
 import numpy as np
@@ -13,10 +14,16 @@ from meshtf.hardware import Hardware, Link
 from meshtf.layout_search.beginning import Recordings
 from meshtf.layout_search.bounds import LowerBounds
 from meshtf.layout_search.candidates import plan_in_full
-from meshtf.layout_search.pricing import make_grid, price, record
+from meshtf.layout_search.grid import make_grid
+from meshtf.layout_search.pricing import price, record
 from meshtf.layout_search.problem import Problem, names_of_program
 from meshtf.layout_search.space import structures
-from tests.layout_search.programs import STACK_ARGUMENTS, drawn_hardware, stack
+from tests.layout_search.programs import (
+    STACK_ARGUMENTS,
+    drawn_hardware,
+    stack,
+    stages_of,
+)
 
 MICROBATCHES = [1, 2, 4]
 RECOMPUTE = (("recompute", False),), (("recompute", True),)
@@ -55,6 +62,43 @@ def test_no_bound_exceeds_the_price(index):
             assert (bound <= prices.seconds * (1 + 1e-9)).all(), structure
         number += len(grid)
     assert number > 100
+
+
+@pytest.mark.parametrize("index", range(40))
+@pytest.mark.sampled(2)
+def test_no_bound_exceeds_the_price_of_a_pipeline(index):
+    draw = random.Random(index)
+    build = functools.partial(stack, with_head=draw.random() < 0.5)
+    problem = Problem(
+        build,
+        STACK_ARGUMENTS,
+        8,
+        drawn_hardware(draw),
+        memory=draw.choice((2**17, 2**40)),
+    )
+    names = names_of_program(problem.record("", {}, {}))
+    recordings = Recordings(problem)
+    number = 0
+    for choices in RECOMPUTE:
+        bounds = LowerBounds(Recordings(problem), dict(choices), [1])
+        for structure in stages_of(names, max_axes=1):
+            chosen = structure.with_choices(choices)
+            grid = make_grid(chosen, problem, names, [2, 4, 8, 16], {})
+            if grid is None:
+                continue
+            recorded = record(chosen, problem, grid, recordings)
+            prices = price(chosen, problem, grid, recorded)
+            forward = bounds.of_forward(chosen, grid)
+            fits = np.isfinite(forward)
+            by_gradient, _ = bounds.of_gradient(chosen, grid)
+            for bound in (forward, by_gradient):
+                assert (bound > 0).all()
+                within = bound <= prices.seconds * (1 + 1e-9)
+                assert within[fits].all(), chosen
+            for left_out in np.flatnonzero(~fits):
+                assert not plan_in_full(recordings, prices, int(left_out)).fits
+            number += len(grid)
+    assert number > 50
 
 
 def test_what_bounds_leave_out_for_its_memory_does_not_fit():

@@ -12,7 +12,7 @@ from meshtf.layout_search.search import Search
 from tests.layout_search.programs import STACK_ARGUMENTS, drawn_hardware, stack
 
 
-def results(problem, **settings):
+def results(problem, stages=(1,)):
     """Returns the results of searches with and without bounds."""
     return [
         Search(
@@ -22,6 +22,7 @@ def results(problem, **settings):
             layout=None,
             storages=["replicated", "slots", "variables"],
             choices={"microbatches": [1, 2, 4], "recompute": [False, True]},
+            stages=stages,
             num_best=3,
             prune=prune,
         ).run()
@@ -34,12 +35,13 @@ def table(result):
     return [(c.seconds, c.mesh_settings, dict(c.choices)) for c in result.best]
 
 
+@pytest.mark.parametrize("stages", [(1,), (1, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("index", range(50))
-@pytest.mark.sampled(2)
-def test_the_best_are_those_of_a_search_without_bounds(index):
+@pytest.mark.sampled(2, each="stages")
+def test_the_best_are_those_of_a_search_without_bounds(index, stages):
     hardware = drawn_hardware(random.Random(index))
     problem = Problem(stack, STACK_ARGUMENTS, 8, hardware, memory=2**40)
-    pruned, every = results(problem)
+    pruned, every = results(problem, stages)
     assert table(pruned) == table(every)
     assert pruned.num_priced == every.num_priced
     assert pruned.num_planned + pruned.num_pruned == every.num_planned

@@ -4,59 +4,34 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ESTIMATE = "meshtf.layout_search.pipelines.estimate"
 TEST_BOUNDS = ("tests/layout_search/test_bounds.py",)
-TEST_ESTIMATES = ("tests/layout_search/pipelines/test_estimate.py",)
+TEST_PIPELINES = ("tests/layout_search/test_grid.py",)
 TEST_TIMES = ("tests/forecast/time/test_schedule.py",)
 
 FORECASTS = (
     Mutant(
-        "bounds of one more microbatch",
-        "meshtf.layout_search.bounds",
-        "LowerBounds.of_forward",
-        "(stages - 1) / grid.chunks",
-        "stages",
+        "bounds of one more stage",
+        "meshtf.layout_search.pricing",
+        "seconds_of_stages",
+        "of_loop * (grid.stages - 1)",
+        "of_loop * (grid.stages + 1)",
         TEST_BOUNDS,
     ),
     Mutant(
-        "stages do not send",
-        ESTIMATE,
-        "staged_seconds",
-        "2 * send * (stages * grid.chunks - 1) / stages",
-        "0.0",
-        TEST_ESTIMATES,
+        "a pipeline without a bubble",
+        "meshtf.layout_search.grid",
+        "_pipeline_dims",
+        "microbatches + stages - 1",
+        "microbatches",
+        TEST_PIPELINES,
     ),
     Mutant(
-        "stages do not wait for each other",
-        ESTIMATE,
-        "staged_seconds",
-        "(body.end + for_each) * share_of_rest / grid.chunks",
-        "0.0",
-        TEST_ESTIMATES,
-    ),
-    Mutant(
-        "a pipeline gathers weights for each microbatch",
-        ESTIMATE,
-        "staged_seconds",
-        "without_collectives_of_weights(loop.body)",
-        "loop.body",
-        TEST_ESTIMATES,
-    ),
-    Mutant(
-        "a head takes no time",
-        "meshtf.layout_search.pipelines.layer_split",
-        "_layers_of_stages",
-        "[*sizes, of_last_chunk + head]",
-        "[*sizes, of_last_chunk]",
-        TEST_ESTIMATES,
-    ),
-    Mutant(
-        "a stage stores all microbatches",
-        "meshtf.layout_search.pipelines.staged_memory",
-        "_most_microbatches",
-        "np.minimum(grid.microbatches, counts)",
-        "grid.microbatches + 0 * counts",
-        TEST_ESTIMATES,
+        "a pipeline of entire batches",
+        "meshtf.layout_search.grid",
+        "_pipeline_dims",
+        "size // microbatches",
+        "size // 2 + 0 * microbatches",
+        TEST_PIPELINES,
     ),
     Mutant(
         "halos of the planned mesh",

@@ -8,6 +8,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import meshtf as mtf
+from tests.transformer.small_runs import run_train, small
 from transformer import search
 from transformer.cli import command_line
 from transformer.training import training_run
@@ -67,20 +68,39 @@ def check_saved(path, *params):
     assert f"# {forecast.time.seconds:.4g} s a step" in text
 
 
-def test_a_pipeline_with_chunks_is_a_gin_file(call, tmp_path):
+def test_a_pipeline_is_a_gin_file_that_trains(call, tmp_path, capsys):
     path = tmp_path / "pipeline.gin"
+    blocks = "Architecture.blocks = 4"
     out, _ = call(
-        "Architecture.blocks = 4",
+        blocks,
         stages=["2"],
-        chunks=["2"],
         microbatches=["2"],
         rules="batch:data",
         storage=["replicated"],
+        max_axes=1,
         save=str(path),
     )
-    assert "chunks=2" in out
-    assert "PipelinedLanguageModel.chunks = 2" in path.read_text(encoding="utf-8")
-    check_saved(path, "Architecture.blocks = 4")
+    assert "Mesh(..., microbatches=2)" in out
+    text = path.read_text(encoding="utf-8")
+    assert "layers:stage" in text
+    assert "Mesh.microbatches = 2" in text
+    assert "Architecture.scanned = True" in text
+    check_saved(path, blocks)
+    gin.clear_config()
+    params = small(tmp_path, *SMALL, blocks)
+    files = ("lm_stdlib.gin", str(path))
+    code, out, err = run_train(capsys, tmp_path / "run", params, files)
+    assert code == 0, err
+    assert "in total; checkpoint" in out
+
+
+def test_a_configuration_that_cannot_be_scanned_says_so(call, capsys):
+    experts = ["Architecture.blocks = 4", "Architecture.moe_every = 2"]
+    with pytest.raises(SystemExit):
+        call(*experts, stages=["2"], gin_file=["lm_stdlib.gin", "moe.gin"])
+    error = capsys.readouterr().err
+    assert "scanned" in error
+    assert "Traceback" not in error
 
 
 def test_what_is_fixed_and_why_another_is_slower(call):
@@ -96,15 +116,15 @@ def test_what_is_fixed_and_why_another_is_slower(call):
     assert "of the first choice" in out
 
 
-def test_stages_of_a_pipeline_are_tried(call):
-    out, _ = call(
-        "Architecture.blocks = 2",
-        stages=["2"],
-        microbatches=["2"],
-        rules="batch:data",
-        storage=["replicated"],
-    )
-    assert "stage:2;data:4" in out
+def test_a_pipeline_pays_where_memory_is_short(call):
+    sizes = {"blocks": 8, "d_model": 128, "d_ff": 1024}
+    shape = [f"Architecture.{name} = {size}" for name, size in sizes.items()]
+    fixed = {"max_axes": 1, "storage": ["replicated"], "rules": "batch:data"}
+    out, _ = call(*shape, stages=["1", "4"], **fixed)
+    assert "data:8 | batch:data" in out
+    out, _ = call(*shape, stages=["1", "4"], memory="40MiB", **fixed)
+    assert "data:8" not in out
+    assert "stage:4;data:2 | layers:stage; batch:data" in out
 
 
 def test_errors_are_messages(call, capsys):

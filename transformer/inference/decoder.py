@@ -21,7 +21,7 @@ import gin
 import numpy as np
 
 import meshtf as mtf
-from transformer.inference.padded_lengths import PaddedLengths, round_up
+from transformer.inference.padded_lengths import PaddedLengths, round_up_batch
 from transformer.inference.prompts import (
     PromptError,
     check_length,
@@ -105,7 +105,7 @@ class Decoder:
         self.has_encoder = isinstance(model, EncoderDecoder)
         self.max_new_tokens = max_new_tokens
         self.max_prompt_length = max_prompt_length
-        self.batch_size = round_up(batch_size, self.mesh, "batch")
+        self.batch_size = round_up_batch(batch_size, self.mesh)
         self.eos_id = eos_id
         self.bos_id = 0 if self.has_encoder and bos_id is None else bos_id
         self.temperature = temperature

@@ -34,6 +34,14 @@ def round_up(size: int, mesh: mtf.Mesh, *dims: str) -> int:
     return -(-size // multiple) * multiple  # rounded up
 
 
+def round_up_batch(size: int, mesh: mtf.Mesh) -> int:
+    """Returns the smallest size of a batch, at least `size`, that the layout can shard evenly, and
+    that the microbatches of a pipeline divide.
+    """
+    multiple = math.lcm(round_up(1, mesh, "batch"), mesh.microbatches or 1)
+    return -(-size // multiple) * multiple
+
+
 class PaddedLengths:
     """The padded lengths of inputs, generated ids and caches.
 

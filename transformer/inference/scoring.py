@@ -18,6 +18,7 @@ import numpy as np
 
 import meshtf as mtf
 from transformer.data import DataError, Vocabulary
+from transformer.inference.padded_lengths import round_up_batch
 from transformer.models.base import Batch, Model
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.token_info import LENGTH
@@ -60,7 +61,7 @@ class Scorer:
     ) -> None:
         self.vocabulary = vocabulary
         self.length = length
-        self.batch_size = batch_size
+        self.batch_size = round_up_batch(batch_size, model.mesh)
         self.has_encoder = isinstance(model, EncoderDecoder)
         self.score_eos = score_eos or self.has_encoder
 

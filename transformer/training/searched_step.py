@@ -5,8 +5,6 @@ result = mtf.search(build, *arguments(), devices=256, hardware="h100")
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +12,6 @@ import gin
 import numpy as np
 
 import meshtf as mtf
-from transformer.models.architecture import Architecture
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.training_run import Run
 
 # Settings with which a configuration needs no devices, and has no layout.
@@ -24,69 +20,41 @@ ABSTRACT_MESH = (
     'Mesh.layout = ""',
     'Mesh.variable_layout = ""',
     'Mesh.optimizer_layout = ""',
+    "Mesh.microbatches = None",
     "Mesh.within_host = ()",
     'Mesh.devices = "abstract"',
 )
+# A setting without which blocks cannot be the stages of a pipeline.
+SCANNED = "Architecture.scanned = True"
 
 
 def build(
-    mesh: mtf.Mesh,
-    recompute: bool | None = None,
-    microbatches: int = 1,
-    chunks: int = 1,
+    mesh: mtf.Mesh, recompute: bool | None = None, microbatches: int = 1
 ) -> Callable[..., Any]:
     """Returns the training step of the configuration on a mesh.
 
     Args:
       mesh: the mesh.
       recompute: whether activations are computed again; None: as the configuration says.
-      microbatches: the number of microbatches of a batch.
-      chunks: the number of chunks of each stage of a pipeline.
+      microbatches: the number of microbatches of a batch, whose gradients are accumulated.
     """
-    if mesh.num_stages > 1:
-        return _build_pipeline(mesh, recompute, microbatches, chunks)
     if recompute is not None:
         with gin.unlock_config():
             gin.bind_parameter("Architecture.recompute", recompute)
     return Run(mesh=mesh, microbatches=microbatches).trainer.training_step
 
 
-def _build_pipeline(
-    mesh: mtf.Mesh, recompute: bool | None, microbatches: int, chunks: int
-) -> Callable[..., Any]:
-    """Returns the training step of the configuration's language model as a pipeline; the
-    arguments are those of `build`.
-    """
-    architecture = Architecture()
-    if recompute is None:
-        recompute = architecture.recompute
-    # A pipeline splits blocks, which must not be one scanned body.
-    architecture = dataclasses.replace(architecture, scanned=False, recompute=recompute)
-    model = functools.partial(
-        PipelinedLanguageModel,
-        architecture=architecture,
-        microbatches=microbatches,
-        chunks=chunks,
-    )
-    return Run(mesh=mesh, model=model).trainer.training_step
-
-
-def arguments(
-    with_values: bool = False, with_weights: bool = True
-) -> tuple[dict[str, Any], Any]:
+def arguments(with_values: bool = False) -> tuple[dict[str, Any], Any]:
     """Returns the arguments of a step: the features of a batch, and the index of the step.
 
     Args:
       with_values: whether features are arrays of examples, else shapes and dtypes.
-      with_weights: whether the weights of tokens are among them.
     """
     run = Run()
     batch: dict[str, Any] = dict(run.features())
     if with_values:
         examples = next(iter(run.data.batches(run.batch_size, start=0)))
         batch = {name: np.asarray(x) for name, x in examples.items()}
-    if not with_weights:
-        batch.pop("weights", None)
     return batch, np.int32(0)
 
 

@@ -64,22 +64,20 @@ class Timeline:
     """What a device of one pipeline stage stores while a program runs.
 
     Attributes:
-      steps: the steps in the order in which they run.
       allocations: values in the order in which they are computed, then buffers.
       peak: the most bytes that are live at once, of each kind by itself.
       peak_step: the index of the step at which all bytes peak.
     """
 
-    steps: Sequence[Step]
     allocations: Sequence[Allocation]
     peak: Bytes
     peak_step: int
 
-    def live(self, step: Step | None = None) -> Iterator[Allocation]:
-        """Yields the values and buffers that are live while a step runs, those of bodies at
-        the peaks of these; None: the step at which all bytes peak.
+    def live(self) -> Iterator[Allocation]:
+        """Yields the values and buffers that are live while the step runs at which all bytes
+        peak, those of bodies at the peaks of these.
         """
-        index = self.peak_step if step is None else self.steps.index(step)
+        index = self.peak_step
         live = [x for x in self.allocations if x.first <= index <= x.last and x.bytes]
         # The results of a call are among what its body stores.
         in_body = {
@@ -113,7 +111,7 @@ def timeline_of(steps: Sequence[Step], allocations: Sequence[Allocation]) -> Tim
     live = np.cumsum(changes, axis=0)
     peak = Bytes(*live.max(axis=0).tolist())
     peak_step = int(live[:, 0].argmax())
-    return Timeline(steps, allocations, peak, peak_step)
+    return Timeline(allocations, peak, peak_step)
 
 
 def total_of(sizes: Sequence[Bytes]) -> Bytes:

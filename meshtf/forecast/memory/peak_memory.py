@@ -73,7 +73,6 @@ class Timelines:
       program: the planned program.
       gradients: the gradients of parameters, which do not count as activations.
       under_xla: whether XLA compiles the program.
-      planned_order: whether steps keep the order of the plan under XLA, too.
     """
 
     def __init__(
@@ -81,12 +80,10 @@ class Timelines:
         program: Program,
         gradients: Set[Value],
         under_xla: bool = False,
-        planned_order: bool = False,
     ) -> None:
         self.program = program
         self.gradients = gradients
         self.under_xla = under_xla
-        self.planned_order = planned_order
         self.mesh = program.mesh
         self._cache: dict[Program, dict[int, Timeline]] = {}
 
@@ -99,19 +96,12 @@ class Timelines:
             peaks[stage] = timeline.peak
         return peaks
 
-    def live(
-        self, stage: int, body: Program | None = None, step: Step | None = None
-    ) -> list[Allocation]:
+    def live(self, stage: int) -> list[Allocation]:
         """Returns what is live at the peak of a stage: values in the order in which they are
         computed, then buffers.
-
-        Args:
-          stage: the index of the stage.
-          body: a body in the program, whose values are returned; None: those of the program.
-          step: a step of these in place of that of the peak; None: that of the peak.
         """
-        timelines = self.of(self.program if body is None else body)
-        return list(timelines[stage].live(step)) if stage in timelines else []
+        timelines = self.of(self.program)
+        return list(timelines[stage].live()) if stage in timelines else []
 
     def of(self, program: Program) -> dict[int, Timeline]:
         """Returns {stage: timeline} of the program, or of a body within it, for the stages
@@ -168,8 +158,7 @@ class Timelines:
         # Not for pipelines, whose passes are programs of their own: what they pass is written.
         if not self.under_xla or self.mesh.num_stages > 1:
             return steps, {}
-        if not self.planned_order:
-            steps = in_xla_order(steps, program.results)
+        steps = in_xla_order(steps, program.results)
         return steps, sources_of_copies(steps, program.results, self.mesh)
 
     def _stages_of(self, value: Value) -> Sequence[int]:

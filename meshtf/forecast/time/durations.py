@@ -40,15 +40,13 @@ class Sizes:
     Attributes:
       axes: the size of each axis of the mesh; numbers, or arrays for many meshes.
       dims: (dimension, planned global size) -> the global size, such as that of the batch
-        of one microbatch.
-      iterations: the scanned dimension of a loop -> the number of its iterations.
+        of one microbatch, or the number of iterations of a loop over it.
       strides: for each axis, how many positions are nearer to each other than those along
         it; None: as the order of the axes says.
     """
 
     axes: Mapping[str, Any]
     dims: Mapping[tuple[str, int], Any] = dataclasses.field(default_factory=dict)
-    iterations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     strides: Mapping[str, Any] | None = None
 
     def global_size(self, name: str, size: int) -> Any:
@@ -58,7 +56,7 @@ class Sizes:
     def runs(self, body: Body) -> Any:
         """Returns how often a body runs, such as the number of iterations of a loop."""
         on_all_devices = body.runs * body.program.mesh.group_size(*body.axes)
-        runs = self.iterations.get(body.dim, on_all_devices)
+        runs = self.global_size(body.dim, on_all_devices)
         for axis in body.axes:
             runs = runs / self.axes[axis]
         return runs

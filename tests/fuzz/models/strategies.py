@@ -17,6 +17,7 @@ AXES = ("", "data:2", "data:4", "data:2;model:2", "data:3", "model:2")
 RULES = ("batch:data", "heads:model", "d_ff:model", "vocab:model", "experts:data")
 STAGED_AXES = ("stage:2", "stage:2;data:2")
 STACKED = "layers:data"
+IN_STAGES = "layers:stage"  # makes scanned blocks a pipeline
 
 
 @st.composite
@@ -28,7 +29,10 @@ def models(draw: st.DrawFn, mode: str, model: str) -> Training:
     settings = _settings(draw, kind)
     has_dropout = "dropout" in settings
     # Scanned blocks draw other masks, since each is an iteration and no path.
-    scanned = not in_stages and not has_dropout and pick(True, False)
+    if in_stages:
+        settings.pop("dropout", None)
+        has_dropout = False
+    scanned = in_stages or (not has_dropout and pick(True, False))
     experts = pick(0, 0, 4) if settings.get("attention") is None else 0
     has_padding = kind == "language_model" and not has_dropout
     # Ring attention has chunks of equal lengths.
@@ -44,10 +48,9 @@ def models(draw: st.DrawFn, mode: str, model: str) -> Training:
         segments=kind.startswith(("language", "encoder")) and pick(True, False),
         seed=draw(st.integers(0, 10**6)),
         mesh=_mesh(draw, mode, in_stages, scanned=scanned, experts=experts),
-        microbatches=pick(2, 4) if in_stages else pick(1, 2, 4),
+        microbatches=1 if in_stages else pick(1, 2, 4),
         scanned=scanned,
         recompute=pick(True, False),
-        stages=pick("1f1b", "gpipe") if in_stages else "",
         padding=padding,
         examples=examples,
         ignored=weights != "floats" and pick(True, False),
@@ -89,8 +92,11 @@ def _mesh(
         rules.remove("experts:data")
     if "data" in names and "batch:data" not in rules and draw(st.booleans()):
         rules = [rule for rule in rules if "data" not in rule] + ["length:data"]
+    if in_stages:
+        rules.append(IN_STAGES)
     stored = []
-    for rule in ("d_model:data", STACKED if scanned else "d_kv:data"):
+    stacked = STACKED if scanned and not in_stages else "d_kv:data"
+    for rule in ("d_model:data", stacked):
         if "data" in names and draw(st.sampled_from([True, False, False])):
             stored = [rule]
     slots = (
@@ -103,6 +109,7 @@ def _mesh(
         ";".join(rules),
         ";".join(stored),
         slots,
+        microbatches=draw(st.sampled_from([0, 2, 4])) if in_stages else 0,
         devices="spmd:cpu" if mode == "live" else "",
     )
 

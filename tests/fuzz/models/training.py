@@ -29,7 +29,6 @@ from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_archit
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.encoders.bert_variants import MaskedBert, Regressor
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.trainer import Trainer
 
 STEPS = 2
@@ -79,7 +78,6 @@ class Training:
       microbatches: the count of microbatches.
       scanned: whether variables of blocks are stacked.
       recompute: whether activations are computed again.
-      stages: whether the language model is a pipeline, with this schedule; "": it is not.
       padding: the count of tokens of weight 0 after each example.
       examples: the count of examples of weight 0 after the others.
       ignored: whether targets without weight have a negative label in place of a weight.
@@ -97,7 +95,6 @@ class Training:
     microbatches: int = 1
     scanned: bool = False
     recompute: bool = False
-    stages: str = ""
     padding: int = 0
     examples: int = 0
     ignored: bool = False
@@ -112,7 +109,7 @@ class Training:
     def words(self) -> frozenset[str]:
         """What differs from the defaults."""
         return frozenset(
-            f"{name}={value}" if name in ("model", "stages") else name
+            f"{name}={value}" if name == "model" else name
             for name, value in self._changes()
         ) | {self.mode}
 
@@ -142,7 +139,6 @@ class Training:
             microbatches=how.microbatches,
             scanned=how.scanned,
             recompute=how.recompute,
-            stages=how.stages,
             padding=how.padding,
             examples=how.examples,
             ignored=how.ignored,
@@ -220,8 +216,8 @@ class Training:
         return duplicate
 
     def _trainer(self, model: Model) -> Trainer:
-        microbatches = 1 if self.stages else self.microbatches
-        return Trainer(model, OPTIMIZERS[self.optimizer], microbatches=microbatches)
+        optimizer = OPTIMIZERS[self.optimizer]
+        return Trainer(model, optimizer, microbatches=self.microbatches)
 
     def make_model(self) -> Model:
         """Returns the model, on a mesh of its own."""
@@ -244,15 +240,7 @@ class Training:
         make_architecture = bert_architecture if with_bert else Architecture
         architecture = make_architecture(**settings)
         mesh = eval(str(self.mesh), {"mtf": mtf})
-        if not self.stages:
-            return MODELS[self.model](mesh, architecture)
-        return PipelinedLanguageModel(
-            mesh,
-            architecture,
-            microbatches=self.microbatches,
-            schedule=self.stages,
-            length=batches.LENGTH,
-        )
+        return MODELS[self.model](mesh, architecture)
 
 
 def _tensors(model: Model, batch: Mapping[str, np.ndarray]) -> dict[str, mtf.Tensor]:

@@ -11,7 +11,6 @@ import gin
 import pytest
 
 import transformer.models.bert
-import transformer.models.pipelined_language_model
 from tests.transformer.small_runs import run_train, small
 from transformer.cli.command_line import ConfigError, configure
 from transformer.training import training_run
@@ -123,8 +122,7 @@ def test_the_error_of_a_macro_has_both_locations():
         "Mesh.within_host = 'data'",
         "Mesh.layout = {'batch': 'data'}",
         "AdamW.learning_rate = 0.1",
-        "PipelinedLanguageModel.partition = [1, 2]",
-        "train.model = @PipelinedLanguageModel",
+        "train.model = @EncoderDecoder",
         "ByteText.corpus = @data.python_library",
         "Decoder.eos_id = (1, 2)",
         "AdamW.decay_mask = None",

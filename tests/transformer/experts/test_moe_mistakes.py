@@ -17,7 +17,6 @@ from transformer.models.architecture import Architecture
 from transformer.models.bert import Classifier
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 2}
 IDS = np.arange(16, dtype="int32").reshape(2, 8)
@@ -47,11 +46,11 @@ def test_experts_choose_no_tokens_in_a_decoder(more):
         EncoderDecoder(mesh, a)(tokens(mesh, "batch;inputs_length"), tokens(mesh))
 
 
-def test_a_pipeline_of_such_a_decoder_is_refused_when_it_is_made():
+def test_a_pipeline_of_such_a_decoder_is_refused():
+    mesh = mtf.Mesh("stage:2", "layers:stage", microbatches=2)
+    a = architecture(gating.expert_choice, scanned=True)
     with pytest.raises(mtf.PlanError, match="in a decoder"):
-        PipelinedLanguageModel(
-            mtf.Mesh("stage:2"), architecture(gating.expert_choice), length=8
-        )
+        LanguageModel(mesh, a)(tokens(mesh))
 
 
 def test_experts_choose_tokens_in_an_encoder():

@@ -20,7 +20,6 @@ from transformer.experts.routing import Capacity
 from transformer.export_saved_model import export
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.load_trained import Trained
 from transformer.training.reporting import metrics
 from transformer.training.trainer import Trainer
@@ -141,17 +140,6 @@ def test_layouts_train_alike(layout):
         np.testing.assert_allclose(have, whole, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.sampled(2, together="experts")
-@pytest.mark.slow
-def test_a_pipeline_trains_alike():
-    pipelined = trainer(
-        functools.partial(PipelinedLanguageModel, microbatches=4, length=LENGTH),
-        axes="stage:2;data:2",
-        layout="batch:data; experts:data",
-    )
-    np.testing.assert_allclose(train(pipelined)[0], on_one_position()[0], rtol=2e-4)
-
-
 def test_router_losses_are_part_of_the_training_loss():
     one = trainer()
     batch = {
@@ -204,16 +192,6 @@ def test_microbatches_change_no_number():
 def test_microbatches_cut_no_group(microbatches, group_size):
     with pytest.raises(mtf.ShapeError, match="microbatches would split groups"):
         accumulated(microbatches, group_size)
-
-
-def test_a_pipeline_cuts_no_group():
-    cut = trainer(
-        functools.partial(PipelinedLanguageModel, microbatches=4, length=LENGTH),
-        group_size=16,
-        axes="stage:2",
-    )
-    with pytest.raises(mtf.ShapeError, match="microbatches would split groups"):
-        cut.step(text())
 
 
 def test_by_gin():

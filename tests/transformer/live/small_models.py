@@ -16,11 +16,10 @@ import meshtf as mtf
 from transformer.experts import gating
 from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.models.architecture import Architecture
-from transformer.models.base import Model
+from transformer.models.base import Batch, Model
 from transformer.models.bert import Bert, bert_architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 
 Arrays: TypeAlias = dict[str, np.ndarray]
 BatchOfStep: TypeAlias = Callable[[int], Arrays]
@@ -70,12 +69,48 @@ def language_model(
     return LanguageModel(mesh, architecture), texts
 
 
-def pipeline(mesh: mtf.Mesh, **options: Any) -> tuple[Model, BatchOfStep]:
-    """Returns `language_model` of four blocks as a pipeline, with options such as the
-    schedule.
+class Staged(Model):
+    """Layers that differ from one another, as stages: embeddings, feed-forward layers of which
+    each has another size, and logits. It predicts words from the word before.
     """
-    architecture = Architecture(**{**SIZES, "blocks": 4})
-    return PipelinedLanguageModel(mesh, architecture, length=LENGTH, **options), texts
+
+    features: Mapping[str, str] = {"tokens": "batch;length", "targets": "batch;length"}
+
+    def __init__(self, mesh: mtf.Mesh, **options: Any) -> None:
+        super().__init__(mesh, None, "staged")
+        layers: list[Callable[[mtf.Tensor], mtf.Tensor]] = []
+        with self.scope():
+            vocab, d_model = f"vocab:{VOCAB}", "d_model:16"
+            layers.append(mtf.layers.Embedding(mesh, vocab, d_model))
+            for k in range(4):
+                layers.append(Residual(mesh, d_model, f"d_ff:{16 * (k + 1)}", k))
+            layers.append(mtf.layers.Dense(mesh, d_model, vocab, name="logits"))
+            self.pipe = mtf.pipeline.GPipe(layers, mesh.num_stages, **options)
+
+    def loss_and_reports(
+        self, batch: Batch, training: bool = False
+    ) -> tuple[mtf.Tensor, dict[str, Any]]:
+        def loss_of(logits: mtf.Tensor, targets: mtf.Tensor) -> mtf.Tensor:
+            return mtf.layers.softmax_cross_entropy(logits, targets, "vocab")
+
+        return self.pipe.loss(loss_of, batch["tokens"], batch["targets"]), {}
+
+
+class Residual(mtf.Module):
+    """A feed-forward layer with dropout around which its input goes, [..., d_model]."""
+
+    def __init__(self, mesh: mtf.Mesh, d_model: str, d_ff: str, index: int) -> None:
+        super().__init__(f"residual_{index}")
+        with self.scope():
+            self.feed_forward = mtf.layers.FeedForward(mesh, d_model, d_ff, name="ff")
+
+    def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
+        return x + mtf.dropout(self.feed_forward(x), 0.1)
+
+
+def pipeline(mesh: mtf.Mesh, **options: Any) -> tuple[Model, BatchOfStep]:
+    """Returns layers that differ as stages, with options such as the schedule."""
+    return Staged(mesh, **{"microbatches": 4, "cost": [1] * 6, **options}), texts
 
 
 def experts(mesh: mtf.Mesh, count: int) -> tuple[Model, BatchOfStep]:

@@ -10,6 +10,7 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.small_runs import configured, run_train, small
+from transformer.data import RawBytes
 from transformer.export_saved_model import export
 from transformer.inference.decoder import Decoder
 from transformer.inference.sample import sample
@@ -17,7 +18,6 @@ from transformer.inference.scoring import Scorer
 from transformer.inference.text_generation import generate_texts
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.evaluation import Evaluation
 from transformer.training.load_trained import Trained
 
@@ -72,10 +72,12 @@ def test_completions_are_the_same_for_all_axes(axes, settings):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", ["", "stage:2", "stage:2;model:2"])
 def test_a_pipeline_without_the_axis_of_the_batch_writes(axes):
-    mesh = mtf.Mesh(axes, RULES)
-    model = PipelinedLanguageModel(
-        mesh, Architecture(**SIZES), microbatches=2, length=8
-    )
-    plain = LanguageModel(mtf.Mesh(""), Architecture(**SIZES))
+    architecture = Architecture(**SIZES, scanned=True)
+    layout = f"{RULES}; layers:stage"
+    model = LanguageModel(mtf.Mesh(axes, layout, microbatches=4), architecture)
+    plain = LanguageModel(mtf.Mesh(""), architecture)
     kinds = {"length": 4, "prompt": "\1\2\3", "max_new_tokens": 3, "temperature": 0.0}
     assert sample(model, **kinds) == sample(plain, **kinds)
+    text = ["\1\2\3\4"]
+    (one,), (other,) = (Scorer(x, RawBytes(), 16)(text) for x in (model, plain))
+    np.testing.assert_allclose(one.log_prob, other.log_prob, rtol=1e-5)

@@ -15,7 +15,6 @@ from transformer.models.architecture import Architecture
 from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.models.pipelined_language_model import PipelinedLanguageModel
 from transformer.training.trainer import Trainer
 
 BATCH, LENGTH, VOCAB = 8, 6, 17
@@ -85,11 +84,6 @@ def language_model(mesh, **settings):
     return LanguageModel(mesh, Architecture(**{**SIZES, **settings}))
 
 
-def pipelined(mesh, **settings):
-    architecture = Architecture(**{**SIZES, **settings})
-    return PipelinedLanguageModel(mesh, architecture, microbatches=4, length=LENGTH)
-
-
 def bert(model_class):
     sizes = {**SIZES, "blocks": 1}
     return lambda mesh: model_class(mesh, bert_architecture(max_length=8, **sizes))
@@ -106,13 +100,16 @@ MASKED = {
     "masked_weights": np.array([[1, 1]] + [[0, 1]] + [[0, 0]] * 6, "float32"),
 }
 EXPERTS = {"moe_every": 2, "dropout": 0.0}
+SCANNED_EXPERTS = {"moe_every": 1, "scanned": True, "recompute": True, "dropout": 0.0}
 MODELS = {
     "language model": (language_model, texts()),
     "experts": (functools.partial(language_model, **EXPERTS), texts()),
     "scanned experts": (
-        functools.partial(
-            language_model, moe_every=1, scanned=True, recompute=True, dropout=0.0
-        ),
+        functools.partial(language_model, **SCANNED_EXPERTS),
+        texts(),
+    ),
+    "scanned language model": (
+        functools.partial(language_model, scanned=True),
         texts(),
     ),
     "encoder and decoder": (
@@ -130,9 +127,9 @@ MODELS = {
 }
 
 
-def steps(make, batch, axes, layout, microbatches=1, **settings):
+def steps(make, batch, axes, layout, microbatches=1, make_mesh=mtf.Mesh, **settings):
     """Returns losses and gradient norms of two steps."""
-    mesh = mtf.Mesh(axes, layout, optional_axes="data; model", seed=1, **settings)
+    mesh = make_mesh(axes, layout, optional_axes="data; model", seed=1, **settings)
     trainer = Trainer(make(mesh), microbatches=microbatches)
     return [float(x) for _ in range(2) for x in trainer.step(batch)]
 
@@ -164,23 +161,26 @@ def test_live_microbatches():
 
 
 @pytest.mark.parametrize(
-    "axes, settings",
+    "name, axes, settings",
     [
-        ("stage:2", {}),
-        ("stage:2; data:2", EXPERTS),
+        ("scanned language model", "stage:2", {}),
+        ("scanned experts", "stage:2; data:2", {}),
         pytest.param(
-            "stage:2; data:2", {"devices": "spmd:cpu"}, marks=pytest.mark.slow
+            "scanned language model",
+            "stage:2; data:2",
+            {"devices": "spmd:cpu"},
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["two stages", "experts", "live"],
 )
-def test_pipelines_take_weights_and_packed_texts(axes, settings):
-    settings = dict(settings)
-    devices = {key: settings.pop(key) for key in ("devices",) if key in settings}
-    name = "experts" if settings else "language model"
-    make = functools.partial(pipelined, **settings)
-    layout = "batch:data; experts:data" if settings else "batch:data"
-    got = steps(make, texts(), axes, layout, **devices)
+def test_pipelines_take_weights_and_packed_texts(name, axes, settings):
+    layout = "layers:stage; batch:data"
+    if "experts" in name:
+        layout += "; experts:data"
+    # The number of microbatches is that of the mesh, not of the trainer.
+    mesh = functools.partial(mtf.Mesh, microbatches=4, **settings)
+    got = steps(*MODELS[name], axes, layout, make_mesh=mesh)
     np.testing.assert_allclose(got, whole_batch(name), rtol=2e-5)
 
 
