@@ -165,8 +165,15 @@ class ConstantOp(Op):
         raise NotImplementedError
 
 
-class ConversionOp(Op):
-    """Converts its input to another data type, which costs no more than reading the result."""
+class ElementwiseOp(Op):
+    """An op each of whose output elements depends on one element of each input. It costs no more
+    than reading its outputs, so the backward pass of a loop computes it again where that stores
+    less.
+    """
+
+
+class ConversionOp(ElementwiseOp):
+    """Converts its input to another data type."""
 
 
 class GradientBarrier(Op):

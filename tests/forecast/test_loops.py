@@ -255,11 +255,11 @@ def test_iterations_add_what_they_stack_and_no_more(mesh, num_shards):
     def added(**how):
         peaks = [
             explained(mesh, blocks=blocks, scanned=True, **how).memory.activations
-            for blocks in (4, 6, 8)
+            for blocks in (2, 4, 6)
         ]
         assert peaks[2] - peaks[1] == pytest.approx(peaks[1] - peaks[0])
         return (peaks[1] - peaks[0]) / 2
 
     inputs = 8 * 8 * 16 * 4 / num_shards  # the bytes of [batch, length, d_model]
     assert added(recompute=True) == pytest.approx(inputs)
-    assert added() > 8 * inputs
+    assert added() > 5 * inputs

@@ -18,7 +18,7 @@ from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import current_executor, executing
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.op_kinds import ConversionOp, EffectOp, ReadOp
+from meshtf.graph.op_kinds import EffectOp, ReadOp
 from meshtf.graph.recorder import Graph, latest_version
 from meshtf.graph.tensor import Node, Source, Tensor
 
@@ -247,29 +247,6 @@ def invariant_nodes(body: Body) -> list[Node]:
             varying_tensors.update(node.outputs)
         else:
             nodes.append(node)
-    return nodes
-
-
-def cheap_nodes(body: Body, available: set[Tensor]) -> list[Node]:
-    """Returns the nodes that each iteration of the backward loop computes again, since that is
-    cheaper than stacking their outputs: those that compute the same in all iterations, those that
-    are marked (`RecomputeGroup.in_loops`), and conversions of what is there anyway.
-
-    Args:
-      body: the body of the forward loop.
-      available: its arguments and captures that the backward loop has without stacking them.
-    """
-    invariant = set(invariant_nodes(body))
-    available = set(available)
-    nodes = []
-    for node in body.nodes:
-        group = node.recompute_group
-        is_cheap = node in invariant or (group is not None and group.in_loops)
-        if isinstance(node.op, ConversionOp) and available.issuperset(node.inputs):
-            is_cheap = True
-        if is_cheap:
-            nodes.append(node)
-            available.update(node.outputs)
     return nodes
 
 

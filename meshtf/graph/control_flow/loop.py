@@ -27,7 +27,6 @@ from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import context, current
 from meshtf.graph.control_flow.body import (
     Body,
-    cheap_nodes,
     check_body_inputs,
     no_gradient_of_while,
     outputs_of_nodes,
@@ -35,6 +34,7 @@ from meshtf.graph.control_flow.body import (
     required_nodes,
     used_tensors,
 )
+from meshtf.graph.control_flow.recomputed import recomputed_nodes
 from meshtf.graph.control_flow.stacking import stacked_spec
 from meshtf.graph.op import Cotangents, Spec, Specs
 from meshtf.graph.op_kinds import ControlFlowOp
@@ -325,8 +325,18 @@ class _BackwardLoop:
           num_carries: the number of carries among the results.
           num_sums: the number of terms of sums among the results.
         """
-        recomputed = cheap_nodes(self.body, {*self.entries, *self.captured_values})
-        nodes = required_nodes([*recomputed, *nodes], results)
+        nodes = required_nodes(nodes, results)
+        recomputed = recomputed_nodes(
+            self.body,
+            needed=used_tensors(nodes, results),
+            available=(
+                *self.body.arguments[:1],
+                *self.scanned_values,
+                *self.captured_values,
+            ),
+            stacked=self.body.results[self.loop.num_carries + self.loop.num_sums :],
+        )
+        nodes = [*recomputed, *nodes]
         all_used_tensors = used_tensors(nodes, results)
         residuals = self._residuals(nodes, all_used_tensors)
         self.scanned_values.update(zip(residuals, self._stack_residuals(residuals)))

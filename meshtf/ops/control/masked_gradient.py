@@ -11,7 +11,6 @@ from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
     Cotangents,
     LocalTensors,
-    Op,
     Sample,
     Spec,
     Specs,
@@ -19,13 +18,14 @@ from meshtf.graph import (
     apply,
     context,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import has_gradient
 from meshtf.ops.elementwise.scalar_op import apply_binary
 from meshtf.ops.elementwise.where_cast_clip import cast
 
 
-class MaskedGradient(Op):
+class MaskedGradient(ElementwiseOp):
     """x [...], with the gradient 0 where a scalar condition is false, in place of NaN as well."""
 
     linearity = "first"

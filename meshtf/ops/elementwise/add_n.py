@@ -15,20 +15,20 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
     Sample,
     Spec,
     Specs,
     Tensor,
     apply,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_sequence
 from meshtf.ops.common.broadcasting import align, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
 
 
-class AddN(Op):
+class AddN(ElementwiseOp):
     """The elementwise sum of tensors that have the same names, in any order."""
 
     # op(a + b, c + d) = op(a, c) + op(b, d): if all inputs are partial sums, so is the output.

@@ -29,6 +29,7 @@ from meshtf.graph import (
     apply,
     apply_all,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import is_complex
 from meshtf.ops.common.broadcasting import (
     broadcast_call,
@@ -182,7 +183,7 @@ def _samples() -> tuple[Sample, ...]:
     return tuple(samples)
 
 
-class Binary(Op):
+class Binary(ElementwiseOp):
     """A function of two tensors, which broadcast by names.
 
     Attributes:

@@ -18,7 +18,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
     PaddingValue,
     Sample,
     Spec,
@@ -26,6 +25,7 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import is_complex, is_integer
 from meshtf.ops.common.broadcasting import (
     broadcast_operands,
@@ -99,7 +99,7 @@ def _samples() -> tuple[Sample, ...]:
     return tuple(samples)
 
 
-class Scalar(Op):
+class Scalar(ElementwiseOp):
     """A function of a tensor and a number.
 
     Attributes:

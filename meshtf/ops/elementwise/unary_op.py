@@ -30,6 +30,7 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import is_complex
 from meshtf.ops.common.tensorflow_functions import tf_function
 from meshtf.ops.elementwise.binary_op import (
@@ -221,7 +222,7 @@ def _samples() -> tuple[Sample, ...]:
     return tuple(samples)
 
 
-class Unary(Op):
+class Unary(ElementwiseOp):
     """An elementwise function of x.
 
     Attributes:

@@ -27,7 +27,7 @@ from meshtf.graph import (
     register_operator,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.graph.op_kinds import ConversionOp
+from meshtf.graph.op_kinds import ConversionOp, ElementwiseOp
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.broadcasting import (
@@ -43,7 +43,7 @@ from meshtf.ops.common.checks import require_order, same_dtype
 from meshtf.ops.common.trace_cache import constant
 
 
-class Where(Op):
+class Where(ElementwiseOp):
     """x where the condition holds, and y elsewhere; x and y are tensors or numbers.
 
     The inputs are the condition, x if it is a tensor, and y if it is a tensor.
@@ -181,7 +181,7 @@ class Cast(ConversionOp):
         return [cast(dy, self.old)]
 
 
-class Clip(Op):
+class Clip(ElementwiseOp):
     """x bounded by `low` and `high`: min(max(x, low), high). None is no bound."""
 
     low: int | float | None = None

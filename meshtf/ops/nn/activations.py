@@ -27,13 +27,14 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names.arguments import check_bools
 from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.unary_op import Unary
 
 
-class LeakyRelu(Op):
+class LeakyRelu(ElementwiseOp):
     """x where x is positive, alpha * x elsewhere."""
 
     alpha: float

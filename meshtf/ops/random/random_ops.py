@@ -30,6 +30,7 @@ from meshtf.graph import (
     Specs,
     apply,
 )
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import Shape
 from meshtf.ops.common.batch_dimensions import Strided
 from meshtf.ops.common.broadcasting import broadcast_call
@@ -210,7 +211,7 @@ def _broadcast_sum(words: Sequence[Any], shapes: Sequence[Shape], out: Shape) ->
 
 
 @dataclasses.dataclass(frozen=True)
-class Dropout(Op):
+class Dropout(ElementwiseOp):
     """x * scale where the mask is true, and 0 elsewhere. The mask may lack names of x."""
 
     scale: float

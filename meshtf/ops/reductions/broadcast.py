@@ -12,7 +12,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
     Sample,
     Spec,
     Specs,
@@ -20,6 +19,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import (
     Shape,
     ShapeLike,
@@ -28,7 +28,7 @@ from meshtf.ops.common.broadcasting import align, sum_to_shape
 from meshtf.ops.common.local_reshape import broadcast_to
 
 
-class Broadcast(Op):
+class Broadcast(ElementwiseOp):
     """x repeated along the names of `shape` that it lacks, in the order of `shape`."""
 
     shape: Shape

@@ -27,7 +27,6 @@ from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
-    Op,
     RenamingOp,
     Role,
     Sample,
@@ -38,6 +37,7 @@ from meshtf.graph import (
     register_operator,
 )
 from meshtf.graph.arguments import as_tensor
+from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 from meshtf.names.arguments import as_dim
 from meshtf.ops.common.batch_dimensions import record_rename, record_reshape
@@ -186,7 +186,7 @@ def _names_by_start(shape: Shape) -> dict[int, str]:
     return names
 
 
-class Transpose(Op):
+class Transpose(ElementwiseOp):
     """x with its dimensions in the order of `names`."""
 
     names: tuple[str, ...]
