@@ -64,7 +64,7 @@ class _Choice:
         self.always = {latest_version(node) for node in invariant_nodes(body)}
         self.always.update(filter(_is_marked, self.forward))
         self.arguments = set(body.arguments)
-        self.own = {*outputs_of_nodes(self.forward), *self.arguments}
+        self.forward_tensors = {*outputs_of_nodes(self.forward), *self.arguments}
 
     def nodes(self, needed: Iterable[Tensor]) -> list[Node]:
         """Returns the nodes to compute again."""
@@ -82,7 +82,7 @@ class _Choice:
     def _store(self, tensors: Iterable[Tensor]) -> None:
         """Adds tensors to those that are stored."""
         self.stored.update(
-            x for x in tensors if x in self.own and x not in self.available
+            x for x in tensors if x in self.forward_tensors and x not in self.available
         )
 
     def _pays(self, node: Node, outputs: Sequence[Tensor]) -> bool:
@@ -103,7 +103,7 @@ class _Choice:
         """Returns how many bytes an iteration would have to store in addition, to have x [...] in
         the backward pass.
         """
-        if x not in self.own or x in self.available:
+        if x not in self.forward_tensors or x in self.available:
             return 0
         if x in self.stored or x in self.stacked:
             return 0
