@@ -91,17 +91,27 @@ class _Choice:
             return True
         if not _is_elementwise(node) or not self.stacked.isdisjoint(outputs):
             return False
-        return self._missing_bytes(node, _MAX_DEPTH) < sum(map(_bytes, outputs))
+        return self._missing_bytes(node, _MAX_DEPTH, {}) < sum(map(_bytes, outputs))
 
-    def _missing_bytes(self, node: Node, depth: int) -> int:
+    def _missing_bytes(self, node: Node, depth: int, known: dict[Tensor, int]) -> int:
         """Returns how many bytes an iteration would have to store in addition, to compute a node
         again.
-        """
-        return sum(self._bytes_to_have(x, depth) for x in {*dependencies(node)})
 
-    def _bytes_to_have(self, x: Tensor, depth: int) -> int:
+        Args:
+          node: the node.
+          depth: the number of nodes before it that may be computed again as well.
+          known: tensor -> the bytes to have it, for those that were looked at.
+        """
+        total = 0
+        for x in {*dependencies(node)}:
+            if x not in known:
+                known[x] = self._bytes_to_have(x, depth, known)
+            total += known[x]
+        return total
+
+    def _bytes_to_have(self, x: Tensor, depth: int, known: dict[Tensor, int]) -> int:
         """Returns how many bytes an iteration would have to store in addition, to have x [...] in
-        the backward pass.
+        the backward pass; the other arguments are those of `_missing_bytes`.
         """
         if x not in self.forward_tensors or x in self.available:
             return 0
@@ -111,10 +121,10 @@ class _Choice:
             return _bytes(x)
         node = latest_version(x.node)
         if node in self.always:
-            return self._missing_bytes(node, depth - 1)
+            return self._missing_bytes(node, depth - 1, known)
         if not _is_elementwise(node):
             return _bytes(x)
-        return min(_bytes(x), self._missing_bytes(node, depth - 1))
+        return min(_bytes(x), self._missing_bytes(node, depth - 1, known))
 
 
 def _is_marked(node: Node) -> bool:
