@@ -103,7 +103,7 @@ class _Choice:
           known: tensor -> the bytes to have it, for those that were looked at.
         """
         total = 0
-        for x in {*dependencies(node)}:
+        for x in dict.fromkeys(dependencies(node)):
             if x not in known:
                 known[x] = self._bytes_to_have(x, depth, known)
             total += known[x]
