@@ -172,8 +172,8 @@ class ElementwiseOp(Op):
     """
 
 
-class ConversionOp(ElementwiseOp):
-    """Converts its input to another data type."""
+class ConversionOp(Op):
+    """Converts its input to another data type, which costs no more than reading the result."""
 
 
 class GradientBarrier(Op):

@@ -82,8 +82,7 @@ class Mesh:
       microbatches: the number of microbatches of a pipeline, which a scan over a sharded
         dimension is ("layers:stage"). None: a scan that could be one has up to four for
         each stage; one that could not be one gathers what it scans, and warns.
-      repeats: the number of groups of layers of a stage, in a circular schedule: more make the
-        bubble of a pipeline shorter, and from 2 on each step moves its layers.
+      repeats: the number of groups of layers of a stage: more make the bubble shorter.
       bucket_bytes: gradients and other partial sums are reduced together, in collectives
         of about so many bytes, while the backward pass continues; only on devices with
         separate memories. 0: one collective for each.

@@ -236,12 +236,10 @@ class _Planner:
         linearity = self.op.linearity
         if not partial_sizes or linearity is None or not all_sums:
             return False
-        # Each output may be as large as the largest partial input.
+        # Each output may be as large as the largest partial input, or sparse: a loop adds those up.
         output_size = sum(y.shape.size for y in self.outs)
-        # A loop adds up what is zero but for one entry, and the sum is reduced once.
-        if linearity != "sparse" and output_size > max(partial_sizes) * max(
-            1, len(self.outs)
-        ):
+        limit = max(partial_sizes) * max(1, len(self.outs))
+        if linearity != "sparse" and output_size > limit:
             return False
         # "joint" (x + y): all inputs are partial; "each" (x * y): one, and no other is sharded;
         # "first" (a lookup): the first one, and no other is sharded.

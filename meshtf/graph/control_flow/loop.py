@@ -11,9 +11,8 @@ over iterations in addition. Other tensors that the body uses are *captures*.
 
 The gradient of a loop is a loop in the other direction: it scans the residuals (tensors of
 the forward body that the gradient reads, stacked by the forward loop), carries the cotangents
-of carries, and sums the cotangents of captures.
-So the gradient of a weight that every iteration uses is one sum, which is reduced over
-devices once, after the loop.
+of carries, and sums the cotangents of captures. So the gradient of a weight that every
+iteration uses is one sum, which is reduced over devices once, after the loop.
 """
 
 from __future__ import annotations
@@ -329,11 +328,7 @@ class _BackwardLoop:
         recomputed = recomputed_nodes(
             self.body,
             needed=used_tensors(nodes, results),
-            available=(
-                *self.body.arguments[:1],
-                *self.scanned_values,
-                *self.captured_values,
-            ),
+            available={*self.scanned_values, *self.captured_values},
             stacked=self.body.results[self.loop.num_carries + self.loop.num_sums :],
         )
         nodes = [*recomputed, *nodes]

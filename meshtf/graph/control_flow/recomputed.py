@@ -19,7 +19,7 @@ from meshtf.graph.control_flow.body import (
     invariant_nodes,
     outputs_of_nodes,
 )
-from meshtf.graph.op_kinds import ElementwiseOp, RenamingOp
+from meshtf.graph.op_kinds import ConversionOp, ElementwiseOp, RenamingOp
 from meshtf.graph.recorder import latest_version
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import dtype_bytes
@@ -57,7 +57,8 @@ class _Choice:
     def __init__(
         self, body: Body, available: Iterable[Tensor], stacked: Iterable[Tensor]
     ) -> None:
-        self.available = set(available)
+        # The backward loop has the index of the iteration, too.
+        self.available = {body.arguments[0], *available}
         self.stacked = set(stacked)
         self.stored: set[Tensor] = set()
         self.forward = [latest_version(node) for node in body.nodes]
@@ -135,7 +136,7 @@ def _is_marked(node: Node) -> bool:
 
 def _is_elementwise(node: Node) -> bool:
     """Whether each element of the outputs of a node is computed from one of each input."""
-    return isinstance(node.op, ElementwiseOp | RenamingOp)
+    return isinstance(node.op, ElementwiseOp | ConversionOp | RenamingOp)
 
 
 def _bytes(x: Tensor) -> int:

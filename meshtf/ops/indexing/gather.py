@@ -34,9 +34,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import (
-    Shape,
-)
+from meshtf.names import Shape
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import conflicting_sizes
@@ -260,8 +258,8 @@ def sum_at_ids(
     x: Tensor, ids: Tensor, dim: str, shape: Shape, out_of_range: OutOfRange
 ) -> Tensor:
     """Returns the sum of x [*ids, *rest] by segment, [dim, *rest] of this shape: see `Segment`."""
-    one_id = not ids.shape.names
-    return apply(Segment("sum", dim, shape, out_of_range, one_id), x, ids)
+    op = Segment("sum", dim, shape, out_of_range, one_id=not ids.shape.names)
+    return apply(op, x, ids)
 
 
 def _check_segments(op: Segment, x: Spec, ids: Spec) -> None:
