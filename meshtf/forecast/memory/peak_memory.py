@@ -36,6 +36,7 @@ from meshtf.forecast.memory.allocations import (
 from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
     is_fused,
+    is_inlined,
     sources_of_copies,
     transposed_stacks,
     waiting_values,
@@ -272,13 +273,18 @@ class Timelines:
             largest = max(timelines, key=lambda x: x.peak.everything)
             activations = max(x.peak.activations for x in timelines)
             size = largest.peak._replace(activations=activations)
-            if step.call is not None:
+            has_outputs = self._computes_outputs_in_body(step)
+            if has_outputs:
                 size = beyond(size, _outputs(step, values[stage]))
             placement = self.mesh.replicated
-            yield (
-                stage,
-                Allocation(index, index, size, step, None, placement, body=largest),
-            )
+            body = Allocation(index, index, size, step, None, placement, body=largest)
+            yield stage, body._replace(has_outputs=has_outputs)
+
+    def _computes_outputs_in_body(self, step: Step) -> bool:
+        """Returns whether the outputs of a step are the results of its body, and no copies."""
+        if step.call is not None:
+            return True
+        return self.under_xla and step.loop is not None and is_inlined(step.loop)
 
     def _packed(
         self, index: int, step: Step, values: Sequence[StoredValues]
@@ -352,7 +358,8 @@ def _last_uses(
         for value in _read_by(step, sources):
             last_use[value] = i
     for value in results:
-        last_use[value] = len(steps)
+        for x in (value, *sources.get(value, ())):
+            last_use[x] = len(steps)
     return last_use
 
 

@@ -11,7 +11,7 @@ from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
     Cotangents,
     LocalTensors,
-    Op,
+    RenamingOp,
     Sample,
     Spec,
     Specs,
@@ -25,7 +25,7 @@ from meshtf.ops.elementwise.scalar_op import apply_binary
 from meshtf.ops.elementwise.where_cast_clip import cast
 
 
-class MaskedGradient(Op):
+class MaskedGradient(RenamingOp):
     """x [...], with the gradient 0 where a scalar condition is false, in place of NaN as well."""
 
     linearity = "first"
