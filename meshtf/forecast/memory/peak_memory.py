@@ -21,6 +21,7 @@ of its own. Without a pipeline there is one stage, 0. A spec is a shape and a da
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias, TypeVar
@@ -44,7 +45,7 @@ from meshtf.forecast.memory.xla_buffers import (
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Program, Step, Value
+from meshtf.partition import Compute, Program, Step, Value, values_in_sums, walk
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.segments import in_order
 
@@ -90,6 +91,11 @@ class Timelines:
         self.planned_order = planned_order
         self.mesh = program.mesh
         self._cache: dict[Program, dict[int, Timeline]] = {}
+        # What loops add to sums of outer loops, and store nowhere else.
+        self._in_sums: set[Value] = set()
+        if under_xla:
+            loops = (step.loop for step, _ in walk(program) if step.loop is not None)
+            self._in_sums.update(itertools.chain(*map(values_in_sums, loops)))
 
     def peaks(self) -> list[Bytes]:
         """Returns for each stage the peak of live bytes while the program runs, without
@@ -126,7 +132,7 @@ class Timelines:
         """Returns the timelines of a program, by simulating the steps of its schedule."""
         steps, sources = self._order(program)
         sizes = value_sizes(program, self.under_xla)
-        sizes.update(dict.fromkeys(sources, 0.0))
+        sizes.update(dict.fromkeys((*sources, *self._in_sums), 0.0))
         last_use = _last_uses(steps, program.results, sources)
         readers = [*steps, None]  # None: who calls the program reads its results
         values: list[StoredValues] = [{} for _ in range(self.mesh.num_stages)]

@@ -228,3 +228,22 @@ def test_a_loop_of_one_iteration_stacks_nothing(stages, copies):
     assert plain == pytest.approx((rows + 1) * row, abs=100)  # the softmax overwrites
     written = 2 * row  # under XLA, where it does not
     assert xla == pytest.approx(written + (copies - 1) * rows * row, abs=100)
+
+
+def test_what_an_inner_loop_adds_to_a_sum_is_not_stacked():
+    x = np.zeros([2, 1, 32], "float32")
+    w = np.zeros([8, 32, 32], "float32")
+
+    def f(x, w):
+        def layer(x, w):
+            return mtf.rename(mtf.einsum([x, w], "b;e"), "e", "d"), None
+
+        def microbatch(_, x):
+            loss = mtf.reduce_sum(mtf.scan(layer, x, w, dim="layers")[0])
+            return None, mtf.gradients([loss], [w]), None
+
+        return mtf.scan_and_sum(microbatch, None, x, dim="microbatch")[1]
+
+    plain, xla = peaks(f, x, w, x="microbatch;b;d", w="layers;d;e")
+    assert plain - xla == pytest.approx(w.nbytes, rel=0.02)
+    assert xla == pytest.approx(w.nbytes * 9 / 8, rel=0.04)  # the sum, and one layer

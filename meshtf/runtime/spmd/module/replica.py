@@ -48,6 +48,8 @@ class Replica(SingleReplica):
       on_cpus: whether the devices are CPUs.
     """
 
+    adds_to_stacks = True  # XLA does so in place
+
     def __init__(
         self,
         program: Program,
