@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
 
@@ -58,7 +58,7 @@ class BodyRunner(Protocol):
     mesh: Mesh
     values: dict[Value, Any]
     unstacked_values: set[Value]
-    adds_to_stacks: bool
+    adds_to_stacks: ClassVar[bool]
     initial_stacks: dict[Value, list[Any]]
 
     def run_body(
