@@ -38,6 +38,7 @@ from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
     is_fused,
     is_inlined,
+    reduces_in_place,
     sources_of_copies,
     transposed_stacks,
     waiting_values,
@@ -191,6 +192,8 @@ class Timelines:
 
     def _can_overwrite_input(self, step: Step) -> bool:
         """Returns whether an output of a step may take the buffer of an input."""
+        if self.under_xla and reduces_in_place(step):
+            return True
         if step.computation is None:
             return False
         return not self.under_xla or step.is_elementwise

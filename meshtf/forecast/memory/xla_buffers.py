@@ -10,7 +10,8 @@ of a forecast with XLA's peaks.
    registers. A kernel that needs them later computes them anew. See `is_fused`.
 2. *Overwritten inputs.* An output takes the buffer of an input only if the op is elementwise.
    A kernel that reads whole rows or columns of an input, such as the gradient of a softmax,
-   writes to another buffer. See `Step.is_elementwise`.
+   writes to another buffer. See `Step.is_elementwise`. An all_reduce is in place: see
+   `reduces_in_place`.
 3. *Transposed stacks.* XLA gathers along the outermost dimension. Where a loop gathers another
    dimension of its entries, XLA transposes the whole stack before the loop, and keeps this
    copy until the last loop that reads it. See `transposed_stacks`.
@@ -57,6 +58,11 @@ def fuses_inputs(step: Step) -> bool:
     """Returns whether a step can compute its inputs itself: elementwise ops and reductions."""
     compute = step.computation
     return compute is not None and (step.is_elementwise or len(compute.ins) == 1)
+
+
+def reduces_in_place(step: Step) -> bool:
+    """Returns whether a step is an all_reduce, whose result takes the place of its input."""
+    return [reshard.kind for reshard in step.reshards] == ["all_reduce"]
 
 
 def is_inlined(loop: LoopStep) -> bool:

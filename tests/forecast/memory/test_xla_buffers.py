@@ -247,3 +247,17 @@ def test_what_an_inner_loop_adds_to_a_sum_is_not_stacked():
     plain, xla = peaks(f, x, w, x="microbatch;b;d", w="layers;d;e")
     assert plain - xla == pytest.approx(w.nbytes, rel=0.02)
     assert xla == pytest.approx(w.nbytes * 9 / 8, rel=0.04)  # the sum, and one layer
+
+
+def test_an_all_reduce_is_in_place():
+    x = np.zeros([4, 64], "float32")
+    w = np.zeros([64, 256], "float32")
+    size = 4 * 256 * 4
+
+    def f(x, w):
+        return mtf.exp(mtf.einsum([x, w], "b;e"))
+
+    shapes = {"axes": "data:2", "layout": "d:data", "x": "b;d", "w": "d;e"}
+    plain, xla = peaks(f, x, w, **shapes)
+    assert plain == pytest.approx(2 * size, abs=100)
+    assert xla == pytest.approx(size, abs=100)
