@@ -114,6 +114,14 @@ LOOPS = (
         ("tests/partition/steps/test_sums_of_stacks.py",),
     ),
     Mutant(
+        "a pipeline waits for nothing",
+        "meshtf.partition.steps.before_pipelines",
+        "_sums_for",
+        "sums.extend(values)",
+        "pass",
+        ("tests/partition/steps/test_before_pipelines.py",),
+    ),
+    Mutant(
         "what varies is taken out of loops",
         "meshtf.partition.loops_and_branches",
         "hoist_invariant_steps",

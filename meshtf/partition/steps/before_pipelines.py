@@ -37,7 +37,10 @@ def sums_before_pipelines(
         step = steps[index]
         if step.loop is not None and step.loop.is_pipeline:
             sums = _sums_for(needed, steps[:index], mesh)
-            new_steps[index] = _waiting_for(step.loop, sums)
+            # What is on stages of `GPipe` other than the loop's is not present.
+            stages = (None, step.stage)
+            present = [x for x in sums if x.placement.stage in stages]
+            new_steps[index] = _waiting_for(step.loop, present)
         needed.update(step.dependencies)
     return new_steps
 
@@ -73,6 +76,8 @@ def _sums_up(step: Step, mesh: Mesh) -> bool:
     """Returns whether a step is a reduction or a product whose output is the smaller."""
     if step.computation is None or step.is_elementwise or step.is_view:
         return False
+    if any(value.spec is None for value in step.outputs):
+        return False  # statistics, which the same op reads
     sizes = [
         0.0 if x.spec is None else local_bytes(x.spec, x.placement, mesh)
         for x in (*step.inputs, *step.outputs)
