@@ -34,6 +34,8 @@ _ONLY = flags.DEFINE_list(
 
 _MIB = 2**20
 _TENSOR = "heads:model; d_ff:model; vocab:model"
+_PIPELINE = "pipeline, data, tensor"
+_SCANNED = "Architecture.scanned = True"
 
 
 class Case(NamedTuple):
@@ -110,6 +112,32 @@ CASES = [
         batch=16,
         sharding="batch:data; kv_heads:model; d_ff:model; vocab:model",
         variable_layout="d_model:data",
+    ),
+    Case(
+        "gpt2",
+        "pipeline, data",
+        topology="h100:8",
+        axes="stage:4; data:2",
+        batch=64,
+        sharding="layers:stage; vocab:stage; batch:data",
+        settings=(_SCANNED,),
+    ),
+    Case(
+        "llama2_70b",
+        _PIPELINE,
+        topology="h100:64",
+        axes="stage:8; data:4; model:2",
+        batch=128,
+        sharding="layers:stage; batch:data; kv_heads:model; d_ff:model; vocab:model+stage",
+    ),
+    Case(
+        "gpt3_175b",
+        _PIPELINE,
+        topology="h100:512",
+        axes="stage:8; data:8; model:8",
+        batch=1536,
+        sharding="layers:stage; batch:data; heads:model; d_ff:model; vocab:model+stage",
+        settings=(_SCANNED,),
     ),
 ]
 # Models that were compiled only after the rules of the forecast were written.

@@ -181,16 +181,18 @@ class GradientBarrier(Op):
 
 
 class RenamingOp(Op):
-    """An op that gives dimensions of its inputs other names in its outputs."""
+    """An op whose output is its first input, perhaps under other names or in another shape: the
+    same elements in the same order.
+    """
 
     def factor(self, dim: str) -> str:
-        """Returns the factor that a dimension of the inputs belongs to.
+        """Returns the factor that a dimension of the inputs belongs to; by default its name.
 
         A dimension that the op consumes may have the name of a new dimension of the output,
         such as `d` if a reshape merges [heads, d] into one dimension `d`. To distinguish the
         two, the factor of the consumed dimension is called "." + dim by convention.
         """
-        raise NotImplementedError
+        return dim
 
 
 def factor_of(op: Op, dim: str) -> str:

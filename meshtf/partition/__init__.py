@@ -37,9 +37,12 @@ from meshtf.partition.steps import (
     ReadStep,
     ReshardStep,
     Step,
+    SummedStack,
     Value,
     WindowStep,
     WriteStep,
+    summed_stack,
+    values_in_sums,
     walk,
 )
 
@@ -59,6 +62,7 @@ __all__ = [
     "WriteStep",
     "Segment",
     "Step",
+    "SummedStack",
     "GatherStatisticsStep",
     "Value",
     "WindowStep",
@@ -66,5 +70,7 @@ __all__ = [
     "reshards",
     "plan_node",
     "schedule",
+    "summed_stack",
+    "values_in_sums",
     "walk",
 ]

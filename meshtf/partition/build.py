@@ -20,6 +20,7 @@ from meshtf.partition.builder import Builder
 from meshtf.partition.calls import plan_call
 from meshtf.partition.loops_and_branches import plan_branch, plan_loop
 from meshtf.partition.steps import Program
+from meshtf.partition.steps.before_pipelines import sums_before_pipelines
 
 # {type of op: function that plans a node of this type}, for ops that run other nodes.
 PLANNERS = {Loop: plan_loop, Branch: plan_branch, Call: plan_call}
@@ -70,7 +71,7 @@ def build(
         log_once(mesh, note)
     return Program(
         mesh=mesh,
-        steps=tuple(builder.steps),
+        steps=tuple(sums_before_pipelines(builder.steps, values, mesh)),
         results=tuple(values),
         notes=tuple(builder.notes),
     )

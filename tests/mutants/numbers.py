@@ -100,10 +100,26 @@ LOOPS = (
     Mutant(
         "sums of a loop are its last terms",
         "meshtf.runtime.lowering.control_flow",
-        "_accumulated",
+        "_Loop._accumulated",
         "variable + x",
         "x + 0 * variable",
         TEST_LOOPS,
+    ),
+    Mutant(
+        "what others read is added to a sum in an inner loop, too",
+        "meshtf.partition.steps.sums_of_stacks",
+        "summed_stack",
+        "readers[term] == 1",
+        "True",
+        ("tests/partition/steps/test_sums_of_stacks.py",),
+    ),
+    Mutant(
+        "a pipeline waits for nothing",
+        "meshtf.partition.steps.before_pipelines",
+        "_sums_for",
+        "sums.extend(values)",
+        "pass",
+        ("tests/partition/steps/test_before_pipelines.py",),
     ),
     Mutant(
         "what varies is taken out of loops",

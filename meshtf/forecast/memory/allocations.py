@@ -40,6 +40,7 @@ class Allocation(NamedTuple):
       used_by: the last step that reads the value; None: the value is a result.
       title: what the buffer is, such as "transposed stack"; "" for values.
       body: the body of a loop, branch or call, whose peak this is; None for tensors.
+      has_outputs: whether the outputs of the step are among what the body stores.
     """
 
     first: int
@@ -52,6 +53,7 @@ class Allocation(NamedTuple):
     used_by: Step | None = None
     title: str = ""
     body: Timeline | None = None
+    has_outputs: bool = False
 
     @property
     def bytes(self) -> float:
@@ -79,13 +81,7 @@ class Timeline:
         """
         index = self.peak_step
         live = [x for x in self.allocations if x.first <= index <= x.last and x.bytes]
-        # The results of a call are among what its body stores.
-        in_body = {
-            value
-            for x in live
-            if x.body is not None and x.step.call is not None
-            for value in x.step.outputs
-        }
+        in_body = {value for x in live if x.has_outputs for value in x.step.outputs}
         for allocation in live:
             if allocation.body is not None:
                 yield from allocation.body.live()

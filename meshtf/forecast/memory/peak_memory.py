@@ -21,6 +21,7 @@ of its own. Without a pipeline there is one stage, 0. A spec is a shape and a da
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias, TypeVar
@@ -36,6 +37,8 @@ from meshtf.forecast.memory.allocations import (
 from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
     is_fused,
+    is_inlined,
+    reduces_in_place,
     sources_of_copies,
     transposed_stacks,
     waiting_values,
@@ -43,7 +46,7 @@ from meshtf.forecast.memory.xla_buffers import (
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Program, Step, Value
+from meshtf.partition import Compute, Program, Step, Value, values_in_sums, walk
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.segments import in_order
 
@@ -86,6 +89,11 @@ class Timelines:
         self.under_xla = under_xla
         self.mesh = program.mesh
         self._cache: dict[Program, dict[int, Timeline]] = {}
+        # What loops add to sums of outer loops, and store nowhere else.
+        self._in_sums: set[Value] = set()
+        if under_xla:
+            loops = (step.loop for step, _ in walk(program) if step.loop is not None)
+            self._in_sums.update(itertools.chain(*map(values_in_sums, loops)))
 
     def peaks(self) -> list[Bytes]:
         """Returns for each stage the peak of live bytes while the program runs, without
@@ -115,7 +123,7 @@ class Timelines:
         """Returns the timelines of a program, by simulating the steps of its schedule."""
         steps, sources = self._order(program)
         sizes = value_sizes(program, self.under_xla)
-        sizes.update(dict.fromkeys(sources, 0.0))
+        sizes.update(dict.fromkeys((*sources, *self._in_sums), 0.0))
         last_use = _last_uses(steps, program.results, sources)
         readers = [*steps, None]  # None: who calls the program reads its results
         values: list[StoredValues] = [{} for _ in range(self.mesh.num_stages)]
@@ -173,6 +181,8 @@ class Timelines:
 
     def _can_overwrite_input(self, step: Step) -> bool:
         """Returns whether an output of a step may take the buffer of an input."""
+        if self.under_xla and reduces_in_place(step):
+            return True
         if step.computation is None:
             return False
         return not self.under_xla or step.is_elementwise
@@ -261,13 +271,18 @@ class Timelines:
             largest = max(timelines, key=lambda x: x.peak.everything)
             activations = max(x.peak.activations for x in timelines)
             size = largest.peak._replace(activations=activations)
-            if step.call is not None:
+            has_outputs = self._computes_outputs_in_body(step)
+            if has_outputs:
                 size = beyond(size, _outputs(step, values[stage]))
             placement = self.mesh.replicated
-            yield (
-                stage,
-                Allocation(index, index, size, step, None, placement, body=largest),
-            )
+            body = Allocation(index, index, size, step, None, placement, body=largest)
+            yield stage, body._replace(has_outputs=has_outputs)
+
+    def _computes_outputs_in_body(self, step: Step) -> bool:
+        """Returns whether the outputs of a step are the results of its body, and no copies."""
+        if step.call is not None:
+            return True
+        return self.under_xla and step.loop is not None and is_inlined(step.loop)
 
     def _packed(
         self, index: int, step: Step, values: Sequence[StoredValues]
@@ -341,7 +356,8 @@ def _last_uses(
         for value in _read_by(step, sources):
             last_use[value] = i
     for value in results:
-        last_use[value] = len(steps)
+        for x in (value, *sources.get(value, ())):
+            last_use[x] = len(steps)
     return last_use
 
 

@@ -10,7 +10,8 @@ of a forecast with XLA's peaks.
    registers. A kernel that needs them later computes them anew. See `is_fused`.
 2. *Overwritten inputs.* An output takes the buffer of an input only if the op is elementwise.
    A kernel that reads whole rows or columns of an input, such as the gradient of a softmax,
-   writes to another buffer. See `Step.is_elementwise`.
+   writes to another buffer. See `Step.is_elementwise`. An all_reduce is in place: see
+   `reduces_in_place`.
 3. *Transposed stacks.* XLA gathers along the outermost dimension. Where a loop gathers another
    dimension of its entries, XLA transposes the whole stack before the loop, and keeps this
    copy until the last loop that reads it. See `transposed_stacks`.
@@ -20,9 +21,13 @@ of a forecast with XLA's peaks.
    step reads it, both are one kernel, and then it need only be larger than each tensor that it
    is computed from. Kernels of whole rows, such as that of a softmax and the elementwise steps
    before it, read masks and other smaller copies from memory. See `sources_of_copies`.
-5. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
+5. *Views.* What gives the elements of a tensor other names or another shape, such as a reshape,
+   is the same buffer. See `Step.is_view`.
+6. *Inlined loops.* A loop of one iteration is no loop: its outputs are the results of its body,
+   and not copies that are stacked. See `is_inlined`.
+7. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
-   `waiting_bytes`.
+   `waiting_values`.
 """
 
 from __future__ import annotations
@@ -55,6 +60,16 @@ def fuses_inputs(step: Step) -> bool:
     return compute is not None and (step.is_elementwise or len(compute.ins) == 1)
 
 
+def reduces_in_place(step: Step) -> bool:
+    """Returns whether a step is an all_reduce, whose result takes the place of its input."""
+    return [reshard.kind for reshard in step.reshards] == ["all_reduce"]
+
+
+def is_inlined(loop: LoopStep) -> bool:
+    """Returns whether a loop is no loop under XLA, since it has one iteration."""
+    return loop.num_iterations == 1
+
+
 def sources_of_copies(
     steps: Sequence[Step], results: Iterable[Value], mesh: Mesh
 ) -> dict[Value, tuple[Value, ...]]:
@@ -65,6 +80,7 @@ def sources_of_copies(
       results: its results.
       mesh: the mesh of the program.
     """
+    views = {step.outputs[0]: step.inputs[0] for step in steps if step.is_view}
     written = set(results)
     readers: collections.Counter[Value] = collections.Counter()
     for step in steps:
@@ -72,8 +88,16 @@ def sources_of_copies(
         if not fuses_inputs(step):
             written.update(step.needs)
     written.update(_beside_rows(steps, readers, mesh))
+    for view, x in reversed(views.items()):
+        readers[x] += readers[view] - 1
+        if view in written:
+            written.add(x)
     sources: dict[Value, tuple[Value, ...]] = {}
     for step in steps:
+        if step.is_view:
+            x = step.inputs[0]
+            sources[step.outputs[0]] = sources.get(x, (x,))
+            continue
         if not step.is_elementwise:
             continue
         read = dict.fromkeys(y for x in step.inputs for y in sources.get(x, (x,)))
@@ -152,6 +176,8 @@ def transposed_stacks(steps: Sequence[Step], mesh: Mesh) -> list[TransposedStack
 
 def waiting_values(loop: LoopStep) -> list[Value]:
     """Returns what the reductions of an iteration read that run during the next iteration."""
+    if is_inlined(loop):
+        return []
     body = loop.body
     stacked_outputs = body.results[loop.op.num_carries + loop.op.num_sums :]
     needed_at_once = _needed_at_once(body, stacked_outputs)

@@ -11,6 +11,7 @@ from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
     Cotangents,
     LocalTensors,
+    RenamingOp,
     Sample,
     Spec,
     Specs,
@@ -18,14 +19,13 @@ from meshtf.graph import (
     apply,
     context,
 )
-from meshtf.graph.op_kinds import ElementwiseOp
 from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import has_gradient
 from meshtf.ops.elementwise.scalar_op import apply_binary
 from meshtf.ops.elementwise.where_cast_clip import cast
 
 
-class MaskedGradient(ElementwiseOp):
+class MaskedGradient(RenamingOp):
     """x [...], with the gradient 0 where a scalar condition is false, in place of NaN as well."""
 
     linearity = "first"

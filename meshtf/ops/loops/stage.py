@@ -76,6 +76,15 @@ class _LayerCall:
             return x
         return masked(x, self.exists)
 
+    def entry(self, x: Tensor, is_busy: Tensor) -> Tensor:
+        """Returns an entry [...] of an input of the scan as the layer uses it: the bubble gives it
+        no gradient, either. What this masks is the gradient of one layer, so that the loop over
+        layers can add it to what the ticks sum.
+        """
+        if self.exists is not None:
+            is_busy = logical_and(is_busy, self.exists)
+        return masked(x, is_busy)
+
 
 class Stage:
     """One stage in one tick.
@@ -120,7 +129,8 @@ class Stage:
             batch in tuple(x.shape) for x in tensors_of(self.layers.xs, label="xs")
         ]
         entries = [
-            self._input(self._of_group(x), split) for x, split in zip(inputs, has_batch)
+            self._microbatch(x) if split else x
+            for x, split in zip(map(self._of_group, inputs), has_batch)
         ]
         indices = index_range(self.graph.mesh, schedule.layers_dim)
         with self._recomputed():
@@ -225,7 +235,8 @@ class Stage:
             ),
         ):
             old = pack_next(layers.init, map(self.layer.input, carry))
-            entry = pack_next(layers.xs, map(self.layer.input, entries))
+            masked_entries = [self.layer.entry(x, self.is_busy) for x in entries]
+            entry = pack_next(layers.xs, iter(masked_entries))
             new, terms, outputs = results_of(layers.body(old, entry), 3)
             layers.results.terms = terms
             layers.results.outputs = outputs
@@ -243,10 +254,12 @@ class Stage:
         """Returns a tensor from outside, [..., microbatch, ...] if it is split, as layers use it:
         the microbatch of the stage, to which the bubble gives no gradient.
         """
+        return masked(self._microbatch(x) if is_split else x, self.is_busy)
+
+    def _microbatch(self, x: Tensor) -> Tensor:
+        """Returns the microbatch of the stage, of x [..., microbatch, ...]."""
         with context(recompute_group=RecomputeGroup(in_loops=True)):
-            if is_split:
-                x = gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
-        return masked(x, self.is_busy)
+            return gather_with_bounds(x, self.microbatch, MICROBATCH, "trusted")
 
     def take(self, x: Tensor) -> Tensor:
         """Returns what the layers of this stage use in place of a tensor x [...]."""

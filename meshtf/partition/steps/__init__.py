@@ -9,10 +9,12 @@ run the same steps, and the number of devices does not change them.
 
 Contents:
 
-    step            what each step says of itself, and programs, which are steps in order
-    collectives     steps in which devices communicate
-    local           steps without communication: ops, and reads and writes of variables
-    bodies          steps that run programs: loops, branches and calls
+    step                what each step says of itself, and programs, which are steps in order
+    collectives         steps in which devices communicate
+    local               steps without communication: ops, and reads and writes of variables
+    bodies              steps that run programs: loops, branches and calls
+    sums_of_stacks      which stacks of loops are added to a sum entry by entry
+    before_pipelines    which sums a pipeline waits for
 
 A step answers for itself: what it reads, computes, waits for, communicates and runs. So whoever
 wants to know something of a program, such as its memory or its time, asks each step, and need
@@ -31,6 +33,11 @@ from meshtf.partition.steps.collectives import (
 )
 from meshtf.partition.steps.local import Compute, ReadStep, WriteStep
 from meshtf.partition.steps.step import Body, Program, Step, Value, walk
+from meshtf.partition.steps.sums_of_stacks import (
+    SummedStack,
+    summed_stack,
+    values_in_sums,
+)
 
 __all__ = [
     "Body",
@@ -46,8 +53,11 @@ __all__ = [
     "ReshardStep",
     "ShardSizes",
     "Step",
+    "SummedStack",
     "Value",
     "WindowStep",
     "WriteStep",
+    "summed_stack",
+    "values_in_sums",
     "walk",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from meshtf.graph import Call, Loop, Node
+from meshtf.graph.control_flow.scan_dimension import TICK
 from meshtf.partition.steps.step import Body, Program, Step, Value
 
 
@@ -58,6 +59,11 @@ class LoopStep(Step):
         if self.op.dim is None:
             return None
         return self.op.dim.size // self.body.mesh.group_size(*self.axes)
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether the iterations are the ticks of a pipeline."""
+        return self.op.dim is not None and self.op.dim.name == TICK
 
     @property
     def inputs(self) -> tuple[Value, ...]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from meshtf.graph import HostOp, Node, OpWithStatistics, Store, WindowedOp, WriteOp
+from meshtf.graph import (
+    HostOp,
+    Node,
+    OpWithStatistics,
+    RenamingOp,
+    Store,
+    WindowedOp,
+    WriteOp,
+)
 from meshtf.mesh import Mesh
 from meshtf.partition.planner import NodePlan
 from meshtf.partition.steps.step import Step, Value
@@ -133,6 +141,11 @@ class Compute(Step):
         """Whether each element of the outputs needs only one element of each input."""
         with_neighbours = isinstance(self.node.op, (OpWithStatistics, WindowedOp))
         return self.plan.maps and not with_neighbours
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the op only gives its first input other names, or another shape."""
+        return isinstance(self.node.op, RenamingOp)
 
     @property
     def stage(self) -> int | None:

@@ -190,6 +190,11 @@ class Step:
         """Whether each element of the outputs needs only one element of each input."""
         return False
 
+    @property
+    def is_view(self) -> bool:
+        """Whether the output is the first input, perhaps under other names: nothing is copied."""
+        return False
+
     # Memory.
 
     @property

@@ -8,6 +8,9 @@ over all iterations, and outputs that are stacked. The loop variables of `tf.whi
 the index of the iteration, the distinct shards of each carry and sum, and a tf.TensorArray
 for each distinct shard of each stacked output. Shards are *distinct* if their devices or
 contents differ: mesh positions of one device with the same shard share one loop variable.
+
+Under XLA a term of a sum that is what an inner loop stacks is no tensor: the inner loop begins
+with the sum so far, and adds to its entries (`partition.steps.sums_of_stacks`).
 """
 
 from __future__ import annotations
@@ -15,12 +18,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import tensorflow as tf
 
 from meshtf.mesh import Mesh
-from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Step, Value
+from meshtf.partition import (
+    BranchStep,
+    CallStep,
+    LoopStep,
+    Program,
+    Step,
+    SummedStack,
+    Value,
+    summed_stack,
+)
 from meshtf.partition.cost import local_shape
 
 # The number of iterations that may run in parallel, so that the next iteration receives
@@ -38,11 +50,16 @@ class BodyRunner(Protocol):
         a list with the shard of each mesh position, or a single shard.
       unstacked_values: the stacked outputs of loops that stay lists, as another loop
         reads them element by element.
+      adds_to_stacks: whether inner loops add to the sums of outer ones.
+      initial_stacks: stacked outputs of inner loops -> the distinct shards of what the loop adds
+        their entries to.
     """
 
     mesh: Mesh
     values: dict[Value, Any]
     unstacked_values: set[Value]
+    adds_to_stacks: ClassVar[bool]
+    initial_stacks: dict[Value, list[Any]]
 
     def run_body(
         self,
@@ -128,6 +145,10 @@ class _Loop:
       carries: the arguments of the body that are carries.
       sums: the results of the body that are terms of sums.
       stacked_results: the results of the body that are stacked.
+      initial_stacks: those of `stacked_results` that are added to the entries of a sum -> the
+        distinct shards of that sum.
+      summed: those results of the body that are stacks of inner loops, which add to what the
+        result would be added to.
       scanned_shards: for each scanned input its distinct shards, with the scanned dimension
         first.
     """
@@ -142,6 +163,17 @@ class _Loop:
         self.carries = step.carries
         self.sums = results[op.num_carries : op.num_carries + op.num_sums]
         self.stacked_results = results[op.num_carries + op.num_sums :]
+        self.initial_stacks = {
+            result: executor.initial_stacks.pop(stack)
+            for result, stack in zip(self.stacked_results, step.stacked)
+            if stack in executor.initial_stacks
+        }
+        self.summed: dict[Value, SummedStack] = {}
+        if executor.adds_to_stacks:
+            for term in (*self.sums, *self.initial_stacks):
+                stack = summed_stack(step.body, term)
+                if stack is not None:
+                    self.summed[term] = stack
         self.scanned_shards: list[list[Any]] = []
         if op.dim is not None:
             for value in step.scanned_inputs:
@@ -161,10 +193,14 @@ class _Loop:
         for value in self._on_shard_devices(self.sums):
             sizes, dtype = _local_shape_and_dtype(value, self.executor)
             sums.append(tf.zeros(sizes, dtype))
-        arrays = [
-            self._empty_array(value)
-            for value in self._on_shard_devices(self.stacked_results)
-        ]
+        arrays = []
+        for result in self.stacked_results:
+            initial_shards = iter(self.initial_stacks.get(result, ()))
+            for value in self._on_shard_devices([result]):
+                array = self._empty_array(value)
+                if result in self.initial_stacks:
+                    array = array.unstack(next(initial_shards))
+                arrays.append(array)
         iteration = tf.constant(0)
         return [iteration, *carries, *sums, *arrays]
 
@@ -207,18 +243,63 @@ class _Loop:
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
+        accumulated = (*self.sums, *self.stacked_results)
+        variables_of = [
+            _shards_of(self.executor, value, remaining_variables)
+            for value in accumulated
+        ]
+        for value, old_variables in zip(accumulated, variables_of):
+            self._begin_inner_stack(value, old_variables, index)
         results = self.executor.run_body(body, inputs, single_use=True)
         shards_of_results = [
             self.executor.distinct_shards(value, shards)
             for value, shards in zip(body.results, results)
         ]
         new_carries = shards_of_results[: len(self.carries)]
-        accumulated_results = shards_of_results[len(self.carries) :]
         new_variables = list(itertools.chain.from_iterable(new_carries))
-        for x in itertools.chain.from_iterable(accumulated_results):
-            variable = next(remaining_variables)
-            new_variables.append(_accumulated(variable, index, x))
+        for value, old_variables, shards in zip(
+            accumulated, variables_of, shards_of_results[len(self.carries) :]
+        ):
+            for variable, x in zip(old_variables, shards):
+                new_variables.append(self._accumulated(value, variable, index, x))
         return [iteration + 1, *new_variables]
+
+    def _begin_inner_stack(
+        self, value: Value, variables: Sequence[Any], index: Any
+    ) -> None:
+        """Has an inner loop, if a result of the body is what that one stacks, begin with what
+        the result would be added to.
+
+        Args:
+          value: the result of the body.
+          variables: the loop variables of its distinct shards.
+          index: the index of the entry of stacked outputs.
+        """
+        stack = self.summed.get(value)
+        if stack is None:
+            return
+        totals = variables
+        if value in self.initial_stacks:
+            totals = [variable.read(index) for variable in variables]
+        sizes, _dtype = _local_shape_and_dtype(stack.stack, self.executor)
+        self.executor.initial_stacks[stack.stack] = [
+            tf.reshape(total, sizes) for total in totals
+        ]
+
+    def _accumulated(self, value: Value, variable: Any, index: Any, x: Any) -> Any:
+        """Returns the new loop variable of a sum or of a stacked output.
+
+        Args:
+          value: the result of the body.
+          variable: the old variable of one of its shards.
+          index: the index of the entry of stacked outputs.
+          x: the shard.
+        """
+        if not isinstance(variable, tf.TensorArray):
+            return x if value in self.summed else variable + x
+        if value in self.initial_stacks and value not in self.summed:
+            x = variable.read(index) + x
+        return variable.write(index, x)
 
     def _index(self, iteration: Any) -> Any:
         """Returns the index of the elements that an iteration scans and writes."""
@@ -256,15 +337,6 @@ class _Loop:
         return results
 
 
-def _accumulated(variable: Any, index: Any, x: Any) -> Any:
-    """Returns the new loop variable: a stacked output with x written at an index, or a
-    sum plus x.
-    """
-    if isinstance(variable, tf.TensorArray):
-        return variable.write(index, x)
-    return variable + x
-
-
 def _captured_values(
     executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
@@ -278,8 +350,12 @@ def _take_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> An
     """Takes the distinct shards of a value from an iterator, and returns the entry of
     `values` for these shards.
     """
-    num_shards = len(executor.shard_devices(value))
-    return executor.to_positions(value, list(itertools.islice(shards, num_shards)))
+    return executor.to_positions(value, _shards_of(executor, value, shards))
+
+
+def _shards_of(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> list[Any]:
+    """Takes the distinct shards of a value from an iterator."""
+    return list(itertools.islice(shards, len(executor.shard_devices(value))))
 
 
 def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]:

@@ -17,11 +17,13 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.partition import (
     GatherStatisticsStep,
+    LoopStep,
     Program,
     ReshardStep,
     WindowStep,
     WriteStep,
 )
+from meshtf.runtime.lowering.control_flow import run_loop
 from meshtf.runtime.lowering.local_context import (
     CheckRecorder,
     MeshCoordinates,
@@ -47,6 +49,8 @@ class Replica(SingleReplica):
       shared_functions: takes the functions that equal ops share.
       on_cpus: whether the devices are CPUs.
     """
+
+    adds_to_stacks = True  # XLA does so in place
 
     def __init__(
         self,
@@ -150,6 +154,17 @@ class Replica(SingleReplica):
         begin[axis] = self.coordinates.index(mesh_axes, self.mesh) * sizes[axis]
         return tf.slice(x, begin, sizes)
 
+    def _loop(self, step: LoopStep) -> Sequence[Any]:
+        """Returns the results of a loop. XLA keeps no control dependencies: a pipeline gets its
+        initial values from a barrier behind what it waits for.
+        """
+        if step.is_pipeline and step.waits_for:
+            awaited = [self.values[value] for value in step.waits_for]
+            initial_values = [self.values[value] for value in step.initial_values]
+            delayed = optimization_barrier([*initial_values, *awaited])
+            self.values.update(zip(step.initial_values, delayed))
+        return run_loop(self, step)
+
     def _gather_statistics(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
         groups = self.mesh.groups(*step.axes)
         return tuple(
@@ -168,6 +183,9 @@ class Replica(SingleReplica):
             shard_index=self.coordinates.index(step.axes, self.mesh),
             groups=self.mesh.groups(*step.axes),
         )
+
+
+Replica.table[LoopStep] = lambda executor, step: executor._loop(step)
 
 
 def _coordinates(mesh: Mesh) -> dict[str, Any]:
