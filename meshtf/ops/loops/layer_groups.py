@@ -15,10 +15,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from meshtf.graph import Tensor, context, current
+from meshtf.graph import ReadOp, Tensor, apply, context, current, is_variable
 from meshtf.graph.control_flow.scan_dimension import REPEAT
 from meshtf.mesh import NO_CHANGES, Layout
 from meshtf.names import Dimension, Shape
+from meshtf.ops.control.layout_region import Relayout
 from meshtf.ops.loops.schedule import Schedule
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
 from meshtf.ops.shapes.slice import concat
@@ -35,6 +36,9 @@ def into_groups(x: Tensor, schedule: Schedule) -> Tensor:
     dim = schedule.dim.name
     rest = x.shape.without(dim)
     dims, names = _groups(schedule)
+    rules = _rules_of(x)
+    if schedule.repeats > 1:
+        x = _placed(x, rules)
     with _other_dim_is_sharded(rest, x.mesh, schedule):
         x = transpose(x, (dim, *rest.names))
         missing = schedule.num_groups * schedule.layers_of_group - schedule.dim.size
@@ -42,7 +46,8 @@ def into_groups(x: Tensor, schedule: Schedule) -> Tensor:
             last = take_elements(x, dim, begin=schedule.dim.size - 1, size=1)
             x = concat([x, *[last] * missing], dim)
         x = unflatten(x, dim, dims)
-        return transpose(x, (*names, *rest.names))
+        x = transpose(x, (*names, *rest.names))
+    return _placed(x, rules) if schedule.repeats > 1 else x
 
 
 def out_of_groups(x: Tensor, schedule: Schedule) -> Tensor:
@@ -68,6 +73,21 @@ def _groups(schedule: Schedule) -> tuple[list[Dimension], list[str]]:
         return [stages, layers], [stages.name, layers.name]
     dims = [schedule.repeats_dim, stages, layers]
     return dims, [stages.name, REPEAT, layers.name]
+
+
+def _rules_of(x: Tensor) -> Layout:
+    """Returns the changes of the layout for x [layers, ...]: those for variables if it is one."""
+    if isinstance(x.node.op, ReadOp) and is_variable(x.node.op.store):
+        return x.mesh.variable_rules
+    return NO_CHANGES
+
+
+def _placed(x: Tensor, rules: Layout) -> Tensor:
+    """Returns x [...], placed by the layout with these changes, and its gradient as well: else
+    each loop would move what it uses, and optimizers their slots to where the gradient is.
+    """
+    with context(region=current().region.then(rules)):
+        return apply(Relayout(), x)
 
 
 @contextlib.contextmanager
