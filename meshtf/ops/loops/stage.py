@@ -133,6 +133,9 @@ class Stage:
             for x, split in zip(map(self._of_group, inputs), has_batch)
         ]
         indices = index_range(self.graph.mesh, schedule.layers_dim)
+        if schedule.repeats > 1:
+            # After the last repeat the first stage receives what the pipeline has computed.
+            received = [masked(x, self.is_busy) for x in received]
         with self._recomputed():
             carry, terms, outputs = recorded_scan(
                 self._layer,

@@ -55,6 +55,30 @@ def test_nothing_of_the_bubble_has_an_effect(mesh, reverse, recomputed):
     compare(run(poison, **settings, **mesh), run(poison, **settings))
 
 
+def to_zero(h, inputs, outside):
+    """Its last layer returns zeros, which further layers would divide by."""
+    w, cache = inputs
+    norm = mtf.sqrt(mtf.reduce_sum(mtf.square(h), "d"))
+    return linear(h / norm, w) * cache, None, None
+
+
+@pytest.mark.filterwarnings("error::meshtf.errors.LayoutWarning")
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize("axes", ["stage:2", "stage:4"])
+def test_results_that_return_to_the_first_stage_have_no_effect(
+    axes, recomputed, monkeypatch
+):
+    def arrays(num_layers, dtype):
+        rng = np.random.default_rng(0)
+        caches = np.ones((num_layers, BATCH, WIDTH), dtype)
+        caches[-1] = 0.0
+        return [*rng.normal(size=(2, BATCH, WIDTH)).astype(dtype), caches]
+
+    monkeypatch.setattr(pipelined_layers, "arrays", arrays)
+    mesh = {"axes": axes, "layout": "layers:stage", "microbatches": 4, "repeats": 2}
+    compare(run(to_zero, recomputed=recomputed, **mesh), run(to_zero))
+
+
 @pytest.mark.filterwarnings("error::meshtf.errors.LayoutWarning")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("num_stages", [2, 4])
