@@ -77,7 +77,8 @@ def _groups(schedule: Schedule) -> tuple[list[Dimension], list[str]]:
 
 def _rules_of(x: Tensor) -> Layout:
     """Returns the changes of the layout for x [layers, ...]: those for variables if it is one."""
-    if isinstance(x.node.op, ReadOp) and is_variable(x.node.op.store):
+    op = x.node.op
+    if x.mesh is not None and isinstance(op, ReadOp) and is_variable(op.store):
         return x.mesh.variable_rules
     return NO_CHANGES
 
