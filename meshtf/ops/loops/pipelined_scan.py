@@ -50,7 +50,7 @@ from meshtf.mesh.once_per_mesh import warn_once
 from meshtf.names import Dimension, Shape
 from meshtf.ops.control.microbatch import MICROBATCH, split_into_microbatches
 from meshtf.ops.control.nested_values import pack, tensors_of
-from meshtf.ops.control.stop_gradient import recomputed_function
+from meshtf.ops.control.stop_gradient import recomputed_function, stop_gradient
 from meshtf.ops.elementwise.arithmetic import add, equal, outer
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
@@ -62,9 +62,10 @@ from meshtf.ops.loops.recorded_scan import recorded_scan
 from meshtf.ops.loops.schedule import Schedule, schedule_of
 from meshtf.ops.loops.slots import after_tick, entry_of, into_slots, out_of_slots
 from meshtf.ops.loops.stage import Stage, StageInputs
+from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.reductions.reduce import reduce_sum
-from meshtf.ops.shapes.reshape import flatten
-from meshtf.ops.variables.fill import full
+from meshtf.ops.shapes.reshape import flatten, transpose
+from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.windows.shift import roll
 
 
@@ -232,12 +233,17 @@ class PipelinedScan:
         )
 
     def _first_state(self, x: Tensor) -> Tensor:
-        """Returns what stages have before the first tick, zeros [stages, ..., batch, ...]."""
-        dims = [self.schedule.stages_dim]
-        for dim in x.shape:
-            is_batch = dim.name == self.schedule.batch.name
-            dims.append(self.schedule.microbatch_dim if is_batch else dim)
-        return full(self.mesh, Shape(dims), value=0, dtype=x.dtype)
+        """Returns what stages have before the first tick, [stages, ..., batch, ...]: the first
+        microbatch of x. So a stage that has no microbatch yet computes something that its layers
+        are made for, and not of zeros.
+        """
+        schedule = self.schedule
+        batch = schedule.batch.name
+        y = split_into_microbatches(x, batch, schedule.num_microbatches)
+        y = take_elements(y, MICROBATCH, begin=0, size=1)
+        y = flatten(y, (batch, MICROBATCH), batch)
+        y = stop_gradient(transpose(y, x.shape.names))
+        return broadcast(y, Shape([schedule.stages_dim, *y.shape]))
 
     def _by_stage(self, x: Tensor) -> Tensor:
         """Returns an input [..., layers, ...] of the scan as stages have it: see `into_groups`;

@@ -19,6 +19,7 @@ from __future__ import annotations
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.ops.control.microbatch import MICROBATCH
+from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, logical_and
 from meshtf.ops.elementwise.where_cast_clip import where
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
@@ -26,7 +27,7 @@ from meshtf.ops.indexing.gather import gather_along, gather_with_bounds
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.loops.schedule import Schedule
 from meshtf.ops.shapes.reshape import flatten, transpose, unflatten
-from meshtf.ops.shapes.slice import pad
+from meshtf.ops.shapes.slice import concat
 from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.windows.shift import roll
@@ -43,7 +44,9 @@ def into_slots(x: Tensor, schedule: Schedule) -> Tensor:
         microbatches = Dimension(MICROBATCH, schedule.num_microbatches)
         dims = [schedule.microbatch_dim, microbatches]
         split = unflatten(x, schedule.batch.name, dims)
-        split = pad(split, MICROBATCH, before=0, after=missing)
+        # Copies, of which only the bubble computes something.
+        first = take_elements(stop_gradient(split), MICROBATCH, begin=0, size=1)
+        split = concat([split, *[first] * missing], MICROBATCH)
         buffer = unflatten(split, MICROBATCH, [schedule.stages_dim, slots])
     else:
         dims = [schedule.microbatch_dim, schedule.stages_dim, slots]

@@ -16,6 +16,7 @@ from tests.ops.loops.pipelined_layers import (
     dense,
     dropped,
     half,
+    linear,
     outputs,
     run,
     terms,
@@ -306,3 +307,36 @@ def test_collectives(microbatches):
         "all_reduce over stage+data",
     }
     assert sum(counts.values()) < 8
+
+
+def normalized(h, inputs, outside):
+    """A function of nothing but what a layer is made for: 0 / 0 of zeros."""
+    w, _ = inputs
+    norm = mtf.sqrt(mtf.reduce_sum(mtf.square(h), "d"))
+    return h / norm + mtf.tanh(linear(h, w)), None, None
+
+
+@pytest.mark.parametrize("settings", [{}, {"repeats": 2}, {"microbatches": 3}])
+def test_the_bubble_computes_what_layers_are_made_for(settings):
+    mesh = {"axes": "stage:2", "layout": "layers:stage", "microbatches": 4}
+    with mtf.check_numerics():
+        results = run(normalized, 4, **{**mesh, **settings})
+    compare(results, run(normalized, 4))
+
+
+def test_integers_that_must_not_be_zero():
+    mesh = mtf.Mesh("stage:2", "layers:stage", microbatches=2)
+    w = mtf.Variable(mesh, "layers:4; d:3; e:3", "ones", dtype="float64", name="w")
+
+    @mtf.function(mesh=mesh, x="b; d", count="b; d")
+    def step(x, count):
+        def layer(carry, w):
+            h, count = carry
+            return (h + linear(h, w) * mtf.cast(12 // count, h.dtype), count), None
+
+        return mtf.scan(layer, (x, count), w, "layers")[0]
+
+    x = np.ones((4, 3))
+    h, count = step(x, np.full((4, 3), 5, "int32"))
+    np.testing.assert_allclose(h.numpy(), np.full((4, 3), 7.0**4))
+    np.testing.assert_array_equal(count.numpy(), 5)
