@@ -10,7 +10,7 @@ the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
@@ -20,17 +20,17 @@ from meshtf.graph.op_kinds import ControlFlowOp
 _SCALAR_TYPES = (bool, int, float, complex)
 
 
-def check_same_scalars(body: Body, other: Body, dim: str, way_out: str) -> None:
-    """Raises PlanError if the ops of two bodies differ in more than the size of a dimension.
+def check_same_scalars(
+    nodes: Sequence[Node], other_nodes: Sequence[Node], dim: str, way_out: str
+) -> None:
+    """Raises PlanError if recorded ops differ in more than the size of a dimension.
 
     Args:
-      body: a recorded function.
-      other: the same function, recorded for another size of the dimension.
+      nodes: the nodes of a function.
+      other_nodes: those of the same function, recorded for another size of the dimension.
       dim: the name of the dimension.
       way_out: what errors say.
     """
-    nodes = list(all_nodes(body))
-    other_nodes = list(all_nodes(other))
     for node, other_node in zip(nodes, other_nodes):
         if _scalars(node.op) != _scalars(other_node.op):
             raise _refusal(node, dim, way_out)

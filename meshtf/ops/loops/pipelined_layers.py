@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Body, Branch, Context, Graph, Loop, Node, Tensor
+from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.graph import Body, Branch, Context, GradientRule, Graph, Loop, Node, Tensor
+from meshtf.graph.control_flow.body import record_on_body
 from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.op_kinds import ConversionOp
 from meshtf.mesh import Layout
@@ -35,6 +36,7 @@ class LayerResults:
       kinds_of_outputs: the same of each output.
       recorded: the recorded body of a layer; None: not yet.
       weights: the means over microbatches of sums over their examples that it uses.
+      rules: the nodes of its custom gradient rules.
     """
 
     recorded: Body | None = None
@@ -43,6 +45,13 @@ class LayerResults:
     kinds_of_terms: list[str | None] = dataclasses.field(default_factory=list)
     kinds_of_outputs: list[str | None] = dataclasses.field(default_factory=list)
     weights: list[Tensor] = dataclasses.field(default_factory=list)
+    rules: list[Node] = dataclasses.field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes of a layer and of its rules, those of loops within included."""
+        assert self.recorded is not None
+        return [*all_nodes(self.recorded), *self.rules]
 
 
 @dataclasses.dataclass
@@ -97,6 +106,7 @@ class Layers:
         for x in self.results.weights:
             mapped.begin_weight(x)
         mapped.follow(body.nodes)
+        self._check_rules(body, mapped)
         self._check_sizes(body)
         self._check_division(body)
         kinds: list[str | None] = []
@@ -115,6 +125,39 @@ class Layers:
         self.results.kinds_of_terms = kinds[num_carries:end_of_terms]
         self.results.kinds_of_outputs = kinds[end_of_terms:]
         return {}
+
+    def _check_rules(self, body: Body, mapped: MappedDimension) -> None:
+        """Raises PlanError if a custom gradient rule needs the entire batch."""
+        results_of_rule: dict[GradientRule, list[Tensor]] = {}
+        for node in body.nodes:
+            if node.gradient_rule is not None:
+                ys = results_of_rule.setdefault(node.gradient_rule, [])
+                ys.extend(node.outputs)
+        for rule, ys in results_of_rule.items():
+            self._check_rule(body, rule, ys, mapped)
+
+    def _check_rule(
+        self, body: Body, rule: GradientRule, ys: list[Tensor], mapped: MappedDimension
+    ) -> None:
+        """Raises PlanError if the rule of results ys [...] needs the entire batch."""
+        dys = [body.graph.new_argument(y.spec) for y in ys]
+        for dy in dys:
+            if self.schedule.microbatch_dim in tuple(dy.shape):
+                mapped.begin(dy, self.schedule.batch.name)
+        try:
+            nodes, dxs = record_on_body(body, lambda: rule.gradient(dys))
+        except ShapeError as error:
+            # It reads a tensor with the entire batch.
+            raise self.refusal(f"a gradient rule fails: {error}", ys[0]) from error
+        mapped.follow(nodes)
+        self.results.rules += nodes
+        for x, dx in zip(rule.inputs, dxs):
+            if dx is None:
+                continue
+            if mapped.name_in(x) != mapped.name_in(dx):
+                raise self.refusal("the gradient of a rule has no batch", x)
+            if mapped.reduction_in(dx) == "mean":
+                raise self.refusal("the gradient of a rule is a mean over it", x)
 
     def is_sum(self, x: Tensor, nodes: list[Node], leaves: list[Tensor]) -> bool:
         """Returns whether a weight x [...] of a microbatch is a sum over its examples, maybe with

@@ -172,9 +172,8 @@ def _check_scalars(layers: Layers, mesh: Mesh, attempt: _Attempt) -> None:
     with context(random_paths=set(attempt.paths), runs_again=True):
         PipelinedScan(entire, mesh).run()
         attempt.discard()
-    recorded = layers.results.recorded
-    assert recorded is not None and results.recorded is not None
-    check_same_scalars(recorded, results.recorded, schedule.batch.name, layers.way_out)
+    nodes, other_nodes = layers.results.nodes, results.nodes
+    check_same_scalars(nodes, other_nodes, schedule.batch.name, layers.way_out)
 
 
 def _rules_of_stages(layout: Layout, schedule: Schedule) -> Layout:
