@@ -82,7 +82,7 @@ PLANNING = (
         "partial sums grow",
         PLAN,
         "_Planner._stays_partial",
-        "output_size > max(partial_sizes) * max(1, len(self.outs))",
+        "output_size > limit",
         "False",
         TEST_PLAN,
     ),

@@ -118,7 +118,7 @@ LOOPS = (
         "meshtf.partition.steps.before_pipelines",
         "_sums_for",
         "sums.extend(values)",
-        "pass",
+        "None",
         ("tests/partition/steps/test_before_pipelines.py",),
     ),
     Mutant(
