@@ -42,10 +42,14 @@ def train_apart(folder: Path, model: str, **settings: Any) -> Training:
     return load(path)
 
 
-def train_together(folder: Path, model: str, **settings: Any) -> Training:
-    """Returns the results of `train` in two processes, each with half of the devices."""
+def train_together(
+    folder: Path, model: str, workers: int = 2, **settings: Any
+) -> Training:
+    """Returns the results of `train` in several processes, which share the devices equally."""
     path = folder / "together.npz"
     command = _command(path, model, settings)
-    with Launched(command, "--spmd", "--workers=2", env=_ENVIRONMENT) as launched:
+    with Launched(
+        command, "--spmd", f"--workers={workers}", env=_ENVIRONMENT
+    ) as launched:
         assert launched.wait() == 0, launched.text
     return load(path)

@@ -1,4 +1,4 @@
-"""Fifty steps in two processes of four devices each: losses, norms and variables are those of
+"""Fifty steps in two processes of four devices each, or in four of two: losses, norms and variables are those of
 one process of eight devices.
 """
 
@@ -42,6 +42,16 @@ CASES = {
             "options": {"blocks": 3, "scanned": True, "recompute": True},
         },
     ),
+    "pipeline of repeats": (
+        "language model",
+        {
+            "axes": "stage:4; data:2",
+            "layout": "layers:stage; batch:data; vocab:stage",
+            "microbatches": 4,
+            "repeats": 2,
+            "options": {"blocks": 8, "scanned": True},
+        },
+    ),
     "experts": (
         "experts",
         {
@@ -58,7 +68,8 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_fifty_steps_equal_one_process(name, tmp_path):
     model, settings = CASES[name]
-    together = train_together(tmp_path, model, **settings)
+    workers = 4 if "repeats" in settings else 2
+    together = train_together(tmp_path, model, workers, **settings)
     check_equal(together, train(model, devices="spmd:cpu", **settings))
     if "pipeline" in name:
         check_equal(together, train(model, settings["options"]))
