@@ -84,10 +84,12 @@ class Layers:
     def way_out(self) -> str:
         """What can be done about a body that cannot be computed in microbatches."""
         dim = self.schedule.dim.name
+        batch = self.schedule.batch.name
         return (
             f"The layout divides {dim!r} into the stages of a pipeline, which compute one "
-            "microbatch after another. Let the op work within each example, or within groups of "
-            f'them; or leave the rule out here: with mtf.layout("{dim}:").'
+            f"microbatch after another, parts of {batch!r}: the first dimension of the carry. "
+            "Transpose the carry if another one is the batch. Let the op work within each "
+            f'example, or within groups of them; or leave the rule out here: with mtf.layout("{dim}:").'
         )
 
     def check(self, body: Body) -> Mapping[Tensor, Tensor]:

@@ -1,5 +1,5 @@
-"""Fifty steps in two processes of four devices each, or in four of two: losses, norms and variables are those of
-one process of eight devices.
+"""Fifty steps in two processes of four devices each, or in four of two: losses, norms and
+variables are those of one process of eight devices.
 """
 
 from __future__ import annotations
