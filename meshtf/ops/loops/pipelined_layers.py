@@ -89,7 +89,8 @@ class Layers:
             f"The layout divides {dim!r} into the stages of a pipeline, which compute one "
             f"microbatch after another, parts of {batch!r}: the first dimension of the carry. "
             "Transpose the carry if another one is the batch. Let the op work within each "
-            f'example, or within groups of them; or leave the rule out here: with mtf.layout("{dim}:").'
+            "example, or within groups of them; or leave the rule out here: "
+            f'with mtf.layout("{dim}:").'
         )
 
     def check(self, body: Body) -> Mapping[Tensor, Tensor]:
