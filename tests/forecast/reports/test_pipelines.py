@@ -11,13 +11,7 @@ from tests.ops.loops.pipelined_layers import Scanned, arrays, dense
 
 def forecast(num_layers=8, **settings):
     scanned = Scanned(dense, num_layers, **settings)
-    step = mtf.function(
-        scanned.step,
-        mesh=scanned.mesh,
-        x="batch; d",
-        context="batch; d",
-        caches="layers; batch; d",
-    )
+    step = scanned.function()
     return mtf.explain(step, *arrays(num_layers))
 
 

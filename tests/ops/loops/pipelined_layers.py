@@ -245,6 +245,16 @@ class Scanned:
         grads = mtf.gradients([loss], targets)
         return [loss, [g for g in grads if g is not None], tensors]
 
+    def function(self) -> Any:
+        """Returns `step` as a `mtf.function`."""
+        return mtf.function(
+            self.step,
+            mesh=self.mesh,
+            x="batch; d",
+            context="batch; d",
+            caches="layers; batch; d",
+        )
+
 
 def loss_of(tensors: list[mtf.Tensor], dtype: str) -> mtf.Tensor:
     """Returns a loss of which each element of all tensors has another part."""
@@ -263,12 +273,6 @@ def loss_of(tensors: list[mtf.Tensor], dtype: str) -> mtf.Tensor:
 def run(layer: Layer, num_layers: int = 8, **settings: Any) -> list[np.ndarray]:
     """Returns all results of the step of a scan: see `Scanned`."""
     scanned = Scanned(layer, num_layers, **settings)
-    step = mtf.function(
-        scanned.step,
-        mesh=scanned.mesh,
-        x="batch; d",
-        context="batch; d",
-        caches="layers; batch; d",
-    )
+    step = scanned.function()
     results = step(*arrays(num_layers, scanned.dtype))
     return [y.numpy() for y in mtf.names.nested.flatten(results)]

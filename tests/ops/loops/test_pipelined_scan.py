@@ -277,13 +277,7 @@ def test_batch_that_all_devices_share(devices):
 def collectives(**mesh):
     """Returns how often each kind of collective of the step of a scan runs over which axes."""
     scanned = Scanned(dense, 8, **mesh)
-    step = mtf.function(
-        scanned.step,
-        mesh=scanned.mesh,
-        x="batch; d",
-        context="batch; d",
-        caches="layers; batch; d",
-    )
+    step = scanned.function()
     counts = collections.Counter()
     for collective in step.lower(*arrays(8)).collectives:
         counts[" ".join(str(collective).split()[:3])] += 1

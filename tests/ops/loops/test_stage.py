@@ -140,13 +140,7 @@ def test_without_microbatches_a_warning_says_why():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         scanned = pipelined_layers.Scanned(centred, 8, **PIPELINE)
-        step = mtf.function(
-            scanned.step,
-            mesh=scanned.mesh,
-            x="batch; d",
-            context="batch; d",
-            caches="layers; batch; d",
-        )
+        step = scanned.function()
         arrays = pipelined_layers.arrays(8)
         results = mtf.names.nested.flatten(step(*arrays))
         step(*arrays)
