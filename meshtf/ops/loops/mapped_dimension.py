@@ -125,6 +125,10 @@ class MappedDimension:
         """Says that a tensor has the dimension under a name: an argument or a capture."""
         self._set(x, name)
 
+    def begin_sum(self, x: Tensor) -> None:
+        """Says that a tensor is a sum over the dimension: a cotangent, to which each part adds."""
+        self._reductions[_key(x)] = "sum"
+
     def begin_weight(self, x: Tensor) -> None:
         """Says that a tensor is the mean weight of the parts of the batch."""
         self._degrees[_key(x)] = 1

@@ -8,14 +8,14 @@ for microbatches.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph import Body, Branch, Context, GradientRule, Graph, Loop, Node, Tensor
 from meshtf.graph.control_flow.body import record_on_body
 from meshtf.graph.control_flow.scan_dimension import unused_dim_name
-from meshtf.graph.op_kinds import ConversionOp
+from meshtf.graph.op_kinds import ControlFlowOp, ConversionOp
 from meshtf.mesh import Layout
 from meshtf.ops.control.nested_values import tensors_of
 from meshtf.ops.elementwise.where_cast_clip import Clip
@@ -109,7 +109,7 @@ class Layers:
         for x in self.results.weights:
             mapped.begin_weight(x)
         mapped.follow(body.nodes)
-        self._check_rules(body, mapped)
+        self._check_rules(body, body.nodes, mapped)
         self._check_sizes(body)
         self._check_division(body)
         kinds: list[str | None] = []
@@ -129,13 +129,24 @@ class Layers:
         self.results.kinds_of_outputs = kinds[end_of_terms:]
         return {}
 
-    def _check_rules(self, body: Body, mapped: MappedDimension) -> None:
-        """Raises PlanError if a custom gradient rule needs the entire batch."""
+    def _check_rules(
+        self, body: Body, nodes: Sequence[Node], mapped: MappedDimension
+    ) -> None:
+        """Raises PlanError if a custom gradient rule needs the entire batch.
+
+        Args:
+          body: a body that nodes are recorded in: that of a layer, or of a loop or call within.
+          nodes: the nodes.
+          mapped: what has found the batch in them.
+        """
         results_of_rule: dict[GradientRule, list[Tensor]] = {}
-        for node in body.nodes:
+        for node in nodes:
             if node.gradient_rule is not None:
                 ys = results_of_rule.setdefault(node.gradient_rule, [])
                 ys.extend(node.outputs)
+            if isinstance(node.op, ControlFlowOp):
+                for inner in node.op.bodies:
+                    self._check_rules(inner, inner.nodes, mapped)
         for rule, ys in results_of_rule.items():
             self._check_rule(body, rule, ys, mapped)
 
@@ -144,9 +155,13 @@ class Layers:
     ) -> None:
         """Raises PlanError if the rule of results ys [...] needs the entire batch."""
         dys = [body.graph.new_argument(y.spec) for y in ys]
-        for dy in dys:
-            if self.schedule.microbatch_dim in tuple(dy.shape):
-                mapped.begin(dy, self.schedule.batch.name)
+        for y, dy in zip(ys, dys):
+            name = mapped.name_in(y)
+            if name is not None:
+                mapped.begin(dy, name)
+            elif mapped.reduction_in(y) != "sum":
+                # Each microbatch has a part of this cotangent; of a sum, all have the same.
+                mapped.begin_sum(dy)
         try:
             nodes, dxs = record_on_body(body, lambda: rule.gradient(dys))
         except ShapeError as error:
@@ -154,6 +169,7 @@ class Layers:
             raise self.refusal(f"a gradient rule fails: {error}", ys[0]) from error
         mapped.follow(nodes)
         self.results.rules += nodes
+        self._check_rules(body, nodes, mapped)
         for x, dx in zip(rule.inputs, dxs):
             if dx is None:
                 continue
@@ -161,6 +177,10 @@ class Layers:
                 raise self.refusal("the gradient of a rule has no batch", x)
             if mapped.reduction_in(dx) == "mean":
                 raise self.refusal("the gradient of a rule is a mean over it", x)
+            is_added_up = mapped.name_in(x) is None and mapped.reduction_in(x) != "sum"
+            if is_added_up and mapped.reduction_in(dx) is None:
+                why = "the gradient of a rule does not depend on it, and each adds its own"
+                raise self.refusal(why, x)
 
     def is_sum(self, x: Tensor, nodes: list[Node], leaves: list[Tensor]) -> bool:
         """Returns whether a weight x [...] of a microbatch is a sum over its examples, maybe with
