@@ -9,6 +9,9 @@ shards the dimension that it walks, each device runs the iterations of its shard
 Scanned inputs stay sharded along these axes, and so are stacked outputs; sums over iterations are
 partial sums. In the body each device has tensors of its own along these axes: they are `Varying`.
 Tensors from outside that the body uses are gathered along them.
+
+Where devices have different numbers of iterations, some run their last one again, and its terms of
+sums count once.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from meshtf.graph import Body, Branch, Loop, Node, Op
 from meshtf.graph.control_flow.body import uses_index
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.mesh import Layout, Mesh
+from meshtf.mesh.shard_sizes import elements_of_shards
 from meshtf.names import Shape
 
 
@@ -36,8 +40,8 @@ class LoopBuilder(Protocol):
 
 def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
     """Returns the axes that divide the iterations of a loop; (): all devices run all. A loop
-    without a carry that is not divided as the layout says gets a note; of several axes, the
-    major ones divide it as far as they divide the number of iterations.
+    without a carry that is not divided as the layout says gets a note; of several axes, as many
+    of the major ones divide it as give each device an iteration.
     """
     op = node.op
     assert isinstance(op, Loop)
@@ -52,8 +56,11 @@ def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
     if not set(dividing).isdisjoint(builder.varying):
         reason = "a loop around it is divided already."
         dividing = tuple(axis for axis in axes if axis not in builder.varying)
-    while op.dim.size % (num_devices := builder.mesh.group_size(*dividing)):
-        reason = f"their number, {op.dim.size}, is no multiple of {num_devices}."
+    while 0 in elements_of_shards(
+        op.dim.size, [builder.mesh.axes[axis] for axis in dividing]
+    ):
+        num_devices = builder.mesh.group_size(*dividing)
+        reason = f"of {op.dim.size}, not each of {num_devices} devices would have one."
         dividing = dividing[:-1]
     if reason:
         left_out = "+".join(axis for axis in axes if axis not in dividing)

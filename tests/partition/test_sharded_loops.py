@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.runtime.lowering.filled_padding import poisoned_padding
 from meshtf.testing.conformance.exported_suite import run_exported
 from tests.support.stablehlo_traffic import received
 
@@ -40,8 +41,8 @@ def numbers(seed):
     )
 
 
-def tensors(layout, seed, **settings):
-    mesh = mtf.Mesh("x:2;y:2", layout, **settings)
+def tensors(layout, seed, axes="x:2;y:2", **settings):
+    mesh = mtf.Mesh(axes, layout, **settings)
     names = ("member;batch;d", "member;d;e", "e")
     pairs = zip(numbers(seed), names, strict=True)
     return [mtf.asarray(mesh, array, dims) for array, dims in pairs]
@@ -157,6 +158,55 @@ def test_live_devices_give_the_same(program, layout, seed):
     check(live, want, program)
 
 
+@pytest.mark.sampled(20, each="program devices")
+@pytest.mark.parametrize("devices", [None, "separate:6", "spmd:cpu:6"])
+@pytest.mark.parametrize("layout", ["member:x;e:y", "member:x;batch:y", "e:x;member:y"])
+@pytest.mark.parametrize("program", PROGRAMS, **ids)
+def test_devices_that_have_fewer_entries_run_their_last_one_again(
+    program, layout, devices, seed
+):
+    want = [y.numpy() for y in program(*tensors("", seed))]
+    args = tensors(layout, seed, devices=devices, axes="x:3;y:2")  # 3, 3, 2
+    with poisoned_padding(seed):
+        results = mtf.function(program)(*args)
+    check(results, want, program)
+
+
+@pytest.mark.parametrize("devices", [None, "spmd:cpu:4"])
+def test_uneven_entries_along_several_axes(devices, seed):
+    mesh = mtf.Mesh("x:2;y:2", "member:x+y", devices=devices)
+    x = np.random.default_rng(seed).normal(size=(7, 5))
+
+    @mtf.function(mesh=mesh, x="member;d")
+    def total(x):
+        rows, sums = [], []
+        for reverse in (False, True):
+            _, term, row = mtf.scan_and_sum(
+                lambda _, row: (None, mtf.square(row), mtf.exp(row)),
+                None,
+                x,
+                "member",
+                reverse=reverse,
+            )
+            rows.append(row)
+            sums.append(term)
+        return rows, sums
+
+    rows, sums = total(x)
+    for row, term in zip(rows, sums):
+        np.testing.assert_allclose(row.numpy(), np.exp(x), rtol=1e-12)
+        np.testing.assert_allclose(term.numpy(), np.square(x).sum(0), rtol=1e-12)
+    assert not total.explain(x).notes
+
+
+def test_uneven_entries_are_forecast(seed):
+    even, uneven = (
+        mtf.explain(mtf.function(recomputed), *tensors("member:x", seed, axes=axes))
+        for axes in ("x:4", "x:3")
+    )
+    assert uneven.flops() == pytest.approx(even.flops() * 3 / 2, rel=0.05)
+
+
 def test_members_need_nothing_of_each_other(seed):
     args = tensors("member:x+y", seed)
     step = mtf.function(ensemble).lower(*args)
@@ -234,13 +284,13 @@ def test_the_search_divides_entries():
     "layout, program, note",
     [
         ("member:x", in_branches, "x does not.*mtf.cond or mtf.while_loop"),
-        ("member:three", ensemble, "three does not.*their number, 8, is no"),
-        ("member:x+three", ensemble, "^three does not.*no multiple of 6"),
+        ("member:nine", ensemble, "nine does not.*of 8, not each of 9 devices would"),
+        ("member:x+three", ensemble, "^three does not.*not each of 6"),
         ("member:x;k:x", in_a_loop, "^x does not.*over k.*around it"),
     ],
 )
 def test_a_note_says_which_axes_do_not_divide(layout, program, note, seed):
-    mesh = mtf.Mesh("x:2;three:3", layout, devices="abstract")
+    mesh = mtf.Mesh("x:2;three:3;nine:9", layout, devices="abstract")
     names = ("member;batch;d", "member;d;e", "e")
     pairs = zip(numbers(seed), names, strict=True)
     args = [mtf.asarray(mesh, array, dims) for array, dims in pairs]

@@ -6,6 +6,7 @@ import dataclasses
 
 from meshtf.graph import Call, Loop, Node
 from meshtf.graph.control_flow.scan_dimension import TICK
+from meshtf.mesh.shard_sizes import is_padded, sizes_by_axis
 from meshtf.partition.steps.step import Body, Program, Step, Value
 
 
@@ -55,10 +56,23 @@ class LoopStep(Step):
 
     @property
     def num_iterations(self) -> int | None:
-        """The number of iterations that a device runs; None for a while loop."""
+        """The number of iterations that a device runs; None for a while loop. Where `axes` do
+        not divide the iterations, some devices run the last of theirs again.
+        """
         if self.op.dim is None:
             return None
-        return self.op.dim.size // self.body.mesh.group_size(*self.axes)
+        size = self.op.dim.size
+        return sizes_by_axis(size, self._axis_sizes)[-1] if self.axes else size
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether devices have different numbers of iterations of their own."""
+        return self.op.dim is not None and is_padded(self.op.dim.size, self._axis_sizes)
+
+    @property
+    def _axis_sizes(self) -> list[int]:
+        """The sizes of `axes`."""
+        return [self.body.mesh.axes[axis] for axis in self.axes]
 
     @property
     def is_pipeline(self) -> bool:

@@ -34,6 +34,10 @@ from meshtf.partition import (
     summed_stack,
 )
 from meshtf.partition.cost import local_shape
+from meshtf.runtime.lowering.padding.uneven_loops import (
+    counted_once,
+    indices_of_entries,
+)
 
 # The number of iterations that may run in parallel, so that the next iteration receives
 # data while one computes. A loop without carries, as over microbatches, runs one iteration
@@ -79,6 +83,9 @@ class BodyRunner(Protocol):
 
     def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
         """Returns the distinct shards of a value, given its entry of `values`."""
+
+    def shard_coordinates(self, value: Value) -> list[Any]:
+        """Returns the coordinates on the mesh of each distinct shard of a value, by axis."""
 
     def to_positions(self, value: Value, shards: list[Any]) -> Any:
         """Returns the entry of `values` for a value with these distinct shards."""
@@ -169,7 +176,7 @@ class _Loop:
             if stack in executor.initial_stacks
         }
         self.summed: dict[Value, SummedStack] = {}
-        if executor.adds_to_stacks:
+        if executor.adds_to_stacks and not step.is_uneven:
             for term in (*self.sums, *self.initial_stacks):
                 stack = summed_stack(step.body, term)
                 if stack is not None:
@@ -240,7 +247,8 @@ class _Loop:
         # Takes the carries from the iterator; the sums and stacked outputs remain in it.
         inputs = self._body_inputs(index, remaining_variables)
         for value, shards in zip(self.step.entries, self.scanned_shards):
-            elements = [_element(x, index) for x in shards]
+            indices = indices_of_entries(self.executor, self.step, value, index)
+            elements = [_element(x, i) for x, i in zip(shards, indices)]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
         accumulated = (*self.sums, *self.stacked_results)
@@ -260,6 +268,8 @@ class _Loop:
         for value, old_variables, shards in zip(
             accumulated, variables_of, shards_of_results[len(self.carries) :]
         ):
+            if value in self.sums:
+                shards = counted_once(self.executor, self.step, value, shards, index)
             for variable, x in zip(old_variables, shards):
                 new_variables.append(self._accumulated(value, variable, index, x))
         return [iteration + 1, *new_variables]

@@ -87,6 +87,25 @@ class MeshCoordinates:
         return index
 
 
+def num_elements_at(
+    coordinates: Any, size: int, axes: Sequence[str], mesh: Mesh
+) -> Any:
+    """Returns the number of elements of a shard without padding, a scalar int32 tensor.
+
+    Args:
+      coordinates: the coordinates of the shard: by axis, integers or scalar tensors.
+      size: the size of the dimension.
+      axes: the axes that shard it.
+      mesh: the mesh.
+    """
+    count: Any = size
+    sizes = sizes_by_axis(size, [mesh.axes[axis] for axis in axes])
+    for axis, shard in zip(axes, sizes):
+        remaining = count - coordinates[axis] * shard
+        count = tf.clip_by_value(remaining, 0, shard)
+    return count
+
+
 class CheckRecorder(Protocol):
     """Adds checks of indices to a program whose ops cannot raise errors."""
 
@@ -199,15 +218,11 @@ class DeviceContext:
         """Returns the size of this shard along a factor without padding: a scalar int32
         tensor; a Python int if no shard is padded.
         """
-        size: Any = self.global_size(factor)
-        axes = self._plan.axes_of(factor)
         if not self.is_padded(factor):
             return self.local_size(factor)
-        sizes = sizes_by_axis(size, self._axis_sizes(factor))
-        for axis, shard in zip(axes, sizes):
-            remaining = size - self.coordinates[axis] * shard
-            size = tf.clip_by_value(remaining, 0, shard)
-        return size
+        axes = self._plan.axes_of(factor)
+        size = self.global_size(factor)
+        return num_elements_at(self.coordinates, size, axes, self._mesh)
 
     def elements_of_shards(self, factor: str) -> tuple[int, ...]:
         """Returns the size of each shard along a factor without padding."""

@@ -96,6 +96,10 @@ class SingleReplica(StepExecutor):
         """Returns the only shard."""
         return [shards]
 
+    def shard_coordinates(self, value: Value) -> list[Any]:
+        """Returns the coordinates of the only shard."""
+        return [self.coordinates]
+
     def to_positions(self, value: Value, shards: list[Any]) -> Any:
         """Returns the only shard."""
         return shards[0]

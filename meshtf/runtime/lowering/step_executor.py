@@ -105,6 +105,12 @@ class StepExecutor:
         """Returns the entry of `values` for a value with these distinct shards."""
         raise NotImplementedError
 
+    def shard_coordinates(self, value: Value) -> list[Any]:
+        """Returns the coordinates on the mesh of each distinct shard of a value, by axis:
+        integers or scalar int32 tensors.
+        """
+        raise NotImplementedError
+
     # Each of the methods below executes one type of step, and returns the entry of `values`
     # for its output; `_write` and `_bucket` return the entries for several outputs.
 

@@ -197,6 +197,14 @@ class PlacedExecutor(ReshardExecutor):
                 shard_of.setdefault(key, x)
         return list(shard_of.values())
 
+    def shard_coordinates(self, value: Value) -> list[dict[str, int]]:
+        """Returns the coordinates of each distinct shard, by axis."""
+        coordinates: dict[_ShardKey, tuple[int, ...]] = {}
+        for key, position in zip(self._shard_keys(value), self.mesh.coords):
+            if key is not None:
+                coordinates.setdefault(key, position)
+        return [dict(zip(self.mesh.axes, x)) for x in coordinates.values()]
+
     def to_positions(self, value: Value, shards: Shards) -> Shards:
         """Returns the shard of each position, given the distinct shards."""
         keys = self._shard_keys(value)
