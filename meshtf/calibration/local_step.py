@@ -30,7 +30,7 @@ from meshtf.graph import Spec
 from meshtf.hardware import Hardware, MeasuredLocalStep, as_hardware
 from meshtf.mesh import Mesh, Placement
 from meshtf.names.arguments import as_int, as_text, refuse
-from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
+from meshtf.runtime.spmd.live.jax_host import jax_mesh, platform_of
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.live.stacked_layout import StackedLayout
@@ -101,7 +101,7 @@ class LocalStep:
         recording = function.record_call(args, {})
         with without_communication():
             lowered = lower(
-                recording.recorded, recording.arguments, on_cpus=runs_on_cpus(mesh)
+                recording.recorded, recording.arguments, platform=platform_of(mesh)
             )
         self.program = program = lowered.program
         self._mesh = mesh

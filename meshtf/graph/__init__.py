@@ -16,6 +16,7 @@ from meshtf.graph.control_flow.call import Call
 from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op import (
     Cotangents,
+    KernelCall,
     LocalContext,
     LocalTensors,
     MatmulKernels,
@@ -66,6 +67,7 @@ __all__ = [
     "GradientRule",
     "Graph",
     "HostOp",
+    "KernelCall",
     "LocalContext",
     "LocalTensors",
     "Loop",

@@ -108,6 +108,21 @@ RecordCheck: TypeAlias = Callable[[Any, Any, str], None]
 PaddingValue: TypeAlias = float | Literal["first", "gather"] | None
 
 
+class KernelCall(NamedTuple):
+    """A kernel that XLA knows by name: a custom call.
+
+    Attributes:
+      name: the name.
+      configuration: what XLA passes to it.
+      results: the sizes and the TensorFlow data type of each result, in the usual order in memory,
+        as operands are.
+    """
+
+    name: str
+    configuration: str
+    results: list[tuple[Any, Any]]
+
+
 class LocalContext(Protocol):
     """The sizes and offsets of one device's shards, passed to `Op.local`.
 
@@ -180,6 +195,15 @@ class LocalContext(Protocol):
     def record_check(self) -> RecordCheck | None:
         """A function that has the host raise an error after the run if an index is out of
         range; None: the host does not look at such checks.
+        """
+
+    @property
+    def platform(self) -> str:
+        """What XLA compiles the ops for: "cpu", "cuda", "tpu"; "": any devices, or not XLA."""
+
+    def call_kernel(self, call: KernelCall, xs: list[Any]) -> list[Any]:
+        """Returns the results of a kernel for operands xs; only where XLA compiles for a platform
+        that has it.
         """
 
     def optimization_barrier(self, x: Any) -> Any:

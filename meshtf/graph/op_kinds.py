@@ -180,6 +180,23 @@ class GradientBarrier(Op):
     """An op that stops gradients: its inputs get no cotangents."""
 
 
+class FusedMatmulsOp(Op):
+    """An op that multiplies matrices several times, and stores none of the products but the last:
+    each is as large as that of its first two inputs.
+
+    Attributes:
+      num_products: the number of products.
+      num_repeated_products: how many of these another op has computed as well, and not stored.
+    """
+
+    num_products: ClassVar[int]
+    num_repeated_products: ClassVar[int] = 0
+
+    def contracted(self) -> tuple[str, ...]:
+        """Returns the factors that the product of the first two inputs sums over."""
+        raise NotImplementedError
+
+
 class RenamingOp(Op):
     """An op whose output is its first input, perhaps under other names or in another shape: the
     same elements in the same order.

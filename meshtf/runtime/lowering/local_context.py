@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from meshtf.graph import (
+    KernelCall,
     MatmulKernels,
     Node,
     RecordCheck,
@@ -39,7 +40,7 @@ from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.padding.element_ranges import take_elements
 from meshtf.runtime.tf_internals.captured_tensors import captured_as_inputs
-from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
+from meshtf.runtime.tf_internals.xla_ops import custom_call, optimization_barrier
 
 
 class Stored(NamedTuple):
@@ -47,11 +48,11 @@ class Stored(NamedTuple):
 
     Attributes:
       identity: a function that returns its argument, and that XLA fuses with no other op.
-      on_cpus: whether all devices are known to be CPUs.
+      platform: what all devices are known to be: "cpu", "cuda", "tpu"; "": any.
     """
 
     identity: Callable[[Any], Any]
-    on_cpus: bool
+    platform: str
 
 
 class MeshCoordinates:
@@ -299,6 +300,15 @@ class DeviceContext:
 
         return record
 
+    @property
+    def platform(self) -> str:
+        """What XLA compiles for: "cpu", "cuda", "tpu"; "": any devices, or not XLA."""
+        return "" if self._stored is None else self._stored.platform
+
+    def call_kernel(self, call: KernelCall, xs: list[Any]) -> list[Any]:
+        """Returns the results of a kernel of XLA."""
+        return custom_call(call.name, call.configuration, xs, call.results)
+
     def optimization_barrier(self, x: Any) -> Any:
         """Returns x behind a barrier, across which XLA neither fuses nor merges ops."""
         if not self.compiled:
@@ -308,8 +318,9 @@ class DeviceContext:
 
     def stored(self, x: Any) -> Any:
         """Returns x, which XLA on CPUs computes once."""
-        if self._stored is None or not self._stored.on_cpus:
+        if self.platform != "cpu":
             return x
+        assert self._stored is not None
         return self._stored.identity(x)
 
     def computed_once(self, x: Any) -> Any:

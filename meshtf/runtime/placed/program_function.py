@@ -125,7 +125,7 @@ class PlacedExecutable(ProgramSummary):
             jit=self.jit,
             as_branch=self.cpus,
             program=writer,
-            stored=Stored(stored, on_cpus=True) if self.jit and self.cpus else None,
+            stored=Stored(stored, platform="cpu") if self.jit and self.cpus else None,
         )
         executor = PlacedExecutor(
             self.mesh, self.segments, make_caller=tracer, program=writer

@@ -31,7 +31,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
 from meshtf.ops.variables.read_write import ScalarStore
 from meshtf.runtime.devices.processes import processes
-from meshtf.runtime.spmd.live.jax_host import runs_on_cpus
+from meshtf.runtime.spmd.live.jax_host import platform_of
 from meshtf.runtime.spmd.stages.live_program import LiveProgram
 from meshtf.runtime.spmd.stages.stage_arrays import use_shards
 
@@ -200,7 +200,7 @@ def _is_small(pending: _Pending) -> bool:
 
 def devices_share_host_memory(mesh: Mesh) -> bool:
     """Returns whether the devices of a live mesh are CPUs of this process."""
-    return processes().count == 1 and runs_on_cpus(mesh)
+    return processes().count == 1 and platform_of(mesh) == "cpu"
 
 
 def _compute_on_host(

@@ -5,6 +5,7 @@ Contents:
     optimization_barrier   keeps XLA from merging recomputed ops with the original ones
     replica_id             the index of this replica
     call_stablehlo         runs a StableHLO module as an op
+    custom_call            runs a kernel that XLA knows by name
     stored                 a tensor that XLA computes once and writes to memory, also on CPUs
     xla_knows              whether XLA can compile a type of op
 """
@@ -12,7 +13,7 @@ Contents:
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -54,23 +55,66 @@ def replica_id() -> Any:
     return gen_xla_ops.xla_replica_id()
 
 
-def call_stablehlo(x: Any, module: str, shape: Sequence[int]) -> Any:
-    """Returns the result of a StableHLO module for x, a tensor of the same data type.
+def call_stablehlo(
+    xs: Sequence[Any], module: str, results: Sequence[tuple[Sequence[int], Any]]
+) -> list[Any]:
+    """Returns the results of a StableHLO module.
 
     Args:
-      x: the only argument of the module.
+      xs: the arguments of the module.
       module: the text of the module.
-      shape: the shape of the result.
+      results: the shape and the data type of each result.
     """
-    (y,) = xla.call_module(
-        [x],
-        version=9,  # of the op's calling convention
-        module=module,
-        Tout=[x.dtype],
-        Sout=[list(shape)],
-        platforms=["CPU"],
+    return list(
+        xla.call_module(
+            list(xs),
+            version=9,  # of the op's calling convention
+            module=module,
+            Tout=[dtype for _, dtype in results],
+            Sout=[list(shape) for shape, _ in results],
+            platforms=["CPU"],
+        )
     )
-    return y
+
+
+def custom_call(
+    name: str,
+    configuration: str,
+    xs: Sequence[Any],
+    results: Sequence[tuple[Sequence[int], Any]],
+) -> list[Any]:
+    """Returns the results of a kernel that XLA knows by name; tensors are in row-major order.
+
+    Args:
+      name: the name.
+      configuration: what XLA passes to the kernel.
+      xs: the operands.
+      results: the shape and the data type of each result.
+    """
+    x_types = [type_text(x.shape, x.dtype) for x in xs]
+    y_types = [type_text(shape, dtype) for shape, dtype in results]
+    names = ", ".join(f"%x{i}" for i in range(len(xs)))
+    parameters = ", ".join(f"%x{i}: {x_type}" for i, x_type in enumerate(x_types))
+    outputs = ", ".join(f"%y#{i}" for i in range(len(results)))
+    text = configuration.replace('"', r"\22")
+    of_inputs, of_results = ", ".join(x_types), ", ".join(y_types)
+    module = f"""module {{
+  func.func @main({parameters}) -> ({of_results}) {{
+    %y:{len(results)} = "stablehlo.custom_call"({names}) {{
+      call_target_name = "{name}", api_version = 2 : i32, backend_config = "{text}",
+      operand_layouts = [{_row_major(len(x.shape) for x in xs)}],
+      result_layouts = [{_row_major(len(shape) for shape, _ in results)}]
+    }} : ({of_inputs}) -> ({of_results})
+    return {outputs} : {of_results}
+  }}
+}}"""
+    return call_stablehlo(xs, module, results)
+
+
+def _row_major(ranks: Iterable[int]) -> str:
+    """Returns the text of the layouts of tensors: the last dimension changes fastest."""
+    layouts = [list(reversed(range(rank))) for rank in ranks]
+    return ", ".join(f"dense<{x}> : tensor<{len(x)}xindex>" for x in layouts)
 
 
 @functools.cache
@@ -91,9 +135,12 @@ def xla_knows(op: str) -> bool:
 
 def tensor_type(x: Any, shape: Sequence[int]) -> str:
     """Returns the MLIR type of a tensor with the data type of x, as "tensor<4x8xf32>"."""
-    sizes = map(str, shape)
-    element_type = _TYPES[x.dtype.name]
-    return f"tensor<{'x'.join([*sizes, element_type])}>"
+    return type_text(shape, x.dtype)
+
+
+def type_text(shape: Sequence[int], dtype: Any) -> str:
+    """Returns the MLIR type of a tensor, as "tensor<4x8xf32>"."""
+    return f"tensor<{'x'.join([*map(str, shape), _TYPES[dtype.name]])}>"
 
 
 def stored(x: Any) -> Any:
@@ -115,4 +162,5 @@ def stored(x: Any) -> Any:
     return %x : {x_type}
   }}
 }}"""
-    return call_stablehlo(x, module, x.shape.as_list())
+    (y,) = call_stablehlo([x], module, [(x.shape.as_list(), x.dtype)])
+    return y

@@ -25,7 +25,10 @@ from meshtf.runtime.spmd.compiled.hlo_collectives import (
     collectives_of_hlo,
 )
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_host import mesh_of_devices
+from meshtf.runtime.spmd.live.jax_host import (
+    mesh_of_devices,
+    platform_of_device,
+)
 from meshtf.runtime.spmd.live.jax_module import load_jax, nothing_cached
 from meshtf.runtime.spmd.live.module_call import ModuleCall
 from meshtf.runtime.spmd.module.stablehlo_module import lower
@@ -77,7 +80,8 @@ def compile_for(
     mesh = recorded.mesh
     device_mesh = _device_mesh(mesh, topology)
     start = time.perf_counter()
-    lowered = lower(recorded, arguments)
+    platform = platform_of_device(device_mesh.devices.flat[0])
+    lowered = lower(recorded, arguments, platform)
 
     def layout(spec: Spec, placement: Placement) -> ArrayLayout:
         return ArrayLayout(spec, placement, mesh, device_mesh)
@@ -91,7 +95,6 @@ def compile_for(
         if value.spec is not None
     ]
     outputs += [layout(store.spec, store.placement) for store in lowered.written]
-    platform = _platform(device_mesh)
     with _explained_errors(recorded.name, topology), _dump(platform) as dump:
         call = ModuleCall(
             name=recorded.name,
@@ -149,7 +152,7 @@ def _dump(platform: str) -> Iterator[_Dump]:
     several operands.
 
     Args:
-      platform: jax's name of the kind of the devices, such as "tpu".
+      platform: what the devices are, such as "tpu".
     """
     with nothing_cached():
         if platform != "tpu":
@@ -177,11 +180,6 @@ def _explained_errors(name: str, topology: str) -> Iterator[None]:
                 way_out="If it names a size, try another one, such as a multiple of 128.",
             )
         ) from None
-
-
-def _platform(device_mesh: Any) -> str:
-    """Returns jax's name of the kind of the devices of its mesh, such as "tpu"."""
-    return str(device_mesh.devices.flat[0].platform)
 
 
 def _device_mesh(mesh: Mesh, topology: str) -> Any:

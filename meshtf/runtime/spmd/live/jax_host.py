@@ -123,12 +123,19 @@ def live_memory(mesh: Mesh) -> float | None:
     return statistics.get("bytes_limit")
 
 
-def runs_on_cpus(mesh: Mesh) -> bool:
-    """Returns whether the devices of a live mesh are CPU devices. If their platform is in
-    `mesh.devices`, jax need not have them.
+def platform_of(mesh: Mesh) -> str:
+    """Returns what the devices of a live mesh are: "cpu", "cuda", "tpu"; "": others. If their
+    platform is in `mesh.devices`, jax need not have them.
     """
-    platform = _platform(mesh) or live_devices(mesh)[0].platform
-    return bool(platform == "cpu")
+    return _platform(mesh) or platform_of_device(live_devices(mesh)[0])
+
+
+def platform_of_device(device: Any) -> str:
+    """Returns what a device of jax is: "cpu", "cuda", "tpu"; "": something else."""
+    platform = device.platform
+    if platform == "gpu" and device.device_kind.startswith("NVIDIA"):
+        return "cuda"
+    return platform if platform in ("cpu", "cuda", "tpu") else ""
 
 
 def _platform(mesh: Mesh) -> str:

@@ -47,7 +47,7 @@ class Replica(SingleReplica):
       inputs: {other store, such as an argument: this replica's shard}.
       checks: an object to which checks of indices are added; None: no index is checked.
       shared_functions: takes the functions that equal ops share.
-      on_cpus: whether the devices are CPUs.
+      platform: what the devices are: see `Stored`.
     """
 
     adds_to_stacks = True  # XLA does so in place
@@ -59,7 +59,7 @@ class Replica(SingleReplica):
         inputs: Mapping[Store, Any],
         checks: CheckRecorder | None,
         shared_functions: SharedFunctions,
-        on_cpus: bool,
+        platform: str,
     ) -> None:
         coordinates = MeshCoordinates(_coordinates(program.mesh))
         super().__init__(
@@ -68,7 +68,7 @@ class Replica(SingleReplica):
             jit=True,
             checks=checks,
             outline=shared_functions.outline,
-            stored=Stored(stored, on_cpus),
+            stored=Stored(stored, platform),
         )
         self.variables = variables
         self.inputs = inputs

@@ -38,7 +38,7 @@ class ReplicaFunction:
         tensors and arguments.
       checks: an empty object, to which tracing adds the checks of indices; None: the
         function checks no indices.
-      on_cpus: whether it is for CPU devices; False: for any devices.
+      platform: the devices that it is for: "cpu", "cuda", "tpu"; "": any.
 
     Attributes:
       written_stores: the variables that the program writes.
@@ -50,10 +50,10 @@ class ReplicaFunction:
         variables: Sequence[Store],
         inputs: Sequence[Store],
         checks: IndexChecks | None = None,
-        on_cpus: bool = False,
+        platform: str = "",
     ) -> None:
         self.checks = checks
-        self.on_cpus = on_cpus
+        self.platform = platform
         self.program = program
         self.variables = variables
         self.inputs = inputs
@@ -75,7 +75,7 @@ class ReplicaFunction:
             inputs=dict(zip(self.inputs, inputs)),
             checks=self.checks,
             shared_functions=self._shared_functions,
-            on_cpus=self.on_cpus,
+            platform=self.platform,
         )
         with trace_cache():
             results = replica.run()

@@ -172,7 +172,8 @@ def _call(
     return %y : {y_type}
   }}
 }}"""
-    return call_stablehlo(x, module, sizes)
+    (y,) = call_stablehlo([x], module, [(sizes, x.dtype)])
+    return y
 
 
 def _ordered(x: Any, kind: str) -> Any:

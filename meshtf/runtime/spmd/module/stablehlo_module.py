@@ -103,14 +103,14 @@ class Lowered(NamedTuple):
 
 
 def lower(
-    recorded: Recorded, arguments: Sequence[Store], on_cpus: bool = False
+    recorded: Recorded, arguments: Sequence[Store], platform: str = ""
 ) -> Lowered:
     """Returns a recorded function as a module of one partition, which checks no indices.
 
     Args:
       recorded: the function.
       arguments: the stores of its arguments, in order.
-      on_cpus: whether the module is for CPU devices; False: for any devices.
+      platform: the devices that the module is for: "cpu", "cuda", "tpu"; "": any.
 
     Raises:
       PlanError: XLA cannot compile one of the ops, or one runs on a single pipeline stage.
@@ -121,7 +121,7 @@ def lower(
     program = build(nodes, recorded.results, mesh)
     variables, captured = _variables_and_captures(program, arguments)
     inputs = [*captured, *arguments]
-    body = ReplicaFunction(program, variables, inputs, on_cpus=on_cpus)
+    body = ReplicaFunction(program, variables, inputs, platform=platform)
     written = [store for store in variables if store in body.written_stores]
     return Lowered(
         module=body.compile(),

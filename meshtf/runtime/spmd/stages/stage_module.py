@@ -14,7 +14,7 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.partition import Program, Value
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
-from meshtf.runtime.spmd.live.jax_host import jax_mesh, runs_on_cpus
+from meshtf.runtime.spmd.live.jax_host import jax_mesh, platform_of
 from meshtf.runtime.spmd.live.module_call import QUICK, ModuleCall
 from meshtf.runtime.spmd.module.index_checks import (
     NO_FAILURE,
@@ -67,7 +67,7 @@ class StageModule:
         checks = IndexChecks()
         program = Program(mesh, task_program.steps, task_program.results)
         function = ReplicaFunction(
-            program, variables, stores, checks, on_cpus=runs_on_cpus(mesh)
+            program, variables, stores, checks, platform=platform_of(mesh)
         )
         self._module = function.compile()
         self._checks = checks or None  # falsy: no step of the program checks indices

@@ -1,0 +1,1 @@
+"""Attention as one op, whose scores are not stored."""
