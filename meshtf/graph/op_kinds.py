@@ -227,6 +227,8 @@ def contracted_factors(op: Op, inputs: Sequence[Spec]) -> list[str]:
       op: the op.
       inputs: the specs of its inputs. Integers are no matrix, but indices: those of a gather.
     """
+    if isinstance(op, FusedMatmulsOp):
+        return list(op.contracted())
     if len(inputs) != 2:
         return []
     if any("int" in x.dtype for x in inputs):
@@ -236,6 +238,11 @@ def contracted_factors(op: Op, inputs: Sequence[Spec]) -> list[str]:
     of_right = {factor_of(op, name) for name in right.shape.names}
     shared = [factor for factor in factors if factor in of_right]
     return [factor for factor in shared if op.role(factor) is Role.SUM]
+
+
+def num_products(op: Op) -> int:
+    """Returns how many products of the size of `contracted_factors` an op computes."""
+    return op.num_products if isinstance(op, FusedMatmulsOp) else 1
 
 
 class Window(NamedTuple):

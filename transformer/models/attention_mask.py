@@ -142,6 +142,21 @@ class AttentionMask:
             self.queries.positions, self.context.positions, table=None
         )
 
+    @functools.cached_property
+    def shared_distance_bias(self) -> mtf.Tensor | None:
+        """The bias of `distance_bias`, which all layers share."""
+        return self.distance_bias() if self.is_self_attention else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each example is one text from its first token on, so that order and window tell
+        which tokens a query attends to.
+        """
+        infos = (self.queries, self.context)
+        return all(info.is_plain for info in infos) and (
+            self.causal or self.window is None
+        )
+
     @property
     def pair_inputs(self) -> dict[str, Any]:
         """The arguments of context-parallel attention whose bias `pair_bias_of` computes."""
@@ -149,11 +164,11 @@ class AttentionMask:
         if self.relative is not None and self.is_self_attention:
             table = self.relative.table.tensor()
         # Without the order: inputs are tensors.
-        queries = self.queries._replace(zigzag=None)
+        queries = self.queries._replace(zigzag=None, from_zero=None)
         return {
             "bias_of": self.pair_bias_of,
             "query_inputs": (queries, table),
-            "kv_inputs": self.context,
+            "kv_inputs": self.context._replace(from_zero=None),
             "zigzag": self.queries.zigzag is not None and self.is_self_attention,
         }
 
@@ -185,7 +200,7 @@ class AttentionMask:
         is_visible = visible(queries, context, causal=self.causal, window=self.window)
         if is_visible is None:
             return distance_bias
-        mask_bias = mtf.layers.mask_bias(is_visible)
+        mask_bias = mtf.stop_gradient(mtf.layers.mask_bias(is_visible))
         if distance_bias is None:
             return mask_bias
         return mtf.outer(distance_bias, mask_bias, mtf.add)
@@ -303,6 +318,16 @@ def attend(
     if isinstance(attention, mtf.layers.ContextParallelAttention):
         return attention(
             x, context, rope=rope, training=training, **attention_mask.pair_inputs
+        )
+    if attention_mask.is_plain and attention.fuses(x, training):
+        return attention(
+            x,
+            context,
+            bias=attention_mask.shared_distance_bias,
+            rope=rope,
+            training=training,
+            causal=attention_mask.causal,
+            window=attention_mask.window,
         )
     return attention(x, context, bias=attention_mask.bias, rope=rope, training=training)
 

@@ -177,6 +177,7 @@ class Stack(mtf.Module):
         # of them. Elsewhere, reading the cached property computes and stores it.
         if self.architecture.attention in ("full", "local"):
             _ = attention_mask.bias
+            _ = attention_mask.shared_distance_bias
 
     def _run_scanned(
         self,

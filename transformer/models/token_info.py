@@ -41,6 +41,7 @@ class TokenInfo(NamedTuple):
       zigzag: the zigzag order that the tokens are in, for causal ring attention; None: the
         order of the text.
       nonpadding: bool [batch, length], False at padding; None: no token is padding.
+      from_zero: True: positions count the tokens of each example, from 0; None: they may not.
     """
 
     positions: mtf.Tensor
@@ -48,6 +49,7 @@ class TokenInfo(NamedTuple):
     prefix: mtf.Tensor | None = None
     zigzag: mtf.layers.ZigzagOrder | None = None
     nonpadding: mtf.Tensor | None = None
+    from_zero: bool | None = None
 
     @classmethod
     def of(
@@ -71,6 +73,7 @@ class TokenInfo(NamedTuple):
             length]: see `counted_targets`. None: all count.
           counts: for each example 1, or 0 if it is padding, [batch]; None: none is.
         """
+        from_zero = True if positions is None else None
         if positions is None:
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
         if prefix is not None:
@@ -89,7 +92,13 @@ class TokenInfo(NamedTuple):
             segments=segments,
             prefix=prefix,
             nonpadding=nonpadding,
+            from_zero=from_zero,
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each example is one text without prefix, from its first token on."""
+        return bool(self.from_zero) and self.segments is None and self.prefix is None
 
     def in_order(self, order: mtf.layers.ZigzagOrder) -> TokenInfo:
         """Returns the information about the same tokens in zigzag order."""
@@ -123,6 +132,7 @@ class TokenInfo(NamedTuple):
             positions=mtf.rename(self.positions, LENGTH, KV_LENGTH),
             segments=rename(self.segments),
             prefix=rename(self.prefix),
+            from_zero=self.from_zero,
         )
 
 

@@ -36,6 +36,7 @@ from meshtf.forecast.memory.allocations import (
 )
 from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
+    has_kernel,
     is_fused,
     is_inlined,
     reduces_in_place,
@@ -255,6 +256,8 @@ class Timelines:
             if value.spec is not None
         ]
         specs = op.workspace_specs(*local_specs)
+        if self.under_xla and has_kernel(op):
+            return ()
         if self.under_xla:
             return [spec for spec in specs if not is_fused(spec, local_specs)]
         return specs

@@ -28,6 +28,7 @@ of a forecast with XLA's peaks.
 7. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_values`.
+8. *Kernels.* The kernels for attention keep scores in registers. See `has_kernel`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
-from meshtf.graph import OpWithStatistics, Spec
+from meshtf.graph import Op, OpWithStatistics, Spec
+from meshtf.graph.op_kinds import FusedMatmulsOp
 from meshtf.mesh import Mesh, Sharded
 from meshtf.partition import LoopStep, Program, ReshardStep, Step, Value
 from meshtf.partition.cost import local_shape
@@ -52,6 +54,11 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
       inputs: the inputs of the op, with local shapes, as `workspace`.
     """
     return any(workspace.shape == x.shape for x in inputs)
+
+
+def has_kernel(op: Op) -> bool:
+    """Returns whether accelerators have a kernel for an op, which needs no temporary tensor."""
+    return isinstance(op, FusedMatmulsOp)
 
 
 def fuses_inputs(step: Step) -> bool:

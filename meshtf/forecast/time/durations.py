@@ -23,6 +23,7 @@ from meshtf.forecast.time.exchanges import (
     collective_seconds,
 )
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
+from meshtf.graph.op_kinds import num_products
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import dtype_bytes
@@ -290,8 +291,10 @@ class Durations:
         sums = contracted_factors(op, [x.spec for x in inputs])
         if not sums:
             return None
-        left, right = ({factor_of(op, name) for name in x.shape.names} for x in inputs)
-        sizes: dict[str, Any] = {"batch": 1, "m": 1, "n": 1, "k": 1}
+        left, right = (
+            {factor_of(op, name) for name in x.shape.names} for x in inputs[:2]
+        )
+        sizes: dict[str, Any] = {"batch": num_products(op), "m": 1, "n": 1, "k": 1}
         for factor, local_size in self.local_factor_sizes(step).items():
             if factor in sums:
                 group = "k"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from meshtf.forecast.time.durations import Durations
 from meshtf.graph import Call, Loop, Node
 from meshtf.graph.control_flow.scan_dimension import TICK
+from meshtf.graph.op_kinds import FusedMatmulsOp
 from meshtf.partition import Body, Program
 
 
@@ -38,13 +39,22 @@ def model_flops(program: Program, durations: Durations) -> float:
             compute = step.computation
             if compute is not None and compute.computes_node:
                 if durations.matmul_shape(compute) is not None:
-                    total += step.node.op.flops(*(x.spec for x in step.node.inputs))
+                    total += _flops(step.node)
             for inner in step.bodies_by(of_body):
                 times = _runs(inner) * program.mesh.group_size(*inner.axes)
                 total += of_body(inner.program) * times
         return total
 
     return of_steps(program)
+
+
+def _flops(node: Node) -> float:
+    """Returns the FLOPs of an op, without those of products that another op has computed."""
+    flops = float(node.op.flops(*(x.spec for x in node.inputs)))
+    if isinstance(node.op, FusedMatmulsOp):
+        repeated = node.op.num_repeated_products / node.op.num_products
+        flops *= 1 - repeated
+    return flops
 
 
 def _runs(body: Body) -> int:

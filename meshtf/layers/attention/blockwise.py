@@ -231,14 +231,14 @@ class BlockwiseAttention(MultiHeadAttention):
         )
 
     # `type: ignore`: the base class takes the bias of all scores, this class a function.
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         x: Tensor,
         context: Tensor | Cache | None = None,
-        bias_of: BiasOf | None = None,  # type: ignore[override]
+        bias_of: BiasOf | None = None,
         query_inputs: Any = None,
-        rope: RotaryEmbedding | None = None,  # type: ignore[override]
-        training: bool = False,  # type: ignore[override]
+        rope: RotaryEmbedding | None = None,
+        training: bool = False,
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
 

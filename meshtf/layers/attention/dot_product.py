@@ -13,17 +13,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from meshtf.errors import ShapeError
-from meshtf.graph import Tensor
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import Source, Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
+from meshtf.layers.attention.masks import mask_bias
 from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Names, names_of
 from meshtf.names.arguments import check_callables, check_floats, check_ints
+from meshtf.ops.attention.fused_attention import fused_attention
 from meshtf.ops.common.checks import require_dim_of_caller, tensor_along
+from meshtf.ops.elementwise.arithmetic import add, outer, subtract
+from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.ops.shapes.reshape import unflatten
+
+# From so many positions on attention is one op, where it can be.
+FUSED_LENGTH = 512
 
 
 def dot_product_attention(
@@ -36,10 +43,15 @@ def dot_product_attention(
     sink_logit: Tensor | float | None = None,
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
+    length_dim: str | None = None,
+    causal: bool = False,
+    window: int | None = None,
 ) -> Tensor:
     """Returns softmax(scale * q · k + bias) · v: [..., value] for q [..., key].
 
     Names that q shares with k or v, other than `key_dim`, are batch dimensions.
+
+    Where `fuses` says so it is one op, which stores no scores: see `ops.attention`.
 
     Args:
       q: queries, such as [batch, heads, length, key].
@@ -55,6 +67,12 @@ def dot_product_attention(
         query may attend to nothing.
       scale: the factor of the scores; default: 1 / sqrt(size of key_dim).
       dropout: a function that is applied to the attention weights.
+      length_dim: the name of the positions of queries; None: they have none.
+      causal: whether query i attends to keys from 0 to i only.
+      window: to how many of the last keys a causal query attends; None: all.
+
+    Raises:
+      ShapeError: an input lacks a dimension, or `causal` is set without `length_dim`.
     """
     q = as_tensor("q", q)
     k = as_tensor("k", k)
@@ -72,7 +90,18 @@ def dot_product_attention(
         scale = 1.0 / math.sqrt(q.shape.only(key_dims).size)
     if scale != 1:
         q = q * scale
+    if sink_logit is None and fuses(
+        q, k, v, length_dim, kv_length_dim, key_dims, dropout
+    ):
+        assert length_dim is not None
+        (key,) = key_dims
+        return fused_attention(
+            q, k, v, length_dim, kv_length_dim, key, causal, window, bias
+        )
     query_dims = q.shape.without(*key_dims)
+    if causal:
+        causal_bias = _causal_bias(q, k, length_dim, kv_length_dim, window)
+        bias = causal_bias if bias is None else outer(bias, causal_bias, add)
     scores = einsum([q, k], query_dims + k.shape.only([kv_length_dim]))
     if bias is not None:
         scores = scores + cast_like(bias, scores)
@@ -81,6 +110,56 @@ def dot_product_attention(
         weights = dropout(weights)
     value_dims = v.shape.without(kv_length_dim, *query_dims.names)
     return einsum([weights, v], query_dims + value_dims)
+
+
+def fuses(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    length_dim: str | None,
+    kv_length_dim: str,
+    key_dims: tuple[str, ...],
+    dropout: Callable[[Tensor], Tensor] | None,
+) -> bool:
+    """Returns whether attention is one op: with 16-bit tensors of at least `FUSED_LENGTH`
+    positions, and without dropout. The arguments are those of `dot_product_attention`.
+    """
+    if length_dim is None or dropout is not None or len(key_dims) != 1:
+        return False
+    if {q.dtype, k.dtype, v.dtype} not in ({"bfloat16"}, {"float16"}):
+        return False
+    if (
+        length_dim not in q.shape
+        or min(q.shape[length_dim], k.shape[kv_length_dim]) < FUSED_LENGTH
+    ):
+        return False
+    scores = (*q.shape.without(*key_dims).names, kv_length_dim)
+    return (
+        not k.shape.without(*key_dims, *scores) and len(v.shape.without(*scores)) == 1
+    )
+
+
+def _causal_bias(
+    q: Tensor, k: Tensor, length_dim: str | None, kv_length_dim: str, window: int | None
+) -> Tensor:
+    """Returns the bias of causal attention [length, kv_length]; see `dot_product_attention`."""
+    if length_dim is None:
+        raise ShapeError(
+            explain_error(
+                "causal attention needs the positions of queries.",
+                q=repr(q.shape),
+                source=Source.of_caller(),
+                way_out='Name their dimension: length_dim="length".',
+            )
+        )
+    require_dim_of_caller(q.shape, length_dim)
+    positions = index_range(q.mesh, q.shape.dim(length_dim))
+    kv_positions = index_range(q.mesh, k.shape.dim(kv_length_dim))
+    distance = outer(positions, kv_positions, subtract)
+    visible = distance >= 0
+    if window is not None:
+        visible = visible & (distance < window)
+    return mask_bias(visible)
 
 
 def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:

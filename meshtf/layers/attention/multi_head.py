@@ -19,7 +19,10 @@ from __future__ import annotations
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.layers.attention.dot_product import dot_product_attention
+from meshtf.layers.attention.dot_product import (
+    FUSED_LENGTH,
+    dot_product_attention,
+)
 from meshtf.layers.attention.heads import Cache, Heads
 from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
@@ -100,6 +103,8 @@ class MultiHeadAttention(Heads):
         rope: RotaryEmbedding | None = None,
         training: bool = False,
         sink_logit: Tensor | float | None = None,
+        causal: bool = False,
+        window: int | None = None,
     ) -> Tensor:
         """Returns [batch, length, model_dim] for x of the same shape.
 
@@ -112,14 +117,28 @@ class MultiHeadAttention(Heads):
           rope: a rotary embedding, which rotates queries and keys.
           training: whether dropout is applied to the attention weights.
           sink_logit: the score of one additional position of keys, whose value is zero.
+          causal: whether a query attends only to its own and to earlier positions.
+          window: to how many of the last positions, its own included, a causal query attends;
+            None: all.
         """
         x = as_tensor("x", x)
-        check_bools(training=training)
+        check_bools(training=training, causal=causal)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
         cache = self.context_keys_values(x, context, rope)
         return self._attend(
-            x, q, cache, bias=bias, training=training, sink_logit=sink_logit
+            x, q, cache, bias, training, sink_logit, causal=causal, window=window
         )
+
+    def fuses(self, x: Tensor, training: bool = False) -> bool:
+        """Returns whether self-attention of x [batch, length, model_dim] is one op, which stores
+        no scores: see `dot_product_attention`.
+        """
+        check_tensors(x=x)
+        check_bools(training=training)
+        length = x.shape.get(self.length_dims[0])
+        is_half = x.dtype in ("bfloat16", "float16")
+        has_dropout = training and self.dropout.rate > 0
+        return is_half and length >= FUSED_LENGTH and not has_dropout
 
     def context_keys_values(
         self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None
@@ -154,9 +173,7 @@ class MultiHeadAttention(Heads):
         check_tensors(x=x)
         check_record(Cache, cache=cache)
         q = self.project_to_heads(self.query, x)
-        return self._attend(
-            x, q, cache, bias=bias, training=False, sink_logit=sink_logit
-        )
+        return self._attend(x, q, cache, bias, training=False, sink_logit=sink_logit)
 
     def _attend(
         self,
@@ -166,8 +183,11 @@ class MultiHeadAttention(Heads):
         bias: Tensor | None,
         training: bool,
         sink_logit: Tensor | float | None,
+        causal: bool = False,
+        window: int | None = None,
     ) -> Tensor:
         """Returns the output [batch, length, model_dim] for queries q of input x."""
+        has_dropout = training and self.dropout.rate > 0
         y = dot_product_attention(
             q,
             cache.keys,
@@ -177,6 +197,9 @@ class MultiHeadAttention(Heads):
             bias=bias,
             sink_logit=sink_logit,
             scale=self.scale,
-            dropout=lambda weights: self.dropout(weights, training),
+            dropout=(lambda x: self.dropout(x, True)) if has_dropout else None,
+            length_dim=self.length_dims[0],
+            causal=causal,
+            window=window,
         )
         return self.output(y, x.shape.names)

@@ -138,7 +138,10 @@ class FusedAttention(_AttentionOp):
         _check(self, q, k, v, *bias)
         value = v.shape.without(self.kv_length, *q.shape.without(self.key).names)
         queries = q.shape.without(self.key)
-        return (Spec(queries + value, q.dtype), Spec(queries, accumulation_dtype(q.dtype)))
+        return (
+            Spec(queries + value, q.dtype),
+            Spec(queries, accumulation_dtype(q.dtype)),
+        )
 
     def role(self, factor: str) -> Role:
         return Role.UNSHARDED if factor in (self.kv_length, self.key) else Role.MAP
