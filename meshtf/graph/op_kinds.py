@@ -196,6 +196,13 @@ class FusedMatmulsOp(Op):
         """Returns the factors that the product of the first two inputs sums over."""
         raise NotImplementedError
 
+    @property
+    def has_kernel(self) -> bool:
+        """Whether accelerators have a kernel for it, which needs no memory for products. Else all
+        of them are written and read.
+        """
+        raise NotImplementedError
+
 
 class RenamingOp(Op):
     """An op whose output is its first input, perhaps under other names or in another shape: the
@@ -243,6 +250,11 @@ def contracted_factors(op: Op, inputs: Sequence[Spec]) -> list[str]:
 def num_products(op: Op) -> int:
     """Returns how many products of the size of `contracted_factors` an op computes."""
     return op.num_products if isinstance(op, FusedMatmulsOp) else 1
+
+
+def writes_products(op: Op) -> bool:
+    """Returns whether an op writes products that are not among its outputs, and reads them."""
+    return isinstance(op, FusedMatmulsOp) and not op.has_kernel
 
 
 class Window(NamedTuple):

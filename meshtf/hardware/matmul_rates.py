@@ -32,6 +32,11 @@ class MatmulShape(NamedTuple):
     dtype: str
 
     @property
+    def elements(self) -> Any:
+        """The elements of all products."""
+        return self.batch * self.m * self.n
+
+    @property
     def flops(self) -> Any:
         """The floating-point operations of all products."""
         return 2.0 * self.batch * self.m * self.n * self.k

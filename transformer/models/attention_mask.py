@@ -319,7 +319,7 @@ def attend(
         return attention(
             x, context, rope=rope, training=training, **attention_mask.pair_inputs
         )
-    if attention_mask.is_plain and attention.fuses(x, training):
+    if attention_mask.is_plain and attention.fuses(x):
         return attention(
             x,
             context,

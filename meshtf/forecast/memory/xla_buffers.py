@@ -58,7 +58,7 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
 
 def has_kernel(op: Op) -> bool:
     """Returns whether accelerators have a kernel for an op, which needs no temporary tensor."""
-    return isinstance(op, FusedMatmulsOp)
+    return isinstance(op, FusedMatmulsOp) and op.has_kernel
 
 
 def fuses_inputs(step: Step) -> bool:

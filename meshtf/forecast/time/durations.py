@@ -23,7 +23,7 @@ from meshtf.forecast.time.exchanges import (
     collective_seconds,
 )
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
-from meshtf.graph.op_kinds import num_products
+from meshtf.graph.op_kinds import num_products, writes_products
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import dtype_bytes
@@ -175,6 +175,9 @@ class Durations:
         """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
+        if shape is not None and writes_products(step.node.op):
+            # In the data type of the inputs, and read once.
+            num_bytes = num_bytes + 2 * shape.elements * dtype_bytes(shape.dtype)
         factor = self.factor(self.work_kind(step)) * self._local_factor
         share = self._positions_that_share(step) / factor
         if shape is not None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.masks import mask_bias
+from meshtf.layers.dropout import Dropout
 from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Names, names_of
 from meshtf.names.arguments import check_callables, check_floats, check_ints
@@ -26,6 +28,7 @@ from meshtf.ops.elementwise.arithmetic import add, outer, subtract
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.nn.softmax import softmax
+from meshtf.ops.random.mask_words import Words
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.ops.shapes.reshape import unflatten
 
@@ -42,7 +45,7 @@ def dot_product_attention(
     bias: Tensor | None = None,
     sink_logit: Tensor | float | None = None,
     scale: float | None = None,
-    dropout: Callable[[Tensor], Tensor] | None = None,
+    dropout: Dropout | Callable[[Tensor], Tensor] | None = None,
     length_dim: str | None = None,
     causal: bool = False,
     window: int | None = None,
@@ -66,7 +69,7 @@ def dot_product_attention(
       sink_logit: the score of one additional position whose value is zero, so that a
         query may attend to nothing.
       scale: the factor of the scores; default: 1 / sqrt(size of key_dim).
-      dropout: a function that is applied to the attention weights.
+      dropout: what is applied to the attention weights: a layer, as in training, or a function.
       length_dim: the name of the positions of queries; None: they have none.
       causal: whether query i attends to keys from 0 to i only.
       window: to how many of the last keys a causal query attends; None: all.
@@ -79,7 +82,8 @@ def dot_product_attention(
     v = as_tensor("v", v)
     if scale is not None:
         check_floats(scale=scale)
-    check_callables(dropout=dropout)
+    if not isinstance(dropout, Dropout):
+        check_callables(dropout=dropout)
     if bias is not None:
         check_tensors(bias=bias)
     key_dims = names_of(key_dim, q.shape, k.shape, argument="key_dim")
@@ -95,9 +99,10 @@ def dot_product_attention(
     ):
         assert length_dim is not None
         (key,) = key_dims
-        return fused_attention(
-            q, k, v, length_dim, kv_length_dim, key, causal, window, bias
-        )
+        names = (length_dim, kv_length_dim, key)
+        rate, words = _random_words(q, k, names, dropout)
+        if words is not None:
+            return fused_attention(q, k, v, *names, causal, window, bias, rate, words)
     query_dims = q.shape.without(*key_dims)
     if causal:
         causal_bias = _causal_bias(q, k, length_dim, kv_length_dim, window)
@@ -106,7 +111,9 @@ def dot_product_attention(
     if bias is not None:
         scores = scores + cast_like(bias, scores)
     weights = softmax(scores, kv_length_dim, sink_logit=sink_logit)
-    if dropout is not None:
+    if isinstance(dropout, Dropout):
+        weights = dropout(weights, training=True)
+    elif dropout is not None:
         weights = dropout(weights)
     value_dims = v.shape.without(kv_length_dim, *query_dims.names)
     return einsum([weights, v], query_dims + value_dims)
@@ -119,12 +126,14 @@ def fuses(
     length_dim: str | None,
     kv_length_dim: str,
     key_dims: tuple[str, ...],
-    dropout: Callable[[Tensor], Tensor] | None,
+    dropout: Dropout | Callable[[Tensor], Tensor] | None,
 ) -> bool:
     """Returns whether attention is one op: with 16-bit tensors of at least `FUSED_LENGTH`
-    positions, and without dropout. The arguments are those of `dot_product_attention`.
+    positions. The arguments are those of `dot_product_attention`.
     """
-    if length_dim is None or dropout is not None or len(key_dims) != 1:
+    if length_dim is None or len(key_dims) != 1:
+        return False
+    if dropout is not None and not isinstance(dropout, Dropout):
         return False
     if {q.dtype, k.dtype, v.dtype} not in ({"bfloat16"}, {"float16"}):
         return False
@@ -137,6 +146,24 @@ def fuses(
     return (
         not k.shape.without(*key_dims, *scores) and len(v.shape.without(*scores)) == 1
     )
+
+
+def _random_words(
+    q: Tensor, k: Tensor, names: tuple[str, str, str], dropout: Any
+) -> tuple[float, Words | None]:
+    """Returns the rate of dropout, and the random words of its mask; None: it has none.
+
+    Args:
+      q: queries.
+      k: keys.
+      names: the positions of queries, those of keys, and the elements of a head.
+      dropout: the layer; None: no weights are dropped.
+    """
+    if dropout is None:
+        return 0.0, {}
+    _, kv_length, key = names
+    scores = q.shape.without(key) + k.shape.only([kv_length])
+    return dropout.rate, dropout.words(q.mesh, scores)
 
 
 def _causal_bias(

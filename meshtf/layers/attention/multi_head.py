@@ -129,16 +129,13 @@ class MultiHeadAttention(Heads):
             x, q, cache, bias, training, sink_logit, causal=causal, window=window
         )
 
-    def fuses(self, x: Tensor, training: bool = False) -> bool:
+    def fuses(self, x: Tensor) -> bool:
         """Returns whether self-attention of x [batch, length, model_dim] is one op, which stores
         no scores: see `dot_product_attention`.
         """
         check_tensors(x=x)
-        check_bools(training=training)
         length = x.shape.get(self.length_dims[0])
-        is_half = x.dtype in ("bfloat16", "float16")
-        has_dropout = training and self.dropout.rate > 0
-        return is_half and length >= FUSED_LENGTH and not has_dropout
+        return x.dtype in ("bfloat16", "float16") and length >= FUSED_LENGTH
 
     def context_keys_values(
         self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None
@@ -197,7 +194,7 @@ class MultiHeadAttention(Heads):
             bias=bias,
             sink_logit=sink_logit,
             scale=self.scale,
-            dropout=(lambda x: self.dropout(x, True)) if has_dropout else None,
+            dropout=self.dropout if has_dropout else None,
             length_dim=self.length_dims[0],
             causal=causal,
             window=window,

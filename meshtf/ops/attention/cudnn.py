@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import KernelCall, LocalContext
-from meshtf.ops.attention.query_blocks import AttentionDims, Mask, Names, Result
+from meshtf.ops.attention.attention_dims import AttentionDims, Mask, Names, Result
 from meshtf.ops.shapes.reshape import arrange
 
 _DTYPES = {"bfloat16": "BF16", "float16": "F16"}

@@ -14,8 +14,8 @@ their positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
@@ -32,9 +32,15 @@ from meshtf.graph import (
 from meshtf.graph.op_kinds import FusedMatmulsOp, GradientBarrier
 from meshtf.names import Shape, accumulation_dtype
 from meshtf.ops.attention import cudnn, query_blocks
-from meshtf.ops.attention.query_blocks import AttentionDims, Mask
+from meshtf.ops.attention.attention_dims import (
+    AttentionDims,
+    Mask,
+    Result,
+    WeightDropout,
+)
 from meshtf.ops.common.broadcasting import conflicting_sizes
 
+T = TypeVar("T")
 _Q, _KV = "b:2;h:2;l:6;k:4", "b:2;h:2;m:6;k:4"
 _GROUPED_Q, _GROUPED_KV = "b:2;g:2;h:3;l:4;k:4", "b:2;g:2;m:8;k:4"
 # Each sample: length, kv_length, key, causal, window, bias_gradient, block; then the inputs.
@@ -45,6 +51,15 @@ _ATTRIBUTES: tuple[tuple[tuple[Any, ...], tuple[str, ...]], ...] = (
     (("l", "m", "k", False, 0, True, 2), (_Q, _KV, _KV, "h:2;l:6;m:6")),
     (("l", "m", "k", False, 0, True, 3), (_Q, _KV, _KV, "b:2;m:6")),
     (("l", "m", "k", False, 0, False, 2), (_GROUPED_Q, _GROUPED_KV, _GROUPED_KV)),
+    (
+        ("l", "m", "k", False, 0, False, 2, 0.25, ("b", "l", "m")),
+        (
+            _Q,
+            _KV,
+            _KV,
+            *("int b:2", "int b:2", "int l:6", "int l:6", "int m:6", "int m:6"),
+        ),
+    ),
     (("l", "m", "k", False), ("l:4;b:2;k:3", "m:5;k:3;b:2", "b:2;m:5;v:2")),
 )
 
@@ -53,18 +68,17 @@ def _gradient_samples() -> Iterator[Sample]:
     """Yields inputs for the conformance suite of the gradient: logarithms of sums, which are any
     numbers there, and a result and its cotangent.
     """
-    for attributes, (q, k, v, *bias) in _ATTRIBUTES:
+    for attributes, (q, k, v, *further) in _ATTRIBUTES:
         queries = [dim for dim in q.split(";") if not dim.startswith("k:")]
         value = next(dim for dim in v.split(";") if dim[0] in "kv")
         y, log_sums = ";".join([*queries, value]), ";".join(queries)
-        outputs = (
-            [q, k, v, *bias] if len(attributes) > 5 and attributes[5] else [q, k, v]
-        )
+        has_gradient = len(attributes) > 5 and attributes[5]
+        outputs = [q, k, v, *further] if has_gradient else [q, k, v]
         names = [{dim.split(":")[0] for dim in x.split(";")} for x in outputs]
         mapped = tuple(sorted(set.intersection(*names)))
-        defaults = (False, 0, False, query_blocks.BLOCK)
+        defaults = (False, 0, False, query_blocks.BLOCK, 0.0, ())
         attributes = (*attributes, *defaults[len(attributes) - 3 :], mapped)
-        inputs = (q, k, v, *bias, y, log_sums, y)
+        inputs = (q, k, v, *further, y, log_sums, y)
         yield Sample(attributes, inputs, gradient=False)
 
 
@@ -81,6 +95,9 @@ class _AttentionOp(FusedMatmulsOp):
       window: to how many of the last keys a causal query attends; 0: all.
       bias_gradient: whether there is a bias, and it has a gradient.
       block: the largest number of queries whose scores are computed at once.
+      dropout: the fraction of weights that is dropped.
+      masked: the dimensions of the mask of dropout, if there is one. Inputs after the bias are the
+        random words of each, int32 [dim] twice.
     """
 
     length: str
@@ -90,25 +107,45 @@ class _AttentionOp(FusedMatmulsOp):
     window: int = 0
     bias_gradient: bool = False
     block: int = query_blocks.BLOCK
+    dropout: float = 0.0
+    masked: tuple[str, ...] = ()
 
     def contracted(self) -> tuple[str, ...]:
         return (self.key,)
+
+    @property
+    def has_kernel(self) -> bool:
+        return not self.dropout
 
     @property
     def mask(self) -> Mask:
         """Which keys each query attends to."""
         return Mask(self.causal, self.window)
 
-    def dims(self, *shapes: Shape) -> AttentionDims:
+    def dims(self, shapes: Sequence[Shape]) -> AttentionDims:
         """Returns the names of the inputs' dimensions."""
-        q, k, v, *bias = (shape.names for shape in shapes)
+        q, k, v, *bias = (shape.names for shape in self.tensors(shapes))
         of_bias = bias[0] if bias else None
         return AttentionDims(self.length, self.kv_length, self.key, q, k, v, of_bias)
+
+    def tensors(self, inputs: Sequence[T]) -> Sequence[T]:
+        """Returns those of the first inputs that are no random words: q, k, v, and the bias."""
+        return inputs[: len(inputs) - 2 * len(self.masked)]
+
+    def weight_dropout(self, inputs: Sequence[Any]) -> WeightDropout | None:
+        """Returns the dropout of the weights, given the first inputs; None: there is none."""
+        words = inputs[len(self.tensors(inputs)) :]
+        if not words:
+            return None
+        pairs = zip(words[::2], words[1::2])
+        return WeightDropout(self.dropout, dict(zip(self.masked, pairs)))
 
     def kernel(
         self, context: LocalContext, dims: AttentionDims, q: Any
     ) -> cudnn.CudnnAttention | None:
         """Returns the kernels of the device that take the op; None: there are none."""
+        if self.dropout:
+            return None
         return cudnn.kernel_for(
             context, dims, self.mask, self.bias_gradient, q.dtype.name
         )
@@ -134,8 +171,9 @@ class FusedAttention(_AttentionOp):
     )
     num_products = 2
 
-    def output_specs(self, q: Spec, k: Spec, v: Spec, *bias: Spec) -> Specs:
-        _check(self, q, k, v, *bias)
+    def output_specs(self, *xs: Spec) -> Specs:
+        q, _, v, *_ = xs
+        _check(self, *self.tensors(xs))
         value = v.shape.without(self.kv_length, *q.shape.without(self.key).names)
         queries = q.shape.without(self.key)
         return (
@@ -147,12 +185,19 @@ class FusedAttention(_AttentionOp):
         return Role.UNSHARDED if factor in (self.kv_length, self.key) else Role.MAP
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
-        dims = self.dims(*context.inputs)
+        dims = self.dims(context.inputs)
         offset = context.shard_offset(self.length)
         kernel = self.kernel(context, dims, xs[0])
         if kernel is not None:
             return kernel.attend(*xs)
-        return query_blocks.attend(dims, self.mask, self.block, offset, *xs)
+        return query_blocks.attend(
+            dims,
+            self.mask,
+            self.block,
+            offset,
+            self.tensors(xs),
+            self.weight_dropout(xs),
+        )
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
         d_output, _ = dy  # the other output is for the backward pass only
@@ -164,12 +209,14 @@ class FusedAttention(_AttentionOp):
             *(self.length, self.kv_length, self.key, self.causal, self.window),
             bias_gradient=self.bias_gradient,
             block=self.block,
+            dropout=self.dropout,
+            masked=self.masked,
             mapped=tuple(sorted(in_all)),
         )
         dxs = apply_all(op, *xs, *y, d_output)
         return [*dxs, *[None] * (len(xs) - len(dxs))]
 
-    def flops(self, q: Spec, k: Spec, v: Spec, *bias: Spec) -> int:
+    def flops(self, q: Spec, k: Spec, v: Spec, *others: Spec) -> int:
         return _flops(self, q, v, of_key=1, of_value=1)
 
 
@@ -196,14 +243,21 @@ class FusedAttentionGradient(_AttentionOp):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         *inputs, y, log_sums, dy = xs
-        dims = self.dims(*context.inputs[: len(inputs)])
+        dims = self.dims(context.inputs[: len(inputs)])
         offset = context.shard_offset(self.length)
-        result = query_blocks.Result(y, log_sums, dy)
+        result = Result(y, log_sums, dy)
         kernel = self.kernel(context, dims, inputs[0])
         if kernel is not None:
             return kernel.gradient(inputs, result)
         return query_blocks.gradient(
-            dims, self.mask, self.block, offset, inputs, result, self.bias_gradient
+            dims,
+            self.mask,
+            self.block,
+            offset,
+            self.tensors(inputs),
+            result,
+            self.bias_gradient,
+            self.weight_dropout(inputs),
         )
 
     def flops(self, q: Spec, k: Spec, v: Spec, *others: Spec) -> int:
@@ -220,6 +274,8 @@ def fused_attention(
     causal: bool = False,
     window: int | None = None,
     bias: Tensor | None = None,
+    dropout: float = 0.0,
+    words: Mapping[str, tuple[Tensor, Tensor]] | None = None,
 ) -> Tensor:
     """Returns softmax(q · k + bias) · v, [*batch, *heads, length, value].
 
@@ -233,14 +289,22 @@ def fused_attention(
       causal: whether query i attends to keys from 0 to i.
       window: to how many of the last keys a causal query attends; None: all.
       bias: added to the scores, [*batch, *heads, length, kv_length] or a subset of these names.
+      dropout: the fraction of weights that is dropped.
+      words: the random words of the mask of dropout: see `mask_words`. The dimensions are some of
+        those of the scores, in their order.
     """
     inputs = [q, k, v]
     bias_gradient = False
     if bias is not None:
         inputs.append(bias)
         bias_gradient = not isinstance(bias.node.op, GradientBarrier)
+    words = words or {}
+    inputs += [x for pair in words.values() for x in pair]
     op = FusedAttention(
-        *(length, kv_length, key, causal, window or 0), bias_gradient=bias_gradient
+        *(length, kv_length, key, causal, window or 0),
+        bias_gradient=bias_gradient,
+        dropout=dropout,
+        masked=tuple(words),
     )
     y, _log_sums = apply_all(op, *inputs)
     return y

@@ -13,102 +13,19 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.names import accumulation_dtype
+from meshtf.ops.attention.attention_dims import (
+    AttentionDims,
+    Mask,
+    Names,
+    Result,
+    WeightDropout,
+)
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.linear.contraction import contract
 from meshtf.ops.shapes.reshape import arrange
 
 BLOCK = 256  # queries
 _MASKED_SCORE = -1e9  # finite, so that no query has NaN
-Names = tuple[str, ...]
-
-
-class Mask(NamedTuple):
-    """Which keys each query attends to.
-
-    Attributes:
-      causal: whether query i attends to keys from 0 to i.
-      window: to how many of the last of these it attends; 0: all.
-    """
-
-    causal: bool
-    window: int
-
-
-class AttentionDims(NamedTuple):
-    """The names of the dimensions of attention.
-
-    Attributes:
-      length: the positions of queries.
-      kv_length: the positions of keys and values.
-      key: the dimension that the product of q and k sums over.
-      q, k, v, bias: the dimensions of the inputs; bias: None: there is none.
-    """
-
-    length: str
-    kv_length: str
-    key: str
-    q: Names
-    k: Names
-    v: Names
-    bias: Names | None
-
-    @property
-    def queries(self) -> Names:
-        """The dimensions of q but `key`."""
-        return tuple(name for name in self.q if name != self.key)
-
-    @property
-    def scores(self) -> Names:
-        """The dimensions of the scores."""
-        return (*self.queries, self.kv_length)
-
-    @property
-    def value(self) -> str:
-        """The dimension of the values that the result has."""
-        (name,) = (name for name in self.v if name not in self.scores)
-        return name
-
-    @property
-    def y(self) -> Names:
-        """The dimensions of the result."""
-        return (*self.queries, self.value)
-
-    @property
-    def value_names(self) -> Names:
-        """The dimensions of v, the value under a name that no other tensor has."""
-        return tuple("." if name == self.value else name for name in self.v)
-
-    @property
-    def y_names(self) -> Names:
-        """The dimensions of the result, the value under a name that no other tensor has."""
-        return (*self.queries, ".")
-
-    @property
-    def tensors(self) -> tuple[Names, ...]:
-        """The dimensions of the inputs, the value of v under a name of its own."""
-        inputs = (self.q, self.k, self.value_names)
-        return inputs if self.bias is None else (*inputs, self.bias)
-
-    def sizes(self, q: Any, k: Any, v: Any) -> dict[str, int]:
-        """Returns the size of each dimension, given the inputs as tensors."""
-        pairs = [(self.q, q), (self.k, k), (self.value_names, v)]
-        return {
-            name: int(size) for names, x in pairs for name, size in zip(names, x.shape)
-        }
-
-
-class Result(NamedTuple):
-    """What attention has computed, and the cotangent of y.
-
-    Attributes:
-      y: the result.
-      log_sums: the logarithms of the sums of exponentials of scores.
-      dy: the cotangent of y.
-    """
-
-    y: Any
-    log_sums: Any
-    dy: Any
 
 
 class BlockOutputs(NamedTuple):
@@ -140,10 +57,8 @@ def attend(
     mask: Mask,
     block: int,
     offset: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    bias: Any = None,
+    inputs: Sequence[Any],
+    dropout: WeightDropout | None,
 ) -> tuple[Any, Any]:
     """Returns (y, log_sums): see `FusedAttention`.
 
@@ -152,23 +67,25 @@ def attend(
       mask: which keys each query attends to.
       block: the largest number of queries of a block.
       offset: the position of the first query.
-      q, k, v, bias: the inputs, TensorFlow tensors.
+      inputs: q, k, v and the bias, TensorFlow tensors.
+      dropout: the dropout of the weights; None: there is none.
     """
+    q, k, v, *biases = inputs
 
     def attend_block(begin: Any, blocks: Sequence[Any], _: Any) -> Any:
-        q_block, *bias_block = blocks
-        scores = _scores(dims, mask, offset + begin, q_block, k, *bias_block or [bias])
+        (q_block,), bias, dropout_of_block = _of_block(dims, biases, dropout, blocks, 1)
+        scores = _scores(dims, mask, offset + begin, q_block, k, bias)
         largest = tf.reduce_max(scores, axis=-1, keepdims=True)
         exponentials = tf.exp(scores - largest)
         total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
         weights = tf.cast(exponentials / total, q.dtype)
+        if dropout_of_block is not None:
+            weights = dropout_of_block.dropped(weights, dims.scores)
         y = contract(weights, dims.scores, v, dims.value_names, dims.y_names)
         log_sums = tf.squeeze(largest + tf.math.log(total), axis=-1)
         return [y, log_sums], []
 
-    split = [(q, dims.q)]
-    if dims.bias is not None and dims.length in dims.bias:
-        split.append((bias, dims.bias))
+    split = [(q, dims.q), *_further_splits(dims, biases, dropout)]
     outputs = BlockOutputs(
         dims.sizes(q, k, v), [(dims.y_names, q.dtype), (dims.queries, scores_dtype(q))]
     )
@@ -184,6 +101,7 @@ def gradient(
     inputs: Sequence[Any],
     result: Result,
     bias_gradient: bool,
+    dropout: WeightDropout | None,
 ) -> tuple[Any, ...]:
     """Returns the cotangents of q, k and v, and of the bias if it has one.
 
@@ -195,21 +113,25 @@ def gradient(
       inputs: q, k, v and the bias.
       result: what the forward pass has computed, and dy.
       bias_gradient: whether the bias has a gradient.
+      dropout: the dropout of the weights; None: there is none.
     """
     q, k, v, *biases = inputs
     bias_names = dims.bias or ()
     splits_bias = dims.length in bias_names
 
     def block_gradient(begin: Any, blocks: Sequence[Any], sums: Any) -> Any:
-        q_block, y, log_sums, dy, *bias_block = blocks
-        bias = (bias_block or biases or [None])[0]
+        tensors, bias, dropout_of_block = _of_block(dims, biases, dropout, blocks, 4)
+        q_block, y, log_sums, dy = tensors
         scores = _scores(dims, mask, offset + begin, q_block, k, bias)
         weights = tf.exp(scores - log_sums[..., tf.newaxis])
         d_weights = contract(dy, dims.y_names, v, dims.value_names, dims.scores)
+        low_weights = tf.cast(weights, q.dtype)
+        if dropout_of_block is not None:
+            d_weights = dropout_of_block.dropped(d_weights, dims.scores)
+            low_weights = dropout_of_block.dropped(low_weights, dims.scores)
         of_query = tf.reduce_sum(widen(dy) * widen(y), axis=-1, keepdims=True)
         d_scores = weights * (widen(d_weights) - of_query)
         low_d_scores = tf.cast(d_scores, q.dtype)
-        low_weights = tf.cast(weights, q.dtype)
         dq = contract(low_d_scores, dims.scores, k, dims.k, dims.q)
         terms = [
             contract(low_d_scores, dims.scores, q_block, dims.q, dims.k),
@@ -229,11 +151,10 @@ def gradient(
         (result.y, dims.y_names),
         (result.log_sums, dims.queries),
         (result.dy, dims.y_names),
+        *_further_splits(dims, biases, dropout),
     ]
     outputs = BlockOutputs(dims.sizes(q, k, v), [(dims.q, q.dtype)])
     totals = [k, v]
-    if splits_bias:
-        split.append((biases[0], bias_names))
     if bias_gradient and splits_bias:
         outputs.names_and_dtypes.append((bias_names, scores_dtype(q)))
     elif bias_gradient:
@@ -242,6 +163,47 @@ def gradient(
     stacked, sums = _over_blocks(dims, block, block_gradient, split, outputs, zeros)
     cotangents = [stacked[0], *sums[:2], *stacked[1:], *sums[2:]]
     return tuple(tf.cast(dx, x.dtype) for dx, x in zip(cotangents, inputs))
+
+
+def _further_splits(
+    dims: AttentionDims, biases: Sequence[Any], dropout: WeightDropout | None
+) -> list[tuple[Any, Names]]:
+    """Returns what else has the positions of queries, with the names of its dimensions: a bias, and
+    the random words of a mask.
+    """
+    split = []
+    if dims.bias is not None and dims.length in dims.bias:
+        split.append((biases[0], dims.bias))
+    if dropout is not None and dims.length in dropout.words:
+        split += [(x, (dims.length,)) for x in dropout.words[dims.length]]
+    return split
+
+
+def _of_block(
+    dims: AttentionDims,
+    biases: Sequence[Any],
+    dropout: WeightDropout | None,
+    blocks: Sequence[Any],
+    count: int,
+) -> tuple[Sequence[Any], Any, WeightDropout | None]:
+    """Returns the first tensors of a block, its bias and its dropout.
+
+    Args:
+      dims: the names of the dimensions.
+      biases: the bias of all queries, if there is one.
+      dropout: the dropout of the weights of all queries; None: there is none.
+      blocks: the tensors of a block, the last of which are those of `_further_splits`.
+      count: the number of the first tensors.
+    """
+    further = list(blocks[count:])
+    bias = biases[0] if biases else None
+    if dims.bias is not None and dims.length in dims.bias:
+        bias = further.pop(0)
+    if dropout is not None and further:
+        a, b = further
+        words = {**dropout.words, dims.length: (a, b)}
+        dropout = dropout._replace(words=words)
+    return blocks[:count], bias, dropout
 
 
 def _scores(

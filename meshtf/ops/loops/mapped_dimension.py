@@ -38,6 +38,7 @@ from meshtf.graph.recorder import latest_version
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.loops.batch_weights import degree_after, reduction_of_degree
+from meshtf.ops.random.mask_words import MaskWords
 from meshtf.ops.random.random_ops import Random
 from meshtf.ops.reductions.broadcast import Broadcast
 from meshtf.ops.reductions.reduce import Reduce
@@ -66,7 +67,7 @@ class MappedDimension:
         self.dim = dim
         self._sources: tuple[type[Op], ...] = (ConstantOp, Broadcast)
         if draws:
-            self._sources += (Random,)
+            self._sources += (Random, MaskWords)
         self._way_out = way_out
         self._reduces = reduces
         self.arguments = set(arguments)

@@ -138,7 +138,7 @@ class Random(Op):
 
     def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
         draw = draw_function(self.kind, self.dtype, self.scale, self.shift)
-        words = _words(self, context, seeds)
+        words = words_of(self.shape, self.strided, self.indexed, context, seeds)
         # A mask is not stored, unlike the words: within the ops that read it, the last steps of
         # the hash take less time than a mask in memory, a quarter of a small step.
         y = map_elements(draw, words, context.outputs[0].sizes)
@@ -151,19 +151,24 @@ class Random(Op):
         return _FLOPS_PER_ELEMENT * self.shape.size
 
 
-def _words(op: Random, context: LocalContext, inputs: Sequence[Any]) -> Words:
+def words_of(
+    shape: Shape,
+    strided: tuple[Strided, ...],
+    indexed: tuple[str, ...],
+    context: LocalContext,
+    inputs: Sequence[Any],
+) -> Words:
     """Returns the words of each index of each dimension of a random tensor: hashes of the
     seeds and the index (`counter_bits.py`).
 
     Args:
-      op: the op.
+      shape, strided, indexed: the attributes of `Random`.
       context: the sizes and offsets of this device's shard.
       inputs: the inputs of the op.
     """
-    indexed = op.indexed
     indices_start = len(inputs) - len(indexed)
     index_shapes = dict(zip(indexed, context.inputs[indices_start:]))
-    num_seeds = indices_start - len(op.strided)
+    num_seeds = indices_start - len(strided)
     seeds = inputs[:num_seeds]
     if context.compiled:
         # Otherwise TensorFlow would compute all that depends on constant seeds while it
@@ -173,11 +178,11 @@ def _words(op: Random, context: LocalContext, inputs: Sequence[Any]) -> Words:
     key = random_key(seeds)
     strides = {
         mapping.dim: (mapping, microbatch)
-        for mapping, microbatch in zip(op.strided, inputs[num_seeds:])
+        for mapping, microbatch in zip(strided, inputs[num_seeds:])
     }
     # Chunks of positions, for example, are no dimension of the entire tensor.
     index_names = {name for x in index_shapes.values() for name in x.names}
-    names = op.shape.without(*index_names.difference(indexed)).names
+    names = shape.without(*index_names.difference(indexed)).names
     input_indices = {
         name: tf.reshape(x, [-1]) for name, x in zip(indexed, inputs[indices_start:])
     }
