@@ -268,8 +268,9 @@ def _takes(kernel: CudnnAttention) -> bool:
         return False
     if {*dims.v} - {dims.kv_length, dims.value} != batch_and_heads:
         return False
-    # The kernels count positions of queries from 0.
-    if kernel.mask.causal and kernel.context.num_shards(dims.length) > 1:
+    # The kernels count positions from 0.
+    shards = [kernel.context.num_shards(x) for x in (dims.length, dims.kv_length)]
+    if kernel.mask.causal and max(shards) > 1:
         return False
     return dims.bias is None or _takes_bias(kernel, dims.bias)
 

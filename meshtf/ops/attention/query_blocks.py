@@ -66,7 +66,7 @@ def attend(
       dims: the names of the dimensions.
       mask: which keys each query attends to.
       block: the largest number of queries of a block.
-      offset: the position of the first query.
+      offset: by how much the first query comes after the first key.
       inputs: q, k, v and the bias, TensorFlow tensors.
       dropout: the dropout of the weights; None: there is none.
     """
@@ -109,7 +109,7 @@ def gradient(
       dims: the names of the dimensions.
       mask: which keys each query attends to.
       block: the largest number of queries of a block.
-      offset: the position of the first query.
+      offset: by how much the first query comes after the first key.
       inputs: q, k, v and the bias.
       result: what the forward pass has computed, and dy.
       bias_gradient: whether the bias has a gradient.
@@ -214,7 +214,7 @@ def _scores(
     Args:
       dims: the names of the dimensions.
       mask: which keys each query attends to.
-      begin: the position of the first query of the block.
+      begin: by how much the first query of the block comes after the first key.
       q: the queries of the block.
       k: the keys.
       bias: the bias of these queries; None: there is none.
@@ -230,8 +230,8 @@ def _scores(
     if not mask.causal:
         return scores
     axis = dims.queries.index(dims.length)
-    positions = begin + tf.range(scores.shape[axis])
-    distances = positions[:, tf.newaxis] - tf.range(scores.shape[-1])
+    queries = begin + tf.range(scores.shape[axis])
+    distances = queries[:, tf.newaxis] - tf.range(scores.shape[-1])
     visible = distances >= 0
     if mask.window:
         visible &= distances < mask.window
