@@ -129,7 +129,7 @@ def fuses(
     dropout: Dropout | Callable[[Tensor], Tensor] | None,
 ) -> bool:
     """Returns whether attention is one op: with 16-bit tensors of at least `FUSED_LENGTH`
-    positions. The arguments are those of `dot_product_attention`.
+    positions. The arguments are those of `dot_product_attention`: q [batch, heads, length, key].
     """
     if length_dim is None or len(key_dims) != 1:
         return False

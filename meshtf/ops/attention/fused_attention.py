@@ -68,18 +68,18 @@ def _gradient_samples() -> Iterator[Sample]:
     """Yields inputs for the conformance suite of the gradient: logarithms of sums, which are any
     numbers there, and a result and its cotangent.
     """
+    defaults = (False, 0, False, query_blocks.BLOCK, 0.0, ())
     for attributes, (q, k, v, *further) in _ATTRIBUTES:
-        queries = [dim for dim in q.split(";") if not dim.startswith("k:")]
+        attributes = (*attributes, *defaults[len(attributes) - 3 :])
+        bias_gradient = attributes[5]
         value = next(dim for dim in v.split(";") if dim[0] in "kv")
+        queries = [dim for dim in q.split(";") if not dim.startswith("k:")]
         y, log_sums = ";".join([*queries, value]), ";".join(queries)
-        has_gradient = len(attributes) > 5 and attributes[5]
-        outputs = [q, k, v, *further] if has_gradient else [q, k, v]
-        names = [{dim.split(":")[0] for dim in x.split(";")} for x in outputs]
-        mapped = tuple(sorted(set.intersection(*names)))
-        defaults = (False, 0, False, query_blocks.BLOCK, 0.0, ())
-        attributes = (*attributes, *defaults[len(attributes) - 3 :], mapped)
+        with_gradient = [q, k, v, *further] if bias_gradient else [q, k, v]
+        names = [set(Shape(shape).names) for shape in with_gradient]
+        mapped = sorted(set.intersection(*names))
         inputs = (q, k, v, *further, y, log_sums, y)
-        yield Sample(attributes, inputs, gradient=False)
+        yield Sample((*attributes, tuple(mapped)), inputs, gradient=False)
 
 
 class _AttentionOp(FusedMatmulsOp):
@@ -221,7 +221,7 @@ class FusedAttention(_AttentionOp):
         dxs = apply_all(op, *xs, *y, d_output)
         return [*dxs, *[None] * (len(xs) - len(dxs))]
 
-    def flops(self, q: Spec, k: Spec, v: Spec, *others: Spec) -> int:
+    def flops(self, q: Spec, k: Spec, v: Spec, *further: Spec) -> int:
         return _flops(self, q, v, of_key=1, of_value=1)
 
 
@@ -265,7 +265,7 @@ class FusedAttentionGradient(_AttentionOp):
             self.weight_dropout(inputs),
         )
 
-    def flops(self, q: Spec, k: Spec, v: Spec, *others: Spec) -> int:
+    def flops(self, q: Spec, k: Spec, v: Spec, *further: Spec) -> int:
         return _flops(self, q, v, of_key=3, of_value=2)
 
 

@@ -275,8 +275,10 @@ def _over_blocks(
     stacked = [_into_blocks(x, names.index(dims.length), count) for x, names in split]
 
     def body(i: Any, arrays: Any, sums: Any) -> Any:
-        ys, sums = function(i * block, [x[i] for x in stacked], sums)
-        return i + 1, [array.write(i, y) for array, y in zip(arrays, ys)], sums
+        blocks = [x[i] for x in stacked]
+        ys, sums = function(i * block, blocks, sums)
+        arrays = [array.write(i, y) for array, y in zip(arrays, ys)]
+        return i + 1, arrays, sums
 
     sizes = {**outputs.sizes, dims.length: block}
     arrays = [

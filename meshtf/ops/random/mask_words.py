@@ -61,8 +61,11 @@ class MaskWords(Op):
         return tuple(Spec(Shape(dim), "int32") for dim in self.shape for _ in range(2))
 
     def local(self, context: LocalContext, *seeds: Any) -> LocalTensors:
-        words = words_of(self.shape, self.strided, (), context, seeds)
-        return tuple(tf.bitcast(x, tf.int32) for pair in zip(*words) for x in pair)
+        all_a, all_b = words_of(self.shape, self.strided, (), context, seeds)
+        words = []
+        for a, b in zip(all_a, all_b):
+            words += [tf.bitcast(a, tf.int32), tf.bitcast(b, tf.int32)]
+        return tuple(words)
 
     def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[None]:
         return [None] * len(seeds)
