@@ -31,6 +31,7 @@ _CALLED = re.compile(r"\b(?:to_apply|calls)=%?([\w.-]+)")
 _BODY = re.compile(r"\bbody=%?([\w.-]+)")
 _CONDITION = re.compile(r"\bcondition=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_TWO_BRANCHES = re.compile(r"\b(?:true|false)_computation=%?([\w.-]+)")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 
@@ -133,7 +134,9 @@ class HloInstruction:
             return _BODY.findall(self.attributes)
         if self.opcode == "conditional":
             branches = _BRANCHES.search(self.attributes)
-            return _OPERAND.findall(branches[1]) if branches is not None else []
+            if branches is not None:
+                return _OPERAND.findall(branches[1])
+            return _TWO_BRANCHES.findall(self.attributes)
         if self.opcode in ("fusion", "call", "async-start"):
             return _CALLED.findall(self.attributes)
         return []
