@@ -8,7 +8,8 @@ its collectives beside the forecast.
 It needs the compiler of the devices, which is in the extra "cuda", and none of the devices.
 Models are those of `configs/models/`. The table is that of docs/explain/spmd.md: it has the
 peak of memory of one device, the bytes that it receives in a step by collectives of all
-kinds, and the share of these bytes that move while a matrix product runs.
+kinds, the share of these bytes that move while a matrix product runs, and the modelled time of
+communication and the part of it that is exposed: neither is measured.
 """
 
 from __future__ import annotations
@@ -198,6 +199,8 @@ class Row(NamedTuple):
       planned_bytes: the forecast of the bytes received in a step.
       compiled_bytes: the bytes received in a step of XLA's program.
       overlapped: the fraction of these bytes that moves while a matrix product runs.
+      communication: the modelled seconds of all collectives in a step.
+      exposed: those in which kernels wait.
     """
 
     case: Case
@@ -206,6 +209,8 @@ class Row(NamedTuple):
     planned_bytes: float
     compiled_bytes: float
     overlapped: float
+    communication: float
+    exposed: float
 
 
 def selected(models: Sequence[str]) -> list[Case]:
@@ -240,6 +245,7 @@ def compile_case(case: Case) -> Row:
         ],
     )
     comparison = Run().compile_for(case.topology)
+    schedule = comparison.compiled.schedule
     return Row(
         case,
         planned_peak=comparison.forecast.memory.peak,
@@ -247,6 +253,8 @@ def compile_case(case: Case) -> Row:
         planned_bytes=sum(comparison.planned_bytes.values()),
         compiled_bytes=sum(comparison.compiled_bytes.values()),
         overlapped=comparison.overlapped,
+        communication=schedule.communication_seconds,
+        exposed=schedule.exposed_seconds,
     )
 
 
@@ -262,6 +270,8 @@ _COLUMNS = [
     "XLA",
     "ratio",
     "hidden",
+    "communication ms",
+    "exposed ms",
 ]
 HEADER = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
@@ -281,6 +291,8 @@ def line(row: Row) -> str:
         f"{row.compiled_bytes / _MIB:,.0f}",
         f"{row.planned_bytes / row.compiled_bytes:.2f}" if row.compiled_bytes else "-",
         f"{row.overlapped:.0%}",
+        f"{row.communication * 1e3:,.1f}",
+        f"{row.exposed * 1e3:,.1f}",
     ]
     return f"| {' | '.join(cells)} |"
 

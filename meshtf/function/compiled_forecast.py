@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from meshtf.forecast import Forecast
-from meshtf.runtime.spmd import CompiledProgram
+from meshtf.runtime.spmd import CompiledProgram, exposed_communication
 
 _MIB = 2**20
 # Kind of reshard in a plan -> the kind of collective that XLA runs for it, if the names
@@ -16,10 +16,11 @@ _PLANNED_KINDS = {"window": "collective_permute", "gather_statistics": "all_gath
 @dataclasses.dataclass(frozen=True)
 class CompiledForecast:
     """What XLA makes of a program for devices that need not be there, and the forecast of
-    the program. Prints both in one table.
+    the program. Prints both in one table, and then what of the compiled program's
+    communication is exposed.
 
     Attributes:
-      compiled: peak of memory, collectives, and the scheduled program.
+      compiled: peak of memory, collectives, modelled time, and the scheduled program.
       forecast: the forecast.
     """
 
@@ -41,9 +42,10 @@ class CompiledForecast:
             lines.append(_row(f"{kind} MiB", planned, compiled_bytes.get(kind, 0)))
         if compiled_bytes:
             lines.append(
-                f"{len(compiled.collectives)} collectives in the program; "
+                f"{len(compiled.schedule.collectives)} collectives in the program; "
                 f"{self.overlapped:.0%} of their bytes move while a matrix product runs"
             )
+        lines += exposed_communication(compiled.schedule)
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -63,10 +65,9 @@ class CompiledForecast:
     def compiled_bytes(self) -> dict[str, float]:
         """The bytes that a device receives, by kind of collective, as compiled."""
         received: dict[str, float] = {}
-        for collective in self.compiled.collectives:
+        for collective in self.compiled.schedule.collectives:
             kind = collective.kind
-            num_bytes = collective.received * collective.times
-            received[kind] = received.get(kind, 0.0) + num_bytes
+            received[kind] = received.get(kind, 0.0) + collective.total_bytes
         return received
 
     @property
@@ -74,13 +75,10 @@ class CompiledForecast:
         """The fraction of the bytes of the compiled program that move while a matrix
         product runs; 0 without collectives.
         """
-        overlapped_bytes = sum(
-            collective.received * collective.times
-            for collective in self.compiled.collectives
-            if collective.overlapped
-        )
-        total_bytes = sum(self.compiled_bytes.values())
-        return overlapped_bytes / total_bytes if total_bytes else 0.0
+        collectives = self.compiled.schedule.collectives
+        exposed_bytes = sum(x.exposed_bytes for x in collectives)
+        total_bytes = sum(x.total_bytes for x in collectives)
+        return 1 - exposed_bytes / total_bytes if total_bytes else 0.0
 
 
 def _row(label: str, planned: float, compiled: float) -> str:

@@ -20,7 +20,7 @@ from benchmarks.spmd.compiled import (
 )
 from benchmarks.spmd.ratios import live_ratios
 from meshtf.runtime.spmd import CompiledProgram
-from meshtf.runtime.spmd.compiled.hlo_collectives import HloCollective
+from meshtf.runtime.spmd.compiled.hlo_schedule import HloCollective, HloSchedule
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +76,14 @@ def test_a_line_has_all_columns():
         planned_bytes=2**20,
         compiled_bytes=2**20,
         overlapped=0.25,
+        communication=2e-3,
+        exposed=0.5e-3,
     )
     assert line(row) == (
-        "| gpt2 | FSDP | h100:8, data:8 | 64 | 3 | 2 | 1.50 | 1 | 1 | 1.00 | 25% |"
+        "| gpt2 | FSDP | h100:8, data:8 | 64 | 3 | 2 | 1.50 | 1 | 1 | 1.00 | 25% | 2.0 | 0.5 |"
     )
     assert line(row._replace(planned_bytes=0, compiled_bytes=0)).split("|")[10] == " - "
-    assert {text.count("|") for text in [*HEADER.split("\n"), line(row)]} == {12}
+    assert {text.count("|") for text in [*HEADER.split("\n"), line(row)]} == {14}
 
 
 LARGEST = next(case for case in CASES if case.model == "llama2_70b")
@@ -89,16 +91,16 @@ LARGEST = next(case for case in CASES if case.model == "llama2_70b")
 
 @pytest.mark.parametrize("case", [CASES[1], LARGEST], ids=lambda case: case.model)
 def test_a_row_is_of_the_planned_and_of_the_compiled_step(monkeypatch, case):
+    gather = HloCollective("all_gather", "a", 6, 2, True, 3e-3, 1e-3)
+    reduce = HloCollective("all_reduce", "b", 4, 1, False, 2e-3, 2e-3)
+
     def compile_for(self, topology):
         program = CompiledProgram(
             topology=topology,
             mesh=self.trainer.model.mesh,
             peak=10,
             arguments=5,
-            collectives=(
-                HloCollective("all_gather", received=6, times=2, overlapped=True),
-                HloCollective("all_reduce", received=4, times=1, overlapped=False),
-            ),
+            schedule=HloSchedule((gather, reduce), seconds=1.0),
             seconds=2.0,
             hlo="",
         )
@@ -107,6 +109,7 @@ def test_a_row_is_of_the_planned_and_of_the_compiled_step(monkeypatch, case):
     monkeypatch.setattr("benchmarks.spmd.compiled.Run.compile_for", compile_for)
     row = compile_case(case)
     assert (row.compiled_peak, row.compiled_bytes, row.overlapped) == (10, 16, 0.75)
+    assert (row.communication, row.exposed) == pytest.approx((8e-3, 4e-3))
     # Each device has a part of the weights, and does not fill its 80 GB.
     assert 2**30 < row.planned_peak < 70 * 2**30
     assert row.planned_bytes > 2**29

@@ -17,7 +17,15 @@ from meshtf.runtime.spmd.compiled.compile_for import (
     check_topology,
     compile_for,
 )
+from meshtf.runtime.spmd.compiled.exposed_communication import exposed_communication
 from meshtf.runtime.spmd.module.exported_program import Export
 from meshtf.runtime.spmd.module.stablehlo_module import export
 
-__all__ = ["CompiledProgram", "Export", "check_topology", "compile_for", "export"]
+__all__ = [
+    "CompiledProgram",
+    "Export",
+    "check_topology",
+    "compile_for",
+    "export",
+    "exposed_communication",
+]

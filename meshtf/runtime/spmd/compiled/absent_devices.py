@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from meshtf.errors import MeshError, explain_error, near_misses
+from meshtf.hardware import Hardware, as_hardware
 from meshtf.names.arguments import as_text
 from meshtf.runtime.spmd.live.jax_module import load_jax
 
@@ -87,6 +88,16 @@ def absent_devices(topology: str) -> list[Any]:
     except Exception as error:  # of a class that the plugin defines
         reason = str(error).splitlines()[0]
         raise _no_compiler(topology, platform, reason) from None
+
+
+def hardware_of(topology: str) -> Hardware:
+    """Returns the profile of the devices of a topology, such as that of an H100.
+
+    Raises:
+      ArgumentError: the kind of device has no profile.
+    """
+    kind, _, _ = topology.partition(":")
+    return as_hardware(f"tpu_{kind}" if kind in _TPU_GRIDS else kind)
 
 
 def _read(topology: str) -> _Topology:

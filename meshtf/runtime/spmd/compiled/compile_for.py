@@ -1,8 +1,8 @@
 """Ahead-of-time compilation for devices that this machine does not have: the memory and the
-collectives that XLA's compiled program has.
+collectives that XLA's compiled program has, and what of their time is exposed.
 
 compiled = compile_for(recorded, arguments, "h100:8")
-compiled.peak, compiled.collectives, compiled.hlo
+compiled.peak, compiled.schedule.collectives, compiled.schedule.exposed_seconds, compiled.hlo
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Spec, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Placement
-from meshtf.runtime.spmd.compiled.absent_devices import absent_devices
-from meshtf.runtime.spmd.compiled.hlo_collectives import (
-    HloCollective,
-    collectives_of_hlo,
-)
+from meshtf.runtime.spmd.compiled.absent_devices import absent_devices, hardware_of
+from meshtf.runtime.spmd.compiled.hlo_schedule import HloSchedule, schedule_of_hlo
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout
 from meshtf.runtime.spmd.live.jax_host import (
     mesh_of_devices,
@@ -43,7 +40,7 @@ class CompiledProgram:
       mesh: the mesh.
       peak: the peak memory of a device, in bytes.
       arguments: the memory of variables and arguments on a device, in bytes.
-      collectives: the collectives of the compiled program.
+      schedule: the collectives of the compiled program, and the modelled time of a step.
       seconds: the time to lower and compile the program.
       hlo: the optimized HLO of one device, scheduled, as text.
     """
@@ -52,7 +49,7 @@ class CompiledProgram:
     mesh: Mesh
     peak: int
     arguments: int
-    collectives: tuple[HloCollective, ...]
+    schedule: HloSchedule
     seconds: float
     hlo: str = dataclasses.field(repr=False)
 
@@ -112,7 +109,7 @@ def compile_for(
         mesh=mesh,
         peak=call.peak_memory,
         arguments=memory.argument_size_in_bytes,
-        collectives=tuple(collectives_of_hlo(hlo)),
+        schedule=schedule_of_hlo(hlo, hardware_of(topology)),
         seconds=time.perf_counter() - start,
         hlo=hlo,
     )

@@ -1,311 +1,199 @@
-"""The collectives of a compiled program, parsed from its HLO text, which lists instructions in
-the order in which XLA scheduled them.
+"""The collectives among the instructions of a compiled program: their kinds, the bytes that a
+device receives, and the devices that take part.
 
-    for collective in collectives_of_hlo(compiled.as_text()):
-        collective.kind, collective.received, collective.times, collective.overlapped
+Kinds have the names of the planner: "all_reduce" and so on. An asynchronous collective is two
+instructions: all-gather-start, and all-gather-done, whose operand is the start. It may also be
+an async-start, whose computation has the collective.
 
-Kinds have the names of the planner: "all_reduce" and so on. An instruction looks like this:
-
-    %y = f32[4,8]{1,0} all-gather-start(%x), replica_groups={{0,1},{2,3}}, dimensions={0}
-
-On TPUs an asynchronous collective is a chain of fusions, the first of which is named
-`async-collective-start.3` and the last one `async-collective-done.3`: fusions between them
-compute something else beside it. Each of them contains the collective.
+On TPUs it is a chain of fusions, the first of which is named `async-collective-start.3` and the
+last one `async-collective-done.3`: fusions between them compute something else beside it. Each of
+them contains the collective.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from meshtf.errors import PlanError
+from meshtf.runtime.spmd.compiled.hlo_text import (
+    HloComputation,
+    HloInstruction,
+    HloProgram,
+)
 
-_KINDS = (
+KINDS = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
     "all-to-all",
     "collective-permute",
 )
-_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*)")
-_ARRAY = re.compile(r"\b(pred|bf16|[a-z]\d+(?:e\dm\d\w*)?)\[([\d,]*)\]")
-_BODY = re.compile(r"\bbody=%?([\w.-]+)")
-_CONDITION = re.compile(r"\bcondition=%?([\w.-]+)")
-_CALLED = re.compile(r"\b(?:to_apply|calls)=%?([\w.-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_OPERAND = re.compile(r"%([\w.-]+)")
-# Groups are a list, {{0,1},{2,3}}; the shape of an iota: [2,2]<=[4] has groups of 2; or axes of
-# a mesh: mesh['a'=2,'b'=4] {'b'} has groups of 4, and {'b':(1)2} those of a part of an axis.
+# Groups are a list, {{0,1},{2,3}}; the shape of an iota: [2,2]<=[4] has groups of 2, and
+# [2,2]<=[2,2]T(1,0) those of the transposed iota; or axes of a mesh: mesh['a'=2,'b'=4] {'b'} has
+# groups of 4, and {'b':(1)2} those of a part of an axis.
 _GROUP = re.compile(r"replica_groups=\{\{([\d,]*)\}")
-_GROUPS_BY_SHAPE = re.compile(r"replica_groups=\[\d+,(\d+)\]<=")
-_GROUPS_BY_MESH = re.compile(r"replica_groups=@?mesh\[([^\]]*)\][^{]*\{([^}]*)\}")
+_PAIRS = re.compile(r"source_target_pairs=\{\{([\d,{}]*)\}\}")
+_IOTA_GROUPS = re.compile(
+    r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]*)\](?:T\(([\d,]*)\))?"
+)
+_MESH_GROUPS = re.compile(
+    r"replica_groups=@?mesh\[([^\]]*)\]"
+    r"(?:, device_ids=\(\[([\d,]*)\](?:T\(([\d,]*)\))?\))?[^{]*\{([^}]*)\}"
+)
 _MESH_AXIS = re.compile(r"'?([\w.-]+)'?=(\d+)")
-_GROUPED_AXIS = re.compile(r"'?([\w.-]+)'?(?::\(\d+\)(\d+))?(?:,\s*|$)")
-_NUM_PARTITIONS = re.compile(r"\bnum_partitions=(\d+)")
-# Instructions that take long enough to hide a collective. Matmuls are also in fusions, and in
-# custom calls of libraries, which these words recognize.
-_LONG = ("dot", "convolution", "while")
+_GROUPED_AXIS = re.compile(r"'?([\w.-]+)'?(?::\((\d+)\)(\d+))?(?:,\s*|$)")
+_COLLECTIVE_NAME = re.compile(rf"/({'|'.join(KINDS)})\.\d+")
+_NAMED_USERS = 3  # an element, a slice of it, the slice in another shape
 _TPU_START = "async-collective-start"
 _TPU_DONE = "async-collective-done"
-_LIBRARY = re.compile(r"gemm|matmul|conv|cublas|cudnn|triton")
 
 
-class HloCollective(NamedTuple):
-    """A collective of a compiled program.
+class Transfer(NamedTuple):
+    """What one collective sends, once.
 
     Attributes:
       kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or
         "collective_permute".
-      received: the bytes that a device receives in one run of it, by a ring algorithm.
-      times: the number of runs in a step: the iterations of all enclosing loops.
-      overlapped: whether a matmul or a loop runs between its start and its end.
+      received: the bytes that a device receives, by a ring algorithm.
+      devices: the devices of the first group that takes part; of a collective_permute the
+        pair that is furthest from each other.
+      op_names: the names that XLA keeps of the ops that it was made of.
+      num_tensors: the number of tensors, of which XLA may have merged several.
     """
 
     kind: str
     received: float
-    times: int
-    overlapped: bool
+    devices: tuple[int, ...]
+    op_names: tuple[str, ...]
+    num_tensors: int
 
 
-class _Instruction(NamedTuple):
-    """One line of a computation.
-
-    Attributes:
-      name: the name of the result.
-      result_type: the type of the result, such as "f32[4,8]{1,0}".
-      opcode: the kind of instruction, such as "all-gather-start".
-      operands: the text after the opcode: operands and attributes.
+def kind_of(instruction: HloInstruction) -> str:
+    """Returns the opcode of the collective that an instruction starts, ends, or is, without
+    "-start" and "-done"; "" if it is no collective.
     """
-
-    name: str
-    result_type: str
-    opcode: str
-    operands: str
+    kind = instruction.opcode.removesuffix("-start").removesuffix("-done")
+    return kind if kind in KINDS else ""
 
 
-def collectives_of_hlo(text: str) -> list[HloCollective]:
-    """Returns all collectives of a scheduled program. A collective in a loop is listed once;
-    `times` is the number of its runs.
+def starts(instruction: HloInstruction, program: HloProgram) -> bool:
+    """Returns whether an instruction starts an asynchronous collective."""
+    if instruction.name.startswith(_TPU_START):
+        return instruction.opcode == "fusion"
+    if instruction.opcode == "async-start":
+        return any(map(kind_of, program.all_called(instruction)))
+    return instruction.opcode.endswith("-start") and bool(kind_of(instruction))
+
+
+def start_of(done: HloInstruction, computation: HloComputation) -> str:
+    """Returns the name of the instruction that starts what `done` waits for; "" if `done` waits
+    for nothing, or for what another computation starts.
+    """
+    if done.opcode == "fusion" and done.name.startswith(_TPU_DONE):
+        start = done.name.replace(_TPU_DONE, _TPU_START)
+        return start if start in computation.by_name else ""
+    if not done.opcode.endswith("-done") or not done.operands:
+        return ""
+    start = done.operands[0]
+    while start in computation.by_name:
+        instruction = computation.by_name[start]
+        if instruction.opcode != "async-update":
+            return start
+        start = instruction.operands[0]
+    return ""
+
+
+def is_synchronous(instruction: HloInstruction) -> bool:
+    """Returns whether an instruction is a collective that computes nothing else meanwhile."""
+    if instruction.opcode == "fusion":
+        return instruction.name.startswith(_TPU_DONE)
+    return instruction.opcode in KINDS
+
+
+def transfers(
+    start: HloInstruction,
+    done: HloInstruction,
+    computation: HloComputation,
+    program: HloProgram,
+) -> list[Transfer]:
+    """Returns what a collective sends; several transfers if XLA runs them together.
+
+    Args:
+      start: its first instruction.
+      done: its last one, which has the result; `start` of a synchronous collective.
+      computation: the computation that they are in.
+      program: the program.
 
     Raises:
       PlanError: the devices of a collective, or the collective of a chain, are not written as
         this reader knows it.
     """
-    computations, entry = _computations(text)
-    partitions = _NUM_PARTITIONS.search(text)
-    program = _Program(computations, int(partitions[1]) if partitions else 1)
-    collectives: list[HloCollective] = []
-    _append_collectives(entry, times=1, program=program, collectives=collectives)
-    return collectives
-
-
-class _Program(NamedTuple):
-    """A parsed program.
-
-    Attributes:
-      computations: the instructions of each computation.
-      partitions: the number of devices.
-    """
-
-    computations: Mapping[str, Sequence[_Instruction]]
-    partitions: int
-
-
-def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
-    """Returns ({name of a computation: its instructions}, the name of the entry computation,
-    which the program starts with).
-    """
-    computations: dict[str, list[_Instruction]] = {}
-    entry = ""
-    instructions: list[_Instruction] = []
-    for line in text.splitlines():
-        start = _COMPUTATION.match(line)
-        if start is not None:
-            instructions = []
-            computations[start[1]] = instructions
-            if line.startswith("ENTRY"):
-                entry = start[1]
-            continue
-        match = _INSTRUCTION.match(line)
-        if match is not None:
-            instructions.append(_Instruction(*match.groups()))
-    return computations, entry
-
-
-def _append_collectives(
-    name: str,
-    times: int,
-    program: _Program,
-    collectives: list[HloCollective],
-) -> None:
-    """Appends the collectives of a computation, and of all computations that it calls.
-
-    Args:
-      name: the name of the computation.
-      times: the number of its runs in a step.
-      program: the program.
-      collectives: the list that is appended to.
-    """
-    computations = program.computations
-    instructions = computations.get(name, ())
-    indices = {instruction.name: i for i, instruction in enumerate(instructions)}
-    for index, instruction in enumerate(instructions):
-        if instruction.name.startswith(_TPU_DONE):
-            start_name = instruction.name.replace(_TPU_DONE, _TPU_START)
-            between = instructions[indices.get(start_name, index) + 1 : index]
-            collectives += _fused_collectives(instruction, between, times, program)
-            continue
-        kind = instruction.opcode.removesuffix("-done")
-        if kind in _KINDS:
-            # An asynchronous collective is two instructions: all-gather-start, and
-            # all-gather-done, whose operand is the start.
-            start = index
-            if kind != instruction.opcode:
-                operand = _OPERAND.search(instruction.operands)
-                start = indices[operand[1]] if operand is not None else index
-            between = instructions[start + 1 : index]
-            collectives.append(
-                HloCollective(
-                    kind=kind.replace("-", "_"),
-                    received=_bytes_received(
-                        kind,
-                        result_type=instruction.result_type,
-                        group_size=_group_size(instructions[start], program),
-                    ),
-                    times=times,
-                    overlapped=any(_is_long(x, computations) for x in between),
-                )
-            )
-            continue
-        for called_name, runs in _called_computations(instruction, computations):
-            _append_collectives(called_name, times * runs, program, collectives)
-
-
-def _fused_collectives(
-    done: _Instruction,
-    between: Sequence[_Instruction],
-    times: int,
-    program: _Program,
-) -> list[HloCollective]:
-    """Returns the asynchronous collectives of TPUs that one chain of fusions runs.
-
-    Args:
-      done: the last fusion of the chain.
-      between: the instructions after the first fusion, up to the last.
-      times: the number of its runs in a step.
-      program: the program.
-    """
-    collectives = [
-        x for x in _all_fused(done, program.computations) if x.opcode in _KINDS
-    ]
-    if not collectives:
+    if kind_of(start):
+        sent = [(start, done.result_bytes)]
+    else:
+        # The collectives are in the computation of the fusion or of the async-start.
+        fusion = start if start.opcode == "async-start" else done
+        inner = program.all_called(fusion)
+        sent = [(x, x.result_bytes) for x in inner if x.opcode in KINDS]
+    if not sent:
         raise PlanError(
             f"the last fusion {done.name!r} of an asynchronous collective has no collective: "
             "this version of XLA writes programs in another way."
         )
-    overlapped = any(_is_long(x, program.computations) for x in between)
-    return [
-        HloCollective(
-            kind=collective.opcode.replace("-", "_"),
-            received=_bytes_received(
-                collective.opcode,
-                result_type=collective.result_type,
-                group_size=_group_size(collective, program),
-            ),
-            times=times,
-            overlapped=overlapped,
+    result = []
+    for collective, result_bytes in sent:
+        kind = kind_of(collective)
+        devices = _devices(collective, program)
+        received = _bytes_received(kind, result_bytes, len(devices))
+        names: tuple[str, ...] = (collective.op_name,)
+        if not collective.op_name:
+            names = _names_of_users(done, computation, program)
+        result.append(
+            Transfer(
+                kind.replace("-", "_"),
+                received,
+                devices,
+                names,
+                num_tensors=len(collective.operands),
+            )
         )
-        for collective in collectives
-    ]
+    return result
 
 
-def _all_fused(
-    fusion: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
-) -> Iterator[_Instruction]:
-    """Yields the instructions of a fusion, and of fusions within it."""
-    for instruction in _fused_instructions(fusion, computations):
-        yield instruction
-        if instruction.opcode == "fusion":
-            yield from _all_fused(instruction, computations)
+def _names_of_users(
+    done: HloInstruction, computation: HloComputation, program: HloProgram
+) -> tuple[str, ...]:
+    """Returns the names of collectives that XLA merged into one without a name: those of the
+    elements and slices that are taken of its result.
 
-
-def _fused_instructions(
-    fusion: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
-) -> Sequence[_Instruction]:
-    """Returns the instructions of a fusion."""
-    called = _CALLED.search(fusion.operands)
-    return computations.get(called[1], ()) if called is not None else ()
-
-
-def _called_computations(
-    instruction: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
-) -> list[tuple[str, int]]:
-    """Returns (name, number of runs) of each computation that an instruction calls. All
-    branches of a conditional count, and a loop of unknown length counts as one iteration.
+    Args:
+      done: the last instruction of the collective.
+      computation: the computation that it is in.
+      program: the program.
     """
-    if instruction.opcode == "while":
-        body = _BODY.search(instruction.operands)
-        runs = _trip_count(instruction, computations)
-        return [(body[1], runs)] if body is not None else []
-    if instruction.opcode == "conditional":
-        branches = _BRANCHES.search(instruction.operands)
-        if branches is None:
-            return []
-        return [(branch, 1) for branch in _OPERAND.findall(branches[1])]
-    if instruction.opcode in ("call", "async-start"):
-        called = _CALLED.search(instruction.operands)
-        return [(called[1], 1)] if called is not None else []
-    return []
+    names: dict[str, None] = {}
+    users = [done]
+    for _ in range(_NAMED_USERS):
+        users = [x for user in users for x in computation.users.get(user.name, [])]
+        users = [user for user in users if not kind_of(user)]
+        for user in users:
+            for instruction in (user, *program.all_called(user)):
+                if _COLLECTIVE_NAME.search(instruction.op_name):
+                    names[instruction.op_name] = None
+    return tuple(names)
 
 
-def _trip_count(
-    loop: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
-) -> int:
-    """Returns the number of iterations of a loop; 1 if it is unknown.
-
-    XLA writes it beside the loop, but not for TPUs. There the condition compares the index of
-    the iteration, which starts at 0, with it.
-    """
-    known = _TRIP_COUNT.search(loop.operands)
-    if known is not None:
-        return int(known[1])
-    condition = _CONDITION.search(loop.operands)
-    tests = computations.get(condition[1], ()) if condition is not None else ()
-    constants = [x.operands for x in tests if x.opcode == "constant"]
-    is_less = [
-        x for x in tests if x.opcode == "compare" and "direction=LT" in x.operands
-    ]
-    if len(constants) == len(is_less) == 1:
-        count = re.match(r"\d+", constants[0])
-        return int(count[0]) if count is not None else 1
-    return 1
-
-
-def _is_long(
-    instruction: _Instruction, computations: Mapping[str, Sequence[_Instruction]]
-) -> bool:
-    """Returns whether an instruction is a loop or contains a matmul or a convolution."""
-    if instruction.opcode == "custom-call":
-        return _LIBRARY.search(instruction.operands) is not None
-    if instruction.opcode == "fusion":
-        body = _fused_instructions(instruction, computations)
-        return any(_is_long(x, computations) for x in body)
-    return instruction.opcode in _LONG
-
-
-def _bytes_received(kind: str, result_type: str, group_size: int) -> float:
+def _bytes_received(kind: str, result_bytes: float, group_size: int) -> float:
     """Returns the bytes that a device receives in a collective, by a ring algorithm.
 
     Args:
       kind: the kind, such as "all-reduce".
-      result_type: the type of the result on one device.
+      result_bytes: the bytes of the result on one device.
       group_size: the number of devices that take part.
     """
-    result_bytes = _bytes(result_type)
     remote_fraction = (group_size - 1) / group_size
     if kind == "all-reduce":  # a reduce-scatter and an all-gather
         return 2 * remote_fraction * result_bytes
@@ -316,51 +204,84 @@ def _bytes_received(kind: str, result_type: str, group_size: int) -> float:
     return remote_fraction * result_bytes
 
 
-def _group_size(collective: _Instruction, program: _Program) -> int:
-    """Returns the number of devices that take part in a collective together.
+def _devices(collective: HloInstruction, program: HloProgram) -> tuple[int, ...]:
+    """Returns the devices of the first group of a collective.
 
     Raises:
-      PlanError: it is not written in a known form.
+      PlanError: they are not written in a known form.
     """
-    operands = collective.operands
-    if collective.opcode.startswith("collective-permute"):
-        return 1  # it has pairs, not groups
-    by_shape = _GROUPS_BY_SHAPE.search(operands)
-    if by_shape is not None:
-        return int(by_shape[1])
-    by_mesh = _GROUPS_BY_MESH.search(operands)
-    if by_mesh is not None:
-        sizes = dict(_MESH_AXIS.findall(by_mesh[1]))
-        axes = _GROUPED_AXIS.findall(by_mesh[2])
-        if all(size or axis in sizes for axis, size in axes):
-            return math.prod(int(size or sizes[axis]) for axis, size in axes)
-    group = _GROUP.search(operands)
+    attributes = collective.attributes
+    pairs = _PAIRS.search(attributes)
+    if pairs is not None:
+        return _furthest_pair(pairs[1])
+    iota = _IOTA_GROUPS.search(attributes)
+    if iota is not None:
+        groups = _iota(iota[3], iota[4]).reshape(int(iota[1]), int(iota[2]))
+        return tuple(groups[0].tolist())
+    mesh = _MESH_GROUPS.search(attributes)
+    if mesh is not None:
+        devices = _devices_of_axes(mesh)
+        if devices:
+            return devices
+    group = _GROUP.search(attributes)
     if group is not None:
-        return group[1].count(",") + 1
-    if "replica_groups={}" in operands:
-        return program.partitions  # all devices
+        return tuple(int(device) for device in group[1].split(","))
+    if "replica_groups={}" in attributes:
+        return tuple(range(program.partitions))
     raise PlanError(
         f"the devices of the collective {collective.name!r} are not written as expected: "
         "this version of XLA writes programs in another way.\n  "
-        f"{operands[:200]}"
+        f"{attributes[:200]}"
     )
 
 
-def _bytes(result_type: str) -> float:
-    """Returns the bytes of all arrays in a type, which may be a tuple."""
-    total = 0.0
-    for dtype, sizes in _ARRAY.findall(result_type):
-        num_elements = 1
-        for size in filter(None, sizes.split(",")):  # a scalar has no sizes: ""
-            num_elements *= int(size)
-        total += num_elements * _bits(dtype) / 8
-    return total
+def _furthest_pair(text: str) -> tuple[int, ...]:
+    """Returns the devices of the pair that is furthest from each other.
+
+    Args:
+      text: the pairs, such as "0,1},{1,2},{2,0".
+    """
+    pairs = []
+    for pair in text.split("},{"):
+        source, target = pair.split(",")
+        pairs.append((int(source), int(target)))
+
+    def distance(pair: tuple[int, int]) -> int:
+        return abs(pair[0] - pair[1])
+
+    return max(pairs, key=distance)
 
 
-def _bits(dtype: str) -> int:
-    """Returns the bits of an element of a type such as "bf16", "pred" or "f8e4m3fn"."""
-    if dtype == "pred":
-        return 8
-    digits = re.match(r"[a-z]+(\d+)", dtype)
-    assert digits is not None
-    return int(digits[1])
+def _iota(sizes: str, permutation: str | None) -> Any:
+    """Returns the devices 0, 1, 2... as an array of sizes such as "2,4", transposed by a
+    permutation such as "1,0".
+    """
+    shape = [int(size) for size in sizes.split(",")]
+    devices = np.arange(np.prod(shape)).reshape(shape)
+    if permutation:
+        devices = devices.transpose([int(axis) for axis in permutation.split(",")])
+    return devices
+
+
+def _devices_of_axes(mesh: re.Match[str]) -> tuple[int, ...]:
+    """Returns the devices of the first group of a match of `_MESH_GROUPS`; () if an axis is
+    unknown.
+    """
+    axes, ids_sizes, ids_permutation, grouped = mesh.groups()
+    sizes = {axis: int(size) for axis, size in _MESH_AXIS.findall(axes)}
+    shape = list(sizes.values())
+    devices = np.arange(np.prod(shape))
+    if ids_sizes:
+        devices = _iota(ids_sizes, ids_permutation)
+    # The positions of the group along each axis; one along those that are not grouped.
+    positions = {axis: np.array([0]) for axis in sizes}
+    for axis, before, size in _GROUPED_AXIS.findall(grouped):
+        if axis not in sizes:
+            return ()
+        # b:(1)2 are two positions along b; the rest of b runs faster than they do.
+        grouped_size = int(size or sizes[axis])
+        stride = sizes[axis] // (int(before or 1) * grouped_size)
+        steps = stride * np.arange(grouped_size)
+        positions[axis] = (positions[axis][:, None] + steps).reshape(-1)
+    group = devices.reshape(shape)[np.ix_(*positions.values())]
+    return tuple(group.reshape(-1).tolist())

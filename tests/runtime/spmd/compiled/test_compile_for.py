@@ -38,19 +38,19 @@ def function():
 
 
 def test_a_forecast_is_beside_what_xla_makes_of_it(cpus):
-    comparison = mtf.compile_for(function(), X, topology="four CPUs")
+    comparison = mtf.compile_for(function(), X, topology="h100:4")
     assert comparison.planned_bytes["all_gather"] == 2 * 8 * 16 * 4 * 3 / 4 / 2
     assert comparison.compiled_bytes["all_gather"] > 0
     assert comparison.overlapped == 0
     text = str(comparison)
-    assert text.startswith("compiled for four CPUs, data:4, in ")
+    assert text.startswith("compiled for h100:4, data:4, in ")
     assert "0% of their bytes move while a matrix product runs" in text
 
 
 def test_the_forecast_beside_it_is_of_the_memory_under_xla(cpus):
     mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
     f = mtf.function(lambda x: mtf.softmax(x * 2, "d") + 1, mesh=mesh, x="batch;d")
-    peak = mtf.compile_for(f, X, topology="four CPUs").forecast.memory.peak
+    peak = mtf.compile_for(f, X, topology="h100:4").forecast.memory.peak
     assert (
         f.explain(X).memory.peak
         < peak
@@ -100,7 +100,7 @@ def test_the_program_of_a_tpu_is_read_from_the_file_of_its_compiler(cpus, monkey
 
     monkeypatch.setattr(f"{MODULE}._platform", lambda _mesh: "tpu")
     monkeypatch.setattr(f"{MODULE}.ModuleCall", TpuCall)
-    comparison = mtf.compile_for(function(), X, topology="four TPUs")
+    comparison = mtf.compile_for(function(), X, topology="v5e:4")
     assert comparison.compiled.hlo.endswith("// as written")
     assert comparison.compiled_bytes["all_gather"] > 0
     assert not folders[0].exists()

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.hardware import as_hardware
 from meshtf.runtime.spmd.compiled.absent_devices import absent_devices
-from meshtf.runtime.spmd.compiled.hlo_collectives import (
-    HloCollective,
-    collectives_of_hlo,
-)
+from meshtf.runtime.spmd.compiled.hlo_schedule import schedule_of_hlo
+
+H100 = as_hardware("h100")
+
+
+class Collective(NamedTuple):
+    """What a test says of a collective."""
+
+    kind: str
+    received: float
+    times: int
+    overlapped: bool
+
+
+def collectives_of_hlo(text: str) -> list[Collective]:
+    return [
+        Collective(x.kind, x.received, x.times, x.overlapped)
+        for x in schedule_of_hlo(text, H100).collectives
+    ]
+
 
 HLO = """HloModule step, is_scheduled=true, num_partitions=8
 
@@ -46,9 +65,9 @@ ENTRY %main (a: f32[8], b: (s32[], bf16[4,2])) -> f32[8] {
 
 def test_kinds_bytes_iterations_and_what_runs_beside():
     assert collectives_of_hlo(HLO) == [
-        HloCollective("all_gather", received=48, times=12, overlapped=True),
-        HloCollective("all_reduce", received=56, times=1, overlapped=False),
-        HloCollective("reduce_scatter", received=28, times=1, overlapped=False),
+        Collective("all_gather", received=48, times=12, overlapped=True),
+        Collective("all_reduce", received=56, times=1, overlapped=False),
+        Collective("reduce_scatter", received=28, times=1, overlapped=False),
     ]
 
 
@@ -95,7 +114,7 @@ ENTRY %main (b: (s32[], bf16[2,8])) -> (s32[], bf16[2,8]) {
 
 
 def test_collectives_of_tpus_are_chains_of_fusions():
-    gather = HloCollective("all_gather", received=2 * 14 * 8, times=12, overlapped=True)
+    gather = Collective("all_gather", received=2 * 14 * 8, times=12, overlapped=True)
     assert collectives_of_hlo(TPU_HLO) == [gather]
     alone = TPU_HLO.replace(
         "%fusion.2 = f32[8,8]{1,0} fusion", "%copy.2 = f32[8,8] copy"
