@@ -26,6 +26,7 @@ from meshtf.runtime.spmd.compiled.hlo_text import (
 
 # Kernels of libraries, in targets of custom calls such as "__cublas$gemm".
 _LIBRARY = re.compile(r'custom_call_target="[^"]*(gemm|matmul|conv|cublas|fmha|triton)')
+_ATTENTION = "__cudnn$fmha"
 # XLA's name of a type -> the name in profiles of hardware.
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
@@ -57,6 +58,8 @@ def product_shape(
     if len(operands) < 2 or not operands[0].results or not operands[1].results:
         return None
     left, right = operands[0].results[0], operands[1].results[0]
+    if _ATTENTION in instruction.attributes:
+        return _attention_shape(instruction, left, right)
     if instruction.opcode == "convolution":
         return _convolution_shape(instruction, left, right)
     if instruction.opcode == "dot":
@@ -72,6 +75,22 @@ def product_shape(
     m = left.num_elements // max(batch * k, 1)
     n = instruction.results[0].num_elements // max(batch * m, 1)
     return MatmulShape(batch, m, n, k, _dtype(left))
+
+
+def _attention_shape(
+    instruction: HloInstruction, q: HloArray, k: HloArray
+) -> MatmulShape:
+    """Returns the size of the products of fused attention, or of its gradient, together.
+
+    Args:
+      instruction: the call of cuDNN's kernel.
+      q: the queries, [batch, heads, length, key].
+      k: the keys, [batch, heads of keys, kv_length, key].
+    """
+    batch, heads, length, key = q.sizes
+    is_gradient = "Backward" in instruction.attributes
+    num_products = 5 if is_gradient else 2
+    return MatmulShape(num_products * batch * heads, length, k.sizes[2], key, _dtype(q))
 
 
 def _dims(attributes: str, name: str) -> list[int]:

@@ -39,8 +39,17 @@ def test_a_product_of_a_library():
     assert shape("f32[16,64]", "f32[64,32]", call) == MatmulShape(
         1, 16, 32, 64, "float32"
     )
-    unknown = '  %y = f32[16] custom-call(%l, %r), custom_call_target="__cudnn$fmha"'
+    unknown = '  %y = f32[16] custom-call(%l, %r), custom_call_target="triton_gemm"'
     assert shape("f32[16,64]", "f32[64,32]", unknown) is None
+
+
+@pytest.mark.parametrize("name, count", [("", 2), ("Backward", 5)])
+def test_the_products_of_fused_attention(name, count):
+    target = f'custom_call_target="__cudnn$fmhaScaleBiasSoftmax{name}"'
+    call = f"  %y = bf16[2,12,512,64] custom-call(%l, %r), {target}"
+    assert shape("bf16[2,12,512,64]", "bf16[2,4,256,64]", call) == MatmulShape(
+        count * 2 * 12, 512, 256, 64, "bfloat16"
+    )
 
 
 @pytest.mark.parametrize(
