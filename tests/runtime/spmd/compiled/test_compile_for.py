@@ -98,7 +98,7 @@ def test_the_program_of_a_tpu_is_read_from_the_file_of_its_compiler(cpus, monkey
         def hlo(self):
             raise load_jax().errors.JaxRuntimeError("INTERNAL: async-update has 3")
 
-    monkeypatch.setattr(f"{MODULE}._platform", lambda _mesh: "tpu")
+    monkeypatch.setattr(f"{MODULE}.platform_of_device", lambda _device: "tpu")
     monkeypatch.setattr(f"{MODULE}.ModuleCall", TpuCall)
     comparison = mtf.compile_for(function(), X, topology="v5e:4")
     assert comparison.compiled.hlo.endswith("// as written")
