@@ -106,12 +106,12 @@ LOOPS = (
         TEST_LOOPS,
     ),
     Mutant(
-        "what others read is added to a sum in an inner loop, too",
-        "meshtf.partition.steps.sums_of_stacks",
-        "summed_stack",
+        "what others read is added to a sum in place, too",
+        "meshtf.partition.steps.sums_in_place",
+        "added_in_place",
         "readers[term] == 1",
         "True",
-        ("tests/partition/steps/test_sums_of_stacks.py",),
+        ("tests/partition/steps/test_sums_in_place.py",),
     ),
     Mutant(
         "a pipeline waits for nothing",

@@ -50,7 +50,7 @@ class Replica(SingleReplica):
       on_cpus: whether the devices are CPUs.
     """
 
-    adds_to_stacks = True  # XLA does so in place
+    adds_in_place = True  # XLA does so in place
 
     def __init__(
         self,
