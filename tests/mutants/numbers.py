@@ -114,6 +114,22 @@ LOOPS = (
         ("tests/partition/steps/test_sums_in_place.py",),
     ),
     Mutant(
+        "a converted sum is the sum of what was converted",
+        "meshtf.partition.steps.sums_in_place",
+        "added_in_place",
+        "is_converted = step.is_conversion",
+        "pass",
+        ("tests/partition/steps/test_sums_in_place.py",),
+    ),
+    Mutant(
+        "all shards add an entry that lies in one of them",
+        "meshtf.ops.indexing.index_bounds",
+        "entry_of_shard",
+        "tf.where(is_local, x, tf.zeros([], x.dtype))",
+        "x",
+        ("tests/partition/steps/test_sums_in_place.py",),
+    ),
+    Mutant(
         "a pipeline waits for nothing",
         "meshtf.partition.steps.before_pipelines",
         "_sums_for",
