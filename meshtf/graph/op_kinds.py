@@ -176,6 +176,31 @@ class ConversionOp(Op):
     """Converts its input to another data type, which costs no more than reading the result."""
 
 
+class EntryOp(Op):
+    """An op whose output may be zero but for one entry of a dimension. A loop that sums such
+    outputs adds only the entry, in place: see `partition.steps.sums_in_place`.
+    """
+
+    @property
+    def entry_dim(self) -> str | None:
+        """The dimension of the output; None: more than one entry is not zero."""
+        raise NotImplementedError
+
+    def entry(self, context: LocalContext, *xs: Any) -> tuple[Any, Any]:
+        """Returns what one device adds to its shard of a sum.
+
+        Args:
+          context: the sizes and offsets of the device's shards.
+          *xs: the device's shard of each input.
+
+        Returns:
+          (the entry, with the dimensions of the output without `entry_dim`, in order; its
+          index in the shard, an integer scalar). If the entry is not in the shard, it is
+          zeros, at any index of the shard.
+        """
+        raise NotImplementedError
+
+
 class GradientBarrier(Op):
     """An op that stops gradients: its inputs get no cotangents."""
 

@@ -25,6 +25,7 @@ from meshtf.partition.planner import NodePlan, plan_node
 from meshtf.partition.reshard_table import Reshard, reshards
 from meshtf.partition.segments import Segment, schedule
 from meshtf.partition.steps import (
+    Addend,
     Body,
     BranchStep,
     Bucket,
@@ -37,16 +38,16 @@ from meshtf.partition.steps import (
     ReadStep,
     ReshardStep,
     Step,
-    SummedStack,
     Value,
     WindowStep,
     WriteStep,
-    summed_stack,
+    added_in_place,
     values_in_sums,
     walk,
 )
 
 __all__ = [
+    "Addend",
     "Body",
     "BranchStep",
     "Bucket",
@@ -62,15 +63,14 @@ __all__ = [
     "WriteStep",
     "Segment",
     "Step",
-    "SummedStack",
     "GatherStatisticsStep",
     "Value",
     "WindowStep",
+    "added_in_place",
     "build",
     "reshards",
     "plan_node",
     "schedule",
-    "summed_stack",
     "values_in_sums",
     "walk",
 ]

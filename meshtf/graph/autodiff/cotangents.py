@@ -8,6 +8,7 @@ bfloat16 a sum of ones stops at 256.
 from __future__ import annotations
 
 from meshtf.graph.context import context
+from meshtf.graph.op_kinds import ConversionOp
 from meshtf.graph.operators import OPERATORS  # functions of `meshtf.ops`
 from meshtf.graph.tensor import Tensor
 from meshtf.names import accumulation_dtype
@@ -15,6 +16,19 @@ from meshtf.names import accumulation_dtype
 # The number of cotangents that are added in bfloat16 or float16, the narrow dtypes: enough
 # for an input of attention, which queries, keys, values and the residual connection use.
 _MAX_ADDED_NARROW = 4
+
+
+def cast_cotangent(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
+    """Returns `dx`, the cotangent of x, in another dtype and in the placement of x.
+
+    A cotangent that was converted from that dtype is taken from before: what an inner loop has
+    summed in float32 is not rounded before an outer loop sums it.
+    """
+    is_converted = isinstance(dx.node.op, ConversionOp)
+    if is_converted and dx.node.inputs[0].dtype == dtype:
+        return dx.node.inputs[0]
+    with context(primals=(x,)):
+        return OPERATORS["cast"](dx, dtype)
 
 
 class Cotangents:

@@ -22,8 +22,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.graph.apply import apply_all
+from meshtf.graph.autodiff.cotangents import cast_cotangent
 from meshtf.graph.autodiff.gradients import gradients_within
-from meshtf.graph.context import context, current
+from meshtf.graph.context import current
 from meshtf.graph.control_flow.body import (
     Body,
     check_body_inputs,
@@ -136,12 +137,6 @@ class Loop(ControlFlowOp):
         return _BackwardLoop(self, ys=ys, xs=xs).cotangents(dys)
 
 
-def _cast_cotangent(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
-    """Returns `dx`, the cotangent of x, in another dtype and in the placement of x."""
-    with context(primals=(x,)):
-        return OPERATORS["cast"](dx, dtype)
-
-
 class _ResultCotangent(NamedTuple):
     """A result of the forward body, and a symbolic tensor for the result's cotangent."""
 
@@ -233,7 +228,7 @@ class _BackwardLoop:
         for x in summed_captures:
             # bfloat16 was summed in float32, since in bfloat16 a long sum stops growing.
             value = self.captured_values[x]
-            cotangents[x] = _cast_cotangent(cotangents[x], x.dtype, value)
+            cotangents[x] = cast_cotangent(cotangents[x], x.dtype, value)
         # The initial value of a carry that no iteration reads has no cotangent. But without
         # any iteration it is the loop's result, so its cotangent is that of the result.
         if self.loop.num_iterations:
@@ -299,7 +294,7 @@ class _BackwardLoop:
                     unread_carries.append(x)
                     cotangents[i] = OPERATORS["zeros_like"](x)
                 elif dx is not None and x in self.captured_values:
-                    cotangents[i] = _cast_cotangent(dx, accumulation_dtype(x.dtype), x)
+                    cotangents[i] = cast_cotangent(dx, accumulation_dtype(x.dtype), x)
             return cotangents
 
         nodes, cotangents = record_on_body(self.body, backward)

@@ -34,6 +34,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
+from meshtf.graph.op_kinds import EntryOp
 from meshtf.names import Shape
 from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.common.accumulation_dtype import widen
@@ -52,9 +53,11 @@ from meshtf.ops.indexing.index_bounds import (
     as_index_dtype,
     check_bounds,
     check_ids,
+    entry_of_shard,
     mark_out_of_range,
     reduce_segments,
     to_local_ids,
+    with_infinities,
 )
 from meshtf.ops.shapes.reshape import arrange, rename, transpose
 
@@ -152,7 +155,7 @@ class Gather(Op):
         return [sum_at_ids(dy, ids, self.dim, table.shape, self.out_of_range), None]
 
 
-class Segment(Op):
+class Segment(EntryOp):
     """The sum, maximum or minimum of x by segment: x [*batch, *reduced, *rest], ids [*batch,
     *reduced] -> [*batch, dim, *rest].
 
@@ -204,6 +207,10 @@ class Segment(Op):
             return None
         return "sparse" if self.one_id else "first"
 
+    @property
+    def entry_dim(self) -> str | None:
+        return self.dim if self.one_id else None
+
     def output_specs(self, x: Spec, ids: Spec) -> Specs:
         _check_segments(self, x, ids)
         return (Spec(self.output_shape, x.dtype),)
@@ -228,7 +235,12 @@ class Segment(Op):
             ids=ids,
             out_of_range=self.out_of_range,
         )
-        return (tf.cast(_with_infinities(self.kind, y), x.dtype),)
+        return (tf.cast(with_infinities(self.kind, y), x.dtype),)
+
+    def entry(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, Any]:
+        rest_dims = self.output_shape.without(self.dim)
+        x = arrange(x, context.inputs[0].names, rest_dims.names)
+        return entry_of_shard(context, self.dim, x, ids, self.out_of_range)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> Cotangents:
         # An element that the sum has dropped has the gradient zero.
@@ -283,17 +295,6 @@ def _check_segments(op: Segment, x: Spec, ids: Spec) -> None:
         )
 
 
-def _with_infinities(kind: str, y: Any) -> Any:
-    """Returns maxima or minima by segment, of floats infinite for empty segments, and for
-    segments of infinities only: there kernels return the lowest or highest finite number.
-    """
-    if y.dtype.is_floating and kind == "max":
-        return tf.where(y <= y.dtype.min, tf.constant(-math.inf, y.dtype), y)
-    if y.dtype.is_floating and kind == "min":
-        return tf.where(y >= y.dtype.max, tf.constant(math.inf, y.dtype), y)
-    return y
-
-
 def _check_sizes(shape: Shape, ids: Shape) -> None:
     """Checks that shared names have one size. Raises ShapeError."""
     for name, *_ in conflicting_sizes((shape, ids)):
@@ -312,8 +313,7 @@ def gather(
 
     Names that table and ids share are batch dimensions. An index that is not in [0, size
     of `dim`) raises IndexRangeError when the program runs, which names the op, the line and
-    the index. XLA cannot raise errors: there the result for such an
-    index is NaN, or the smallest integer.
+    the index. XLA cannot raise errors: there the result is NaN, or the smallest integer.
 
     Args:
       table: a tensor or variable with `dim`, such as [vocab, d].

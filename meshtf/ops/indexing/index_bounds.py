@@ -225,6 +225,37 @@ def reduce_segments(
     return arrange(y, [*batch_names, dim, *rest_names], output_shape.names)
 
 
+def entry_of_shard(
+    context: LocalContext, dim: str, x: Any, index: Any, out_of_range: OutOfRange
+) -> tuple[Any, Any]:
+    """Returns (x, its index in the local shard of a dimension): zeros and index 0 if it lies in
+    another shard, or out of range.
+
+    Args:
+      context: the shapes of the shards.
+      dim: the dimension.
+      x: the entry of `dim` at an index, without `dim`.
+      index: the global index, a scalar.
+      out_of_range: the policy for an index out of range.
+    """
+    if out_of_range == "trusted" and context.num_shards(dim) == 1:
+        return x, as_index_dtype(index)
+    index = check_bounds(context, dim, index, out_of_range)
+    index, is_local = to_local_ids(context, dim, index)
+    return tf.where(is_local, x, tf.zeros([], x.dtype)), tf.where(is_local, index, 0)
+
+
+def with_infinities(kind: str, y: Any) -> Any:
+    """Returns maxima or minima by segment, of floats infinite for empty segments, and for
+    segments of infinities only: there kernels return the lowest or highest finite number.
+    """
+    if y.dtype.is_floating and kind == "max":
+        return tf.where(y <= y.dtype.min, tf.constant(-math.inf, y.dtype), y)
+    if y.dtype.is_floating and kind == "min":
+        return tf.where(y >= y.dtype.max, tf.constant(math.inf, y.dtype), y)
+    return y
+
+
 def _group_offsets(
     batch_names: list[str],
     reduced_names: list[str],

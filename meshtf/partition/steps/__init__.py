@@ -13,7 +13,7 @@ Contents:
     collectives         steps in which devices communicate
     local               steps without communication: ops, and reads and writes of variables
     bodies              steps that run programs: loops, branches and calls
-    sums_of_stacks      which stacks of loops are added to a sum entry by entry
+    sums_in_place       which terms of a sum are added in place
     before_pipelines    which sums a pipeline waits for
 
 A step answers for itself: what it reads, computes, waits for, communicates and runs. So whoever
@@ -33,13 +33,14 @@ from meshtf.partition.steps.collectives import (
 )
 from meshtf.partition.steps.local import Compute, ReadStep, WriteStep
 from meshtf.partition.steps.step import Body, Program, Step, Value, walk
-from meshtf.partition.steps.sums_of_stacks import (
-    SummedStack,
-    summed_stack,
+from meshtf.partition.steps.sums_in_place import (
+    Addend,
+    added_in_place,
     values_in_sums,
 )
 
 __all__ = [
+    "Addend",
     "Body",
     "BranchStep",
     "Bucket",
@@ -53,11 +54,10 @@ __all__ = [
     "ReshardStep",
     "ShardSizes",
     "Step",
-    "SummedStack",
     "Value",
     "WindowStep",
     "WriteStep",
-    "summed_stack",
+    "added_in_place",
     "values_in_sums",
     "walk",
 ]

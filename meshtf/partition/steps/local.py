@@ -14,6 +14,7 @@ from meshtf.graph import (
     WindowedOp,
     WriteOp,
 )
+from meshtf.graph.op_kinds import ConversionOp, EntryOp
 from meshtf.mesh import Mesh
 from meshtf.partition.planner import NodePlan
 from meshtf.partition.steps.step import Step, Value
@@ -146,6 +147,17 @@ class Compute(Step):
     def is_view(self) -> bool:
         """Whether the op only gives its first input other names, or another shape."""
         return isinstance(self.node.op, RenamingOp)
+
+    @property
+    def is_conversion(self) -> bool:
+        """Whether the op only converts its input to another data type."""
+        return isinstance(self.node.op, ConversionOp)
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether the output of the op is zero but for one entry."""
+        op = self.node.op
+        return isinstance(op, EntryOp) and op.entry_dim is not None
 
     @property
     def stage(self) -> int | None:

@@ -195,6 +195,16 @@ class Step:
         """Whether the output is the first input, perhaps under other names: nothing is copied."""
         return False
 
+    @property
+    def is_conversion(self) -> bool:
+        """Whether the output is the first input in another data type."""
+        return False
+
+    @property
+    def is_entry(self) -> bool:
+        """Whether the output is zero but for one entry, which can be added to a sum alone."""
+        return False
+
     # Memory.
 
     @property

@@ -9,8 +9,8 @@ the index of the iteration, the distinct shards of each carry and sum, and a tf.
 for each distinct shard of each stacked output. Shards are *distinct* if their devices or
 contents differ: mesh positions of one device with the same shard share one loop variable.
 
-Under XLA a term of a sum that is what an inner loop stacks is no tensor: the inner loop begins
-with the sum so far, and adds to its entries (`partition.steps.sums_of_stacks`).
+Under XLA a term of a sum may be added in place (`partition.steps.sums_in_place`): the step that
+computes it, such as an inner loop, gets the sum so far, and returns the new one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import tensorflow as tf
 
 from meshtf.mesh import Mesh
 from meshtf.partition import (
+    Addend,
     BranchStep,
     CallStep,
     LoopStep,
     Program,
     Step,
-    SummedStack,
     Value,
-    summed_stack,
+    added_in_place,
 )
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.padding.uneven_loops import (
@@ -54,16 +54,15 @@ class BodyRunner(Protocol):
         a list with the shard of each mesh position, or a single shard.
       unstacked_values: the stacked outputs of loops that stay lists, as another loop
         reads them element by element.
-      adds_to_stacks: whether inner loops add to the sums of outer ones.
-      initial_stacks: stacked outputs of inner loops -> the distinct shards of what the loop adds
-        their entries to.
+      adds_in_place: whether steps add to the sums of loops in place.
+      totals: outputs of steps -> the distinct shards of what the step adds them to.
     """
 
     mesh: Mesh
     values: dict[Value, Any]
     unstacked_values: set[Value]
-    adds_to_stacks: ClassVar[bool]
-    initial_stacks: dict[Value, list[Any]]
+    adds_in_place: ClassVar[bool]
+    totals: dict[Value, list[Any]]
 
     def run_body(
         self,
@@ -152,10 +151,10 @@ class _Loop:
       carries: the arguments of the body that are carries.
       sums: the results of the body that are terms of sums.
       stacked_results: the results of the body that are stacked.
-      initial_stacks: those of `stacked_results` that are added to the entries of a sum -> the
-        distinct shards of that sum.
-      summed: those results of the body that are stacks of inner loops, which add to what the
-        result would be added to.
+      totals: those of `sums` and `stacked_results` that are added to the sum of an outer loop, or
+        to its entries -> the distinct shards of that sum.
+      addends: those results of the body that a step of the body adds in place to what they would
+        be added to.
       scanned_shards: for each scanned input its distinct shards, with the scanned dimension
         first.
     """
@@ -170,17 +169,17 @@ class _Loop:
         self.carries = step.carries
         self.sums = results[op.num_carries : op.num_carries + op.num_sums]
         self.stacked_results = results[op.num_carries + op.num_sums :]
-        self.initial_stacks = {
-            result: executor.initial_stacks.pop(stack)
-            for result, stack in zip(self.stacked_results, step.stacked)
-            if stack in executor.initial_stacks
+        self.totals = {
+            result: executor.totals.pop(output)
+            for result, output in zip(results, step.outs)
+            if output in executor.totals
         }
-        self.summed: dict[Value, SummedStack] = {}
-        if executor.adds_to_stacks and not step.is_uneven:
-            for term in (*self.sums, *self.initial_stacks):
-                stack = summed_stack(step.body, term)
-                if stack is not None:
-                    self.summed[term] = stack
+        self.addends: dict[Value, Addend] = {}
+        if executor.adds_in_place and not step.is_uneven:
+            for term in (*self.sums, *self.totals):
+                addend = added_in_place(step.body, term)
+                if addend is not None:
+                    self.addends[term] = addend
         self.scanned_shards: list[list[Any]] = []
         if op.dim is not None:
             for value in step.scanned_inputs:
@@ -197,16 +196,20 @@ class _Loop:
                 # A new op, which waits for the control dependencies of the caller.
                 carries.append(tf.identity(x))
         sums = []
-        for value in self._on_shard_devices(self.sums):
-            sizes, dtype = _local_shape_and_dtype(value, self.executor)
-            sums.append(tf.zeros(sizes, dtype))
+        for term in self.sums:
+            if term in self.totals:
+                sums.extend(self.totals[term])
+                continue
+            for value in self._on_shard_devices([term]):
+                sizes, dtype = _local_shape_and_dtype(value, self.executor)
+                sums.append(tf.zeros(sizes, dtype))
         arrays = []
         for result in self.stacked_results:
-            initial_shards = iter(self.initial_stacks.get(result, ()))
+            totals = iter(self.totals.get(result, ()))
             for value in self._on_shard_devices([result]):
                 array = self._empty_array(value)
-                if result in self.initial_stacks:
-                    array = array.unstack(next(initial_shards))
+                if result in self.totals:
+                    array = array.unstack(next(totals))
                 arrays.append(array)
         iteration = tf.constant(0)
         return [iteration, *carries, *sums, *arrays]
@@ -257,7 +260,7 @@ class _Loop:
             for value in accumulated
         ]
         for value, old_variables in zip(accumulated, variables_of):
-            self._begin_inner_stack(value, old_variables, index)
+            self._begin_addend(value, old_variables, index)
         results = self.executor.run_body(body, inputs, single_use=True)
         shards_of_results = [
             self.executor.distinct_shards(value, shards)
@@ -274,27 +277,23 @@ class _Loop:
                 new_variables.append(self._accumulated(value, variable, index, x))
         return [iteration + 1, *new_variables]
 
-    def _begin_inner_stack(
-        self, value: Value, variables: Sequence[Any], index: Any
-    ) -> None:
-        """Has an inner loop, if a result of the body is what that one stacks, begin with what
-        the result would be added to.
+    def _begin_addend(self, value: Value, variables: Sequence[Any], index: Any) -> None:
+        """Has the step that adds a result of the body in place, if one does, begin with what the
+        result would be added to.
 
         Args:
           value: the result of the body.
           variables: the loop variables of its distinct shards.
           index: the index of the entry of stacked outputs.
         """
-        stack = self.summed.get(value)
-        if stack is None:
+        addend = self.addends.get(value)
+        if addend is None:
             return
         totals = variables
-        if value in self.initial_stacks:
+        if value in self.stacked_results:
             totals = [variable.read(index) for variable in variables]
-        sizes, _dtype = _local_shape_and_dtype(stack.stack, self.executor)
-        self.executor.initial_stacks[stack.stack] = [
-            tf.reshape(total, sizes) for total in totals
-        ]
+        sizes, _dtype = _local_shape_and_dtype(addend.value, self.executor)
+        self.executor.totals[addend.value] = [tf.reshape(x, sizes) for x in totals]
 
     def _accumulated(self, value: Value, variable: Any, index: Any, x: Any) -> Any:
         """Returns the new loop variable of a sum or of a stacked output.
@@ -306,8 +305,8 @@ class _Loop:
           x: the shard.
         """
         if not isinstance(variable, tf.TensorArray):
-            return x if value in self.summed else variable + x
-        if value in self.initial_stacks and value not in self.summed:
+            return x if value in self.addends else variable + x
+        if value in self.totals and value not in self.addends:
             x = variable.read(index) + x
         return variable.write(index, x)
 

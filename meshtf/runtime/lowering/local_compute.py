@@ -19,7 +19,8 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Node, OpWithStatistics, Spec
+from meshtf.graph import Node, Op, OpWithStatistics, Spec
+from meshtf.graph.op_kinds import EntryOp
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.ops.slicewise.slicewise import Slicewise, name_of
@@ -38,7 +39,7 @@ from meshtf.runtime.lowering.local_context import (
 from meshtf.runtime.lowering.many_dimensions import with_few_axes
 from meshtf.runtime.lowering.op_names import shared_scope_of
 from meshtf.runtime.tf_internals.captured_tensors import captured_as_constants
-from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
+from meshtf.runtime.tf_internals.xla_ops import added_at, optimization_barrier
 
 TensorList = list[Any]  # tensors of one device, in order
 # A function (key, body, specs) -> function, which is traced from `body` for arguments with
@@ -106,6 +107,7 @@ def run_compute(
     on_any_device: bool = False,
     checks: CheckRecorder | None = None,
     stored: Stored | None = None,
+    total: Any = None,
 ) -> Sequence[Any]:
     """Runs one op on one device, and returns its outputs.
 
@@ -119,6 +121,8 @@ def run_compute(
       on_any_device: whether the op may run on other devices than those of the mesh.
       checks: the recorder of checks of indices; None: checks are not recorded.
       stored: see `DeviceContext`; None: XLA may compute a tensor several times.
+      total: the device's shard of a sum, which is returned with the output, one entry of an
+        `EntryOp`, added in place; None: the output is returned.
     """
     inputs = [shard_of[v] for v in compute.ins]
     awaited_tensors = [shard_of[value] for value in compute.waits_for]
@@ -148,9 +152,14 @@ def run_compute(
         output_shapes = context.outputs
         context, inputs = with_few_axes(compute.node.op, context, inputs)
         with _functions_of_users(compute.node):
-            outputs = _local_outputs(
-                compute, context, inputs, shard_of=shard_of, outline=outline
-            )
+            if total is not None:
+                outputs: Sequence[Any] = [
+                    _with_entry(total, compute.node.op, context, inputs)
+                ]
+            else:
+                outputs = _local_outputs(
+                    compute, context, inputs, shard_of=shard_of, outline=outline
+                )
         if context.outputs != output_shapes and not compute.makes_statistics:
             outputs = [
                 tf.reshape(y, shape.sizes) for y, shape in zip(outputs, output_shapes)
@@ -185,6 +194,28 @@ def _local_outputs(
         outputs = op.local(context, *inputs)
     _check_outputs(compute, context, outputs)
     return outputs
+
+
+def _with_entry(total: Any, op: Op, context: DeviceContext, inputs: TensorList) -> Any:
+    """Returns a device's shard of a sum with the only entry of another term added, which XLA does
+    in place.
+
+    Args:
+      total: the shard, perhaps of a wider data type than the term.
+      op: the op that computes the term, which is zero but for the entry.
+      context: the shapes of its shards.
+      inputs: the shards of its inputs.
+    """
+    assert isinstance(op, EntryOp) and op.entry_dim is not None
+    entry, index = op.entry(context, *inputs)
+    (shape,) = context.outputs
+    axis = shape.index(op.entry_dim)
+    sizes = list(shape.sizes)
+    sizes[axis] = 1
+    begin = [tf.zeros([], index.dtype)] * len(sizes)
+    begin[axis] = index
+    entry = tf.reshape(tf.cast(entry, total.dtype), sizes)
+    return added_at(total, entry, begin)
 
 
 def _outlined_outputs(

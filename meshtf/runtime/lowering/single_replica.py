@@ -106,6 +106,7 @@ class SingleReplica(StepExecutor):
 
     def _compute(self, step: Compute) -> Sequence[Any]:
         """Returns the outputs of an op."""
+        (total,) = self.totals.pop(step.outs[0], [None]) if step.outs else [None]
         return run_compute(
             step,
             self.mesh,
@@ -116,6 +117,7 @@ class SingleReplica(StepExecutor):
             on_any_device=True,
             checks=self.checks,
             stored=self.stored,
+            total=total,
         )
 
 

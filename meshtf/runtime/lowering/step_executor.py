@@ -48,18 +48,18 @@ class StepExecutor:
         subclass: a single shard, or a list with the shard of each mesh position.
       unstacked_values: the stacked outputs of loops that stay lists; see
         `lowering.unstacked_values`.
-      initial_stacks: stacked outputs of loops that add to something -> its distinct shards.
+      totals: outputs of steps that add them to something -> its distinct shards.
     """
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.values: dict[Value, Any] = {}
         self.unstacked_values: set[Value] = set()
-        self.initial_stacks: dict[Value, list[Any]] = {}
+        self.totals: dict[Value, list[Any]] = {}
 
-    # Whether a loop adds to what an outer loop sums: see `lowering.control_flow`. TensorFlow
+    # Whether steps add to what a loop sums in place: see `lowering.control_flow`. TensorFlow
     # would copy the sum in each iteration.
-    adds_to_stacks: ClassVar[bool] = False
+    adds_in_place: ClassVar[bool] = False
 
     # For each class of steps, what runs it: a function of the executor and the step, which
     # returns the entry of `values` for each output. A runtime that differs overrides the

@@ -4,6 +4,7 @@ Contents:
 
     optimization_barrier   keeps XLA from merging recomputed ops with the original ones
     replica_id             the index of this replica
+    added_at               a tensor with another one added to a part of it, in place
     call_stablehlo         runs a StableHLO module as an op
     custom_call            runs a kernel that XLA knows by name
     stored                 a tensor that XLA computes once and writes to memory, also on CPUs
@@ -53,6 +54,26 @@ def optimization_barrier(xs: list[Any]) -> list[Any]:
 def replica_id() -> Any:
     """Returns the index of this replica, a scalar int32."""
     return gen_xla_ops.xla_replica_id()
+
+
+def added_at(x: Any, term: Any, begin: Sequence[Any]) -> Any:
+    """Returns x with a term added to its elements from `begin` on, which XLA does in place if
+    nothing else reads x.
+
+    Args:
+      x: a tensor.
+      term: what is added, with as many axes as x.
+      begin: an integer scalar for each axis. (`tf.slice` would take an argument of the program
+        for a constant, as its `begin`.)
+    """
+    start = tf.stack(begin)
+    sizes = term.shape.as_list()
+    previous = gen_xla_ops.xla_dynamic_slice(
+        input=x, start_indices=start, size_indices=tf.constant(sizes, start.dtype)
+    )
+    return gen_xla_ops.xla_dynamic_update_slice(
+        input=x, update=previous + term, indices=start
+    )
 
 
 def call_stablehlo(

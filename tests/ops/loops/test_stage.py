@@ -4,14 +4,25 @@ microbatches is refused.
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.runtime.spmd.live.jax_host import cpu_mesh
 from tests.ops.loops import pipelined_layers
-from tests.ops.loops.pipelined_layers import BATCH, WIDTH, dense, linear, run
+from tests.ops.loops.pipelined_layers import (
+    BATCH,
+    WIDTH,
+    Scanned,
+    arrays,
+    captures,
+    dense,
+    linear,
+    run,
+)
 
 PIPELINE = {"axes": "stage:2; data:2", "layout": "layers:stage; batch:data"}
 FOUR_STAGES = {"axes": "stage:4", "layout": "layers:stage"}
@@ -213,3 +224,61 @@ def test_code_that_does_not_expect_a_microbatch_runs_undivided():
     with pytest.warns(mtf.LayoutWarning, match="is no pipeline"):
         y = step(np.ones((4, 3), "float32"), np.full((4, 3), 2.0, "float32"))
     np.testing.assert_array_equal(y.numpy(), 16.0)
+
+
+@pytest.mark.sampled(4, each="dtype devices")
+@pytest.mark.parametrize("devices", [None, "spmd:cpu:4"])
+@pytest.mark.parametrize("settings", [{}, {"recomputed": True}, {"repeats": 2}])
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("bfloat16", 0.03)])
+def test_gradients_of_what_is_from_outside(dtype, tolerance, settings, devices):
+    mesh = {**PIPELINE, "microbatches": 4, "devices": devices}
+    results = run(captures, 4, dtype=dtype, **mesh, **settings)
+    for y, value in zip(results, run(captures, 4), strict=True):
+        largest = np.abs(value).max()
+        np.testing.assert_allclose(
+            y.astype("float64"), value, rtol=0, atol=tolerance * largest
+        )
+
+
+def sum_of_context(h, inputs, outside):
+    w, _ = inputs
+    return h + mtf.tanh(linear(h, w) + outside.context), None, None
+
+
+def ops_in_loops(hlo, array):
+    """Returns the kinds of instructions in the bodies of loops whose results are such an array;
+    of a fusion, that of its result.
+
+    Args:
+      hlo: the optimized program, as text.
+      array: data type and sizes, such as "f32[4,8]".
+    """
+    computations = {}
+    for line in hlo.splitlines():
+        if header := re.match(r"(?:ENTRY )?%([\w.-]+) \(.*\{$", line):
+            instructions = computations[header[1]] = []
+        elif found := re.match(r" +(ROOT )?%\S+ = (\S+?)\{\S* ([\w-]+)\(", line):
+            instructions.append((*found.groups(), line))
+    kinds = set()
+    for body in re.findall(r"body=%([\w.-]+)", hlo):
+        for _, result, kind, line in computations[body]:
+            if result == array and kind == "fusion":
+                fused = computations[re.search(r"calls=%([\w.-]+)", line)[1]]
+                kinds.update(x for is_root, _, x, _ in fused if is_root)
+            elif result == array:
+                kinds.add(kind)
+    return kinds
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tick_changes_one_microbatch_of_a_gradient(dtype, monkeypatch):
+    monkeypatch.setattr(
+        "meshtf.runtime.spmd.compiled.compile_for.absent_devices",
+        lambda _topology: list(cpu_mesh(4, "data").devices.flat),
+    )
+    pipeline = Scanned(sum_of_context, 4, dtype=dtype, **PIPELINE, microbatches=4)
+    inputs = arrays(4, dtype)
+    program = pipeline.function().compile_for("four CPUs", *inputs)
+    array = f"f32[{BATCH // 4 // 2},4,{WIDTH}]"
+    kinds = ops_in_loops(program.hlo, array) - {"get-tuple-element"}
+    assert kinds == {"dynamic-update-slice"}

@@ -50,7 +50,7 @@ class Replica(SingleReplica):
       platform: what the devices are: see `Stored`.
     """
 
-    adds_to_stacks = True  # XLA does so in place
+    adds_in_place = True  # XLA does so in place
 
     def __init__(
         self,
