@@ -36,7 +36,7 @@ from meshtf.partition import (
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.padding.uneven_loops import (
     counted_once,
-    indices_of_entries,
+    entries_of_shards,
 )
 
 # The number of iterations that may run in parallel, so that the next iteration receives
@@ -250,8 +250,7 @@ class _Loop:
         # Takes the carries from the iterator; the sums and stacked outputs remain in it.
         inputs = self._body_inputs(index, remaining_variables)
         for value, shards in zip(self.step.entries, self.scanned_shards):
-            indices = indices_of_entries(self.executor, self.step, value, index)
-            elements = [_element(x, i) for x, i in zip(shards, indices)]
+            elements = entries_of_shards(self.executor, self.step, value, shards, index)
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
         accumulated = (*self.sums, *self.stacked_results)
@@ -380,13 +379,6 @@ def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]
         with tf.device(device):
             transposed_shards.append(tf.transpose(x, [axis, *other_axes]))
     return transposed_shards
-
-
-def _element(x: Any, index: Any) -> Any:
-    """Returns element `index` of a tf.TensorArray or, along the first axis, of a tensor."""
-    if isinstance(x, tf.TensorArray):
-        return x.read(index)
-    return x[index]
 
 
 def _local_shape_and_dtype(

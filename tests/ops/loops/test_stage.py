@@ -278,7 +278,7 @@ def test_a_tick_changes_one_microbatch_of_a_gradient(dtype, monkeypatch):
     )
     pipeline = Scanned(sum_of_context, 4, dtype=dtype, **PIPELINE, microbatches=4)
     inputs = arrays(4, dtype)
-    program = pipeline.function().compile_for("four CPUs", *inputs)
+    program = pipeline.function().compile_for("h100:4", *inputs)
     array = f"f32[{BATCH // 4 // 2},4,{WIDTH}]"
     kinds = ops_in_loops(program.hlo, array) - {"get-tuple-element"}
     assert kinds == {"dynamic-update-slice"}

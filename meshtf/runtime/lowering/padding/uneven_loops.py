@@ -8,6 +8,7 @@ padding of its shard; terms of sums count once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -22,36 +23,44 @@ class Shards(Protocol):
 
     mesh: Mesh
 
-    def shard_devices(self, value: Value) -> list[str | None]:
-        """Returns the device of each distinct shard of a value."""
-
     def shard_coordinates(self, value: Value) -> list[Any]:
         """Returns the coordinates on the mesh of each distinct shard of a value, by axis."""
 
 
-def indices_of_entries(
-    executor: Shards, step: LoopStep, value: Value, index: Any
+def entries_of_shards(
+    executor: Shards, step: LoopStep, value: Value, shards: Sequence[Any], index: Any
 ) -> list[Any]:
-    """Returns the index, on its device, of the entry that each distinct shard of a value is.
+    """Returns the distinct shards of an entry of a scanned input.
 
     Args:
       executor: says where shards are.
       step: the loop.
-      value: an argument of its body, an entry of a scanned input.
+      value: the argument of its body that is the entry.
+      shards: the distinct shards of the scanned input: tensors with the scanned dimension first,
+        or tf.TensorArrays.
       index: the index of the iteration, a scalar.
     """
-    if not step.is_uneven:
-        return [index] * len(executor.shard_devices(value))
+    indices = [index] * len(shards)
+    if step.is_uneven:
+        counts = _numbers_of_entries(executor, step, value)
+        indices = [tf.minimum(index, count - 1) for count in counts]
     return [
-        tf.minimum(index, x - 1) for x in _numbers_of_entries(executor, step, value)
+        x.read(i) if isinstance(x, tf.TensorArray) else x[i]
+        for x, i in zip(shards, indices)
     ]
 
 
 def counted_once(
     executor: Shards, step: LoopStep, value: Value, shards: list[Any], index: Any
 ) -> list[Any]:
-    """Returns the distinct shards [...] of a term of a sum, 0 where the entry was counted before;
-    the arguments are those of `indices_of_entries`.
+    """Returns the distinct shards [...] of a term of a sum, 0 where the entry was counted before.
+
+    Args:
+      executor: says where shards are.
+      step: the loop.
+      value: the result of its body that is the term.
+      shards: the distinct shards of the term.
+      index: the index of the iteration, a scalar.
     """
     if not step.is_uneven:
         return shards
