@@ -67,6 +67,7 @@ FOLDERS = {
         "sorting",
         "nn",
         "random",
+        "attention",
         "loops",
         "",
     ),

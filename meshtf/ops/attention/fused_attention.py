@@ -92,7 +92,7 @@ class _AttentionOp(FusedMatmulsOp):
       kv_length: the positions of keys and values.
       key: the dimension that the product of q and k sums over.
       causal: whether query i attends to keys from 0 to i.
-      window: to how many of the last keys a causal query attends; 0: all.
+      window_size: to how many of the last keys a causal query attends; 0: all.
       bias_gradient: whether there is a bias, and it has a gradient.
       block: the largest number of queries whose scores are computed at once.
       dropout: the fraction of weights that is dropped.
@@ -104,7 +104,7 @@ class _AttentionOp(FusedMatmulsOp):
     kv_length: str
     key: str
     causal: bool = False
-    window: int = 0
+    window_size: int = 0
     bias_gradient: bool = False
     block: int = query_blocks.BLOCK
     dropout: float = 0.0
@@ -120,7 +120,7 @@ class _AttentionOp(FusedMatmulsOp):
     @property
     def mask(self) -> Mask:
         """Which keys each query attends to."""
-        return Mask(self.causal, self.window)
+        return Mask(self.causal, self.window_size)
 
     def dims(self, shapes: Sequence[Shape]) -> AttentionDims:
         """Returns the names of the inputs' dimensions."""
@@ -211,7 +211,7 @@ class FusedAttention(_AttentionOp):
             *(x.shape.names for x in with_gradient[1:])
         )
         op = FusedAttentionGradient(
-            *(self.length, self.kv_length, self.key, self.causal, self.window),
+            *(self.length, self.kv_length, self.key, self.causal, self.window_size),
             bias_gradient=self.bias_gradient,
             block=self.block,
             dropout=self.dropout,

@@ -38,7 +38,10 @@ from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.padding.element_ranges import take_elements
+from meshtf.runtime.lowering.padding.element_ranges import (
+    num_elements_at,
+    take_elements,
+)
 from meshtf.runtime.tf_internals.captured_tensors import captured_as_inputs
 from meshtf.runtime.tf_internals.xla_ops import custom_call, optimization_barrier
 
@@ -86,25 +89,6 @@ class MeshCoordinates:
         for axis in minor_axes:
             index = index * mesh.axes[axis] + self[axis]
         return index
-
-
-def num_elements_at(
-    coordinates: Any, size: int, axes: Sequence[str], mesh: Mesh
-) -> Any:
-    """Returns the number of elements of a shard without padding, a scalar int32 tensor.
-
-    Args:
-      coordinates: the coordinates of the shard: by axis, integers or scalar tensors.
-      size: the size of the dimension.
-      axes: the axes that shard it.
-      mesh: the mesh.
-    """
-    count: Any = size
-    sizes = sizes_by_axis(size, [mesh.axes[axis] for axis in axes])
-    for axis, shard in zip(axes, sizes):
-        remaining = count - coordinates[axis] * shard
-        count = tf.clip_by_value(remaining, 0, shard)
-    return count
 
 
 class CheckRecorder(Protocol):

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from meshtf.mesh import Mesh
+from meshtf.mesh.shard_sizes import sizes_by_axis
 from meshtf.ops.common.trace_cache import constant
 
 _MOST_AXES = 6
@@ -82,3 +84,22 @@ def take_elements(
     if elements.pads is not None:
         x = tf.pad(x, elements.pads, constant_values=constant(fill, x.dtype))
     return x
+
+
+def num_elements_at(
+    coordinates: Any, size: int, axes: Sequence[str], mesh: Mesh
+) -> Any:
+    """Returns the number of elements of a shard without padding, a scalar int32 tensor.
+
+    Args:
+      coordinates: the coordinates of the shard: by axis, integers or scalar tensors.
+      size: the size of the dimension.
+      axes: the axes that shard it.
+      mesh: the mesh.
+    """
+    count: Any = size
+    sizes = sizes_by_axis(size, [mesh.axes[axis] for axis in axes])
+    for axis, shard in zip(axes, sizes):
+        remaining = count - coordinates[axis] * shard
+        count = tf.clip_by_value(remaining, 0, shard)
+    return count

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from meshtf.mesh import Mesh
 from meshtf.partition import LoopStep, Value
-from meshtf.runtime.lowering.local_context import num_elements_at
+from meshtf.runtime.lowering.padding.element_ranges import num_elements_at
 
 
 class Shards(Protocol):
