@@ -200,7 +200,7 @@ class AttentionMask:
         is_visible = visible(queries, context, causal=self.causal, window=self.window)
         if is_visible is None:
             return distance_bias
-        mask_bias = mtf.stop_gradient(mtf.layers.mask_bias(is_visible))
+        mask_bias = mtf.layers.mask_bias(is_visible)
         if distance_bias is None:
             return mask_bias
         return mtf.outer(distance_bias, mask_bias, mtf.add)
@@ -319,17 +319,18 @@ def attend(
         return attention(
             x, context, rope=rope, training=training, **attention_mask.pair_inputs
         )
-    if attention_mask.is_plain and attention.fuses(x):
-        return attention(
-            x,
-            context,
-            bias=attention_mask.shared_distance_bias,
-            rope=rope,
-            training=training,
-            causal=attention_mask.causal,
-            window=attention_mask.window,
-        )
-    return attention(x, context, bias=attention_mask.bias, rope=rope, training=training)
+    if not attention.fuses(x):
+        bias = attention_mask.bias
+        return attention(x, context, bias=bias, rope=rope, training=training)
+    masks: dict[str, Any] = {}
+    bias = attention_mask.bias
+    if attention_mask.is_plain:
+        masks = {"causal": attention_mask.causal, "window": attention_mask.window}
+        bias = attention_mask.shared_distance_bias
+    if bias is not None and attention_mask.relative is None:
+        # Only the bias of relative positions is learned.
+        bias = mtf.stop_gradient(bias)
+    return attention(x, context, bias=bias, rope=rope, training=training, **masks)
 
 
 def pad_to_blocks(x: mtf.Tensor, architecture: Architecture) -> mtf.Tensor:
