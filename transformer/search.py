@@ -62,7 +62,8 @@ _RECOMPUTE = flags.DEFINE_enum(
     "both",
     ["both", "yes", "no", "keep"],
     "Whether activations are computed again in the backward pass (Architecture.recompute); "
-    "keep: as the configuration says.",
+    "both: yes, no, and those of attention or of feed-forward layers alone; keep: as the "
+    "configuration says.",
 )
 _WHY_NOT = flags.DEFINE_string(
     "why_not",
@@ -150,7 +151,7 @@ def main(argv: Sequence[str]) -> None:
 
 _PROGRESS_SECONDS = 5.0
 _RECOMPUTE_CHOICES = {
-    "both": (False, True),
+    "both": (False, True, "attention", "feed_forward"),
     "yes": (True,),
     "no": (False,),
     "keep": (None,),
@@ -209,7 +210,7 @@ def gin_text(candidate: Any, is_scanned: bool) -> str:
     lines.append(f"train.microbatches = {candidate.choices.get('microbatches', 1)}")
     recompute = candidate.choices.get("recompute")
     if recompute is not None:
-        lines.append(f"Architecture.recompute = {recompute}")
+        lines.append(f"Architecture.recompute = {recompute!r}")
     if is_scanned:
         lines.append(SCANNED)
     return "\n".join(lines) + "\n"

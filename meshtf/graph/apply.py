@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -156,6 +157,9 @@ def _apply_all(
     if mesh is not None and context.stage is not None:
         check_stage(mesh, context.stage, source)
     has_effect = isinstance(op, EffectOp)
+    group = context.recompute_group
+    if group is not None and group.stores(op, [x.spec for x in tensors], context.path):
+        context = dataclasses.replace(context, recompute_group=None)
     if mesh is not None and check and not primals and not has_effect:
         check_layout(specs, mesh, layout=mesh.layout_in(context.region), source=source)
     node = Node(

@@ -13,13 +13,13 @@ former node; `latest_version(node)` returns the replacement.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from meshtf.graph.layout_check import check_layout
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.op_kinds import ReadOp, Store, WriteOp
+from meshtf.graph.op_kinds import ReadOp, Store, WriteOp, contracted_factors
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.mesh import Layout, Mesh, Placement
 
@@ -31,14 +31,31 @@ class RecomputeGroup:
     Args:
       in_loops: whether only the backward pass of a loop does so, and instead of storing an output
         for each iteration: for nodes that cost no more than reading what they would store.
+      stored: the names of modules whose matrix products are stored all the same.
 
     Attributes:
       nodes: the nodes in order; `apply` adds to them.
+      modules: the names of modules that have matrix products.
     """
 
-    def __init__(self, in_loops: bool = False) -> None:
+    def __init__(self, in_loops: bool = False, stored: Collection[str] = ()) -> None:
         self.nodes: list[Node] = []
         self.in_loops = in_loops
+        self.stored = frozenset(stored)
+        self.modules: set[str] = set()
+
+    def stores(self, op: Op, inputs: Sequence[Spec], path: Sequence[str]) -> bool:
+        """Returns whether the outputs of an op are stored.
+
+        Args:
+          op: the op.
+          inputs: the specs of its inputs.
+          path: the names of the enclosing modules.
+        """
+        if not self.stored or not contracted_factors(op, inputs):
+            return False
+        self.modules.update(path)
+        return not self.stored.isdisjoint(path)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

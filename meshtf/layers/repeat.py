@@ -22,7 +22,7 @@ from typing import Any
 from meshtf.graph import Tensor, context, current
 from meshtf.graph.arguments import check_nest, refuse_tensor
 from meshtf.module import Module
-from meshtf.names import ShapeLike
+from meshtf.names import Names, ShapeLike, names_of
 from meshtf.names.arguments import as_callable, check_bools, refuse
 from meshtf.ops.common.checks import single_dim
 from meshtf.ops.control.nested_values import pack, tensors_of
@@ -40,6 +40,8 @@ class Repeat(Module):
       dim: the dimension of the layers, with their count, such as "layers:48".
       recomputed: whether the backward pass recomputes the activations of each layer from
         its input.
+      stored: the names of modules of the layer whose matrix products are stored all the same: see
+        `mtf.recompute`.
       name: the name of this module, a component of the names of the variables.
 
     Raises:
@@ -52,6 +54,7 @@ class Repeat(Module):
         make: Callable[[], Module],
         dim: ShapeLike,
         recomputed: bool = False,
+        stored: Names = (),
         name: str | None = None,
     ) -> None:
         make = as_callable("make", make)
@@ -59,6 +62,7 @@ class Repeat(Module):
         super().__init__(name)
         self.dim = single_dim(dim)
         self.recomputed = recomputed
+        self.stored = names_of(stored, argument="stored")
         with self.scope(), context(stacked_dims=(*current().stacked_dims, self.dim)):
             self.layer = make()
         if not isinstance(self.layer, Module):
@@ -127,6 +131,6 @@ class Repeat(Module):
                 return pack(results, tensors_of(results, "result"))
 
         if self.recomputed:
-            iteration = recompute(iteration)
+            iteration = recompute(iteration, self.stored)
         inputs = ([variable.tensor() for variable in variables], xs)
         return scan(iteration, x, inputs, dim=self.dim.name, length=self.dim.size)

@@ -33,6 +33,7 @@ _KINDS = {
         "all_to_all",
         "context_parallel",
     ),
+    "recompute": (False, True, "attention", "feed_forward"),
     "dtype": ("float32", "bfloat16"),
 }
 # Integer settings -> the minimum of their value.
@@ -119,7 +120,8 @@ class Architecture:
       scanned: whether the block is traced once and run in a loop, with the variables of
         all blocks stacked along `layers` (as `jax.lax.scan`).
       recompute: whether the backward pass recomputes the activations of each block from
-        its input.
+        its input; "attention" or "feed_forward": those of these sublayers, and of others all but
+        the outputs of matrix products.
       dtype: the dtype of activations, "float32" or "bfloat16"; variables, norms, softmax
         and losses stay float32.
       moe_every: the blocks moe_every, 2 * moe_every, ... (counted from 1) have a mixture
@@ -161,7 +163,7 @@ class Architecture:
     block_length: int = 128
     window: int | None = None
     scanned: bool = False
-    recompute: bool = False
+    recompute: bool | str = False
     dtype: str = "float32"
     moe_every: int = 0
     mixture: Callable[..., MixtureOfExperts] = MixtureOfExperts
@@ -186,7 +188,7 @@ class Architecture:
             if value not in kinds:
                 raise mtf.ParseError(
                     f"Architecture.{name} is {value!r}.\n"
-                    f"  Take one of {', '.join(kinds)}."
+                    f"  Take one of {', '.join(map(str, kinds))}."
                 )
 
     def _check_combinations(self) -> None:

@@ -98,7 +98,8 @@ class Stack(mtf.Module):
             return mtf.layers.Repeat(
                 lambda: make_block(has_experts=moe_every == 1, name="block"),
                 mtf.Dimension(_LAYERS, architecture.blocks),
-                recomputed=architecture.recompute,
+                recomputed=bool(architecture.recompute),
+                stored=self._stored(has_cross_attention),
                 name="blocks",
             )
         blocks = []
@@ -106,6 +107,18 @@ class Stack(mtf.Module):
             has_experts = moe_every > 0 and (index + 1) % moe_every == 0
             blocks.append(make_block(has_experts, name=f"block_{index}"))
         return blocks
+
+    def _stored(self, has_cross_attention: bool) -> list[str]:
+        """Returns the names of the sublayers whose products are not recomputed."""
+        if self.architecture.recompute == "attention":
+            return ["feed_forward"]
+        if self.architecture.recompute == "feed_forward":
+            return (
+                ["attention", "cross_attention"]
+                if has_cross_attention
+                else ["attention"]
+            )
+        return []
 
     def __call__(
         self,
@@ -165,7 +178,9 @@ class Stack(mtf.Module):
             return self._run_scanned(x, attention_mask, training, context)
         reports = {}
         for block in self.blocks:
-            run = mtf.recompute(block) if self.architecture.recompute else block
+            run = block
+            if self.architecture.recompute:
+                run = mtf.recompute(block, self._stored(context is not None))
             x, report = run(x, attention_mask, training, context)
             if report is not None:
                 reports[block.path[-1]] = report

@@ -29,13 +29,14 @@ SCANNED = "Architecture.scanned = True"
 
 
 def build(
-    mesh: mtf.Mesh, recompute: bool | None = None, microbatches: int = 1
+    mesh: mtf.Mesh, recompute: bool | str | None = None, microbatches: int = 1
 ) -> Callable[..., Any]:
     """Returns the training step of the configuration on a mesh.
 
     Args:
       mesh: the mesh.
-      recompute: whether activations are computed again; None: as the configuration says.
+      recompute: which activations are computed again (Architecture.recompute); None: as the
+        configuration says.
       microbatches: the number of microbatches of a batch, whose gradients are accumulated.
     """
     if recompute is not None:

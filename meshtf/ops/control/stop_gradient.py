@@ -6,12 +6,14 @@ y = mtf.recompute(layer)(x)       # the backward pass computes the layer again
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import tensorflow as tf
 
+from meshtf.errors import PlanError, explain_error, near_misses
 from meshtf.graph import (
     Cotangents,
     GradientBarrier,
@@ -19,6 +21,7 @@ from meshtf.graph import (
     Op,
     Role,
     Sample,
+    Source,
     Spec,
     Specs,
     Tensor,
@@ -27,7 +30,7 @@ from meshtf.graph import (
     register_operator,
 )
 from meshtf.graph.recorder import RecomputeGroup
-from meshtf.names import Shape
+from meshtf.names import Names, Shape, names_of
 from meshtf.names.arguments import as_callable
 from meshtf.ops.common.op_bases import _Identity
 
@@ -86,26 +89,64 @@ def _ordering_token(x: Tensor) -> Tensor:
 register_operator("ordering_token", _ordering_token)
 
 
-def recompute(fn: Callable[P, R]) -> Callable[P, R]:
+def recompute(fn: Callable[P, R], stored: Names = ()) -> Callable[P, R]:
     """Returns fn, changed so that its intermediate tensors are recomputed in the backward
     pass instead of stored, which saves device memory.
 
     It is like `jax.checkpoint`. Random ops in fn draw the same numbers again.
+
+    Args:
+      fn: a function of tensors.
+      stored: the names of modules, such as "attention; feed_forward", whose matrix products are
+        stored all the same: most of the time of recomputation for some of the memory.
     """
     fn = as_callable("fn", fn)
+    stored_names = names_of(stored, argument="stored")
 
     @functools.wraps(fn)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         # `apply` adds the nodes (applied ops) of fn to the group of the current context, and
         # the backward pass recomputes the nodes of a group.
-        with context(recompute_group=RecomputeGroup()):
+        with recomputed_ops(stored_names):
             return fn(*args, **kwargs)
 
-    wrapped.recomputes = fn  # type: ignore[attr-defined]
+    wrapped.recomputes = Recomputed(fn, stored_names)  # type: ignore[attr-defined]
     return wrapped
 
 
-def recomputed_function(fn: Callable[P, R]) -> Callable[P, R] | None:
-    """Returns the function that `recompute` was called with, if it has returned fn."""
-    recomputes: Callable[P, R] | None = getattr(fn, "recomputes", None)
+@contextlib.contextmanager
+def recomputed_ops(stored: Sequence[str]) -> Iterator[None]:
+    """Within this context, ops belong to what the backward pass computes again.
+
+    Args:
+      stored: see `recompute`.
+
+    Raises:
+      PlanError: a name of `stored` is none of a module with matrix products.
+    """
+    group = RecomputeGroup(stored=stored)
+    with context(recompute_group=group):
+        yield
+    for name in stored:
+        if name not in group.modules:
+            raise PlanError(
+                explain_error(
+                    f"no module called {name!r} has matrix products to be stored.",
+                    close_to=near_misses(name, group.modules) or "none of its modules",
+                    source=Source.of_caller(),
+                    way_out="Name modules in mtf.recompute(fn, stored=...).",
+                )
+            )
+
+
+class Recomputed(NamedTuple):
+    """The arguments of `recompute`."""
+
+    fn: Callable[..., Any]
+    stored: tuple[str, ...]
+
+
+def recomputed_function(fn: Callable[..., Any]) -> Recomputed | None:
+    """Returns the arguments of `recompute`, if it has returned fn."""
+    recomputes: Recomputed | None = getattr(fn, "recomputes", None)
     return recomputes

@@ -18,6 +18,7 @@ from meshtf.graph.control_flow.scan_dimension import unused_dim_name
 from meshtf.graph.op_kinds import ControlFlowOp, ConversionOp
 from meshtf.mesh import Layout
 from meshtf.ops.control.nested_values import tensors_of
+from meshtf.ops.control.stop_gradient import Recomputed
 from meshtf.ops.elementwise.where_cast_clip import Clip
 from meshtf.ops.loops.batch_size import all_nodes
 from meshtf.ops.loops.mapped_dimension import MappedDimension
@@ -63,7 +64,7 @@ class Layers:
       init: the initial carry: tensors with the batch, in any nesting.
       xs: the inputs, in any nesting.
       schedule: the stages and microbatches.
-      recomputes: whether the backward pass computes each stage again from what it received.
+      recomputed: set if the backward pass computes each stage again from what it received.
       caller: the context of the scan.
       region: the changes of the layout within stages.
       graph: the graph that records the scan.
@@ -74,7 +75,7 @@ class Layers:
     init: Any
     xs: Any
     schedule: Schedule
-    recomputes: bool
+    recomputed: Recomputed | None
     caller: Context
     region: Layout
     graph: Graph

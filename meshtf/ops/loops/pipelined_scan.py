@@ -95,13 +95,13 @@ def pipelined_scan(
     schedule = schedule_of(mesh, layout, carry, dim, reverse)
     if schedule is None:
         return None
-    function = recomputed_function(body)
+    recomputed = recomputed_function(body)
     layers = Layers(
-        body=function or body,
+        body=recomputed.fn if recomputed else body,
         init=init,
         xs=xs,
         schedule=schedule,
-        recomputes=function is not None,
+        recomputed=recomputed,
         caller=current(),
         region=current().region.then(_rules_of_stages(layout, schedule)),
         graph=graph,

@@ -78,15 +78,15 @@ def scan(
     """
     body = as_callable("body", body)
 
-    recomputes = recomputed_function(body)
-    body_of_iteration = recomputes or body
+    recomputed = recomputed_function(body)
+    body_of_iteration = recomputed.fn if recomputed else body
 
     def body_without_sums(carry: Any, x: Any) -> tuple[Any, Any, Any]:
         new_carry, outputs = results_of(body_of_iteration(carry, x), 2)
         return new_carry, None, outputs
 
-    if recomputes:
-        body_without_sums = recompute(body_without_sums)
+    if recomputed:
+        body_without_sums = recompute(body_without_sums, recomputed.stored)
     carry, _, stacks = scan_and_sum(
         body_without_sums, init, xs, dim=dim, length=length, reverse=reverse
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from meshtf.graph import (
@@ -36,6 +35,7 @@ from meshtf.ops.control.microbatch import (
     split_into_microbatches,
 )
 from meshtf.ops.control.nested_values import next_carry, pack, pack_next, tensors_of
+from meshtf.ops.control.stop_gradient import recompute, recomputed_ops
 from meshtf.ops.elementwise.arithmetic import (
     equal,
     greater_equal,
@@ -187,14 +187,14 @@ class Stage:
         shape = Shape([self.schedule.repeats_dim, *x.shape])
         return sum_at_ids(x, self.repeat, REPEAT, shape, "trusted")
 
-    @contextlib.contextmanager
-    def _recomputed(self) -> Iterator[None]:
-        """Within this context, ops belong to what the backward pass computes again, if it does."""
-        group = self.context.recompute_group
-        if self.layers.recomputes:
-            group = RecomputeGroup()
-        with context(recompute_group=group):
-            yield
+    def _recomputed(self) -> contextlib.AbstractContextManager[Any]:
+        """Within this context, ops belong to what the backward pass computes again, if that is all
+        of the stage; else each layer is recomputed alone.
+        """
+        recomputed = self.layers.recomputed
+        if recomputed is None or recomputed.stored:
+            return context(recompute_group=self.context.recompute_group)
+        return recomputed_ops(())
 
     def _counted(
         self, results: list[Tensor], kinds: list[str | None]
@@ -240,7 +240,10 @@ class Stage:
             old = pack_next(layers.init, map(self.layer.input, carry))
             masked_entries = [self.layer.entry(x, self.is_busy) for x in entries]
             entry = pack_next(layers.xs, iter(masked_entries))
-            new, terms, outputs = results_of(layers.body(old, entry), 3)
+            body = layers.body
+            if layers.recomputed and layers.recomputed.stored:
+                body = recompute(body, layers.recomputed.stored)
+            new, terms, outputs = results_of(body(old, entry), 3)
             layers.results.terms = terms
             layers.results.outputs = outputs
             # A layer may return what is from outside.
