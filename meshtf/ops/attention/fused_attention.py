@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from meshtf.errors import DTypeError, ShapeError
+from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
     Cotangents,
     LocalContext,
     LocalTensors,
     Role,
     Sample,
+    Source,
     Spec,
     Specs,
     Tensor,
@@ -263,6 +264,17 @@ class FusedAttentionGradient(_AttentionOp):
             result,
             self.bias_gradient,
             self.weight_dropout(inputs),
+        )
+
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> Cotangents:
+        raise PlanError(
+            explain_error(
+                "the gradient of fused attention has no gradient itself.",
+                inputs=", ".join(repr(x.shape) for x in xs[:3]),
+                source=Source.of_caller(),
+                way_out='Compute attention in float32, mtf.cast(x, "float32"): there it is two '
+                "einsums.",
+            )
         )
 
     def flops(self, q: Spec, k: Spec, v: Spec, *further: Spec) -> int:

@@ -162,3 +162,16 @@ def test_mistakes_are_errors_that_name_the_dimension():
         mtf.layers.dot_product_attention(
             q, k, k, kv_length_dim="m", key_dim="k", causal=True
         )
+
+
+def test_a_gradient_of_a_gradient_says_what_to_do():
+    mesh = mtf.Mesh("")
+
+    @mtf.function
+    def second(q, k, v):
+        y = mtf.layers.dot_product_attention(q, k, v, length_dim="length")
+        (dq,) = mtf.gradients([mtf.reduce_sum(y)], [q])
+        return mtf.gradients([mtf.reduce_sum(dq * dq)], [q])
+
+    with pytest.raises(mtf.PlanError, match="Compute attention in float32"):
+        second(*tensors_16_bit(mesh, 512))
