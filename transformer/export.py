@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 _FOLDER = flags.DEFINE_string(
     "stablehlo", None, "The folder to write; a previous export in it is replaced."
 )
+_PLATFORM = flags.DEFINE_enum(
+    "platform",
+    "",
+    ["", "cpu", "cuda", "tpu"],
+    "The devices that the module is for, whose kernels it may call, such as those for attention; "
+    "by default any devices.",
+)
 flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
@@ -59,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
         check_writable(_FOLDER.value, name="--stablehlo", folder=True)
         # An abstract mesh has no devices, so the variables of this run have no values.
         abstract_run = _make_run(argv, 'Mesh.devices = "abstract"')
-        exported = abstract_run.export()
+        exported = abstract_run.export(_PLATFORM.value)
         initial_values = _initial_values(argv, exported)
         exported = dataclasses.replace(exported, values=initial_values)
     try:

@@ -309,10 +309,10 @@ class Function(Generic[P, R]):
             hardware=hardware,
         )
 
-    def export(self, *args: Any, **kwargs: Any) -> Export:
+    def export(self, *args: Any, platform: str = "", **kwargs: Any) -> Export:
         """Returns the program of a call as a StableHLO module: see `mtf.export`."""
         recording = self.record_call(args, kwargs)
-        return export_program(recording.recorded, recording.arguments)
+        return export_program(recording.recorded, recording.arguments, platform)
 
     def compile_for(self, topology: str, *args: Any, **kwargs: Any) -> CompiledProgram:
         """Compiles a call for devices that need not be there: see `mtf.compile_for`."""

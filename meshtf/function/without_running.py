@@ -17,7 +17,7 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.function import Function
 from meshtf.hardware import Hardware, as_hardware
-from meshtf.names.arguments import as_bytes
+from meshtf.names.arguments import as_bytes, as_choice
 from meshtf.runtime.runtimes import RuntimeName, as_runtime_name
 from meshtf.runtime.spmd import Export, check_topology
 
@@ -69,17 +69,28 @@ def explain(
     return dataclasses.replace(result, device_memory=size)
 
 
-def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
+def export(
+    fn: Callable[..., Any], *args: Any, platform: str = "", **kwargs: Any
+) -> Export:
     """Returns a call fn(*args, **kwargs) as one StableHLO module, which each device of
     the mesh runs.
 
-    The mesh may be abstract. The arguments are as in `explain`.
+    The mesh may be abstract.
+
+    Args:
+      fn: a `mtf.function`, or a function of tensors.
+      *args: the arguments of the call, as in `explain`.
+      platform: the devices that the module is for, "cpu", "cuda" or "tpu", whose kernels it may
+        call, such as those for attention; "": any devices.
+      **kwargs: the keyword arguments of the call.
 
     Raises:
+      ArgumentError: an unknown platform.
       PlanError: XLA cannot compile an op.
     """
     function, args = as_function(fn, args)
-    return function.export(*args, **kwargs)
+    platform = as_choice("platform", platform, ("", "cpu", "cuda", "tpu"))
+    return function.export(*args, platform=platform, **kwargs)
 
 
 def compile_for(

@@ -234,14 +234,15 @@ class Trainer:
         live_executable = getattr(executable, "live_executable", None)
         return getattr(live_executable, "peak_memory", None)
 
-    def export(self, batch: Mapping[str, Any]) -> mtf.Export:
+    def export(self, batch: Mapping[str, Any], platform: str = "") -> mtf.Export:
         """Returns a step as a StableHLO module; nothing runs.
 
         Args:
           batch: the arrays of a batch, or the shape and dtype of each, by feature.
+          platform: the devices that it is for: see `mtf.export`.
         """
         step_index = np.int32(0)
-        return mtf.export(self._step, dict(batch), step_index)
+        return mtf.export(self._step, dict(batch), step_index, platform=platform)
 
     def compile_for(
         self, batch: Mapping[str, Any], topology: str

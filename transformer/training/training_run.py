@@ -233,9 +233,13 @@ class Run:
         """
         return self.trainer.explain(self.features(), device_memory, hardware, runtime)
 
-    def export(self) -> mtf.Export:
-        """Returns a step as a StableHLO module of one replica."""
-        return self.trainer.export(self.features())
+    def export(self, platform: str = "") -> mtf.Export:
+        """Returns a step as a StableHLO module of one replica.
+
+        Args:
+          platform: the devices that it is for: see `mtf.export`.
+        """
+        return self.trainer.export(self.features(), platform)
 
     def compile_for(self, topology: str) -> mtf.CompiledForecast:
         """Returns the memory and communication of a step as XLA compiles it, compared with

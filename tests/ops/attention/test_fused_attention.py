@@ -175,3 +175,28 @@ def test_a_gradient_of_a_gradient_says_what_to_do():
 
     with pytest.raises(mtf.PlanError, match="Compute attention in float32"):
         second(*tensors_16_bit(mesh, 512))
+
+
+@pytest.mark.parametrize(
+    "platform, calls", [("cuda", True), ("tpu", False), ("", False)]
+)
+def test_a_module_for_cuda_calls_cudnn(platform, calls):
+    mesh = mtf.Mesh("x:2", "b:x")
+
+    @mtf.function
+    def step(q, k, v):
+        y = mtf.layers.dot_product_attention(
+            q, k, v, length_dim="length", causal=True, window=64
+        )
+        return mtf.gradients([mtf.reduce_sum(y)], [q, k, v])
+
+    exported = mtf.export(step, *tensors_16_bit(mesh, 512), platform=platform)
+    for kernel in (b"__cudnn$fmhaSoftmax", b"__cudnn$fmhaSoftmaxBackward"):
+        assert (kernel in exported.module) == calls
+    assert exported.manifest()["platform"] == platform
+
+
+def test_an_unknown_platform_is_an_error():
+    mesh = mtf.Mesh("")
+    with pytest.raises(mtf.ArgumentError, match="cuda"):
+        mtf.export(mtf.square, mtf.ones(mesh, "b:2"), platform="gpu")

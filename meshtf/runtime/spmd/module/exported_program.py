@@ -108,6 +108,7 @@ class Export:
         of variables come after them, see `Port.output`.
       values: the initial global value of each input that is no argument of a call, by
         name; {} for an abstract mesh.
+      platform: the devices that the module is for: "cpu", "cuda", "tpu"; "": any.
     """
 
     module: bytes
@@ -115,6 +116,7 @@ class Export:
     inputs: tuple[Port, ...]
     results: tuple[Port, ...]
     values: dict[str, Any]
+    platform: str = ""
 
     def __repr__(self) -> str:
         return (
@@ -141,6 +143,7 @@ class Export:
         return {
             "axes": self.mesh.axes,
             "replicas": self.mesh.size,
+            "platform": self.platform,
             "inputs": [_port_json(port, self.mesh) for port in self.inputs],
             "results": [_port_json(port, self.mesh) for port in self.results],
         }

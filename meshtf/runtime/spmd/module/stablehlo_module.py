@@ -27,18 +27,21 @@ from meshtf.runtime.spmd.module.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import store_names
 
 
-def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
+def export(
+    recorded: Recorded, arguments: Sequence[Store], platform: str = ""
+) -> Export:
     """Returns a recorded function as a StableHLO module.
 
     Args:
       recorded: the function.
       arguments: the stores of its arguments, in order.
+      platform: the devices that the module is for: "cpu", "cuda", "tpu"; "": any.
 
     Raises:
       PlanError: XLA cannot compile one of its ops, it prints or writes summaries, it runs
         on pipeline stages, or it captures a partial sum.
     """
-    lowered = lower(recorded, arguments)
+    lowered = lower(recorded, arguments, platform)
     refuse_effects(lowered.program)
     mesh = recorded.mesh
     results = recorded.results
@@ -68,6 +71,7 @@ def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
         inputs=tuple(input_ports),
         results=tuple(result_ports),
         values=values,
+        platform=platform,
     )
 
 
