@@ -69,7 +69,7 @@ def _gradient_samples() -> Iterator[Sample]:
     """Yields inputs for the conformance suite of the gradient: logarithms of sums, which are any
     numbers there, and a result and its cotangent.
     """
-    defaults = (False, 0, False, query_blocks.BLOCK, 0.0, ())
+    defaults = (False, 0, False, 0, 0.0, ())
     for attributes, (q, k, v, *further) in _ATTRIBUTES:
         attributes = (*attributes, *defaults[len(attributes) - 3 :])
         bias_gradient = attributes[5]
@@ -95,7 +95,8 @@ class _AttentionOp(FusedMatmulsOp):
       causal: whether query i attends to keys from 0 to i.
       window_size: to how many of the last keys a causal query attends; 0: all.
       bias_gradient: whether there is a bias, and it has a gradient.
-      block: the largest number of queries whose scores are computed at once.
+      block: the largest number of queries whose scores are computed at once; 0: as many as memory
+        allows.
       dropout: the fraction of weights that is dropped.
       masked: the dimensions of the mask of dropout, if there is one. Inputs after the bias are the
         random words of each, int32 [dim] twice.
@@ -107,7 +108,7 @@ class _AttentionOp(FusedMatmulsOp):
     causal: bool = False
     window_size: int = 0
     bias_gradient: bool = False
-    block: int = query_blocks.BLOCK
+    block: int = 0
     dropout: float = 0.0
     masked: tuple[str, ...] = ()
 
@@ -158,11 +159,9 @@ class _AttentionOp(FusedMatmulsOp):
     def workspace_specs(self, *xs: Spec) -> Specs:
         # The scores of a block, and their exponentials.
         q, k = xs[0].shape, xs[1].shape
-        block = query_blocks.block_size(q[self.length], self.block)
-        scores = Shape(
-            [*q.without(self.length, self.key), (self.length, block)]
-            + [(self.kv_length, k[self.kv_length])]
-        )
+        other_dims = q.without(self.length, self.key) + k.only([self.kv_length])
+        block = query_blocks.block_size(q[self.length], other_dims.size, self.block)
+        scores = other_dims + Shape([(self.length, block)])
         return (Spec(scores, accumulation_dtype(xs[0].dtype)),) * 2
 
 
@@ -231,7 +230,7 @@ class FusedAttentionGradient(_AttentionOp):
     inputs are y, the logarithms, and dy.
 
     Attributes:
-      mapped: the dimensions that all outputs have; over others one of them is a sum.
+      mapped: the dimensions that all outputs have; over the rest one of them is a sum.
     """
 
     mapped: tuple[str, ...] = ()
@@ -382,7 +381,7 @@ def _flops(
       q: the spec of the queries.
       v: that of the values.
       of_key: the number of products of the size of q · k.
-      of_value: that of the others.
+      of_value: the number of those of the other size.
     """
     queries = q.shape.without(op.key)
     num_scores = queries.size * v.shape[op.kv_length]

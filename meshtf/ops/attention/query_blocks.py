@@ -7,6 +7,7 @@ Only the scores of a block are in memory at a time. (Rabe and Staats, 2021, arXi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.linear.contraction import contract
 from meshtf.ops.shapes.reshape import arrange
 
-BLOCK = 256  # queries
+# The elements of the scores of a block, at most: 512 MiB in float32. Each further block costs
+# time, as tensors are copied into blocks.
+_MAX_SCORES = 2**27
 _MASKED_SCORE = -1e9  # finite, so that no query has NaN
 
 
@@ -45,8 +48,15 @@ def scores_dtype(q: Any) -> Any:
     return tf.as_dtype(accumulation_dtype(q.dtype.name))
 
 
-def block_size(length: int, largest: int) -> int:
-    """Returns the largest divisor of a length that is at most `largest`."""
+def block_size(length: int, scores_of_query: int, largest: int) -> int:
+    """Returns the number of queries of a block, a divisor of their number.
+
+    Args:
+      length: the number of queries.
+      scores_of_query: the number of scores of a query, in all examples and heads.
+      largest: the largest number of queries of a block; 0: as many as memory allows.
+    """
+    largest = largest or max(_MAX_SCORES // scores_of_query, 1)
     return next(
         size for size in range(min(length, largest), 0, -1) if not length % size
     )
@@ -65,7 +75,7 @@ def attend(
     Args:
       dims: the names of the dimensions.
       mask: which keys each query attends to.
-      block: the largest number of queries of a block.
+      block: the largest number of queries of a block; 0: as many as memory allows.
       offset: by how much the first query comes after the first key.
       inputs: q, k, v and the bias, TensorFlow tensors.
       dropout: the dropout of the weights; None: there is none.
@@ -108,7 +118,7 @@ def gradient(
     Args:
       dims: the names of the dimensions.
       mask: which keys each query attends to.
-      block: the largest number of queries of a block.
+      block: the largest number of queries of a block; 0: as many as memory allows.
       offset: by how much the first query comes after the first key.
       inputs: q, k, v and the bias.
       result: what the forward pass has computed, and dy.
@@ -258,7 +268,7 @@ def _over_blocks(
 
     Args:
       dims: the names of the dimensions.
-      largest: the largest number of queries of a block.
+      largest: the largest number of queries of a block; 0: as many as memory allows.
       function: a function of the index of the first query of a block, of the blocks of the tensors
         in `split`, and of the sums so far; it returns outputs, and the next sums.
       split: tensors that have the positions of queries, with the names of their dimensions.
@@ -267,7 +277,8 @@ def _over_blocks(
     """
     x, names = split[0]
     length = int(x.shape[names.index(dims.length)])
-    block = block_size(length, largest)
+    of_query = math.prod(outputs.sizes[n] for n in dims.scores if n != dims.length)
+    block = block_size(length, of_query, largest)
     if block == length:
         return function(0, [x for x, _ in split], sums)
     count = length // block
