@@ -147,6 +147,7 @@ def _apply_all(
         mesh = as_mesh("mesh", mesh)
     # Reads variables, which may determine the mesh of the executor.
     tensors = _as_inputs(op, inputs, context)
+    context = _unless_stored(op, tensors, context)
     if mesh is None:
         mesh = executor.mesh
     if context.mesh is None:
@@ -157,9 +158,6 @@ def _apply_all(
     if mesh is not None and context.stage is not None:
         check_stage(mesh, context.stage, source)
     has_effect = isinstance(op, EffectOp)
-    group = context.recompute_group
-    if group is not None and group.stores(op, [x.spec for x in tensors], context.path):
-        context = dataclasses.replace(context, recompute_group=None)
     if mesh is not None and check and not primals and not has_effect:
         check_layout(specs, mesh, layout=mesh.layout_in(context.region), source=source)
     node = Node(
@@ -177,6 +175,16 @@ def _apply_all(
         node.recompute_group.nodes.append(node)
     results: tuple[Tensor, ...] = executor.run(node)
     return results
+
+
+def _unless_stored(op: Op, inputs: Sequence[Tensor], context: Context) -> Context:
+    """Returns the context of an op; without a group of `mtf.recompute` if that stores the outputs
+    of the op all the same.
+    """
+    group = context.recompute_group
+    if group is None or not group.stores(op, [x.spec for x in inputs], context.path):
+        return context
+    return dataclasses.replace(context, recompute_group=None)
 
 
 def _as_inputs(op: Op, inputs: Sequence[Any], context: Context) -> tuple[Tensor, ...]:

@@ -181,6 +181,15 @@ class Architecture:
             )
         self._check_combinations()
 
+    def stored_sublayers(self, has_cross_attention: bool) -> list[str]:
+        """Returns the names of the sublayers whose products `recompute` leaves out."""
+        names = (
+            ["attention", "cross_attention"] if has_cross_attention else ["attention"]
+        )
+        return {"attention": ["feed_forward"], "feed_forward": names}.get(
+            str(self.recompute), []
+        )
+
     def _check_kinds(self) -> None:
         """Raises ParseError for a kind that does not exist."""
         for name, kinds in _KINDS.items():

@@ -99,7 +99,7 @@ class Stack(mtf.Module):
                 lambda: make_block(has_experts=moe_every == 1, name="block"),
                 mtf.Dimension(_LAYERS, architecture.blocks),
                 recomputed=bool(architecture.recompute),
-                stored=self._stored(has_cross_attention),
+                stored=architecture.stored_sublayers(has_cross_attention),
                 name="blocks",
             )
         blocks = []
@@ -107,18 +107,6 @@ class Stack(mtf.Module):
             has_experts = moe_every > 0 and (index + 1) % moe_every == 0
             blocks.append(make_block(has_experts, name=f"block_{index}"))
         return blocks
-
-    def _stored(self, has_cross_attention: bool) -> list[str]:
-        """Returns the names of the sublayers whose products are not recomputed."""
-        if self.architecture.recompute == "attention":
-            return ["feed_forward"]
-        if self.architecture.recompute == "feed_forward":
-            return (
-                ["attention", "cross_attention"]
-                if has_cross_attention
-                else ["attention"]
-            )
-        return []
 
     def __call__(
         self,
@@ -180,7 +168,8 @@ class Stack(mtf.Module):
         for block in self.blocks:
             run = block
             if self.architecture.recompute:
-                run = mtf.recompute(block, self._stored(context is not None))
+                stored = self.architecture.stored_sublayers(context is not None)
+                run = mtf.recompute(block, stored)
             x, report = run(x, attention_mask, training, context)
             if report is not None:
                 reports[block.path[-1]] = report

@@ -234,11 +234,7 @@ class Run:
         return self.trainer.explain(self.features(), device_memory, hardware, runtime)
 
     def export(self, platform: str = "") -> mtf.Export:
-        """Returns a step as a StableHLO module of one replica.
-
-        Args:
-          platform: the devices that it is for: see `mtf.export`.
-        """
+        """Returns a step as a StableHLO module of one replica: see `mtf.export`."""
         return self.trainer.export(self.features(), platform)
 
     def compile_for(self, topology: str) -> mtf.CompiledForecast:
