@@ -131,8 +131,7 @@ def _apply_all(
             takes="an op",
             way_out="Subclass mtf.graph.Op, and make one: MyOp(...).",
         )
-    executor = current_executor().recorder_of(op)
-    context = current()
+    executor, context = current_executor().recorder_of(op), current()
     # A variable is read again only after a write.
     if isinstance(op, ReadOp):
         earlier_read = executor.find(op)

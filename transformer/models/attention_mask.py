@@ -147,6 +147,10 @@ class AttentionMask:
         """The bias of `distance_bias`, which all layers share."""
         return self.distance_bias() if self.is_self_attention else None
 
+    def prepare(self) -> None:
+        """Computes the biases that layers share; those that no layer uses are left out later."""
+        _ = self.bias, self.shared_distance_bias  # cached properties
+
     @property
     def is_plain(self) -> bool:
         """Whether each example is one text from its first token on, so that order and window tell

@@ -144,7 +144,7 @@ class Stack(mtf.Module):
         self, token_info: TokenInfo, context_info: TokenInfo | None
     ) -> AttentionMask:
         """Returns the mask of cross-attention from tokens to an encoder's tokens."""
-        assert context_info is not None, "an encoder's output comes with context_info"
+        assert context_info is not None, "as there is an encoder's output"
         return AttentionMask(
             self.architecture, token_info, causal=False, context=context_info
         )
@@ -165,10 +165,10 @@ class Stack(mtf.Module):
         if self.architecture.scanned:
             return self._run_scanned(x, attention_mask, training, context)
         reports = {}
+        stored = self.architecture.stored_sublayers(context is not None)
         for block in self.blocks:
             run = block
             if self.architecture.recompute:
-                stored = self.architecture.stored_sublayers(context is not None)
                 run = mtf.recompute(block, stored)
             x, report = run(x, attention_mask, training, context)
             if report is not None:
@@ -178,10 +178,9 @@ class Stack(mtf.Module):
     def _prepare_bias(self, attention_mask: AttentionMask) -> None:
         """Computes the bias of a mask once, before the loop over blocks that uses it."""
         # Attention in blocks or chunks never holds the entire bias: it computes one for each
-        # of them. Elsewhere, reading the cached property computes and stores it.
+        # of them.
         if self.architecture.attention in ("full", "local"):
-            _ = attention_mask.bias
-            _ = attention_mask.shared_distance_bias
+            attention_mask.prepare()
 
     def _run_scanned(
         self,

@@ -157,12 +157,14 @@ class _AttentionOp(FusedMatmulsOp):
         )
 
     def workspace_specs(self, *xs: Spec) -> Specs:
-        # The scores of a block, and their exponentials.
-        q, k = xs[0].shape, xs[1].shape
+        q, k, *_ = (x.shape for x in xs)
         other_dims = q.without(self.length, self.key) + k.only([self.kv_length])
-        block = query_blocks.block_size(q[self.length], other_dims.size, self.block)
+        length = q[self.length]
+        block = query_blocks.block_size(length, other_dims.size, self.block)
         scores = other_dims + Shape([(self.length, block)])
-        return (Spec(scores, accumulation_dtype(xs[0].dtype)),) * 2
+        # Of a block, and their exponentials.
+        spec = Spec(scores, accumulation_dtype(xs[0].dtype))
+        return spec, spec
 
 
 class FusedAttention(_AttentionOp):
