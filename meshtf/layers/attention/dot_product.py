@@ -34,6 +34,7 @@ from meshtf.ops.shapes.reshape import unflatten
 
 # From so many positions on attention is one op, where it can be.
 FUSED_LENGTH = 512
+FUSED_DTYPES = ("bfloat16", "float16")
 
 
 def dot_product_attention(
@@ -135,17 +136,20 @@ def fuses(
         return False
     if dropout is not None and not isinstance(dropout, Dropout):
         return False
-    if {q.dtype, k.dtype, v.dtype} not in ({"bfloat16"}, {"float16"}):
+    if len({q.dtype, k.dtype, v.dtype}) > 1 or length_dim not in q.shape:
         return False
-    if (
-        length_dim not in q.shape
-        or min(q.shape[length_dim], k.shape[kv_length_dim]) < FUSED_LENGTH
-    ):
+    length = min(q.shape[length_dim], k.shape[kv_length_dim])
+    if not fuses_tensors(q.dtype, length):
         return False
     scores = (*q.shape.without(*key_dims).names, kv_length_dim)
     return (
         not k.shape.without(*key_dims, *scores) and len(v.shape.without(*scores)) == 1
     )
+
+
+def fuses_tensors(dtype: str, length: int) -> bool:
+    """Returns whether attention of tensors of a data type, with so many positions, is one op."""
+    return dtype in FUSED_DTYPES and length >= FUSED_LENGTH
 
 
 def _random_words(

@@ -20,8 +20,8 @@ from __future__ import annotations
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.dot_product import (
-    FUSED_LENGTH,
     dot_product_attention,
+    fuses_tensors,
 )
 from meshtf.layers.attention.heads import Cache, Heads
 from meshtf.layers.attention.rotary import RotaryEmbedding
@@ -134,8 +134,7 @@ class MultiHeadAttention(Heads):
         no scores: see `dot_product_attention`.
         """
         check_tensors(x=x)
-        length = x.shape.get(self.length_dims[0])
-        return x.dtype in ("bfloat16", "float16") and length >= FUSED_LENGTH
+        return fuses_tensors(x.dtype, x.shape.get(self.length_dims[0]))
 
     def context_keys_values(
         self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -56,6 +57,13 @@ KINDS = {
         BASE, attention="local", block_length=4, positions="none"
     ),
     "scanned": dataclasses.replace(T5, scanned=True, recompute=True),
+    "attention recomputed": dataclasses.replace(
+        T5, scanned=True, recompute="attention"
+    ),
+    "scanned, mixed, feed-forward recomputed": dataclasses.replace(
+        BASE, moe_every=1, scanned=True, recompute="feed_forward"
+    ),
+    "window": dataclasses.replace(BASE, window=3),
     "mixed": dataclasses.replace(BASE, moe_every=2),
     "scanned, mixed": dataclasses.replace(BASE, moe_every=1, scanned=True),
 }
@@ -64,6 +72,10 @@ MODELS = {
         f"language model, {name}": (LanguageModel, kind) for name, kind in KINDS.items()
     },
     "encoder-decoder": (EncoderDecoder, T5),
+    "encoder-decoder, feed-forward recomputed": (
+        EncoderDecoder,
+        dataclasses.replace(T5, recompute="feed_forward"),
+    ),
     "encoder-decoder, scanned, blockwise": (
         EncoderDecoder,
         dataclasses.replace(BASE, scanned=True, attention="blockwise", block_length=2),
@@ -176,6 +188,52 @@ def test_training_is_the_same_under_each_layout(name, layout):
             x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max() + 1e-6, err_msg=what
         )
     assert measured == pytest.approx(expected_metrics, rel=1e-4)
+
+
+# Models whose attention can be one op.
+FUSED = [name for name in MODELS if not re.search("blockwise|ring|local", name)]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [None, "spmd:cpu:4"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("name", FUSED)
+def test_attention_as_one_op_is_the_same(name, plain, layout, devices, monkeypatch):
+    """In float32 and at any length, so that rounding plays no role. `plain`: a text for each
+    example, of which all but tokens and labels is left out.
+    """
+    make, kind = MODELS[name]
+
+    def gradients(*layouts, **settings):
+        model = make(mtf.Mesh(*layouts, **settings), kind)
+        batch = batch_of(model)
+        if plain:
+            left_out = ("segments", "positions", "prefix", "weights", "counts")
+            batch = {n: x for n, x in batch.items() if n not in left_out}
+        variables = model.trainable_variables
+        features = {n: dims for n, dims in model.features.items() if n in batch}
+
+        @mtf.function(mesh=model.mesh, batch=features)
+        def step(batch):
+            with mtf.seed(3):
+                loss = model.loss(batch, training=True)
+            return [loss, *mtf.gradients([loss], variables)]
+
+        forecast = step.explain(batch)
+        results = [np.zeros(1) if g is None else g.numpy() for g in step(batch)]
+        return results, "fusedattention" in str(forecast)
+
+    expected, is_fused = gradients("")
+    assert not is_fused
+    module = "meshtf.layers.attention.dot_product"
+    monkeypatch.setattr(f"{module}.FUSED_LENGTH", 2)
+    monkeypatch.setattr(f"{module}.FUSED_DTYPES", ("float32",))
+    have, is_fused = gradients(*LAYOUTS[layout], devices=devices)
+    assert is_fused
+    for x, y in zip(have, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max() + 1e-6)
 
 
 @pytest.mark.sampled(3)
