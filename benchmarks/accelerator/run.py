@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -26,49 +27,71 @@ FOLDER = Path(__file__).resolve().parent
 _MEMORY = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"}
 _ERROR_LINES = 6
 _MIN_SECONDS = 15.0  # a case is not started with less time
+_TOLERANCE = 1e-2  # of first losses, whose activations are bfloat16
 _GIB = 2**30
 
 Row = dict[str, Any]
 COLUMNS = [
-    *("model", "batch", "ms", "forecast", "TFLOP/s", "of peak", "peak GiB", "XLA plan"),
-    *(
-        "forecast",
-        "compile s",
-        "first loss",
-        "last loss",
-        "JAX ms",
-        "ratio",
-        "JAX losses",
-    ),
+    "model",
+    "batch",
+    "ms",
+    "forecast ms",
+    "TFLOP/s",
+    "of peak",
+    "peak GiB",
+    "XLA's plan GiB",
+    "forecast GiB",
+    "compile s",
+    "losses",
+    "JAX ms",
+    "ratio",
+    "JAX's plan GiB",
+    "JAX's compile s",
+    "JAX's losses",
 ]
 
 
 def line(row: Row) -> str:
     """Returns a row of the table, in Markdown."""
 
-    def cell(value: float | None, form: str, scale: float = 1.0) -> str:
+    def cell(name: str, form: str, scale: float = 1.0) -> str:
+        value = row.get(name)
         return "-" if value is None else format(value * scale, form)
 
-    first, last = row["losses"]
-    peer_losses = row.get("peer_losses", [])
+    def losses(name: str) -> str:
+        return " ".join(f"{loss:.4f}" for loss in row.get(name, [])) or "-"
+
     cells = [
         row["name"],
         str(row["batch"]),
-        cell(row["ms"], ".1f"),
-        cell(row["forecast_ms"], ".1f"),
-        cell(row["tflops"], ".1f"),
-        cell(row["share"], ".1%"),
-        cell(row["peak"], ".2f", 1 / _GIB),
-        cell(row["planned_peak"], ".2f", 1 / _GIB),
-        cell(row["forecast_peak"], ".2f", 1 / _GIB),
-        cell(row["compile_seconds"], ".1f"),
-        cell(first, ".4f"),
-        cell(last, ".4f"),
-        cell(row.get("peer_ms"), ".1f"),
-        cell(row.get("ratio"), ".3f"),
-        " ".join(cell(loss, ".4f") for loss in peer_losses) or "-",
+        cell("ms", ".1f"),
+        cell("forecast_ms", ".1f"),
+        cell("tflops", ".1f"),
+        cell("share", ".1%"),
+        cell("peak", ".2f", 1 / _GIB),
+        cell("planned_peak", ".2f", 1 / _GIB),
+        cell("forecast_peak", ".2f", 1 / _GIB),
+        cell("compile_seconds", ".1f"),
+        losses("losses"),
+        cell("peer_ms", ".1f"),
+        cell("ratio", ".3f"),
+        cell("peer_planned_peak", ".2f", 1 / _GIB),
+        cell("peer_compile_seconds", ".1f"),
+        losses("peer_losses"),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def loss_error(row: Row) -> str:
+    """Returns what is wrong with the losses of a row; "": nothing."""
+    losses = [*row.get("losses", []), *row.get("peer_losses", [])]
+    if not all(map(math.isfinite, losses)):
+        return f"not all losses are finite: {losses}"
+    if "peer_losses" in row:
+        first, peer_first = row["losses"][0], row["peer_losses"][0]
+        if abs(first - peer_first) > _TOLERANCE * abs(peer_first):
+            return f"the first loss is {first}, and plain JAX's {peer_first}"
+    return ""
 
 
 def run_all(options: argparse.Namespace) -> list[Row]:
@@ -88,6 +111,8 @@ def run_all(options: argparse.Namespace) -> list[Row]:
         else:
             rows.append(_run_process(name, options, remaining))
         _write(rows)
+    devices = {f"{row['device']}, jax {row['jax']}" for row in rows if "device" in row}
+    print("; ".join(sorted(devices)))
     return rows
 
 
@@ -119,6 +144,7 @@ def _run_process(name: str, options: argparse.Namespace, remaining: float) -> Ro
     except subprocess.TimeoutExpired:
         error = f"stopped after {limit:.0f} s"
     row = json.loads(path.read_text()) if path.exists() else {"name": name}
+    error = error or loss_error(row)
     if "ms" in row:
         print(line(row), flush=True)
     if error:
