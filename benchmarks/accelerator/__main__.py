@@ -19,6 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from absl import logging
+
 from benchmarks.accelerator.cases import selected, tiny
 from transformer.cli.program import import_meshtf
 
@@ -53,6 +55,7 @@ def main() -> int:
     if options.size == "tiny":
         cases = [tiny(case) for case in cases]
     import_meshtf()
+    logging.use_absl_handler()  # as `app.run` does: gin logs each folder that lacks a file
     from benchmarks.accelerator.export import export_all
 
     size = export_all(cases, options.folder, options.platform)

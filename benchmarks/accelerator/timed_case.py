@@ -245,18 +245,19 @@ def measure(
     row["compile_seconds"] = step.compile_seconds
     row["planned_peak"] = step.planned_peak
     step.run(_WARM_UP)
-    _set_time(row, [step.run(options.steps) for _ in range(options.rounds)])
-    # Before plain JAX takes memory.
+    # One round, in case that plain JAX ends the process; and the peak before it takes memory.
+    _set_time(row, [step.run(options.steps)])
     row["peak"] = (device.memory_stats() or {}).get("peak_bytes_in_use")
     row["losses"] = step.first_and_last_loss()
     row["peer_note"] = case["without_peer"]
     save(row)
-    if case["without_peer"]:
-        return
-    try:
-        _measure_peer(peer_step(case, make_values()), options, row, step)
-    except Exception as error:  # whatever fails, meshtf's part of the row is measured
-        row["peer_note"] = f"{type(error).__name__}: {error}"
+    if not case["without_peer"]:
+        try:
+            _measure_peer(peer_step(case, make_values()), options, row, step)
+        except Exception as error:  # whatever fails, meshtf's step is measured
+            row["peer_note"] = f"{type(error).__name__}: {error}"
+    if row["peer_note"]:
+        _set_time(row, [step.run(options.steps) for _ in range(options.rounds)])
     row["losses"] = step.first_and_last_loss()
     save(row)
 

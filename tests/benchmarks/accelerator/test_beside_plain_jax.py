@@ -80,7 +80,7 @@ def test_a_module_has_the_losses_of_plain_jax_without_tensorflow(tmp_path):
 
 @pytest.mark.slow
 def test_every_case_has_the_losses_of_plain_jax(tmp_path):
-    """The last losses, after six updates, are equal as well: so the gradients and AdamW are."""
+    """The last losses, after eight updates, are equal as well: so the gradients and AdamW are."""
     kinds = [
         "llama_1b",
         "bert_large",
