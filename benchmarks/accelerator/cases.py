@@ -106,12 +106,13 @@ def selected(names: Sequence[str]) -> list[Case]:
     return [known[name] for name in names or known]
 
 
-def tiny(case: Case, dtype: str = "float32") -> Case:
+def tiny(case: Case, dtype: str = "float32", length: int = 16) -> Case:
     """Returns a case of the same kind that a CPU runs in milliseconds.
 
     Args:
       case: the case.
       dtype: the data type of activations.
+      length: the tokens of an example.
     """
     sizes = {
         "d_model": 32,
@@ -127,7 +128,7 @@ def tiny(case: Case, dtype: str = "float32") -> Case:
     features = (
         "BertFeatures" if case.model.startswith("bert") else "LanguageModelFeatures"
     )
-    settings.append(f"{features}.length = 16")
+    settings.append(f"{features}.length = {length}")
     if case.model.startswith("bert"):
         settings.append("BertFeatures.predictions = 3")
     settings.append(f'Architecture.dtype = "{dtype}"')

@@ -16,6 +16,8 @@ import pytest
 
 from benchmarks.accelerator.cases import CASES, selected, tiny
 from benchmarks.accelerator.export import export_all
+from benchmarks.accelerator.run import loss_error
+from meshtf.layers.attention.dot_product import FUSED_LENGTH
 
 if importlib.util.find_spec("jax") is None:
     pytest.skip("JAX is not installed", allow_module_level=True)
@@ -97,8 +99,12 @@ def test_every_case_has_the_losses_of_plain_jax(tmp_path):
 
 
 @pytest.mark.slow
-def test_bfloat16_and_dropout(tmp_path):
-    cases = [tiny(case, "bfloat16") for case in selected(["gpt2", "gpt2_dropout"])]
+def test_fused_attention_in_bfloat16_and_dropout(tmp_path):
+    """As at full size: attention is one op from this length on."""
+    cases = [
+        tiny(case, "bfloat16", length=FUSED_LENGTH)
+        for case in selected(["gpt2", "gpt2_dropout"])
+    ]
     export_all(cases, str(tmp_path), "cpu")
     done, rows = run(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -141,6 +147,14 @@ def test_attention_calls_kernels_of_cuda_unless_it_is_for_any_device(tmp_path):
     expected_flops = tokens * (6 * weights + attention)
     assert description["model_flops"] == pytest.approx(expected_flops, rel=0.01)
     assert 8 * 2**30 < description["forecast_peak"] < 40 * 2**30
+
+
+def test_losses_that_are_not_finite_or_differ_are_errors():
+    row = {"losses": [5.0, 4.0], "peer_losses": [5.01, 4.5]}
+    assert loss_error(row) == ""
+    assert loss_error({"losses": [5.0, 6.0]}) == ""
+    assert "plain JAX's 5.2" in loss_error({**row, "peer_losses": [5.2, 4.0]})
+    assert "finite" in loss_error({**row, "losses": [5.0, math.nan]})
 
 
 def test_cases_by_name():
