@@ -221,10 +221,12 @@ class FusedMatmulsOp(Op):
         """Returns the factors that the product of the first two inputs sums over."""
         raise NotImplementedError
 
-    @property
-    def has_kernel(self) -> bool:
-        """Whether accelerators have a kernel for it, which needs no memory for products. Else all
-        of them are written and read.
+    def has_kernel(self, *xs: Spec) -> bool:
+        """Returns whether accelerators have a kernel for it, which needs no memory for products.
+        Else all of them are written and read.
+
+        Args:
+          *xs: the specs of the inputs.
         """
         raise NotImplementedError
 
@@ -277,9 +279,11 @@ def num_products(op: Op) -> int:
     return op.num_products if isinstance(op, FusedMatmulsOp) else 1
 
 
-def writes_products(op: Op) -> bool:
-    """Returns whether an op writes products that are not among its outputs, and reads them."""
-    return isinstance(op, FusedMatmulsOp) and not op.has_kernel
+def writes_products(op: Op, inputs: Sequence[Spec]) -> bool:
+    """Returns whether an op of inputs with these specs writes products that are not among its
+    outputs, and reads them.
+    """
+    return isinstance(op, FusedMatmulsOp) and not op.has_kernel(*inputs)
 
 
 class Window(NamedTuple):

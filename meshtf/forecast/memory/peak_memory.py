@@ -256,7 +256,7 @@ class Timelines:
             if value.spec is not None
         ]
         specs = op.workspace_specs(*local_specs)
-        if self.under_xla and has_kernel(op):
+        if self.under_xla and has_kernel(op, local_specs):
             return ()
         if self.under_xla:
             return [spec for spec in specs if not is_fused(spec, local_specs)]

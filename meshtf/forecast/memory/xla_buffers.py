@@ -56,9 +56,11 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
     return any(workspace.shape == x.shape for x in inputs)
 
 
-def has_kernel(op: Op) -> bool:
-    """Returns whether accelerators have a kernel for an op, which needs no temporary tensor."""
-    return isinstance(op, FusedMatmulsOp) and op.has_kernel
+def has_kernel(op: Op, inputs: Sequence[Spec]) -> bool:
+    """Returns whether accelerators have a kernel for an op of inputs with these specs, which needs
+    no temporary tensor.
+    """
+    return isinstance(op, FusedMatmulsOp) and op.has_kernel(*inputs)
 
 
 def fuses_inputs(step: Step) -> bool:

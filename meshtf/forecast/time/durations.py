@@ -175,7 +175,8 @@ class Durations:
         """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
-        if shape is not None and writes_products(step.node.op):
+        inputs = [x.spec for x in step.node.inputs]
+        if shape is not None and writes_products(step.node.op, inputs):
             # In the data type of the inputs, and read once.
             num_bytes = num_bytes + 2 * shape.elements * dtype_bytes(shape.dtype)
         factor = self.factor(self.work_kind(step)) * self._local_factor

@@ -235,7 +235,7 @@ def kernel_for(
       bias_gradient: whether the bias has a gradient.
       dtype: the data type of the queries.
     """
-    if context.platform != "cuda" or dtype not in _DTYPES:
+    if context.platform != "cuda":
         return None
     heads = [name for name in dims.queries if name != dims.length]
     of_keys = [name for name in heads if name in dims.k]
@@ -253,7 +253,13 @@ def kernel_for(
         shared=(shared,) if shared else (),
         further=tuple(name for name in heads if name not in dims.k),
     )
-    return kernel if _takes(kernel) else None
+    takes = takes_heads(dtype, sizes[dims.key]) and _takes(kernel)
+    return kernel if takes else None
+
+
+def takes_heads(dtype: str, key: int) -> bool:
+    """Returns whether there are kernels for a data type and heads of so many elements."""
+    return dtype in _DTYPES and key <= _MAX_KEY and not key % _KEY_MULTIPLE
 
 
 def _takes(kernel: CudnnAttention) -> bool:
@@ -263,8 +269,6 @@ def _takes(kernel: CudnnAttention) -> bool:
     length, kv_length = sizes[dims.length], sizes[dims.kv_length]
     batch_and_heads = {*kernel.batch, *kernel.shared}
     if not kernel.shared or sizes["."] != key or length % 2 or kv_length % 2:
-        return False
-    if key > _MAX_KEY or key % _KEY_MULTIPLE:
         return False
     if {*dims.v} - {dims.kv_length, dims.value} != batch_and_heads:
         return False

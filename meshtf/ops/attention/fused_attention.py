@@ -115,9 +115,9 @@ class _AttentionOp(FusedMatmulsOp):
     def contracted(self) -> tuple[str, ...]:
         return (self.key,)
 
-    @property
-    def has_kernel(self) -> bool:
-        return not self.dropout
+    def has_kernel(self, *xs: Spec) -> bool:
+        q, *_ = xs
+        return not self.dropout and cudnn.takes_heads(q.dtype, q.shape[self.key])
 
     @property
     def mask(self) -> Mask:
