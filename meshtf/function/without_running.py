@@ -17,7 +17,7 @@ from meshtf.forecast import Forecast
 from meshtf.function.compiled_forecast import CompiledForecast
 from meshtf.function.function import Function
 from meshtf.hardware import Hardware, as_hardware
-from meshtf.names.arguments import as_bytes, as_choice
+from meshtf.names.arguments import as_bytes
 from meshtf.runtime.runtimes import RuntimeName, as_runtime_name
 from meshtf.runtime.spmd import Export, check_topology
 
@@ -89,7 +89,6 @@ def export(
       PlanError: XLA cannot compile an op.
     """
     function, args = as_function(fn, args)
-    platform = as_choice("platform", platform, ("", "cpu", "cuda", "tpu"))
     return function.export(*args, platform=platform, **kwargs)
 
 

@@ -13,14 +13,12 @@ from __future__ import annotations
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, accumulation_dtype, names_of
 from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.common.checks import require_dim_of_caller
 from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.random.mask_words import Words, mask_words
 from meshtf.ops.random.random import dropout, random_normal, random_uniform
 
 
@@ -52,11 +50,6 @@ class Dropout(Module):
         if not training or not self.rate:
             return x
         return dropout(x, self.rate, broadcast=self.broadcast)
-
-    def words(self, mesh: Mesh | None, shape: Shape) -> Words | None:
-        """Returns the random words of the mask of a tensor of this shape: see `mask_words`."""
-        with self.scope():
-            return mask_words(mesh, shape.without(*names_of(self.broadcast, shape)))
 
 
 class AnnealedDropout(Module):

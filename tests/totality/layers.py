@@ -137,6 +137,7 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         if several:
             methods |= {
                 "attend_cached": call(x, read),
+                "fuses": call(x),
                 "context_keys_values": call(x, None, None),
             }
         if own == "ContextParallelAttention":

@@ -21,14 +21,21 @@ from meshtf.layers.attention.masks import mask_bias
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.mixed_precision import cast_like
 from meshtf.names import Names, names_of
-from meshtf.names.arguments import check_callables, check_floats, check_ints
+from meshtf.names.arguments import (
+    as_dim,
+    as_int,
+    check_bools,
+    check_callables,
+    check_floats,
+    check_ints,
+)
 from meshtf.ops.attention.fused_attention import fused_attention
 from meshtf.ops.common.checks import require_dim_of_caller, tensor_along
 from meshtf.ops.elementwise.arithmetic import add, outer, subtract
 from meshtf.ops.indexing.one_hot_and_range import range as index_range
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.nn.softmax import softmax
-from meshtf.ops.random.mask_words import Words
+from meshtf.ops.random.mask_words import Words, mask_words
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.ops.shapes.reshape import unflatten
 
@@ -85,6 +92,11 @@ def dot_product_attention(
         check_floats(scale=scale)
     if not isinstance(dropout, Dropout):
         check_callables(dropout=dropout)
+    check_bools(causal=causal)
+    if length_dim is not None:
+        length_dim = as_dim("length_dim", length_dim)
+    if window is not None:
+        window = as_int("window", window, least=1)
     if bias is not None:
         check_tensors(bias=bias)
     key_dims = names_of(key_dim, q.shape, k.shape, argument="key_dim")
@@ -167,7 +179,9 @@ def _random_words(
         return 0.0, {}
     _, kv_length, key = names
     scores = q.shape.without(key) + k.shape.only([kv_length])
-    return dropout.rate, dropout.words(q.mesh, scores)
+    broadcast = names_of(dropout.broadcast, scores)
+    with dropout.scope():  # the mask is that of the layer
+        return dropout.rate, mask_words(q.mesh, scores.without(*broadcast))
 
 
 def _causal_bias(

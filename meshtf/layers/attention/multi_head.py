@@ -28,7 +28,7 @@ from meshtf.layers.attention.rotary import RotaryEmbedding
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike
-from meshtf.names.arguments import check_bools, check_record
+from meshtf.names.arguments import as_int, check_bools, check_record
 
 
 class MultiHeadAttention(Heads):
@@ -123,6 +123,8 @@ class MultiHeadAttention(Heads):
         """
         x = as_tensor("x", x)
         check_bools(training=training, causal=causal)
+        if window is not None:
+            window = as_int("window", window, least=1)
         q = self.apply_rope(self.project_to_heads(self.query, x), rope)
         cache = self.context_keys_values(x, context, rope)
         return self._attend(

@@ -20,6 +20,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import as_choice
 from meshtf.partition import Program, Step, build
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 from meshtf.runtime.spmd.module.replica_function import ReplicaFunction
@@ -38,9 +39,11 @@ def export(
       platform: the devices that the module is for: "cpu", "cuda", "tpu"; "": any.
 
     Raises:
+      ArgumentError: an unknown platform.
       PlanError: XLA cannot compile one of its ops, it prints or writes summaries, it runs
         on pipeline stages, or it captures a partial sum.
     """
+    platform = as_choice("platform", platform, ("", "cpu", "cuda", "tpu"))
     lowered = lower(recorded, arguments, platform)
     refuse_effects(lowered.program)
     mesh = recorded.mesh
