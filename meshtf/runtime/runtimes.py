@@ -26,8 +26,11 @@ from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_choice
 from meshtf.partition import Program
+from meshtf.runtime.devices.names import only_cpus
+from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.program_summary import ProgramMemory
 from meshtf.runtime.placed.runtime import PlacedRuntime
+from meshtf.runtime.spmd.live.jax_host import platform_of
 from meshtf.runtime.spmd.runtime import SpmdRuntime
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
@@ -194,6 +197,13 @@ def runs_under_xla(mesh: Mesh, hardware: Hardware | None) -> bool:
     if mesh.abstract and hardware is not None:
         return hardware.fuses
     return mesh.live
+
+
+def runs_on_cpus(mesh: Mesh | None) -> bool:
+    """Returns whether the devices of a mesh are known to be CPUs."""
+    if mesh is None or mesh.abstract:
+        return False
+    return platform_of(mesh) == "cpu" if mesh.live else only_cpus(devices_of(mesh))
 
 
 def as_runtime_name(name: Any) -> RuntimeName:

@@ -20,6 +20,7 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.attention.masks import mask_bias
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.mixed_precision import cast_like
+from meshtf.mesh import Mesh
 from meshtf.names import Names, names_of
 from meshtf.names.arguments import (
     as_dim,
@@ -38,9 +39,12 @@ from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.random.mask_words import Words, mask_words
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.ops.shapes.reshape import unflatten
+from meshtf.runtime.runtimes import runs_on_cpus
 
-# From so many positions on attention is one op, where it can be.
+# From so many positions on attention is one op, where it can be. CPUs have no kernels for it, and
+# compute the scores twice.
 FUSED_LENGTH = 512
+FUSED_LENGTH_ON_CPUS = 4096
 FUSED_DTYPES = ("bfloat16", "float16")
 
 
@@ -142,7 +146,8 @@ def fuses(
     dropout: Dropout | Callable[[Tensor], Tensor] | None,
 ) -> bool:
     """Returns whether attention is one op: with 16-bit tensors of at least `FUSED_LENGTH`
-    positions. The arguments are those of `dot_product_attention`: q [batch, heads, length, key].
+    positions, on CPUs `FUSED_LENGTH_ON_CPUS`. The arguments are those of `dot_product_attention`,
+    such as q [batch, heads, length, key].
     """
     if length_dim is None or len(key_dims) != 1:
         return False
@@ -151,7 +156,7 @@ def fuses(
     if len({q.dtype, k.dtype, v.dtype}) > 1 or length_dim not in q.shape:
         return False
     length = min(q.shape[length_dim], k.shape[kv_length_dim])
-    if not fuses_tensors(q.dtype, length):
+    if not fuses_tensors(q.mesh, q.dtype, length):
         return False
     scores = (*q.shape.without(*key_dims).names, kv_length_dim)
     return (
@@ -159,9 +164,13 @@ def fuses(
     )
 
 
-def fuses_tensors(dtype: str, length: int) -> bool:
-    """Returns whether attention of tensors of a data type, with so many positions, is one op."""
-    return dtype in FUSED_DTYPES and length >= FUSED_LENGTH
+def fuses_tensors(mesh: Mesh | None, dtype: str, length: int) -> bool:
+    """Returns whether attention of tensors on a mesh, of a data type and with so many positions, is
+    one op.
+    """
+    if dtype not in FUSED_DTYPES or length < FUSED_LENGTH:
+        return False
+    return length >= FUSED_LENGTH_ON_CPUS or not runs_on_cpus(mesh)
 
 
 def _random_words(

@@ -136,7 +136,7 @@ class MultiHeadAttention(Heads):
         no scores: see `dot_product_attention`.
         """
         check_tensors(x=x)
-        return fuses_tensors(x.dtype, x.shape.get(self.length_dims[0]))
+        return fuses_tensors(x.mesh, x.dtype, x.shape.get(self.length_dims[0]))
 
     def context_keys_values(
         self, x: Tensor, context: Tensor | Cache | None, rope: RotaryEmbedding | None

@@ -101,9 +101,18 @@ def tensors_16_bit(mesh, length):
     return q, k, v
 
 
-@pytest.mark.parametrize("length, is_fused", [(512, True), (256, False)])
-def test_dot_product_attention_is_one_op_where_it_is_long(length, is_fused):
-    mesh = mtf.Mesh("x:2", "b:x")
+@pytest.mark.parametrize(
+    "devices, length, is_fused",
+    [
+        ("abstract", 512, True),
+        ("abstract", 256, False),
+        (None, 512, False),
+        ("spmd:cpu:2", 512, False),
+        (None, 4096, True),
+    ],
+)
+def test_dot_product_attention_is_one_op_where_it_is_long(devices, length, is_fused):
+    mesh = mtf.Mesh("x:2", "b:x", devices=devices)
 
     @mtf.function
     def attend(q, k, v):
@@ -115,8 +124,14 @@ def test_dot_product_attention_is_one_op_where_it_is_long(length, is_fused):
     assert ("fusedattention" in str(forecast)) == is_fused
 
 
+@pytest.fixture
+def fused_on_cpus(monkeypatch):
+    module = "meshtf.layers.attention.dot_product"
+    monkeypatch.setattr(f"{module}.FUSED_LENGTH_ON_CPUS", 512)
+
+
 @pytest.mark.parametrize("window", [None, 7])
-def test_both_ways_of_dot_product_attention_agree(window):
+def test_both_ways_of_dot_product_attention_agree(window, fused_on_cpus):
     mesh = mtf.Mesh("")
     q, k, v = tensors_16_bit(mesh, 512)
     settings = {"length_dim": "length", "causal": True, "window": window}
@@ -128,7 +143,7 @@ def test_both_ways_of_dot_product_attention_agree(window):
     )
 
 
-def test_scores_are_not_stored():
+def test_scores_are_not_stored(fused_on_cpus):
     mesh = mtf.Mesh("x:2", "b:x")
 
     def loss(q, k, v, **settings):
@@ -166,7 +181,7 @@ def test_mistakes_are_errors_that_name_the_dimension():
         )
 
 
-def test_a_gradient_of_a_gradient_says_what_to_do():
+def test_a_gradient_of_a_gradient_says_what_to_do(fused_on_cpus):
     mesh = mtf.Mesh("")
 
     @mtf.function
@@ -182,7 +197,7 @@ def test_a_gradient_of_a_gradient_says_what_to_do():
 @pytest.mark.parametrize(
     "platform, calls", [("cuda", True), ("tpu", False), ("", False)]
 )
-def test_a_module_for_cuda_calls_cudnn(platform, calls):
+def test_a_module_for_cuda_calls_cudnn(platform, calls, fused_on_cpus):
     mesh = mtf.Mesh("x:2", "b:x")
 
     @mtf.function

@@ -229,6 +229,7 @@ def test_attention_as_one_op_is_the_same(name, plain, layout, devices, monkeypat
     assert not is_fused
     module = "meshtf.layers.attention.dot_product"
     monkeypatch.setattr(f"{module}.FUSED_LENGTH", 2)
+    monkeypatch.setattr(f"{module}.FUSED_LENGTH_ON_CPUS", 2)
     monkeypatch.setattr(f"{module}.FUSED_DTYPES", ("float32",))
     have, is_fused = gradients(*LAYOUTS[layout], devices=devices)
     assert is_fused
