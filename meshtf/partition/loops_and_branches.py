@@ -19,7 +19,7 @@ from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
 from meshtf.mesh import Partial, Placement, Varying
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder, Invariant
-from meshtf.partition.sharded_loops import axes_of_iterations
+from meshtf.partition.sharded_loops import axes_of_iterations, first_entries
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
@@ -56,6 +56,7 @@ def plan_loop(builder: Builder, node: Node) -> None:
     if test is not None:
         test, invariant_steps = hoist_invariant_steps(test, varying)
         builder.steps += invariant_steps
+    spares = first_entries(builder, node, scanned_inputs, axes)
     outs = tuple(
         Value(y.spec, _after_loop(op, k, body.results[k].placement, axes))
         for k, y in enumerate(node.outputs)
@@ -73,6 +74,7 @@ def plan_loop(builder: Builder, node: Node) -> None:
             captured_values=captured_values([body, test], inner_values=varying),
             outs=outs,
             axes=axes,
+            spares=spares,
             waits_for=builder.control_dependencies.of_node(node),
         )
     )

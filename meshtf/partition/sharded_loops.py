@@ -11,20 +11,22 @@ partial sums. In the body each device has tensors of its own along these axes: t
 Tensors from outside that the body uses are gathered along them.
 
 Where devices have different numbers of iterations, some run their last one again, and its terms of
-sums count once.
+sums count once. Devices without any run that of the first entry, which they get before the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from meshtf.graph import Body, Branch, Loop, Node, Op
+from meshtf.graph import Body, Branch, Loop, Node, Op, Spec
 from meshtf.graph.control_flow.body import uses_index
 from meshtf.graph.op_kinds import ControlFlowOp
-from meshtf.mesh import Layout, Mesh
-from meshtf.mesh.shard_sizes import elements_of_shards
+from meshtf.mesh import Layout, Mesh, Partial
+from meshtf.mesh.shard_sizes import elements_of_shards, sizes_by_axis
 from meshtf.names import Shape
+from meshtf.partition.reshard_table import placement_after, reshards
+from meshtf.partition.steps import FirstEntryStep, ReshardStep, Step, Value
 
 
 class LoopBuilder(Protocol):
@@ -32,6 +34,7 @@ class LoopBuilder(Protocol):
 
     mesh: Mesh
     notes: dict[str, None]
+    steps: list[Step]
     varying: tuple[str, ...]
 
     def layout_of(self, node: Node) -> Layout:
@@ -40,8 +43,8 @@ class LoopBuilder(Protocol):
 
 def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
     """Returns the axes that divide the iterations of a loop; (): all devices run all. A loop
-    without a carry that is not divided as the layout says gets a note; of several axes, as many
-    of the major ones divide it as give each device an iteration.
+    without a carry that is not divided as the layout says gets a note; of several axes, minor
+    ones that would leave each device as many iterations do not divide it.
     """
     op = node.op
     assert isinstance(op, Loop)
@@ -56,11 +59,12 @@ def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
     if not set(dividing).isdisjoint(builder.varying):
         reason = "a loop around it is divided already."
         dividing = tuple(axis for axis in axes if axis not in builder.varying)
-    while 0 in elements_of_shards(
-        op.dim.size, [builder.mesh.axes[axis] for axis in dividing]
-    ):
-        num_devices = builder.mesh.group_size(*dividing)
-        reason = f"of {op.dim.size}, not each of {num_devices} devices would have one."
+    counts = [
+        op.dim.size,
+        *sizes_by_axis(op.dim.size, [builder.mesh.axes[axis] for axis in dividing]),
+    ]
+    while dividing and counts[-1] == counts[-2]:
+        reason = f"a device would run {counts.pop()} with and without it."
         dividing = dividing[:-1]
     if reason:
         left_out = "+".join(axis for axis in axes if axis not in dividing)
@@ -69,6 +73,42 @@ def axes_of_iterations(builder: LoopBuilder, node: Node) -> tuple[str, ...]:
             f"{node.source}: {reason}"
         ] = None
     return dividing
+
+
+def first_entries(
+    builder: LoopBuilder, node: Node, values: Sequence[Value], axes: tuple[str, ...]
+) -> tuple[Value | None, ...]:
+    """Returns the first entry of each scanned input, on all devices, for those that have none;
+    (): each has one. Appends the steps that send it. None: whatever lies in the padding will do,
+    as for booleans.
+
+    Args:
+      builder: the builder of the program around the loop.
+      node: the node of the loop.
+      values: the scanned inputs.
+      axes: the axes that divide the iterations.
+    """
+    op = node.op
+    assert isinstance(op, Loop)
+    sizes = [builder.mesh.axes[axis] for axis in axes]
+    if op.dim is None or 0 not in elements_of_shards(op.dim.size, sizes):
+        return ()
+    entries: list[Value | None] = []
+    for value in values:
+        assert value.spec is not None
+        if value.spec.dtype == "bool":
+            entries.append(None)
+            continue
+        spec = Spec(value.spec.shape.without(op.dim.name), value.spec.dtype)
+        entry = Value(spec, value.placement.along(axes, Partial("sum")))
+        builder.steps.append(FirstEntryStep(op.dim.name, axes, value, entry, node))
+        target = entry.placement.reduced()
+        for reshard in reshards(builder.mesh.axes, entry.placement, target, spec.shape):
+            src = entry
+            entry = Value(spec, placement_after(src.placement, reshard))
+            builder.steps.append(ReshardStep(reshard, src, entry, node))
+        entries.append(entry)
+    return tuple(entries)
 
 
 def reason_to_repeat(loop: Loop) -> str:

@@ -24,10 +24,9 @@ def map(fn: Callable[..., Any], xs: Any, dim: str) -> Any:
 
     It is like `jax.lax.map`: a loop that is recorded once, and takes the memory of one entry at a
     time. Where the layout shards the dimension, each device runs the entries of its shard; one
-    that has fewer than others runs its last one again. Axes are left out with which a device
-    would have none, and all are if `fn` has `mtf.cond` or `mtf.while_loop`: then more devices run
-    the same entries, which `mtf.explain` notes. Random ops of `fn` draw other numbers for each
-    entry, the same under every layout.
+    that has fewer than others runs its last one again, and one that has none the first of all. If
+    `fn` has `mtf.cond` or `mtf.while_loop`, all devices run all entries, which `mtf.explain`
+    notes. Random ops of `fn` draw other numbers for each entry, the same under every layout.
 
     Where the ops of `fn` take the further dimension, call `fn(xs)`: it is a batch dimension then,
     as under `jax.vmap`, since a dimension that an op does not name passes through it.

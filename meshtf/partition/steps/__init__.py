@@ -31,7 +31,7 @@ from meshtf.partition.steps.collectives import (
     ShardSizes,
     WindowStep,
 )
-from meshtf.partition.steps.local import Compute, ReadStep, WriteStep
+from meshtf.partition.steps.local import Compute, FirstEntryStep, ReadStep, WriteStep
 from meshtf.partition.steps.step import Body, Program, Step, Value, walk
 from meshtf.partition.steps.sums_in_place import (
     Addend,
@@ -47,6 +47,7 @@ __all__ = [
     "CallStep",
     "CollectiveStep",
     "Compute",
+    "FirstEntryStep",
     "GatherStatisticsStep",
     "LoopStep",
     "Program",

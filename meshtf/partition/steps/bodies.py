@@ -28,6 +28,8 @@ class LoopStep(Step):
         without the scanned dimension).
       initial_values: the values of `carries` in the first iteration.
       scanned_inputs: the tensors that `entries` are taken from.
+      spares: the entry of each scanned input that devices without any entry run; None, or none at
+        all: they need none.
       captured_values: the values of the surrounding program that the body and the test
         use.
       outs: the last carries, the sums, and the stacked outputs.
@@ -46,6 +48,7 @@ class LoopStep(Step):
     captured_values: tuple[Value, ...]
     outs: tuple[Value, ...]
     axes: tuple[str, ...] = ()
+    spares: tuple[Value | None, ...] = ()
     waits_for: tuple[Value, ...] = ()
 
     @property
@@ -82,7 +85,13 @@ class LoopStep(Step):
     @property
     def inputs(self) -> tuple[Value, ...]:
         """The values that the iterations begin with, scan and capture."""
-        return (*self.initial_values, *self.scanned_inputs, *self.captured_values)
+        spares = tuple(value for value in self.spares if value is not None)
+        return (
+            *self.initial_values,
+            *self.scanned_inputs,
+            *spares,
+            *self.captured_values,
+        )
 
     @property
     def outputs(self) -> tuple[Value, ...]:

@@ -174,3 +174,37 @@ class Compute(Step):
             return {}
         _statistics, residuals = self.outs
         return {residuals: max((sizes[value] for value in self.ins), default=0.0)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FirstEntryStep(Step):
+    """Takes the first entry of a scanned input, on the devices that have it; others have zeros.
+
+    Attributes:
+      dim: the dimension that the loop scans.
+      axes: the axes of the mesh that shard it.
+      src: the scanned input.
+      out: the entry, a partial sum along `axes`.
+      node: the node of the loop.
+    """
+
+    dim: str
+    axes: tuple[str, ...]
+    src: Value
+    out: Value
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The scanned input."""
+        return (self.src,)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The entry."""
+        return (self.out,)
+
+    @property
+    def begins_loop(self) -> bool:
+        """True."""
+        return True

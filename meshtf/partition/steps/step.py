@@ -201,6 +201,11 @@ class Step:
         return False
 
     @property
+    def begins_loop(self) -> bool:
+        """Whether the step takes from a tensor what the first iteration of a loop needs."""
+        return False
+
+    @property
     def is_entry(self) -> bool:
         """Whether the output is zero but for one entry, which can be added to a sum alone."""
         return False

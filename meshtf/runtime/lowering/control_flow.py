@@ -249,8 +249,9 @@ class _Loop:
         index = self._index(iteration)
         # Takes the carries from the iterator; the sums and stacked outputs remain in it.
         inputs = self._body_inputs(index, remaining_variables)
-        for value, shards in zip(self.step.entries, self.scanned_shards):
-            elements = entries_of_shards(self.executor, self.step, value, shards, index)
+        for k, value in enumerate(self.step.entries):
+            shards = self.scanned_shards[k]
+            elements = entries_of_shards(self.executor, self.step, k, shards, index)
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
         accumulated = (*self.sums, *self.stacked_results)

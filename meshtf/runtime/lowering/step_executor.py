@@ -26,6 +26,7 @@ from meshtf.partition import (
     BranchStep,
     Bucket,
     CallStep,
+    FirstEntryStep,
     GatherStatisticsStep,
     LoopStep,
     Program,
@@ -37,6 +38,7 @@ from meshtf.partition import (
     WriteStep,
 )
 from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
+from meshtf.runtime.lowering.padding.uneven_loops import take_first_entry
 
 
 class StepExecutor:
@@ -139,6 +141,7 @@ StepExecutor.table = {
     WriteStep: lambda executor, step: executor._write(step),
     ReshardStep: lambda executor, step: [executor._reshard(step)],
     Bucket: lambda executor, step: executor._bucket(step),
+    FirstEntryStep: take_first_entry,
     WindowStep: lambda executor, step: [executor._exchange_window(step)],
     GatherStatisticsStep: lambda executor, step: [executor._gather_statistics(step)],
     LoopStep: run_loop,

@@ -141,10 +141,10 @@ class PlacedExecutor(ReshardExecutor):
         return body_executor.run(program.results)
 
     def execute(self, step: Step) -> None:
-        """Executes a step. A loop or branch of a program that is written is traced by
-        TensorFlow, and the traced nodes are added to the program.
+        """Executes a step. A loop, a branch, or what a loop begins with, of a program that is
+        written is traced by TensorFlow, and the traced nodes are added to the program.
         """
-        if self.program is None or not step.bodies or step.call is not None:
+        if self.program is None or step.call or not (step.bodies or step.begins_loop):
             super().execute(step)
             return
         inputs = list(dict.fromkeys(step.dependencies))
