@@ -137,7 +137,7 @@ CASES = [
         topology="h100:512",
         axes="stage:8; data:8; model:8",
         batch=1536,
-        sharding="layers:stage; batch:data; heads:model; d_ff:model; vocab:model+stage",
+        sharding="layers:stage; batch:data; heads:model; d_ff:model; length:stage; vocab:model",
         settings=(_SCANNED,),
     ),
 ]

@@ -223,7 +223,8 @@ class Names:
       scanned: the dimensions that loops scan of which every device runs all iterations.
       pipelined: of these the one that most elements of variables have: a rule along a further
         axis makes the loop a pipeline; "": there is none.
-      microbatched: the dimension that such a pipeline divides into microbatches.
+      carried: the dimensions that all tensors have which that loop carries; a pipeline divides
+        the first one into microbatches.
     """
 
     shapes: tuple[Shape, ...]
@@ -235,16 +236,31 @@ class Names:
     minor: tuple[str, ...] = ()
     scanned: frozenset[str] = frozenset()
     pipelined: str = ""
-    microbatched: str = ""
+    carried: tuple[str, ...] = ()
 
     def all_sizes(self, name: str) -> set[int]:
         """Returns the sizes that a dimension has."""
         return {shape[name] for shape in self.shapes if name in shape}
 
     def sets_of_stages(self) -> list[tuple[str, ...]]:
-        """Returns the sets of dimensions that the axis of the stages of a pipeline can shard."""
+        """Returns the sets of dimensions that the axis of the stages of a pipeline can shard:
+        beside the layers, what no tensor has with them, or a dimension such as the length, which
+        has rules outside of the layers only.
+        """
         shardable = {*self.searched, *self.minor}
-        return sets_of_stages(self.shapes, shardable, self.pipelined)
+        sets = sets_of_stages(self.shapes, shardable, self.pipelined)
+        of_layers = {
+            name for x in self.variables if self.pipelined in x for name in x.names
+        }
+        for name in self.carried[1:]:
+            if name in self.searched and name not in of_layers:
+                sets.append((self.pipelined, name))
+        return sets
+
+    @property
+    def microbatched(self) -> str:
+        """The dimension that a pipeline divides into microbatches; "": there is none."""
+        return self.carried[0] if self.carried else ""
 
     def sets(self) -> list[tuple[str, ...]]:
         """Returns the sets of dimensions that one axis can shard."""
@@ -315,22 +331,19 @@ def names_of_program(recorded: Recorded) -> Names:
         minor=tuple(candidates[len(searched) :]),
         scanned=frozenset(scanned),
         pipelined=pipelined,
-        microbatched=_carried_name(recorded.nodes, pipelined),
+        carried=_carried_names(recorded.nodes, pipelined),
     )
 
 
-def _carried_name(nodes: Sequence[Node], dim: str) -> str:
-    """Returns the first dimension of all tensors that the loop over `dim` carries; "": there is
-    none.
-    """
+def _carried_names(nodes: Sequence[Node], dim: str) -> tuple[str, ...]:
+    """Returns the dimensions of all tensors that the loop over `dim` carries."""
     for node, _ in all_nodes(nodes):
         op = node.op
         if isinstance(op, Loop) and op.dim is not None and op.dim.name == dim:
             carries = node.inputs[: op.num_carries]
             first = carries[0].shape.names if carries else ()
-            common = [name for name in first if all(name in x.shape for x in carries)]
-            return common[0] if common else ""
-    return ""
+            return tuple(n for n in first if all(n in x.shape for x in carries))
+    return ()
 
 
 def _largest_of(names: Iterable[str], variables: Iterable[Shape]) -> str:

@@ -108,9 +108,10 @@ def search(
         `mtf.optimizers.accumulate_gradients`. Of a pipeline it is that of the mesh, and `build`
         does not get it.
       stages: the numbers of stages of a pipeline to try: a scan over layers, along a further
-        axis "stage", the outermost, by a rule such as "layers:stage". What no layer has, such
-        as the vocabulary, is sharded along this axis as well, or not. Without `choices`, there
-        are one, two or four times as many microbatches as stages.
+        axis "stage", the outermost, by a rule such as "layers:stage". The vocabulary, which
+        no layer has, or the length outside of the layers is sharded along this axis as well,
+        or not. Without `choices`, there are one, two or four times as many microbatches as
+        stages.
       progress: a function of the number of plans so far, and of all plans that seem to be
         needed, called after each.
 

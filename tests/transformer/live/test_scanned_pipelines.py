@@ -102,6 +102,10 @@ MESHES = {
         "axes": "stage:4; data:2",
         "layout": f"{PIPELINE}; vocab:stage",
     },
+    "length": {
+        "axes": "stage:2; data:2",
+        "layout": f"{PIPELINE}; length:stage",
+    },
     "tensor": {
         "axes": "stage:2; model:2",
         "layout": f"layers:stage; {TENSOR}",
