@@ -41,10 +41,13 @@ from meshtf.partition.steps import (
     Step,
     Value,
     WindowStep,
+    WriteEntryStep,
     WriteStep,
+    ZerosStep,
     added_in_place,
     values_in_sums,
     walk,
+    with_late_sums,
 )
 
 __all__ = [
@@ -62,7 +65,9 @@ __all__ = [
     "ReshardStep",
     "NodePlan",
     "Program",
+    "WriteEntryStep",
     "WriteStep",
+    "ZerosStep",
     "Segment",
     "Step",
     "GatherStatisticsStep",
@@ -75,4 +80,5 @@ __all__ = [
     "schedule",
     "values_in_sums",
     "walk",
+    "with_late_sums",
 ]

@@ -188,7 +188,7 @@ def waiting_values(loop: LoopStep) -> list[Value]:
     if is_inlined(loop):
         return []
     body = loop.body
-    stacked_outputs = body.results[loop.op.num_carries + loop.op.num_sums :]
+    stacked_outputs = body.results[loop.num_unstacked :]
     needed_at_once = _needed_at_once(body, stacked_outputs)
     return [
         reduction.src

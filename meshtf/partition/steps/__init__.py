@@ -15,6 +15,7 @@ Contents:
     bodies              steps that run programs: loops, branches and calls
     sums_in_place       which terms of a sum are added in place
     before_pipelines    which sums a pipeline waits for
+    late_sums           sums of an iteration that devices add up during the next one
 
 A step answers for itself: what it reads, computes, waits for, communicates and runs. So whoever
 wants to know something of a program, such as its memory or its time, asks each step, and need
@@ -31,7 +32,15 @@ from meshtf.partition.steps.collectives import (
     ShardSizes,
     WindowStep,
 )
-from meshtf.partition.steps.local import Compute, FirstEntryStep, ReadStep, WriteStep
+from meshtf.partition.steps.late_sums import with_late_sums
+from meshtf.partition.steps.local import (
+    Compute,
+    FirstEntryStep,
+    ReadStep,
+    WriteEntryStep,
+    WriteStep,
+    ZerosStep,
+)
 from meshtf.partition.steps.step import Body, Program, Step, Value, walk
 from meshtf.partition.steps.sums_in_place import (
     Addend,
@@ -57,8 +66,11 @@ __all__ = [
     "Step",
     "Value",
     "WindowStep",
+    "WriteEntryStep",
     "WriteStep",
+    "ZerosStep",
     "added_in_place",
     "values_in_sums",
     "walk",
+    "with_late_sums",
 ]

@@ -28,6 +28,7 @@ class LoopStep(Step):
         without the scanned dimension).
       initial_values: the values of `carries` in the first iteration.
       scanned_inputs: the tensors that `entries` are taken from.
+      late: those results of the body that belong to the iteration before: see `late_sums`.
       spares: the entry of each scanned input that devices without any entry run; None, or none at
         all: they need none.
       captured_values: the values of the surrounding program that the body and the test
@@ -48,6 +49,7 @@ class LoopStep(Step):
     captured_values: tuple[Value, ...]
     outs: tuple[Value, ...]
     axes: tuple[str, ...] = ()
+    late: tuple[Value, ...] = ()
     spares: tuple[Value | None, ...] = ()
     waits_for: tuple[Value, ...] = ()
 
@@ -115,7 +117,12 @@ class LoopStep(Step):
     @property
     def stacked(self) -> tuple[Value, ...]:
         """The outputs that have an entry for each iteration."""
-        return self.outs[self.op.num_carries + self.op.num_sums :]
+        return self.outs[self.num_unstacked :]
+
+    @property
+    def num_unstacked(self) -> int:
+        """The number of results of the body that are carries or terms of sums."""
+        return len(self.carries) + self.op.num_sums
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

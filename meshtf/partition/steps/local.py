@@ -208,3 +208,52 @@ class FirstEntryStep(Step):
     def begins_loop(self) -> bool:
         """True."""
         return True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ZerosStep(Step):
+    """Makes the zeros that a loop begins with, `out`; `node` is the node of the loop."""
+
+    out: Value
+    node: Node
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The zeros."""
+        return (self.out,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WriteEntryStep(Step):
+    """Writes an entry of what a loop has stacked, in place.
+
+    Attributes:
+      dim: the dimension of the entries.
+      index: the index of the entry.
+      src: the stack.
+      entry: the entry.
+      out: the stack with this entry.
+      node: the node of the loop.
+    """
+
+    dim: str
+    index: int
+    src: Value
+    entry: Value
+    out: Value
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """The stack and the entry."""
+        return (self.src, self.entry)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The stack with the entry."""
+        return (self.out,)
+
+    @property
+    def is_view(self) -> bool:
+        """True: no other entry is copied."""
+        return True

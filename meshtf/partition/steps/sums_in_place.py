@@ -91,7 +91,7 @@ def _adds_in_place(loop: LoopStep, output: Value) -> bool:
     """Returns whether a loop can add an output to a sum in place."""
     index = loop.outs.index(output)
     result = loop.body.results[index]
-    if index < loop.op.num_carries or loop.body.results.count(result) > 1:
+    if index < len(loop.carries) or loop.body.results.count(result) > 1:
         return False
     if output in loop.stacked:
         return True
@@ -103,10 +103,9 @@ def values_in_sums(loop: LoopStep) -> Iterator[Value]:
     """Yields the values of the body of a loop, and of the bodies in it, that are never stored,
     as they are added to the sums of this loop in place.
     """
-    op = loop.op
     if loop.is_uneven:
         return
-    for term in loop.body.results[op.num_carries : op.num_carries + op.num_sums]:
+    for term in loop.body.results[len(loop.carries) : loop.num_unstacked]:
         yield from _values_in_sum(loop.body, term)
 
 

@@ -33,10 +33,14 @@ from meshtf.partition import (
     Value,
     added_in_place,
 )
-from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.padding.uneven_loops import (
     counted_once,
     entries_of_shards,
+)
+from meshtf.runtime.lowering.stacks import (
+    index_of_entry,
+    local_shape_and_dtype,
+    with_leading_dim,
 )
 
 # The number of iterations that may run in parallel, so that the next iteration receives
@@ -167,8 +171,8 @@ class _Loop:
         self.reverse = op.reverse
         results = step.body.results
         self.carries = step.carries
-        self.sums = results[op.num_carries : op.num_carries + op.num_sums]
-        self.stacked_results = results[op.num_carries + op.num_sums :]
+        self.sums = results[len(step.carries) : step.num_unstacked]
+        self.stacked_results = results[step.num_unstacked :]
         self.totals = {
             result: executor.totals.pop(output)
             for result, output in zip(results, step.outs)
@@ -184,7 +188,7 @@ class _Loop:
         if op.dim is not None:
             for value in step.scanned_inputs:
                 self.scanned_shards.append(
-                    _with_leading_dim(executor, value, op.dim.name)
+                    with_leading_dim(executor, value, op.dim.name)
                 )
 
     def initial_variables(self) -> list[Any]:
@@ -201,7 +205,7 @@ class _Loop:
                 sums.extend(self.totals[term])
                 continue
             for value in self._on_shard_devices([term]):
-                sizes, dtype = _local_shape_and_dtype(value, self.executor)
+                sizes, dtype = local_shape_and_dtype(value, self.executor.mesh)
                 sums.append(tf.zeros(sizes, dtype))
         arrays = []
         for result in self.stacked_results:
@@ -227,7 +231,7 @@ class _Loop:
         """Returns an empty tf.TensorArray for the elements of one shard of a stacked output;
         an element is the output of one iteration.
         """
-        sizes, dtype = _local_shape_and_dtype(value, self.executor)
+        sizes, dtype = local_shape_and_dtype(value, self.executor.mesh)
         return tf.TensorArray(
             dtype, size=self.num_iterations, element_shape=sizes, clear_after_read=False
         )
@@ -292,7 +296,7 @@ class _Loop:
         totals = variables
         if value in self.stacked_results:
             totals = [variable.read(index) for variable in variables]
-        sizes, _dtype = _local_shape_and_dtype(addend.value, self.executor)
+        sizes, _dtype = local_shape_and_dtype(addend.value, self.executor.mesh)
         self.executor.totals[addend.value] = [tf.reshape(x, sizes) for x in totals]
 
     def _accumulated(self, value: Value, variable: Any, index: Any, x: Any) -> Any:
@@ -308,7 +312,7 @@ class _Loop:
             return x if value in self.addends else variable + x
         if value in self.totals and value not in self.addends:
             x = variable.read(index) + x
-        return variable.write(index, x)
+        return variable.write(index_of_entry(self.step, value, index), x)
 
     def _index(self, iteration: Any) -> Any:
         """Returns the index of the elements that an iteration scans and writes."""
@@ -365,30 +369,6 @@ def _take_value(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> An
 def _shards_of(executor: BodyRunner, value: Value, shards: Iterator[Any]) -> list[Any]:
     """Takes the distinct shards of a value from an iterator."""
     return list(itertools.islice(shards, len(executor.shard_devices(value))))
-
-
-def _with_leading_dim(executor: BodyRunner, value: Value, dim: str) -> list[Any]:
-    """Returns the distinct shards of a value, transposed so that `dim` comes first."""
-    assert value.spec is not None
-    axis = value.spec.shape.index(dim)
-    shards = executor.distinct_shards(value, executor.values[value])
-    if axis == 0:
-        return shards
-    other_axes = [i for i in range(len(value.spec.shape)) if i != axis]
-    transposed_shards = []
-    for device, x in zip(executor.shard_devices(value), shards):
-        with tf.device(device):
-            transposed_shards.append(tf.transpose(x, [axis, *other_axes]))
-    return transposed_shards
-
-
-def _local_shape_and_dtype(
-    value: Value, executor: BodyRunner
-) -> tuple[tuple[int, ...], tf.DType]:
-    """Returns (sizes, data type) of one shard of a value."""
-    assert value.spec is not None
-    shape = local_shape(value.spec.shape, value.placement, executor.mesh)
-    return shape.sizes, tf.as_dtype(value.spec.dtype)
 
 
 def _awaited(executor: BodyRunner, step: Step) -> list[Any]:

@@ -30,7 +30,7 @@ from meshtf.runtime.lowering.local_context import (
 )
 from meshtf.runtime.lowering.op_names import scope_of
 from meshtf.runtime.lowering.step_executor import StepExecutor
-from meshtf.runtime.lowering.unstacked_values import unstacked_values
+from meshtf.runtime.lowering.stacks import unstacked_values
 
 
 class SingleReplica(StepExecutor):

@@ -35,10 +35,13 @@ from meshtf.partition import (
     Step,
     Value,
     WindowStep,
+    WriteEntryStep,
     WriteStep,
+    ZerosStep,
 )
 from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
 from meshtf.runtime.lowering.padding.uneven_loops import take_first_entry
+from meshtf.runtime.lowering.stacks import make_zeros, write_entry
 
 
 class StepExecutor:
@@ -49,7 +52,7 @@ class StepExecutor:
       values: the shards of each value that was computed so far. Their form depends on the
         subclass: a single shard, or a list with the shard of each mesh position.
       unstacked_values: the stacked outputs of loops that stay lists; see
-        `lowering.unstacked_values`.
+        `lowering.stacks`.
       totals: outputs of steps that add them to something -> its distinct shards.
     """
 
@@ -142,6 +145,8 @@ StepExecutor.table = {
     ReshardStep: lambda executor, step: [executor._reshard(step)],
     Bucket: lambda executor, step: executor._bucket(step),
     FirstEntryStep: take_first_entry,
+    ZerosStep: make_zeros,
+    WriteEntryStep: write_entry,
     WindowStep: lambda executor, step: [executor._exchange_window(step)],
     GatherStatisticsStep: lambda executor, step: [executor._gather_statistics(step)],
     LoopStep: run_loop,

@@ -34,7 +34,7 @@ from meshtf.partition import (
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.lowering.op_names import common_path, step_scope
-from meshtf.runtime.lowering.unstacked_values import unstacked_values
+from meshtf.runtime.lowering.stacks import unstacked_values
 from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.program.nested_sections import in_section
 from meshtf.runtime.placed.program.program_writer import ProgramWriter

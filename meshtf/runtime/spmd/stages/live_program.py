@@ -17,12 +17,13 @@ from typing import Any
 
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
-from meshtf.partition import Value, build
+from meshtf.partition import Value, build, with_late_sums
 from meshtf.runtime.lowering.op_errors import explained
 from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.spmd.live.compile_notice import CompileNotice
 from meshtf.runtime.spmd.live.device_arrays import ArrayLayout, DeviceShards
 from meshtf.runtime.spmd.live.jax_errors import memory_errors
+from meshtf.runtime.spmd.live.jax_host import platform_of
 from meshtf.runtime.spmd.live.jax_module import load_jax
 from meshtf.runtime.spmd.live.jax_slot import VariableArray
 from meshtf.runtime.spmd.live.join_processes import native_output_to_stderr
@@ -80,7 +81,8 @@ class LiveProgram(ProgramSummary):
         self._has_run = False
         self._compile_notice = CompileNotice(self._name, self.mesh.size)
         with self._compile_notice.watch():
-            self.program = build(recorded.nodes, recorded.results, self.mesh)
+            program = build(recorded.nodes, recorded.results, self.mesh)
+            self.program = with_late_sums(program, platform_of(self.mesh))
             self._plan = plan_tasks(self.program)
             self._tasks = with_donated_inputs(self._plan.tasks)
             for planned in self._tasks:

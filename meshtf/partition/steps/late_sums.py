@@ -1,0 +1,138 @@
+"""Sums over devices, an iteration late: the collective of one layer's gradients runs while the
+backward pass computes those of the next one.
+
+    for layer in reversed(layers):        # as planned: all sums behind the loop, which nothing hides
+        partial[layer] = gradient
+    total = all_reduce(partial)
+
+    pending = zeros                       # late: as `with_late_sums` rewrites it
+    for layer in reversed(layers):
+        total[layer + 1] = all_reduce(pending)     # nothing in this iteration needs it
+        pending = gradient
+    total[0] = all_reduce(pending)
+
+A compiler that schedules collectives beside computations hides each sum but the last behind the
+products of an iteration. A sum within the iteration that computed it would be waited for at its
+end. The first iteration reduces zeros, which costs one more collective; to peel it would compile
+the layer twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from meshtf.partition.steps.bodies import LoopStep
+from meshtf.partition.steps.collectives import ReshardStep
+from meshtf.partition.steps.local import WriteEntryStep, ZerosStep
+from meshtf.partition.steps.step import Program, Step, Value
+
+
+# The platforms whose compiler runs collectives beside computations: that of TPUs leaves an
+# all_reduce where it is, and CPUs have nothing to spare.
+PLATFORMS = frozenset({"cuda"})
+
+
+def with_late_sums(program: Program, platform: str) -> Program:
+    """Returns a program with the sums behind its loops moved into them, an iteration late. Its
+    results have the same numbers.
+
+    Args:
+      program: the program.
+      platform: the devices: "cpu", "cuda", "tpu"; "": any, as on those that gain nothing.
+    """
+    if platform not in PLATFORMS:
+        return program
+    rewritten: dict[Step, list[Step]] = {}
+    for step in program.steps:
+        sums = _late_sums(step.loop, program) if step.loop else {}
+        if step.loop and sums:
+            rewritten[step] = _with_sums_within(step.loop, sums)
+            rewritten.update(dict.fromkeys(sums.values(), []))
+    if not rewritten:
+        return program
+    steps = [new for step in program.steps for new in rewritten.get(step, [step])]
+    return dataclasses.replace(program, steps=tuple(steps))
+
+
+def _late_sums(loop: LoopStep, program: Program) -> dict[int, ReshardStep]:
+    """Returns the reductions of what a loop stacks, by the index of the output: those that leave
+    the stacked dimension as it is, if nothing else reads the partial sums.
+    """
+    dim = loop.op.dim
+    # Iterations that devices divide among them stack sums of different entries.
+    if dim is None or dim.size < 2 or loop.axes or loop.is_pipeline:
+        return {}
+    readers = _only_readers(program)
+    sums = {}
+    for index in range(loop.num_unstacked, len(loop.outs)):
+        reader = readers.get(loop.outs[index])
+        for reduction in () if reader is None else reader.reductions:
+            if not reduction.out.placement.axes_of(dim.name):
+                sums[index] = reduction
+    return sums
+
+
+def _only_readers(program: Program) -> dict[Value, Step]:
+    """Returns for each value that a single step reads, and that is no result, this step."""
+    readers: dict[Value, list[Step]] = {}
+    for step in program.steps:
+        for value in dict.fromkeys(step.dependencies):
+            readers.setdefault(value, []).append(step)
+    return {
+        value: steps[0]
+        for value, steps in readers.items()
+        if len(steps) == 1 and value not in program.results
+    }
+
+
+def _with_sums_within(loop: LoopStep, sums: Mapping[int, ReshardStep]) -> list[Step]:
+    """Returns the steps that take the place of a loop and of reductions behind it.
+
+    Args:
+      loop: the loop.
+      sums: the reductions, by the index of the loop's output.
+    """
+    assert loop.op.dim is not None
+    dim = loop.op.dim
+    last = 0 if loop.op.reverse else dim.size - 1
+    results = list(loop.body.results)
+    outs = list(loop.outs)
+    before: list[ZerosStep] = []
+    within: list[ReshardStep] = []
+    behind: list[Step] = []
+    terms: list[Value] = []
+    partial: list[Value] = []
+    for index, reduction in sums.items():
+        term, out = results[index], reduction.out
+        zeros, waiting, late = (Value(term.spec, term.placement) for _ in range(3))
+        total, last_total = (Value(term.spec, out.placement) for _ in range(2))
+        results[index] = total
+        outs[index] = Value(out.spec, out.placement)
+        before.append(ZerosStep(zeros, loop.node))
+        within.append(_reduced(reduction, waiting, total))
+        terms.append(term)
+        partial.append(late)
+        behind.append(_reduced(reduction, late, last_total))
+        behind.append(
+            WriteEntryStep(dim.name, last, outs[index], last_total, out, loop.node)
+        )
+    num_carries = len(loop.carries)
+    new_loop = dataclasses.replace(
+        loop,
+        body=dataclasses.replace(
+            loop.body,
+            steps=(*within, *loop.body.steps),
+            results=(*results[:num_carries], *terms, *results[num_carries:]),
+        ),
+        carries=(*loop.carries, *(step.src for step in within)),
+        initial_values=(*loop.initial_values, *(step.out for step in before)),
+        outs=(*outs[:num_carries], *partial, *outs[num_carries:]),
+        late=(*loop.late, *(step.out for step in within)),
+    )
+    return [*before, new_loop, *behind]
+
+
+def _reduced(reduction: ReshardStep, src: Value, out: Value) -> ReshardStep:
+    """Returns the same reduction of another value."""
+    return dataclasses.replace(reduction, src=src, out=out, waits_for=())
