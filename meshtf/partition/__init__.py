@@ -47,7 +47,7 @@ from meshtf.partition.steps import (
     added_in_place,
     values_in_sums,
     walk,
-    with_late_sums,
+    with_overlap,
 )
 
 __all__ = [
@@ -80,5 +80,5 @@ __all__ = [
     "schedule",
     "values_in_sums",
     "walk",
-    "with_late_sums",
+    "with_overlap",
 ]

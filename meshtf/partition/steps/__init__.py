@@ -16,6 +16,7 @@ Contents:
     sums_in_place       which terms of a sum are added in place
     before_pipelines    which sums a pipeline waits for
     late_sums           sums of an iteration that devices add up during the next one
+    overlap             rewrites for devices that communicate while they compute
 
 A step answers for itself: what it reads, computes, waits for, communicates and runs. So whoever
 wants to know something of a program, such as its memory or its time, asks each step, and need
@@ -32,7 +33,6 @@ from meshtf.partition.steps.collectives import (
     ShardSizes,
     WindowStep,
 )
-from meshtf.partition.steps.late_sums import with_late_sums
 from meshtf.partition.steps.local import (
     Compute,
     FirstEntryStep,
@@ -41,6 +41,7 @@ from meshtf.partition.steps.local import (
     WriteStep,
     ZerosStep,
 )
+from meshtf.partition.steps.overlap import with_overlap
 from meshtf.partition.steps.step import Body, Program, Step, Value, walk
 from meshtf.partition.steps.sums_in_place import (
     Addend,
@@ -72,5 +73,5 @@ __all__ = [
     "added_in_place",
     "values_in_sums",
     "walk",
-    "with_late_sums",
+    "with_overlap",
 ]

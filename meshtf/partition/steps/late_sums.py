@@ -1,7 +1,7 @@
 """Sums over devices, an iteration late: the collective of one layer's gradients runs while the
 backward pass computes those of the next one.
 
-    for layer in reversed(layers):        # as planned: all sums behind the loop, which nothing hides
+    for layer in reversed(layers):        # as planned: nothing hides the sums behind the loop
         partial[layer] = gradient
     total = all_reduce(partial)
 
@@ -28,21 +28,10 @@ from meshtf.partition.steps.local import WriteEntryStep, ZerosStep
 from meshtf.partition.steps.step import Program, Step, Value
 
 
-# The platforms whose compiler runs collectives beside computations: that of TPUs leaves an
-# all_reduce where it is, and CPUs have nothing to spare.
-PLATFORMS = frozenset({"cuda"})
-
-
-def with_late_sums(program: Program, platform: str) -> Program:
+def with_late_sums(program: Program) -> Program:
     """Returns a program with the sums behind its loops moved into them, an iteration late. Its
     results have the same numbers.
-
-    Args:
-      program: the program.
-      platform: the devices: "cpu", "cuda", "tpu"; "": any, as on those that gain nothing.
     """
-    if platform not in PLATFORMS:
-        return program
     rewritten: dict[Step, list[Step]] = {}
     for step in program.steps:
         sums = _late_sums(step.loop, program) if step.loop else {}

@@ -29,8 +29,8 @@ from meshtf.runtime.lowering.local_context import (
     Stored,
 )
 from meshtf.runtime.lowering.op_names import scope_of
-from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.lowering.stacks import unstacked_values
+from meshtf.runtime.lowering.step_executor import StepExecutor
 
 
 class SingleReplica(StepExecutor):

@@ -12,7 +12,13 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from meshtf.mesh import Mesh
-from meshtf.partition import LoopStep, Step, Value, WriteEntryStep, ZerosStep
+from meshtf.partition import (
+    LoopStep,
+    Step,
+    Value,
+    WriteEntryStep,
+    ZerosStep,
+)
 from meshtf.partition.cost import local_shape
 
 
@@ -98,10 +104,9 @@ def index_of_entry(step: LoopStep, value: Value, index: Any) -> Any:
     if value not in step.late:
         return index
     assert step.num_iterations is not None
-    # The first iteration has nothing yet: the next one overwrites what it writes.
-    last = step.num_iterations - 1
+    # The first iteration has nothing to write yet: the next one overwrites what it writes.
     if step.op.reverse:
-        return tf.minimum(index + 1, last)
+        return tf.minimum(index + 1, step.num_iterations - 1)
     return tf.maximum(index - 1, 0)
 
 

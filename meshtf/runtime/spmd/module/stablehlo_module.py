@@ -21,7 +21,7 @@ from meshtf.graph import Node, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_choice
-from meshtf.partition import Program, Step, build, with_late_sums
+from meshtf.partition import Program, Step, build, with_overlap
 from meshtf.runtime.spmd.module.exported_program import Export, Port
 from meshtf.runtime.spmd.module.replica_function import ReplicaFunction
 from meshtf.runtime.spmd.module.unsupported import refuse_effects
@@ -125,7 +125,7 @@ def lower(
     nodes = recorded.nodes
     mesh = recorded.mesh
     _check_one_stage(nodes, mesh)
-    program = with_late_sums(build(nodes, recorded.results, mesh), platform)
+    program = with_overlap(build(nodes, recorded.results, mesh), platform)
     variables, captured = _variables_and_captures(program, arguments)
     inputs = [*captured, *arguments]
     body = ReplicaFunction(program, variables, inputs, platform=platform)

@@ -17,7 +17,7 @@ from typing import Any
 
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
-from meshtf.partition import Value, build, with_late_sums
+from meshtf.partition import Value, build, with_overlap
 from meshtf.runtime.lowering.op_errors import explained
 from meshtf.runtime.lowering.program_summary import ProgramSummary
 from meshtf.runtime.spmd.live.compile_notice import CompileNotice
@@ -82,7 +82,7 @@ class LiveProgram(ProgramSummary):
         self._compile_notice = CompileNotice(self._name, self.mesh.size)
         with self._compile_notice.watch():
             program = build(recorded.nodes, recorded.results, self.mesh)
-            self.program = with_late_sums(program, platform_of(self.mesh))
+            self.program = with_overlap(program, platform_of(self.mesh))
             self._plan = plan_tasks(self.program)
             self._tasks = with_donated_inputs(self._plan.tasks)
             for planned in self._tasks:

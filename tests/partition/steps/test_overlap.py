@@ -1,4 +1,4 @@
-"""Sums over devices an iteration late: the same numbers, with one collective more."""
+"""Sums over devices an iteration late: the same numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.partition.steps import late_sums
+from meshtf.partition.steps import overlap
 
 LAYOUTS = {
     "data": {"axes": "data:4", "layout": "batch:data"},
@@ -26,8 +26,8 @@ LAYOUTS = {
 
 
 @pytest.fixture
-def late_on_cpus(monkeypatch):
-    monkeypatch.setattr(late_sums, "PLATFORMS", {"cpu"})
+def overlap_on_cpus(monkeypatch):
+    monkeypatch.setattr(overlap, "PLATFORMS", {"cpu"})
 
 
 def step_of(mesh, layers=5, reverse=False):
@@ -72,7 +72,7 @@ def trained(mesh, seed, **settings):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_numbers_are_those_of_one_device(layout, reverse, seed, late_on_cpus):
+def test_the_numbers_are_those_of_one_device(layout, reverse, seed, overlap_on_cpus):
     want_losses, want = trained(mtf.Mesh(""), seed, reverse=reverse)
     settings = dict(LAYOUTS[layout])
     axes = settings.pop("axes")
