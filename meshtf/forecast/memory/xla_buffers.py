@@ -19,7 +19,8 @@ of a forecast with XLA's peaks.
    as a converted or broadcast copy, is not written either if only elementwise ops and
    reductions read it: these read what it is computed from, which lives as long. If a single
    step reads it, both are one kernel, and then it need only be larger than each tensor that it
-   is computed from. Kernels of whole rows, such as that of a softmax and the elementwise steps
+   is computed from. So are float32 probabilities of bfloat16 logits, once the sum of their row is
+   known. Kernels of whole rows, such as that of a softmax and the elementwise steps
    before it, read masks and other smaller copies from memory. See `sources_of_copies`.
 5. *Views.* What gives the elements of a tensor other names or another shape, such as a reshape,
    is the same buffer. See `Step.is_view`.
@@ -107,11 +108,10 @@ def sources_of_copies(
             x = step.inputs[0]
             sources[step.outputs[0]] = sources.get(x, (x,))
             continue
-        if not step.is_elementwise:
-            continue
-        read = dict.fromkeys(y for x in step.inputs for y in sources.get(x, (x,)))
+        inputs, outputs = _read_again(step)
+        read = dict.fromkeys(y for x in inputs for y in sources.get(x, (x,)))
         sizes = [size_of(x, mesh) for x in read]
-        for value in step.outputs:
+        for value in outputs:
             if not sizes or value in written:
                 continue
             # One reader computes it once; several would read its sources several times.
@@ -119,6 +119,26 @@ def sources_of_copies(
             if size_of(value, mesh) > smaller:
                 sources[value] = tuple(read)
     return sources
+
+
+def _read_again(step: Step) -> tuple[Sequence[Value], Sequence[Value]]:
+    """Returns (inputs, outputs) of a step such that an element of the outputs can be computed
+    again from one element of each input, and perhaps numbers of its row.
+    """
+    if step.is_elementwise:
+        return step.inputs, step.outputs
+    compute = step.computation
+    if compute is None or not isinstance(compute.node.op, OpWithStatistics):
+        return (), ()
+    # As probabilities: from the logits, and the log-sum-exp of the row.
+    logits = compute.ins[0]
+    assert logits.spec is not None
+    rows = [
+        value
+        for value in step.outputs
+        if value.spec is not None and value.spec.shape == logits.spec.shape
+    ]
+    return (logits,), rows
 
 
 def _beside_rows(

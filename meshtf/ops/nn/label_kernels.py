@@ -94,6 +94,10 @@ def subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -
       context: the shard; says whether XLA compiles the program.
     """
     size = x.shape[-1]
+    if context.compiled:
+        # One kernel with what computes x and reads the result: a scatter would write both.
+        is_label = tf.range(size, dtype=local_labels.dtype) == local_labels[..., None]
+        return tf.where(is_label, x - amount[..., None], x)
     batch_size = local_labels.shape.num_elements()
     is_local = (local_labels >= 0) & (local_labels < size)
     last_index = reshape(tf.where(is_local, local_labels, 0), [batch_size])
@@ -101,13 +105,8 @@ def subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -
     amount = reshape(amount, [batch_size])
     batch_index = tf.range(batch_size, dtype=last_index.dtype)
     indices = tf.stack([batch_index, last_index], axis=1)
-    x = reshape(x, [batch_size, size])
-    if context.compiled:
-        # XLA lacks ScatterNdNonAliasingAdd.
-        y = tf.tensor_scatter_nd_sub(x, indices, amount)
-    else:
-        # It works in place if x is not used again, while tensor_scatter_nd_sub copies x.
-        y = tf.raw_ops.ScatterNdNonAliasingAdd(
-            input=x, indices=indices, updates=-amount
-        )
+    # It works in place if x is not used again, while tensor_scatter_nd_sub copies x.
+    y = tf.raw_ops.ScatterNdNonAliasingAdd(
+        input=reshape(x, [batch_size, size]), indices=indices, updates=-amount
+    )
     return reshape(y, local_labels.shape + [size])
