@@ -27,7 +27,7 @@ from meshtf.function.function import function
 from meshtf.graph import Tensor
 from meshtf.hardware import Hardware, Link, MeasuredMatmul
 from meshtf.mesh import Mesh
-from meshtf.runtime.spmd.live.jax_host import live_memory
+from meshtf.runtime.spmd.live.jax_host import live_memory, platform_of
 from meshtf.runtime.variable import Variable
 from meshtf.version import __version__
 
@@ -94,6 +94,7 @@ def calibrate(
         element_seconds=element_seconds,
         fuses=mesh.live,
         overlaps=not on_cpus(devices),
+        platform=platform_of(mesh) if mesh.live else "",
         shares_equal_work=devices is None,
         matmuls=tuple(measured),
         sources={"all values": _source(clock)},

@@ -19,6 +19,7 @@ from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
 from meshtf.forecast.memory.allocations import Allocation, Bytes
+from meshtf.forecast.memory.kernels import kernel_notes
 from meshtf.forecast.memory.live_tensors import (
     describe_store,
     describe_value,
@@ -58,6 +59,7 @@ def forecast(
     mesh: Mesh,
     error: MeshtfError | None = None,
     under_xla: bool = False,
+    platform: str = "",
     hardware: Hardware | None = None,
 ) -> Forecast:
     """Returns the forecast of a recorded function.
@@ -70,6 +72,7 @@ def forecast(
       mesh: the mesh that the function runs on.
       error: the error that recording raised; None: there was no error.
       under_xla: whether XLA compiles the function: it then needs other memory.
+      platform: for what, "cpu", "cuda" or "tpu"; "": any devices, or not XLA.
       hardware: the profile of the devices; None: the forecast has no times.
     """
     # Without results there is nothing to prune by: all recorded ops stay in the program.
@@ -77,7 +80,8 @@ def forecast(
     analysis = _Analysis(program, phases(nodes, results or []), hardware)
     for step in program.steps:
         analysis.add(step, times=1)
-    timelines = analysis.timelines(program, under_xla)
+    timelines = analysis.timelines(program, under_xla, platform)
+    analysis.notes += kernel_notes(program, platform)
     memories = analysis.memory_by_stage(timelines)
     peaks = [memory.peak for memory in memories]
     fullest_stage = peaks.index(max(peaks))
@@ -189,9 +193,12 @@ class _Analysis:
             )
         ]
 
-    def timelines(self, program: Program, under_xla: bool) -> Timelines:
-        """Returns the timelines of the program: when each of its values is live."""
-        return Timelines(program, self._gradients.not_activations(), under_xla)
+    def timelines(self, program: Program, under_xla: bool, platform: str) -> Timelines:
+        """Returns the timelines of the program: when each of its values is live. The arguments are
+        those of `forecast`.
+        """
+        gradients = self._gradients.not_activations()
+        return Timelines(program, gradients, under_xla, platform)
 
     def live_tensors(self, timelines: Timelines, stage: int) -> tuple[LiveTensors, ...]:
         """Returns all tensors that are live at the peak of a stage: variables, arguments

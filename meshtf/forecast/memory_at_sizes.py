@@ -21,7 +21,7 @@ from meshtf.partition.cost import local_bytes
 
 def timelines_of(program: Program, hardware: Hardware) -> Timelines:
     """Returns when each value of a program is live."""
-    return Timelines(program, set(), under_xla=hardware.fuses)
+    return Timelines(program, set(), hardware.fuses, hardware.platform)
 
 
 def memory_of(timelines: Timelines, durations: Durations) -> Any:

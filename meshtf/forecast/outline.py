@@ -44,16 +44,18 @@ def outline(program: Program, hardware: Hardware) -> Outline:
     schedule = Schedule(program, durations_of(program, hardware))
     return Outline(
         time=time_of(schedule),
-        peak=_peak_bytes(program, under_xla=hardware.fuses),
+        peak=_peak_bytes(program, hardware),
         received=received_bytes(program),
     )
 
 
-def _peak_bytes(program: Program, under_xla: bool) -> float:
+def _peak_bytes(program: Program, hardware: Hardware) -> float:
     """Returns the bytes at the peak of memory, those of variables and arguments included."""
     mesh = program.mesh
-    peaks = Timelines(program, set(), under_xla).peaks()
+    timelines = Timelines(program, set(), hardware.fuses, hardware.platform)
     return max(
         peak.everything + sum(local_bytes(x.spec, x.placement, mesh) for x in stored)
-        for peak, stored in zip(peaks, by_stage(program.stores, mesh), strict=True)
+        for peak, stored in zip(
+            timelines.peaks(), by_stage(program.stores, mesh), strict=True
+        )
     )

@@ -312,7 +312,7 @@ class ForecastData:
     results: tuple[Collective, ...]  # the reshards of the function's results
     variables: tuple[StoredTensor, ...]  # those that the program reads or writes
     memory: Memory
-    notes: tuple[str, ...] = ()  # what is legal, but probably not intended
+    notes: tuple[str, ...] = ()  # on the layout, and on kernels
     error: str | None = None  # the error that ended the recording after the last op
     stages: tuple[Stage, ...] = ()  # the stages of a pipeline; empty without one
     pipelines: tuple[Pipeline, ...] = ()  # the scans that are pipelines

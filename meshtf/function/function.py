@@ -52,8 +52,8 @@ from meshtf.runtime.runtimes import (
     Executable,
     RuntimeName,
     as_runtime_name,
-    runs_under_xla,
     runtime_of,
+    xla_of_forecast,
 )
 from meshtf.runtime.spmd import CompiledProgram, Export
 from meshtf.runtime.spmd import compile_for as compile_program_for
@@ -278,7 +278,7 @@ class Function(Generic[P, R]):
         """Returns a forecast of a call: see `mtf.explain`.
 
         Args:
-          under_xla: whether memory is that of the SPMD runtime; None: see `runs_under_xla`.
+          under_xla: whether memory is that of the SPMD runtime; None: see `xla_of_forecast`.
           hardware: the profile of the devices; None: the forecast has no times.
 
         Raises:
@@ -297,8 +297,7 @@ class Function(Generic[P, R]):
         assert graph.mesh is not None
         if error is None:
             warn_of_unmatched(graph.mesh, graph.nodes)
-        if under_xla is None:
-            under_xla = runs_under_xla(graph.mesh, hardware)
+        under_xla, platform = xla_of_forecast(graph.mesh, hardware, under_xla)
         return forecast(
             self.name,
             graph.nodes,
@@ -306,6 +305,7 @@ class Function(Generic[P, R]):
             mesh=graph.mesh,
             error=error,
             under_xla=under_xla,
+            platform=platform,
             hardware=hardware,
         )
 

@@ -19,7 +19,7 @@ from meshtf.function.function import Function
 from meshtf.hardware import Hardware, as_hardware
 from meshtf.names.arguments import as_bytes
 from meshtf.runtime.runtimes import RuntimeName, as_runtime_name
-from meshtf.runtime.spmd import Export, check_topology
+from meshtf.runtime.spmd import Export, check_topology, hardware_of
 
 
 def explain(
@@ -116,7 +116,9 @@ def compile_for(
     function, args = as_function(fn, args)
     return CompiledForecast(
         compiled=function.compile_for(topology, *args, **kwargs),
-        forecast=function.forecast_call(args, kwargs, under_xla=True),
+        forecast=function.forecast_call(
+            args, kwargs, under_xla=True, hardware=hardware_of(topology)
+        ),
     )
 
 

@@ -13,7 +13,7 @@ over or consumes; see `op.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from meshtf.graph.op import LocalContext, LocalTensors, Op, Role, Spec, Specs
@@ -205,6 +205,21 @@ class GradientBarrier(Op):
     """An op that stops gradients: its inputs get no cotangents."""
 
 
+class Kernel(NamedTuple):
+    """What computes an op that multiplies matrices several times.
+
+    Attributes:
+      work: what it computes, such as "attention".
+      name: what it is, such as "cuDNN" or "blocks of 256 queries".
+      refusal: why it is no kernel of the device's vendor, so that all products are written and
+        read; "": it is one, which needs no memory for products.
+    """
+
+    work: str
+    name: str
+    refusal: str
+
+
 class FusedMatmulsOp(Op):
     """An op that multiplies matrices several times, and stores none of the products but the last:
     each is as large as that of its first two inputs.
@@ -221,12 +236,13 @@ class FusedMatmulsOp(Op):
         """Returns the factors that the product of the first two inputs sums over."""
         raise NotImplementedError
 
-    def has_kernel(self, *xs: Spec) -> bool:
-        """Returns whether accelerators have a kernel for it, which needs no memory for products.
-        Else all of them are written and read.
+    def kernel(self, platform: str, sharded: Collection[str], *xs: Spec) -> Kernel:
+        """Returns what computes it on a device.
 
         Args:
-          *xs: the specs of the inputs.
+          platform: what XLA compiles it for, "cpu", "cuda" or "tpu"; "": any devices, or not XLA.
+          sharded: the factors that are sharded.
+          *xs: the specs of the inputs, with local shapes.
         """
         raise NotImplementedError
 
@@ -272,18 +288,6 @@ def contracted_factors(op: Op, inputs: Sequence[Spec]) -> list[str]:
     of_right = {factor_of(op, name) for name in right.shape.names}
     shared = [factor for factor in factors if factor in of_right]
     return [factor for factor in shared if op.role(factor) is Role.SUM]
-
-
-def num_products(op: Op) -> int:
-    """Returns how many products of the size of `contracted_factors` an op computes."""
-    return op.num_products if isinstance(op, FusedMatmulsOp) else 1
-
-
-def writes_products(op: Op, inputs: Sequence[Spec]) -> bool:
-    """Returns whether an op of inputs with these specs writes products that are not among its
-    outputs, and reads them.
-    """
-    return isinstance(op, FusedMatmulsOp) and not op.has_kernel(*inputs)
 
 
 class Window(NamedTuple):

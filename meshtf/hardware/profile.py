@@ -135,6 +135,8 @@ class Hardware:
       fuses: whether elementwise ops are fused with the ops that read their results (XLA),
         so that these results are not written to memory.
       overlaps: whether collectives run while devices compute.
+      platform: what XLA compiles programs for, which decides the kernels of attention: "cpu",
+        "cuda" or "tpu"; "": any devices, or not XLA.
       shares_equal_work: whether what several positions compute identically is computed
         once for all: positions that share a device (the placed runtime).
       work_factors: measured time divided by the predicted one, by kind of work: "matmul",
@@ -164,6 +166,7 @@ class Hardware:
     element_seconds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fuses: bool = True
     overlaps: bool = True
+    platform: str = ""
     shares_equal_work: bool = False
     work_factors: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matmuls: tuple[MeasuredMatmul, ...] = ()

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-from meshtf.errors import PlanError, explain_error
+from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import ShardedValue, Store
 from meshtf.graph.context import current
 from meshtf.graph.recorder import Recorded
@@ -190,13 +190,35 @@ def runtime_of(mesh: Mesh, name: RuntimeName | None = None) -> Runtime:
     return _RUNTIMES["spmd" if mesh.live else "placed"]
 
 
-def runs_under_xla(mesh: Mesh, hardware: Hardware | None) -> bool:
-    """Returns whether functions run in the SPMD runtime, by which a forecast counts memory: on
-    a live mesh, or on the devices of a profile if the mesh is abstract.
+def xla_of_forecast(
+    mesh: Mesh, hardware: Hardware | None, under_xla: bool | None
+) -> tuple[bool, str]:
+    """Returns whether functions run in the SPMD runtime, by which a forecast counts memory, and for
+    what XLA compiles them: "cpu", "cuda" or "tpu"; "": any devices, or not XLA.
+
+    Args:
+      mesh: the mesh.
+      hardware: the profile of the devices; None: there is none.
+      under_xla: the runtime that the user has asked for; None: that of a live mesh, or of the
+        devices of the profile if the mesh is abstract.
     """
-    if mesh.abstract and hardware is not None:
-        return hardware.fuses
-    return mesh.live
+    if under_xla is None:
+        under_xla = mesh.live
+        if mesh.abstract and hardware is not None:
+            under_xla = hardware.fuses
+    if not under_xla:
+        return False, ""
+    if hardware is not None and hardware.platform:
+        return True, hardware.platform
+    return True, _known_platform(mesh)
+
+
+def _known_platform(mesh: Mesh) -> str:
+    """Returns what the devices of a mesh are; "": they are not live, or not here."""
+    try:
+        return platform_of(mesh) if mesh.live else ""
+    except MeshError:
+        return ""
 
 
 def runs_on_cpus(mesh: Mesh | None) -> bool:

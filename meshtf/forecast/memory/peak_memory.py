@@ -34,9 +34,10 @@ from meshtf.forecast.memory.allocations import (
     timeline_of,
     total_of,
 )
+from meshtf.forecast.memory.kernels import kernel_of, local_specs
 from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
-    has_kernel,
+    as_written,
     is_fused,
     is_inlined,
     reduces_in_place,
@@ -48,7 +49,7 @@ from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Program, Step, Value, values_in_sums, walk
-from meshtf.partition.cost import local_bytes, local_shape
+from meshtf.partition.cost import local_bytes
 from meshtf.partition.segments import in_order
 
 TRANSPOSED = "transposed stack"  # the title of a copy that XLA makes for loops
@@ -77,6 +78,7 @@ class Timelines:
       program: the planned program.
       gradients: the gradients of parameters, which do not count as activations.
       under_xla: whether XLA compiles the program.
+      platform: for what, "cpu", "cuda" or "tpu"; "": any devices, or not XLA.
     """
 
     def __init__(
@@ -84,10 +86,12 @@ class Timelines:
         program: Program,
         gradients: Set[Value],
         under_xla: bool = False,
+        platform: str = "",
     ) -> None:
         self.program = program
         self.gradients = gradients
         self.under_xla = under_xla
+        self.platform = platform
         self.mesh = program.mesh
         self._cache: dict[Program, dict[int, Timeline]] = {}
         # What loops add to sums of outer loops, and store nowhere else.
@@ -247,19 +251,15 @@ class Timelines:
         op = step.node.op
         if type(op).workspace_specs is Op.workspace_specs or not step.computes_node:
             return ()  # as most ops, it has none
-        local_specs = [
-            Spec(
-                local_shape(value.spec.shape, value.placement, self.mesh),
-                value.spec.dtype,
-            )
-            for value in step.ins
-            if value.spec is not None
-        ]
-        specs = op.workspace_specs(*local_specs)
-        if self.under_xla and has_kernel(op, local_specs):
+        kernel = kernel_of(step, self.mesh, self.platform)
+        if kernel is not None and not kernel.refusal:
             return ()
+        inputs = local_specs(step, self.mesh)
+        specs = op.workspace_specs(*inputs)
+        if self.under_xla and kernel is not None:
+            return [as_written(spec, inputs[0].dtype) for spec in specs]
         if self.under_xla:
-            return [spec for spec in specs if not is_fused(spec, local_specs)]
+            return [spec for spec in specs if not is_fused(spec, inputs)]
         return specs
 
     def _bodies(

@@ -29,7 +29,9 @@ of a forecast with XLA's peaks.
 7. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_values`.
-8. *Kernels.* The kernels for attention keep scores in registers. See `has_kernel`.
+8. *Attention.* cuDNN's kernels keep scores in registers: see `kernels.py`. Where queries are
+   computed in blocks, scores and weights of a block are written in the data type of the queries.
+   See `as_written`.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
-from meshtf.graph import Op, OpWithStatistics, Spec
-from meshtf.graph.op_kinds import FusedMatmulsOp
+from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh, Sharded
+from meshtf.names import dtype_bytes
 from meshtf.partition import LoopStep, Program, ReshardStep, Step, Value
 from meshtf.partition.cost import local_shape
 
@@ -57,11 +59,17 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
     return any(workspace.shape == x.shape for x in inputs)
 
 
-def has_kernel(op: Op, inputs: Sequence[Spec]) -> bool:
-    """Returns whether accelerators have a kernel for an op of inputs with these specs, which needs
-    no temporary tensor.
+def as_written(workspace: Spec, dtype: str) -> Spec:
+    """Returns a temporary tensor of products of matrices as XLA writes it: in the data type of the
+    matrices, from which kernels convert it in registers.
+
+    Args:
+      workspace: the tensor, as `Op.local` computes it.
+      dtype: the data type of the matrices.
     """
-    return isinstance(op, FusedMatmulsOp) and op.has_kernel(*inputs)
+    if dtype_bytes(workspace.dtype) <= dtype_bytes(dtype):
+        return workspace
+    return Spec(workspace.shape, dtype)
 
 
 def fuses_inputs(step: Step) -> bool:

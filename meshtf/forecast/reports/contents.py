@@ -347,7 +347,7 @@ def _notes(forecast: ForecastData) -> Section:
     """Returns the notes about the layout and the program."""
     rows = [(f"    {_wrapped(note, width=WIDTH - 4)}",) for note in forecast.notes]
     table = Table(("  notes",), rows, "{}")
-    return Section("Notes", "Legal, but probably not intended.", (table,))
+    return Section("Notes", "On the layout, and on what computes attention.", (table,))
 
 
 def _by_line(

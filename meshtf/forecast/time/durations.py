@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from meshtf.forecast.memory.kernels import writes_products
 from meshtf.forecast.op_costs import redundant_axes
 from meshtf.forecast.time.exchanges import (
     collective_seconds,
 )
 from meshtf.graph import Op, Spec, contracted_factors, factor_of
-from meshtf.graph.op_kinds import num_products, writes_products
+from meshtf.graph.op_kinds import FusedMatmulsOp
 from meshtf.hardware import CollectiveTimes, Hardware, MatmulShape, MatmulTimes
 from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import dtype_bytes
@@ -175,8 +176,8 @@ class Durations:
         """Returns what `compute` does."""
         num_bytes = self._traffic(step, in_memory)
         shape = self.matmul_shape(step)
-        inputs = [x.spec for x in step.node.inputs]
-        if shape is not None and writes_products(step.node.op, inputs):
+        platform = self.hardware.platform
+        if shape is not None and writes_products(step, self.mesh, platform):
             # In the data type of the inputs, and read once.
             num_bytes = num_bytes + 2 * shape.elements * dtype_bytes(shape.dtype)
         factor = self.factor(self.work_kind(step)) * self._local_factor
@@ -298,7 +299,8 @@ class Durations:
         left, right = (
             {factor_of(op, name) for name in x.shape.names} for x in inputs[:2]
         )
-        sizes: dict[str, Any] = {"batch": num_products(op), "m": 1, "n": 1, "k": 1}
+        products = op.num_products if isinstance(op, FusedMatmulsOp) else 1
+        sizes: dict[str, Any] = {"batch": products, "m": 1, "n": 1, "k": 1}
         for factor, local_size in self.local_factor_sizes(step).items():
             if factor in sums:
                 group = "k"

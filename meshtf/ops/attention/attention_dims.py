@@ -55,6 +55,26 @@ class AttentionDims(NamedTuple):
         return (*self.queries, self.kv_length)
 
     @property
+    def batch(self) -> Names:
+        """The dimensions that all of q, k and v have, but for the last one."""
+        return self._of_keys[:-1]
+
+    @property
+    def shared_heads(self) -> Names:
+        """The last of these dimensions: the heads that keys and values have."""
+        return self._of_keys[-1:]
+
+    @property
+    def further_heads(self) -> Names:
+        """The heads that share keys and values."""
+        heads = (name for name in self.queries if name != self.length)
+        return tuple(name for name in heads if name not in self.k)
+
+    @property
+    def _of_keys(self) -> Names:
+        return tuple(name for name in self.queries if name in self.k)
+
+    @property
     def value(self) -> str:
         """The dimension of the values that the result has."""
         (name,) = (name for name in self.v if name not in self.scores)

@@ -1,7 +1,7 @@
 """Attention by cuDNN's kernels, which XLA for CUDA calls: the scores are never in memory.
 
     kernel = kernel_for(context, dims, mask, bias_gradient=False, dtype="bfloat16")
-    y, log_sums = kernel.attend(q, k, v)         # kernel None: there is none for these inputs
+    y, log_sums = kernel.attend(q, k, v)         # kernel None: `refusal` says why
 
 XLA knows the kernels as custom calls. Their names, operands and configuration are those by which
 `jax.nn.dot_product_attention(..., implementation="cudnn")` calls them; so are the limits.
@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.graph import KernelCall, LocalContext
+from meshtf.names import Shape
 from meshtf.ops.attention.attention_dims import AttentionDims, Mask, Names, Result
 from meshtf.ops.shapes.reshape import arrange
 
@@ -48,9 +49,6 @@ class CudnnAttention:
       mask: which keys each query attends to.
       bias_gradient: whether the bias has a gradient.
       sizes: the size of each dimension.
-      batch: the dimensions of the batch.
-      shared: the heads that keys and values have.
-      further: the further heads of queries.
     """
 
     context: LocalContext
@@ -58,9 +56,6 @@ class CudnnAttention:
     mask: Mask
     bias_gradient: bool
     sizes: dict[str, int]
-    batch: Names
-    shared: Names
-    further: Names
 
     def attend(self, q: Any, k: Any, v: Any, *bias: Any) -> tuple[Any, ...]:
         """Returns (y, log_sums): see `FusedAttention`."""
@@ -103,11 +98,11 @@ class CudnnAttention:
 
     @property
     def _heads(self) -> Names:
-        return (*self.shared, *self.further)
+        return (*self.dims.shared_heads, *self.dims.further_heads)
 
     @property
     def _of_queries(self) -> Groups:
-        return (self.batch, self._heads, (self.dims.length,))
+        return (self.dims.batch, self._heads, (self.dims.length,))
 
     @property
     def _of_y(self) -> Groups:
@@ -115,14 +110,14 @@ class CudnnAttention:
 
     @property
     def _of_inputs(self) -> list[Groups]:
-        keys = (self.batch, self.shared, (self.dims.kv_length,))
+        keys = (self.dims.batch, self.dims.shared_heads, (self.dims.kv_length,))
         key = (self.dims.key,)
         return [(*self._of_queries, key), (*keys, key), (*keys, (".",))]
 
     @property
     def _of_bias(self) -> list[Groups]:
         names = self.dims.bias or ()
-        batch = tuple(name for name in self.batch if name in names)
+        batch = tuple(name for name in self.dims.batch if name in names)
         heads = tuple(name for name in self._heads if name in names)
         return [(batch, heads, (self.dims.length,), (self.dims.kv_length,))]
 
@@ -219,12 +214,37 @@ class CudnnAttention:
         return arrange(y, order, names)
 
 
+class AttentionCase(NamedTuple):
+    """What attention is on a device: all that decides whether the kernels take it.
+
+    Attributes:
+      platform: what XLA compiles it for, such as "cuda"; "": any devices, or not XLA.
+      dtype: the data type of the queries.
+      dims: the names of the dimensions.
+      sizes: the size of each on the device: see `local_sizes`.
+      mask: which keys each query attends to.
+      bias_gradient: whether the bias has a gradient.
+      dropout: the fraction of weights that is dropped.
+      sharded: whether positions are sharded, those of queries or those of keys.
+    """
+
+    platform: str
+    dtype: str
+    dims: AttentionDims
+    sizes: dict[str, int]
+    mask: Mask
+    bias_gradient: bool
+    dropout: float
+    sharded: bool
+
+
 def kernel_for(
     context: LocalContext,
     dims: AttentionDims,
     mask: Mask,
     bias_gradient: bool,
     dtype: str,
+    dropout: float = 0.0,
 ) -> CudnnAttention | None:
     """Returns the kernels for attention; None: the device has none for it.
 
@@ -234,58 +254,85 @@ def kernel_for(
       mask: which keys each query attends to.
       bias_gradient: whether the bias has a gradient.
       dtype: the data type of the queries.
+      dropout: the fraction of weights that is dropped.
     """
-    if context.platform != "cuda":
+    sizes = local_sizes(dims, context.inputs)
+    shards = [context.num_shards(name) for name in (dims.length, dims.kv_length)]
+    how = (mask, bias_gradient, dropout, max(shards) > 1)
+    if refusal(AttentionCase(context.platform, dtype, dims, sizes, *how)):
         return None
-    heads = [name for name in dims.queries if name != dims.length]
-    of_keys = [name for name in heads if name in dims.k]
-    *batch, shared = of_keys or [""]
-    sizes = {"": 1}
-    for names, shape in zip((dims.q, dims.k, dims.value_names), context.inputs):
-        sizes.update(zip(names, shape.sizes))
-    kernel = CudnnAttention(
-        context,
-        dims,
-        mask,
-        bias_gradient,
-        sizes,
-        batch=tuple(batch),
-        shared=(shared,) if shared else (),
-        further=tuple(name for name in heads if name not in dims.k),
-    )
-    takes = takes_heads(dtype, sizes[dims.key]) and _takes(kernel)
-    return kernel if takes else None
+    return CudnnAttention(context, dims, mask, bias_gradient, sizes)
 
 
-def takes_heads(dtype: str, key: int) -> bool:
-    """Returns whether there are kernels for a data type and heads of so many elements."""
-    return dtype in _DTYPES and key <= _MAX_KEY and not key % _KEY_MULTIPLE
+def local_sizes(dims: AttentionDims, shapes: Sequence[Shape]) -> dict[str, int]:
+    """Returns the size of each dimension on a device; "." is that of values.
+
+    Args:
+      dims: the names of the dimensions.
+      shapes: the local shapes of q, k and v.
+    """
+    names = (dims.q, dims.k, dims.value_names)
+    return {
+        name: size
+        for of_input, shape in zip(names, shapes)
+        for name, size in zip(of_input, shape.sizes)
+    }
 
 
-def _takes(kernel: CudnnAttention) -> bool:
-    """Returns whether the kernels take what they would be called for."""
-    dims, sizes = kernel.dims, kernel.sizes
+def refusal(case: AttentionCase) -> str:
+    """Returns why the kernels do not take attention; "": they take it."""
+    return next(_refusals(case), "")
+
+
+def _refusals(case: AttentionCase) -> Iterator[str]:
+    """Yields all reasons why the kernels do not take attention."""
+    dims, sizes = case.dims, case.sizes
+    if case.platform != "cuda":
+        yield "no CUDA device" if case.platform else "XLA does not compile it for CUDA"
+    if case.dropout:
+        yield "cuDNN takes no dropout here"
+    if case.dtype not in _DTYPES:
+        yield f"cuDNN takes no {case.dtype}"
     key = sizes[dims.key]
-    length, kv_length = sizes[dims.length], sizes[dims.kv_length]
-    batch_and_heads = {*kernel.batch, *kernel.shared}
-    if not kernel.shared or sizes["."] != key or length % 2 or kv_length % 2:
-        return False
+    if key > _MAX_KEY:
+        yield f"cuDNN takes heads of up to {_MAX_KEY} elements, not {key}"
+    if key % _KEY_MULTIPLE:
+        yield f"cuDNN takes heads of a multiple of {_KEY_MULTIPLE} elements, not {key}"
+    if sizes["."] != key:
+        yield f"cuDNN takes values as large as keys, not {sizes['.']} for {key}"
+    for name in (dims.length, dims.kv_length):
+        if sizes[name] % 2:
+            yield f"cuDNN takes no odd length: {name} is {sizes[name]} on a device"
+    batch_and_heads = {*dims.batch, *dims.shared_heads}
+    if not batch_and_heads:
+        yield "cuDNN takes no keys without batch and heads"
     if {*dims.v} - {dims.kv_length, dims.value} != batch_and_heads:
-        return False
+        yield "cuDNN takes no keys and values that differ in batch and heads"
     # The kernels count positions from 0.
-    shards = [kernel.context.num_shards(x) for x in (dims.length, dims.kv_length)]
-    if kernel.mask.causal and max(shards) > 1:
-        return False
-    return dims.bias is None or _takes_bias(kernel, dims.bias)
+    if case.mask.causal and case.sharded:
+        yield "cuDNN takes no causal mask over sharded positions"
+    if dims.bias is not None:
+        yield from _refusals_of_bias(dims, dims.bias, case.bias_gradient)
 
 
-def _takes_bias(kernel: CudnnAttention, names: Names) -> bool:
-    """Returns whether the kernels take a bias with these names."""
-    heads = [*kernel.shared, *kernel.further]
-    batch = [name for name in kernel.batch if name in names]
-    of_heads = [name for name in heads if name in names]
-    if kernel.dims.length not in names or batch not in ([], [*kernel.batch]):
-        return False
-    if kernel.bias_gradient:
-        return not batch and of_heads == heads
-    return of_heads in ([], heads)
+def _refusals_of_bias(
+    dims: AttentionDims, bias: Names, has_gradient: bool
+) -> Iterator[str]:
+    """Yields why the kernels do not take a bias.
+
+    Args:
+      dims: the names of the dimensions.
+      bias: those of the bias.
+      has_gradient: whether the bias has a gradient.
+    """
+    heads = (*dims.shared_heads, *dims.further_heads)
+    batch = tuple(name for name in dims.batch if name in bias)
+    of_heads = tuple(name for name in heads if name in bias)
+    if dims.length not in bias:
+        yield f"cuDNN takes no bias without {dims.length}"
+    if batch not in ((), dims.batch):
+        yield "cuDNN takes no bias with a part of the batch"
+    if of_heads not in ((), heads):
+        yield "cuDNN takes no bias with a part of the heads"
+    if has_gradient and (batch or of_heads != heads):
+        yield "cuDNN has the gradient only of a bias of all heads, without a batch"

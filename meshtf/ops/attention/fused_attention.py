@@ -14,8 +14,8 @@ their positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
@@ -30,7 +30,7 @@ from meshtf.graph import (
     Tensor,
     apply_all,
 )
-from meshtf.graph.op_kinds import FusedMatmulsOp, GradientBarrier
+from meshtf.graph.op_kinds import FusedMatmulsOp, GradientBarrier, Kernel
 from meshtf.names import Shape, accumulation_dtype
 from meshtf.ops.attention import cudnn, query_blocks
 from meshtf.ops.attention.attention_dims import (
@@ -100,7 +100,10 @@ class _AttentionOp(FusedMatmulsOp):
       dropout: the fraction of weights that is dropped.
       masked: the dimensions of the mask of dropout, if there is one. Inputs after the bias are the
         random words of each, int32 [dim] twice.
+      num_results: how many inputs come after these.
     """
+
+    num_results: ClassVar[int] = 0
 
     length: str
     kv_length: str
@@ -115,9 +118,18 @@ class _AttentionOp(FusedMatmulsOp):
     def contracted(self) -> tuple[str, ...]:
         return (self.key,)
 
-    def has_kernel(self, *xs: Spec) -> bool:
-        q, *_ = xs
-        return not self.dropout and cudnn.takes_heads(q.dtype, q.shape[self.key])
+    def kernel(self, platform: str, sharded: Collection[str], *xs: Spec) -> Kernel:
+        shapes = [x.shape for x in xs[: len(xs) - self.num_results]]
+        dims = self.dims(shapes)
+        case = cudnn.AttentionCase(
+            *(platform, xs[0].dtype, dims, cudnn.local_sizes(dims, shapes)),
+            *(self.mask, self.bias_gradient, self.dropout),
+            sharded=not {self.length, self.kv_length}.isdisjoint(sharded),
+        )
+        refusal = cudnn.refusal(case)
+        block = self.workspace_specs(*xs)[0].shape[self.length]
+        name = f"blocks of {block} queries" if refusal else "cuDNN"
+        return Kernel("attention", name, refusal)
 
     @property
     def mask(self) -> Mask:
@@ -146,15 +158,12 @@ class _AttentionOp(FusedMatmulsOp):
         """Returns by how much the first query of a shard comes after its first key."""
         return context.shard_offset(self.length) - context.shard_offset(self.kv_length)
 
-    def kernel(
+    def cudnn_kernel(
         self, context: LocalContext, dims: AttentionDims, q: Any
     ) -> cudnn.CudnnAttention | None:
         """Returns the kernels of the device that take the op; None: there are none."""
-        if self.dropout:
-            return None
-        return cudnn.kernel_for(
-            context, dims, self.mask, self.bias_gradient, q.dtype.name
-        )
+        how = (self.mask, self.bias_gradient, q.dtype.name, self.dropout)
+        return cudnn.kernel_for(context, dims, *how)
 
     def workspace_specs(self, *xs: Spec) -> Specs:
         q, k, *_ = (x.shape for x in xs)
@@ -162,9 +171,10 @@ class _AttentionOp(FusedMatmulsOp):
         length = q[self.length]
         block = query_blocks.block_size(length, other_dims.size, self.block)
         scores = other_dims + Shape([(self.length, block)])
-        # Of a block, and their exponentials.
+        # Of a block, their exponentials, and the mask of dropout.
         spec = Spec(scores, accumulation_dtype(xs[0].dtype))
-        return spec, spec
+        masks = [Spec(scores.only(self.masked), "bool")] if self.masked else []
+        return (spec, spec, *masks)
 
 
 class FusedAttention(_AttentionOp):
@@ -193,15 +203,14 @@ class FusedAttention(_AttentionOp):
 
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         dims = self.dims(context.inputs)
-        offset = self.offset(context)
-        kernel = self.kernel(context, dims, xs[0])
+        kernel = self.cudnn_kernel(context, dims, xs[0])
         if kernel is not None:
             return kernel.attend(*xs)
         return query_blocks.attend(
             dims,
             self.mask,
             self.block,
-            offset,
+            self.offset(context),
             self.tensors(xs),
             self.weight_dropout(xs),
         )
@@ -239,6 +248,7 @@ class FusedAttentionGradient(_AttentionOp):
     conformance_samples = tuple(_gradient_samples())
     num_products = 5
     num_repeated_products = 1
+    num_results = 3
 
     def output_specs(self, *xs: Spec) -> Specs:
         return xs[: 4 if self.bias_gradient else 3]
@@ -251,16 +261,15 @@ class FusedAttentionGradient(_AttentionOp):
     def local(self, context: LocalContext, *xs: Any) -> LocalTensors:
         *inputs, y, log_sums, dy = xs
         dims = self.dims(context.inputs[: len(inputs)])
-        offset = self.offset(context)
         result = Result(y, log_sums, dy)
-        kernel = self.kernel(context, dims, inputs[0])
+        kernel = self.cudnn_kernel(context, dims, inputs[0])
         if kernel is not None:
             return kernel.gradient(inputs, result)
         return query_blocks.gradient(
             dims,
             self.mask,
             self.block,
-            offset,
+            self.offset(context),
             self.tensors(inputs),
             result,
             self.bias_gradient,

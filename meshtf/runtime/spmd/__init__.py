@@ -12,6 +12,7 @@ Contents:
     runtime         what mtf.function calls on meshes with devices="spmd"
 """
 
+from meshtf.runtime.spmd.compiled.absent_devices import hardware_of
 from meshtf.runtime.spmd.compiled.compile_for import (
     CompiledProgram,
     check_topology,
@@ -28,4 +29,5 @@ __all__ = [
     "compile_for",
     "export",
     "exposed_communication",
+    "hardware_of",
 ]

@@ -1,10 +1,14 @@
 """cuDNN's kernels for attention: what they are called with, by a stand-in that computes what they
-do of tensors [batch, heads, length, key].
+do of tensors [batch, heads, length, key]; and that in whole programs for CUDA no array is as large
+as the scores, [length, kv_length]: in the module that is handed to XLA, and in what XLA makes of it
+for an H100, where its compiler is here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +18,9 @@ import meshtf as mtf
 from meshtf.ops.attention import query_blocks
 from meshtf.ops.attention.attention_dims import AttentionDims, Mask, Result
 from meshtf.ops.attention.cudnn import kernel_for
+from tests.support.module_text import module_text
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
 
 # The order of names differs from that of the kernels.
 Q, KV = "b:2;l:6;h:4;k:8", "m:6;b:2;h:4;k:8"
@@ -175,3 +182,86 @@ def test_other_devices_have_no_such_kernels():
             kernel_for(context, dims_of(Q, KV, KV), Mask(True, 0), False, "bfloat16")
             is None
         )
+
+
+# Whole models: no other size is 512.
+LENGTH = 512
+BASE = Architecture(
+    vocab=384,
+    d_model=64,
+    d_ff=192,
+    heads=4,
+    d_kv=16,
+    blocks=2,
+    dtype="bfloat16",
+)
+STORING_NONE = {
+    "causal": BASE,
+    "grouped heads": dataclasses.replace(BASE, kv_heads=2),
+    "window": dataclasses.replace(BASE, window=100),
+    "learned positions, tied": dataclasses.replace(
+        BASE, positions="learned", max_length=LENGTH, tied=True, norm="layer"
+    ),
+    "scanned, recomputed": dataclasses.replace(BASE, scanned=True, recompute=True),
+}
+STORING = {
+    "dropout": (dataclasses.replace(BASE, dropout=0.1), LENGTH),
+    "float32": (dataclasses.replace(BASE, dtype="float32"), LENGTH),
+    "below the threshold": (BASE, LENGTH // 2),
+    "long heads": (dataclasses.replace(BASE, d_kv=136), LENGTH),
+}
+
+
+def call(architecture, length):
+    """Returns a function of a loss and all gradients, and its batch."""
+    mesh = mtf.Mesh("data:2", "batch:data", devices="abstract")
+    model = LanguageModel(mesh, architecture)
+    dims = dict.fromkeys(("tokens", "targets"), "batch; length")
+
+    @mtf.function(mesh=mesh, batch=dims)
+    def step(batch):
+        with mtf.seed(3):
+            loss = model.loss(batch, training=True)
+        return [loss, *mtf.gradients([loss], model.trainable_variables)]
+
+    return step, dict.fromkeys(dims, tf.TensorSpec([6, length], tf.int32))
+
+
+def score_arrays(text, length):
+    """Returns all types of arrays [..., length, length] in a module, or in HLO."""
+    return sorted(
+        {
+            *re.findall(rf"tensor<(?:\d+x)*{length}x{length}x[a-z]\w*>", text),
+            *re.findall(rf"[a-z]\w*\[(?:\d+,)*{length},{length}\]", text),
+        }
+    )
+
+
+@pytest.mark.parametrize("name", STORING_NONE)
+def test_no_array_of_a_module_is_as_large_as_the_scores(name):
+    step, batch = call(STORING_NONE[name], LENGTH)
+    text = module_text(mtf.export(step, batch, platform="cuda").module)
+    assert "__cudnn$fmhaSoftmaxBackward" in text
+    assert f"x{LENGTH}x" in text  # types look like this
+    assert score_arrays(text, LENGTH) == []
+
+
+@pytest.mark.parametrize("name", STORING)
+def test_arrays_of_scores_are_found_where_they_are(name):
+    architecture, length = STORING[name]
+    step, batch = call(architecture, length)
+    text = module_text(mtf.export(step, batch, platform="cuda").module)
+    assert "__cudnn" not in text
+    assert f"tensor<3x4x{length}x{length}xf32>" in score_arrays(text, length)
+
+
+@pytest.mark.parametrize("name", [*STORING_NONE, "dropout"])
+def test_no_array_of_a_compiled_program_is_as_large_as_the_scores(name):
+    architecture = STORING_NONE.get(name) or STORING[name][0]
+    step, batch = call(architecture, LENGTH)
+    try:
+        text = mtf.compile_for(step, batch, topology="h100:2").compiled.hlo
+    except mtf.MeshError as error:
+        pytest.skip(f"no compiler for CUDA is here: {error}")
+    assert f",{LENGTH}," in text  # types look like this
+    assert bool(score_arrays(text, LENGTH)) == (name == "dropout")

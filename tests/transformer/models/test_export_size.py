@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks.spmd import export as benchmark
+from tests.support.module_text import module_text
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
@@ -27,10 +28,6 @@ def test_only_the_tables_of_replicas_grow(name):
 
 def ops(replicas: int) -> Counter[str]:
     """Returns how often each op stands in the module of a step."""
-    from jaxlib.mlir import ir
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mlir.dialects import stablehlo
-
     mesh = mtf.Mesh(
         f"data:{replicas // 4}; model:4",
         "batch:data; heads:model; d_ff:model",
@@ -42,17 +39,7 @@ def ops(replicas: int) -> Counter[str]:
     )
     text = tf.TensorSpec([replicas, 8], tf.int32)
     module = Trainer(model).export({"tokens": text, "targets": text}).module
-    dialects = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(dialects)
-    with ir.Context() as context:
-        context.append_dialect_registry(dialects)
-        stablehlo.register_dialect(context)
-        context.load_all_available_dialects()
-        context.allow_unregistered_dialects = (
-            True  # TensorFlow leaves some of XLA's own in it
-        )
-        text = str(stablehlo.deserialize_portable_artifact(context, module))
-    return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", text))
+    return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", module_text(module)))
 
 
 def test_the_ops_are_the_same():
