@@ -49,7 +49,15 @@ from meshtf.forecast.time.step_time import step_time
 from meshtf.graph import Node, Store, Tensor, is_variable
 from meshtf.hardware import Hardware
 from meshtf.mesh import Mesh
-from meshtf.partition import CallStep, Compute, Program, Step, Value, build
+from meshtf.partition import (
+    CallStep,
+    Compute,
+    Program,
+    Step,
+    Value,
+    build,
+    with_overlap,
+)
 
 
 def forecast(
@@ -77,6 +85,7 @@ def forecast(
     """
     # Without results there is nothing to prune by: all recorded ops stay in the program.
     program = build(nodes, results or [], mesh, prune=results is not None)
+    program = with_overlap(program, platform)
     analysis = _Analysis(program, phases(nodes, results or []), hardware)
     for step in program.steps:
         analysis.add(step, times=1)
@@ -155,6 +164,8 @@ class _Analysis:
     def add(self, step: Step, times: int) -> None:
         """Adds the costs of one step, which runs `times` times in a call of the program."""
         self._stores.update(dict.fromkeys((*step.reads, *step.writes)))
+        if step.computation is None and step.is_view:
+            self._gradients.add_view(step)
         if step.collective is not None:
             self.collectives.add(step.collective, times)
             for reshard in step.reshards:

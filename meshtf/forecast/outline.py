@@ -15,7 +15,7 @@ from meshtf.forecast.time.local_sizes import durations_of
 from meshtf.forecast.time.schedule import Schedule
 from meshtf.forecast.time.step_time import time_of
 from meshtf.hardware import Hardware
-from meshtf.partition import Program
+from meshtf.partition import Program, with_overlap
 from meshtf.partition.cost import local_bytes
 
 
@@ -41,6 +41,7 @@ def outline(program: Program, hardware: Hardware) -> Outline:
       program: the planned program.
       hardware: the profile of the devices.
     """
+    program = with_overlap(program, hardware.platform)
     schedule = Schedule(program, durations_of(program, hardware))
     return Outline(
         time=time_of(schedule),

@@ -51,10 +51,11 @@ class ParameterGradients:
 
     def add_reshard(self, step: ReshardStep) -> None:
         """Adds the output of a reshard of a gradient."""
-        if step.src in self._placements_of:
-            values = self._placements_of[step.src]
-            values.append(step.out)
-            self._placements_of[step.out] = values
+        self._add_placement(step.src, step.out)
+
+    def add_view(self, step: Step) -> None:
+        """Adds the output of a step that changes only some elements of a gradient."""
+        self._add_placement(step.inputs[0], step.outputs[0])
 
     def add_outputs(self, step: Step) -> None:
         """Adds the outputs that are gradients of parameters.
@@ -90,6 +91,13 @@ class ParameterGradients:
                     if x in argument_values
                 ]
                 self._accumulators.update([out, body_result, *addends])
+
+    def _add_placement(self, gradient: Value, out: Value) -> None:
+        """Adds a value to the placements of a gradient, if it is one."""
+        if gradient in self._placements_of:
+            values = self._placements_of[gradient]
+            values.append(out)
+            self._placements_of[out] = values
 
     def _set_gradient(self, store: Store, value: Value) -> None:
         """Makes a value the gradient of a parameter, in place of any earlier one."""
