@@ -27,7 +27,7 @@ from meshtf.layout_search.problem import Problem, build_recorded
 from meshtf.layout_search.space import MICROBATCHES, Structure
 from meshtf.mesh import Mesh
 from meshtf.ops.control.microbatch import MICROBATCH
-from meshtf.partition import LoopStep, Program, walk
+from meshtf.partition import LoopStep, Program, walk, with_overlap
 
 PLANNED_MICROBATCHES = 2  # of the plan that stands for all programs with microbatches
 
@@ -108,7 +108,8 @@ def price(
     Raises:
       MeshtfError: the program cannot be planned.
     """
-    program = build_recorded(recorded)
+    platform = problem.hardware.platform
+    program = with_overlap(build_recorded(recorded), platform)
     timelines = timelines_of(program, problem.hardware)
     if durations is None:
         durations = durations_of_grid(program, problem, grid)
