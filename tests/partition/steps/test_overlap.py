@@ -7,6 +7,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.partition.steps import overlap
+from tests.support.stablehlo_traffic import received
 
 LAYOUTS = {
     "data": {"axes": "data:4", "layout": "batch:data"},
@@ -82,3 +83,53 @@ def test_the_numbers_are_those_of_one_device(layout, reverse, seed, overlap_on_c
     np.testing.assert_allclose(losses, want_losses, rtol=1e-10)
     for name, value in variables.items():
         np.testing.assert_allclose(value, want[name], rtol=1e-6, atol=1e-9)
+
+
+def test_a_gpu_receives_what_is_forecast():
+    mesh = mtf.Mesh("data:4", "batch:data")
+    step, _ = step_of(mesh, layers=6)
+    args = np.ones((12, 6)), np.int32(0)
+    # In bytes of float64: all gradients of a layer, once for each of the layers and for zeros.
+    layer = 6 * 8 + 8 * 6 + 6
+    for platform, layers in (("", 6), ("cuda", 7)):
+        module = mtf.export(step, *args, platform=platform).module
+        got = received(module)["all_reduce"]
+        assert got == pytest.approx(8 * layers * layer * 2 * 3 / 4, rel=0.02)
+    forecast = mtf.explain(step, *args, hardware="h100", runtime="spmd")
+    total = sum(x.total for x in forecast.collectives if x.kind == "all_reduce")
+    assert total == pytest.approx(got)
+
+
+def test_each_layer_of_gradients_is_summed_within_the_loop():
+    mesh = mtf.Mesh("data:4", "batch:data", devices="abstract")
+    step, _ = step_of(mesh, layers=6)
+    args = np.ones((12, 6)), np.int32(0)
+    behind, within = (
+        mtf.explain(step, *args, hardware=hardware, runtime="spmd")
+        for hardware in ("tpu_v5e", "h100")
+    )
+    of_weights = [x for x in within.collectives if "d_ff" in dict(x.tensor.shape)]
+    assert sorted(x.times for x in of_weights) == [1, 1, 6, 6]
+    assert within.memory.gradients == behind.memory.gradients
+
+
+def test_what_something_else_reads_is_summed_behind_the_loop(seed, overlap_on_cpus):
+    """Partial sums that are results, or that two steps read, and those of a single layer."""
+    results = []
+    for devices in (None, "spmd:cpu:4"):
+        mesh = mtf.Mesh("data:4", "batch:data", devices=devices)
+
+        @mtf.function(mesh=mesh, x="batch;d", w="layers;d")
+        def gradients(x, w):
+            h, _ = mtf.scan(lambda h, w: (mtf.tanh(h * w), None), x, w, "layers")
+            loss = mtf.reduce_sum(mtf.square(h))
+            (dw,) = mtf.gradients([loss], [w])
+            return dw, mtf.reduce_sum(dw * 2.0), mtf.reduce_max(mtf.square(dw))
+
+        rng = np.random.default_rng(seed)
+        for layers in (1, 2, 5):
+            x, w = rng.normal(size=(8, 3)), rng.normal(size=(layers, 3))
+            results.append([y.numpy() for y in gradients(x, w)])
+    for want, got in zip(results[:3], results[3:]):
+        for y, expected in zip(got, want):
+            np.testing.assert_allclose(y, expected, rtol=1e-9)
