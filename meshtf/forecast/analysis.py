@@ -19,7 +19,7 @@ from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
 from meshtf.forecast.memory.allocations import Allocation, Bytes
-from meshtf.forecast.memory.kernels import kernel_notes
+from meshtf.forecast.memory.kernels import kernels_of
 from meshtf.forecast.memory.live_tensors import (
     describe_store,
     describe_value,
@@ -90,7 +90,6 @@ def forecast(
     for step in program.steps:
         analysis.add(step, times=1)
     timelines = analysis.timelines(program, under_xla, platform)
-    analysis.notes += kernel_notes(program, platform)
     memories = analysis.memory_by_stage(timelines)
     peaks = [memory.peak for memory in memories]
     fullest_stage = peaks.index(max(peaks))
@@ -106,6 +105,7 @@ def forecast(
         results=analysis.collectives.pop(node=None),
         variables=tuple(analysis.variables()),
         memory=memories[fullest_stage],
+        kernels=tuple(kernels_of(program, platform)),
         runtime="spmd" if under_xla else "placed",
         notes=(*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         error=None if error is None else f"{type(error).__name__}: {error}",

@@ -180,8 +180,7 @@ class LiveTensors:
     title: str
     path: str  # the module, or the name of a variable; indices are written as "_*"
     tensor: PlacedTensor
-    # The function that the user called; "": a variable or an argument.
-    function: str = ""
+    function: str = ""  # that the user called; "": a variable or an argument
     file: str = ""  # the user's file that calls the function
     line: int = 0
     count: int = 1  # how many equal tensors there are
@@ -312,7 +311,7 @@ class ForecastData:
     results: tuple[Collective, ...]  # the reshards of the function's results
     variables: tuple[StoredTensor, ...]  # those that the program reads or writes
     memory: Memory
-    notes: tuple[str, ...] = ()  # on the layout, and on kernels
+    notes: tuple[str, ...] = ()  # what is legal, but probably not intended
     error: str | None = None  # the error that ended the recording after the last op
     stages: tuple[Stage, ...] = ()  # the stages of a pipeline; empty without one
     pipelines: tuple[Pipeline, ...] = ()  # the scans that are pipelines
@@ -321,6 +320,7 @@ class ForecastData:
     time: StepTime | None = None  # None: no profile of hardware was given
     timeline: tuple[TimelineSpan, ...] = ()  # empty without a profile of hardware
     runtime: str = "placed"  # whose memory it is: "placed", or "spmd" with XLA
+    kernels: tuple[str, ...] = ()  # what computes attention, by the user's line
 
     @property
     def fits(self) -> bool | None:

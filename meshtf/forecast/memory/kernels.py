@@ -1,7 +1,7 @@
 """Which kernel of a device computes an op that multiplies matrices several times: attention.
 
     kernel_of(step, mesh, "cuda")       # Kernel("attention", "cuDNN"); None: no such op
-    kernel_notes(program, "tpu")        # ["attention of attend, model.py:12: blocks of 256 ..."]
+    kernels_of(program, "tpu")          # ["attention of attend, model.py:12: blocks of 256 ..."]
 
 A platform is what XLA compiles a program for, "cpu", "cuda" or "tpu"; "": any devices, or not XLA.
 """
@@ -47,15 +47,15 @@ def writes_products(step: Compute, mesh: Mesh, platform: str) -> bool:
     return kernel is not None and bool(kernel.refusal)
 
 
-def kernel_notes(program: Program, platform: str) -> list[str]:
-    """Returns a note for each line of code and kernel: what computes attention, and why it is not
+def kernels_of(program: Program, platform: str) -> list[str]:
+    """Returns a text for each line of code and kernel: what computes attention, and why it is not
     the kernel of the device's vendor.
 
     Args:
       program: the program.
       platform: the devices; see above.
     """
-    notes: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for step, _ in walk(program):
         if step.computation is None:
             continue
@@ -63,5 +63,5 @@ def kernel_notes(program: Program, platform: str) -> list[str]:
         if kernel is not None:
             reason = f": {kernel.refusal}" if kernel.refusal else ""
             source = step.computation.node.source
-            notes[f"{kernel.work} of {source}: {kernel.name}{reason}."] = None
-    return list(notes)
+            texts[f"{kernel.work} of {source}: {kernel.name}{reason}."] = None
+    return list(texts)

@@ -37,7 +37,7 @@ from meshtf.forecast.memory.allocations import (
 from meshtf.forecast.memory.kernels import kernel_of, local_specs
 from meshtf.forecast.memory.value_sizes import size_of, value_sizes
 from meshtf.forecast.memory.xla_buffers import (
-    as_written,
+    blocks_in_memory,
     is_fused,
     is_inlined,
     reduces_in_place,
@@ -47,6 +47,7 @@ from meshtf.forecast.memory.xla_buffers import (
 )
 from meshtf.forecast.memory.xla_order import in_xla_order
 from meshtf.graph import Op, Spec, Store
+from meshtf.graph.op_kinds import FusedMatmulsOp
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Program, Step, Value, values_in_sums, walk
 from meshtf.partition.cost import local_bytes
@@ -256,11 +257,11 @@ class Timelines:
             return ()
         inputs = local_specs(step, self.mesh)
         specs = op.workspace_specs(*inputs)
-        if self.under_xla and kernel is not None:
-            return [as_written(spec, inputs[0].dtype) for spec in specs]
-        if self.under_xla:
-            return [spec for spec in specs if not is_fused(spec, inputs)]
-        return specs
+        if not self.under_xla:
+            return specs
+        if isinstance(op, FusedMatmulsOp):
+            return blocks_in_memory(op, specs, inputs[0].dtype, self.platform)
+        return [spec for spec in specs if not is_fused(spec, inputs)]
 
     def _bodies(
         self, index: int, step: Step, values: Sequence[StoredValues]

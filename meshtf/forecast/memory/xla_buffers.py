@@ -30,8 +30,9 @@ of a forecast with XLA's peaks.
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_values`.
 8. *Attention.* cuDNN's kernels keep scores in registers: see `kernels.py`. Where queries are
-   computed in blocks, scores and weights of a block are written in the data type of the queries.
-   See `as_written`.
+   computed in blocks, two products of a block are written, in the data type of the queries, and
+   in the gradient two tensors that one kernel computes of them; on TPUs the next products compute
+   these as they read them. Masks of dropout are computed anew. See `blocks_in_memory`.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
 from meshtf.graph import OpWithStatistics, Spec
+from meshtf.graph.op_kinds import FusedMatmulsOp
 from meshtf.mesh import Mesh, Sharded
-from meshtf.names import dtype_bytes
 from meshtf.partition import LoopStep, Program, ReshardStep, Step, Value
 from meshtf.partition.cost import local_shape
 
@@ -59,17 +60,20 @@ def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
     return any(workspace.shape == x.shape for x in inputs)
 
 
-def as_written(workspace: Spec, dtype: str) -> Spec:
-    """Returns a temporary tensor of products of matrices as XLA writes it: in the data type of the
-    matrices, from which kernels convert it in registers.
+def blocks_in_memory(
+    op: FusedMatmulsOp, workspaces: Sequence[Spec], dtype: str, platform: str
+) -> list[Spec]:
+    """Returns which temporary tensors of blocks of products XLA writes.
 
     Args:
-      workspace: the tensor, as `Op.local` computes it.
+      op: the op.
+      workspaces: its temporary tensors, as `Op.local` computes them.
       dtype: the data type of the matrices.
+      platform: what XLA compiles it for; "": any devices.
     """
-    if dtype_bytes(workspace.dtype) <= dtype_bytes(dtype):
-        return workspace
-    return Spec(workspace.shape, dtype)
+    products = [Spec(workspace.shape, dtype) for workspace in workspaces]
+    is_gradient = op.num_repeated_products > 0
+    return products * 2 if is_gradient and platform != "tpu" else products
 
 
 def fuses_inputs(step: Step) -> bool:

@@ -83,8 +83,10 @@ def contents(
         yield _pipeline(pipeline, paths)
     if module_depths and has_modules(forecast):
         yield _modules(forecast, module_depths, paths)
+    if forecast.kernels:
+        yield _list("kernels", "What computes attention.", forecast.kernels)
     if forecast.notes:
-        yield _notes(forecast)
+        yield _list("notes", "Legal, but probably not intended.", forecast.notes)
     if sums["gathers"]:
         title = "gathered dimensions"
         yield _by_line(title, _GATHERED, bytes_text, sums["gathers"], paths)
@@ -343,11 +345,11 @@ def _module_row(costs: ModuleCosts, paths: Mapping[str, str]) -> tuple[str, ...]
     )
 
 
-def _notes(forecast: ForecastData) -> Section:
-    """Returns the notes about the layout and the program."""
-    rows = [(f"    {_wrapped(note, width=WIDTH - 4)}",) for note in forecast.notes]
-    table = Table(("  notes",), rows, "{}")
-    return Section("Notes", "On the layout, and on what computes attention.", (table,))
+def _list(title: str, description: str, texts: Sequence[str]) -> Section:
+    """Returns a section of texts, with what they are."""
+    rows = [(f"    {_wrapped(text, width=WIDTH - 4)}",) for text in texts]
+    table = Table((f"  {title}",), rows, "{}")
+    return Section(title.capitalize(), description, (table,))
 
 
 def _by_line(

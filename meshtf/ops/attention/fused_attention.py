@@ -171,10 +171,9 @@ class _AttentionOp(FusedMatmulsOp):
         length = q[self.length]
         block = query_blocks.block_size(length, other_dims.size, self.block)
         scores = other_dims + Shape([(self.length, block)])
-        # Of a block, their exponentials, and the mask of dropout.
+        # Of a block, and their exponentials.
         spec = Spec(scores, accumulation_dtype(xs[0].dtype))
-        masks = [Spec(scores.only(self.masked), "bool")] if self.masked else []
-        return (spec, spec, *masks)
+        return spec, spec
 
 
 class FusedAttention(_AttentionOp):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.forecast.reports.html_report import page
 
 CAUSAL = {"causal": True}
 NO_CUDA = "blocks of 512 queries: no CUDA device"
@@ -36,11 +37,11 @@ def inputs(length=512, key=8):
 
 
 def kernels(function, *args, **settings):
-    """Returns what the notes of a forecast say of attention, without the line."""
-    notes = mtf.explain(function, *args, **settings).notes
-    found = [re.fullmatch(r"attention of (.*?): (.*)\.", note) for note in notes]
-    assert all("test_kernels.py:" in match[1] for match in found if match)
-    return [match[2] for match in found if match]
+    """Returns what a forecast says of attention, without the line."""
+    texts = mtf.explain(function, *args, **settings).kernels
+    found = [re.fullmatch(r"attention of (.*?): (.*)\.", text) for text in texts]
+    assert all("test_kernels.py:" in match[1] for match in found)
+    return [match[2] for match in found]
 
 
 CASES = [
@@ -68,10 +69,10 @@ CASES = [
 @pytest.mark.parametrize("settings, sizes, kernel", CASES)
 def test_a_forecast_names_the_kernel_that_the_module_calls(settings, sizes, kernel):
     step = attention(**settings)
-    (note,) = kernels(step, *inputs(**sizes), hardware="h100")  # for both passes
-    assert note.startswith(kernel)
+    (text,) = kernels(step, *inputs(**sizes), hardware="h100")  # for both passes
+    assert text.startswith(kernel)
     module = mtf.export(step, *inputs(**sizes), platform="cuda").module
-    assert (b"__cudnn" in module) == (note == "cuDNN")
+    assert (b"__cudnn" in module) == (text == "cuDNN")
 
 
 @pytest.mark.parametrize(
@@ -95,11 +96,11 @@ def test_the_devices_decide(devices, settings, kernel, monkeypatch):
     assert kernels(step, *inputs(), **settings) == [kernel]
 
 
-def test_other_programs_have_no_such_notes():
+def test_other_programs_have_no_such_texts():
     assert kernels(attention(**CAUSAL), *inputs(length=256), hardware="h100") == []
 
 
-def test_each_line_of_code_has_its_notes():
+def test_each_line_of_code_has_its_kernels():
     mesh = mtf.Mesh("x:2", "b:x", devices="abstract")
     kv = "b;h;kv_length;key"
 
@@ -113,12 +114,13 @@ def test_each_line_of_code_has_its_notes():
             return attend(q, k, v, length_dim="length", dropout=dropout)
 
     forecast = mtf.explain(step, *inputs(), hardware="h100")
-    first, second = forecast.notes
+    first, second = forecast.kernels
     assert first.endswith(": cuDNN.") and second.endswith(
         ": cuDNN takes no dropout here."
     )
     text = " ".join(str(forecast).split())
-    assert f"notes {first} {second}" in text
+    assert f"kernels {first} {second}" in text
+    assert "What computes attention." in page(forecast)
 
 
 def test_blocks_take_memory():

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.hardware import as_hardware
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
@@ -261,3 +262,27 @@ def test_an_all_reduce_is_in_place():
     plain, xla = peaks(f, x, w, **shapes)
     assert plain == pytest.approx(2 * size, abs=100)
     assert xla == pytest.approx(size, abs=100)
+
+
+def test_blocks_of_scores_are_products_in_the_data_type_of_the_queries():
+    mesh = mtf.Mesh("", devices="abstract")
+    kv = "b;h;kv_length;key"
+
+    def attend(q, k, v):
+        return mtf.layers.dot_product_attention(q, k, v, length_dim="length")
+
+    def backward(q, k, v):
+        return mtf.gradients([mtf.reduce_sum(attend(q, k, v))], [q, k, v])
+
+    def blocks(fn, hardware):
+        step = mtf.function(fn, mesh=mesh, q="b;h;length;key", k=kv, v=kv)
+        inputs = [tf.TensorSpec([1, 2, 1024, 8], tf.bfloat16)] * 3
+        live = mtf.explain(step, *inputs, hardware=hardware).live
+        return sum(x.total for x in live if x.title.startswith("workspace"))
+
+    product = 2 * 1024 * 1024 * 2
+    assert blocks(attend, "h100") == blocks(backward, "h100") == 0
+    assert blocks(attend, "tpu_v5e") == blocks(backward, "tpu_v5e") == 2 * product
+    # Without a platform: also the two that are computed of them.
+    h100 = dataclasses.replace(as_hardware("h100"), platform="")
+    assert blocks(backward, h100) == 4 * product
