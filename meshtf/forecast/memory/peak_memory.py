@@ -42,7 +42,6 @@ from meshtf.forecast.memory.xla_buffers import (
     is_inlined,
     reduces_in_place,
     sources_of_copies,
-    transposed_stacks,
     waiting_values,
 )
 from meshtf.forecast.memory.xla_order import in_xla_order
@@ -53,7 +52,6 @@ from meshtf.partition import Compute, Program, Step, Value, values_in_sums, walk
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.segments import in_order
 
-TRANSPOSED = "transposed stack"  # the title of a copy that XLA makes for loops
 # Value that is never written -> the values that are read in its place.
 Sources: TypeAlias = Mapping[Value, Sequence[Value]]
 # The values that a stage stores, in the order in which they are computed.
@@ -134,8 +132,6 @@ class Timelines:
         readers = [*steps, None]  # None: who calls the program reads its results
         values: list[StoredValues] = [{} for _ in range(self.mesh.num_stages)]
         buffers: list[list[Allocation]] = [[] for _ in values]
-        for stage, copy in self._transposed_stacks(steps):
-            buffers[stage].append(copy)
         for index, step in enumerate(steps):
             for value in step.outputs:
                 if value not in last_use or not sizes[value]:
@@ -192,16 +188,6 @@ class Timelines:
         if step.computation is None:
             return False
         return not self.under_xla or step.is_elementwise
-
-    def _transposed_stacks(
-        self, steps: Sequence[Step]
-    ) -> Iterator[tuple[int, Allocation]]:
-        """Yields (stage, copy) for the transposed copies of stacks that XLA makes."""
-        if self.under_xla:
-            for stack, first, last in transposed_stacks(steps, self.mesh):
-                copy = self._copy(stack, first, steps[first], TRANSPOSED)
-                for stage in self._stages_of(stack):
-                    yield stage, copy._replace(last=last)
 
     def _copy(self, value: Value, index: int, step: Step, title: str) -> Allocation:
         """Returns a buffer as large as a value, for one step."""

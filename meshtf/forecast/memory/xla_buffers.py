@@ -12,24 +12,21 @@ of a forecast with XLA's peaks.
    A kernel that reads whole rows or columns of an input, such as the gradient of a softmax,
    writes to another buffer. See `Step.is_elementwise`. An all_reduce is in place: see
    `reduces_in_place`.
-3. *Transposed stacks.* XLA gathers along the outermost dimension. Where a loop gathers another
-   dimension of its entries, XLA transposes the whole stack before the loop, and keeps this
-   copy until the last loop that reads it. See `transposed_stacks`.
-4. *Copies in registers.* An elementwise output that is larger than what it is computed from, such
+3. *Copies in registers.* An elementwise output that is larger than what it is computed from, such
    as a converted or broadcast copy, is not written either if only elementwise ops and
    reductions read it: these read what it is computed from, which lives as long. If a single
    step reads it, both are one kernel, and then it need only be larger than each tensor that it
    is computed from. So are float32 probabilities of bfloat16 logits, once the sum of their row is
-   known. Kernels of whole rows, such as that of a softmax and the elementwise steps
-   before it, read masks and other smaller copies from memory. See `sources_of_copies`.
-5. *Views.* What gives the elements of a tensor other names or another shape, such as a reshape,
+   known. Kernels of whole rows, such as that of a softmax and the elementwise steps before it,
+   read masks and other smaller copies from memory. See `sources_of_copies`.
+4. *Views.* What gives the elements of a tensor other names or another shape, such as a reshape,
    is the same buffer. See `Step.is_view`.
-6. *Inlined loops.* A loop of one iteration is no loop: its outputs are the results of its body,
+5. *Inlined loops.* A loop of one iteration is no loop: its outputs are the results of its body,
    and not copies that are stacked. See `is_inlined`.
-7. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
+6. *Waiting reductions.* A reduction that an iteration needs only for its stacked outputs runs
    during the next iteration, behind its matrix products. What it reads waits there. See
    `waiting_values`.
-8. *Attention.* cuDNN's kernels keep scores in registers: see `kernels.py`. Where queries are
+7. *Attention.* cuDNN's kernels keep scores in registers: see `kernels.py`. Where queries are
    computed in blocks, two products of a block are written, in the data type of the queries, and
    in the gradient two tensors that one kernel computes of them; on TPUs the next products compute
    these as they read them. Masks of dropout are computed anew. See `blocks_in_memory`.
@@ -39,14 +36,12 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from meshtf.forecast.memory.value_sizes import size_of
 from meshtf.graph import OpWithStatistics, Spec
 from meshtf.graph.op_kinds import FusedMatmulsOp
-from meshtf.mesh import Mesh, Sharded
-from meshtf.partition import LoopStep, Program, ReshardStep, Step, Value
-from meshtf.partition.cost import local_shape
+from meshtf.mesh import Mesh
+from meshtf.partition import LoopStep, Program, Step, Value
 
 
 def is_fused(workspace: Spec, inputs: Sequence[Spec]) -> bool:
@@ -183,38 +178,6 @@ def _beside_rows(
                     rows.append(x)
 
 
-class TransposedStack(NamedTuple):
-    """A copy of a stack that loops scan, laid out for the gathers of its entries.
-
-    Attributes:
-      stack: the stack.
-      first: the index of the first loop that gathers its entries.
-      last: the index of the last one.
-    """
-
-    stack: Value
-    first: int
-    last: int
-
-
-def transposed_stacks(steps: Sequence[Step], mesh: Mesh) -> list[TransposedStack]:
-    """Returns the transposed copies of stacks that the loops among these steps need."""
-    loops: dict[Value, list[int]] = {}
-    for index, step in enumerate(steps):
-        loop = step.loop
-        if loop is None:
-            continue
-        if not any(_is_transposed(x, mesh) for x in _all_gathers(loop.body)):
-            continue  # as without sharded variables
-        for stack, entry in zip(loop.scanned_inputs, loop.entries):
-            if any(_is_transposed(x, mesh) for x in _gathers_of(entry, loop.body)):
-                loops.setdefault(stack, []).append(index)
-    return [
-        TransposedStack(stack, first=indices[0], last=indices[-1])
-        for stack, indices in loops.items()
-    ]
-
-
 def waiting_values(loop: LoopStep) -> list[Value]:
     """Returns what the reductions of an iteration read that run during the next iteration."""
     if is_inlined(loop):
@@ -241,36 +204,3 @@ def _needed_at_once(body: Program, stacked_outputs: Sequence[Value]) -> set[Valu
         if not (step.is_elementwise and needed.isdisjoint(step.outputs)):
             needed.update(step.needs)
     return needed
-
-
-def _all_gathers(body: Program) -> Iterator[ReshardStep]:
-    """Yields the all_gathers of a body."""
-    for step in body.steps:
-        yield from _all_gathers_in(step)
-
-
-def _all_gathers_in(step: Step) -> Iterator[ReshardStep]:
-    """Yields the all_gather that a step is."""
-    return (reshard for reshard in step.reshards if reshard.kind == "all_gather")
-
-
-def _gathers_of(entry: Value, body: Program) -> Iterator[ReshardStep]:
-    """Yields the all_gathers of an entry, or of an elementwise function of it alone."""
-    reached = {entry}
-    for step in body.steps:
-        if step.is_elementwise and len(step.inputs) == 1 and step.inputs[0] in reached:
-            reached.update(step.outputs)
-        for gather in _all_gathers_in(step):
-            if gather.src in reached:
-                yield gather
-
-
-def _is_transposed(gather: ReshardStep, mesh: Mesh) -> bool:
-    """Returns whether a gather is along another dimension than the outermost."""
-    spec, placement = gather.src.spec, gather.src.placement
-    state = gather.reshard.before
-    if spec is None or not isinstance(state, Sharded):
-        return False
-    outer_dims = spec.shape.names[: spec.shape.names.index(state.dim)]
-    local = local_shape(spec.shape, placement, mesh)
-    return any(local[dim] > 1 for dim in outer_dims)

@@ -146,6 +146,22 @@ def test_kernels_of_rows_read_masks_from_memory(function, written):
     assert xla == pytest.approx(blocks * size + written * size / 2, abs=1024)
 
 
+def test_probabilities_in_float32_of_bfloat16_logits_stay_in_registers():
+    x = tf.TensorSpec([64, 2], tf.bfloat16)
+    w = tf.TensorSpec([2, 512], tf.bfloat16)
+    labels = tf.TensorSpec([64], tf.int32)
+
+    def gradient(x, w, labels):
+        logits = mtf.einsum([x, w], "b;e")
+        loss = mtf.reduce_sum(mtf.cross_entropy(logits, labels, "e"))
+        return mtf.gradients([loss], [x])[0]
+
+    plain, xla = peaks(gradient, x, w, labels, x="b;d", w="d;e", labels="b")
+    logits = 64 * 512 * 2
+    assert xla == pytest.approx(logits, abs=2048)  # their gradient overwrites them
+    assert plain >= 4 * logits
+
+
 def live_of(forecast, title):
     return {
         live.tensor.local: live.count for live in forecast.live if live.title == title
@@ -153,14 +169,6 @@ def live_of(forecast, title):
 
 
 FSDP = ("data:4", "batch:data", "d_model:data")
-
-
-def test_stacks_whose_last_dimension_is_gathered_are_transposed():
-    plain, xla = both(*FSDP, recompute=True)
-    # [layers, d_ff, d_model / 4], and [layers, heads, d_kv, d_model / 4]: not those whose
-    # gathered dimension is the first of an entry.
-    assert live_of(xla, "transposed stack") == {(3, 64, 4): 1, (3, 4, 8, 4): 1}
-    assert not live_of(plain, "transposed stack")
 
 
 def test_gradients_wait_for_the_next_iteration():

@@ -129,6 +129,8 @@ class Replica(SingleReplica):
                 x, groups, reduction, split_axis
             )
         if reshard.kind == "all_gather":
+            if concat_axis:
+                x = _in_row_major_order(x)
             y = stablehlo_collectives.all_gather(x, groups, concat_axis)
             return blocks.after(y, ops)
         assert reshard.kind == "all_to_all", reshard
@@ -186,6 +188,14 @@ class Replica(SingleReplica):
 
 
 Replica.table[LoopStep] = lambda executor, step: executor._loop(step)
+
+
+def _in_row_major_order(x: Any) -> Any:
+    """Returns x, which XLA stores in row-major order. For the gather of another dimension than the
+    first it would prefer another order, and copy the whole stack that a loop takes x from.
+    """
+    flat = optimization_barrier([tf.reshape(x, [-1])])[0]
+    return tf.reshape(flat, x.shape)
 
 
 def _coordinates(mesh: Mesh) -> dict[str, Any]:
