@@ -4,6 +4,8 @@ bits.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,6 +31,7 @@ from meshtf.testing.conformance.layouts import (
     layout_text,
     sample_layouts,
 )
+from tests.support.stablehlo_traffic import text_of
 
 # Rows of a slice, rows of the factor in it, and which rows those read.
 WINDOWS = {
@@ -151,3 +154,21 @@ def test_random_bits_are_those_of_one_device_under_tensorflow(op):
     expected = apply_all(op, seed, mesh=one)[0]
     (results,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])
     assert difference(results, expected.shape, expected.numpy()) == ""
+
+
+def test_entries_of_a_stack_are_gathered_in_the_order_of_the_stack():
+    """What XLA gathers is flat before: so no other order in memory suits the stack better."""
+    mesh = mtf.Mesh("x:4", "b:x", variable_layout="e:x")
+    w = mtf.Variable(mesh, "layers:3;d:6;e:8", mtf.layers.initializers.zeros, "w")
+
+    @mtf.function(mesh=mesh, x="b;d")
+    def run(x):
+        def layer(h, w):
+            y = mtf.tanh(mtf.einsum([h, w], "b;e"))
+            return mtf.einsum([y, w], "b;d"), None
+
+        return mtf.scan(layer, x, w.tensor(), "layers")[0]
+
+    text = text_of(mtf.export(run, np.ones((400, 6), "float32")).module)
+    assert re.search(r"optimization_barrier %\S+ : tensor<12xf32>", text)
+    assert re.search(r"\(tensor<6x2xf32>\) -> tensor<6x8xf32>", text)
