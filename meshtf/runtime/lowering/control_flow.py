@@ -87,6 +87,9 @@ class BodyRunner(Protocol):
     def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
         """Returns the distinct shards of a value, given its entry of `values`."""
 
+    def empty_after(self, array: Any, num_entries: int, value: Value, x: Any) -> Any:
+        """Returns an empty tf.TensorArray for shards of a value, made after x is computed."""
+
     def shard_coordinates(self, value: Value) -> list[Any]:
         """Returns the coordinates on the mesh of each distinct shard of a value, by axis."""
 
@@ -214,6 +217,10 @@ class _Loop:
                 array = self._empty_array(value)
                 if result in self.totals:
                     array = array.unstack(next(totals))
+                elif self.reverse and carries and self.num_iterations:
+                    array = self.executor.empty_after(
+                        array, self.num_iterations, value, carries[0]
+                    )
                 arrays.append(array)
         iteration = tf.constant(0)
         return [iteration, *carries, *sums, *arrays]

@@ -98,6 +98,12 @@ class StepExecutor:
         """Returns a context in which new ops run only after `tensors` are computed."""
         return tf.control_dependencies(tensors)
 
+    def empty_after(self, array: Any, num_entries: int, value: Value, x: Any) -> Any:
+        """Returns an empty tf.TensorArray for shards of a value, made after x is computed, where
+        the compiler would make it earlier.
+        """
+        return array
+
     def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard of a value."""
         raise NotImplementedError

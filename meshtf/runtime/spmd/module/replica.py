@@ -20,6 +20,7 @@ from meshtf.partition import (
     LoopStep,
     Program,
     ReshardStep,
+    Value,
     WindowStep,
     WriteStep,
 )
@@ -31,6 +32,7 @@ from meshtf.runtime.lowering.local_context import (
 )
 from meshtf.runtime.lowering.padding.shard_blocks import ReshardBlocks, TensorFlowOps
 from meshtf.runtime.lowering.single_replica import SingleReplica
+from meshtf.runtime.lowering.stacks import local_shape_and_dtype
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd.module import stablehlo_collectives
 from meshtf.runtime.spmd.module.shared_functions import SharedFunctions
@@ -166,6 +168,15 @@ class Replica(SingleReplica):
             delayed = optimization_barrier([*initial_values, *awaited])
             self.values.update(zip(step.initial_values, delayed))
         return run_loop(self, step)
+
+    def empty_after(self, array: Any, num_entries: int, value: Value, x: Any) -> Any:
+        """Returns an empty tf.TensorArray for shards of a value, made after x is computed. XLA
+        would make those of several loops in one kernel, which holds their memory from the first
+        loop on: of the gradients of an encoder during the backward pass of the decoder.
+        """
+        sizes, dtype = local_shape_and_dtype(value, self.mesh)
+        zero, _ = optimization_barrier([tf.zeros([], dtype), x])
+        return array.unstack(tf.broadcast_to(zero, [num_entries, *sizes]))
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
         groups = self.mesh.groups(*step.axes)
