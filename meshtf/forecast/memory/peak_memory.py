@@ -169,7 +169,8 @@ class Timelines:
         if not self.under_xla or self.mesh.num_stages > 1:
             return steps, {}
         steps = in_xla_order(steps, program.results)
-        return steps, sources_of_copies(steps, program.results, self.mesh)
+        results = program.results
+        return steps, sources_of_copies(steps, results, self.mesh, self.platform)
 
     def _stages_of(self, value: Value) -> Sequence[int]:
         """Returns the stages that hold a value."""

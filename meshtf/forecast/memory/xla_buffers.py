@@ -17,7 +17,7 @@ of a forecast with XLA's peaks.
    reductions read it: these read what it is computed from, which lives as long. If a single
    step reads it, both are one kernel, and then it need only be larger than each tensor that it
    is computed from. So are float32 probabilities of bfloat16 logits, once the sum of their row is
-   known. Kernels of whole rows, such as that of a softmax and the elementwise steps before it,
+   known; not on TPUs. Kernels of whole rows, such as that of a softmax and the elementwise steps before it,
    read masks and other smaller copies from memory. See `sources_of_copies`.
 4. *Views.* What gives the elements of a tensor other names or another shape, such as a reshape,
    is the same buffer. See `Step.is_view`.
@@ -88,7 +88,7 @@ def is_inlined(loop: LoopStep) -> bool:
 
 
 def sources_of_copies(
-    steps: Sequence[Step], results: Iterable[Value], mesh: Mesh
+    steps: Sequence[Step], results: Iterable[Value], mesh: Mesh, platform: str
 ) -> dict[Value, tuple[Value, ...]]:
     """Returns for each value that is never written what is read in its place.
 
@@ -96,6 +96,7 @@ def sources_of_copies(
       steps: the steps of a program.
       results: its results.
       mesh: the mesh of the program.
+      platform: for what it is compiled: "cpu", "cuda" or "tpu"; "": any devices.
     """
     views = {step.outputs[0]: step.inputs[0] for step in steps if step.is_view}
     written = set(results)
@@ -115,7 +116,7 @@ def sources_of_copies(
             x = step.inputs[0]
             sources[step.outputs[0]] = sources.get(x, (x,))
             continue
-        inputs, outputs = _read_again(step)
+        inputs, outputs = _read_again(step, platform)
         read = dict.fromkeys(y for x in inputs for y in sources.get(x, (x,)))
         sizes = [size_of(x, mesh) for x in read]
         for value in outputs:
@@ -128,15 +129,17 @@ def sources_of_copies(
     return sources
 
 
-def _read_again(step: Step) -> tuple[Sequence[Value], Sequence[Value]]:
+def _read_again(step: Step, platform: str) -> tuple[Sequence[Value], Sequence[Value]]:
     """Returns (inputs, outputs) of a step such that an element of the outputs can be computed
-    again from one element of each input, and perhaps numbers of its row.
+    again from one element of each input, and perhaps numbers of its row; `platform`: see above.
     """
     if step.is_elementwise:
         return step.inputs, step.outputs
     compute = step.computation
     if compute is None or not isinstance(compute.node.op, OpWithStatistics):
         return (), ()
+    if platform == "tpu":
+        return (), ()  # they are written there
     # As probabilities: from the logits, and the log-sum-exp of the row.
     logits = compute.ins[0]
     assert logits.spec is not None
