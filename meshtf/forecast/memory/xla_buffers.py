@@ -17,8 +17,8 @@ of a forecast with XLA's peaks.
    reductions read it: these read what it is computed from, which lives as long. If a single
    step reads it, both are one kernel, and then it need only be larger than each tensor that it
    is computed from. So are float32 probabilities of bfloat16 logits, once the sum of their row is
-   known; not on TPUs. Kernels of whole rows, such as that of a softmax and the elementwise steps before it,
-   read masks and other smaller copies from memory. See `sources_of_copies`.
+   known; not on TPUs. Kernels of whole rows, such as that of a softmax and the elementwise steps
+   before it, read masks and other smaller copies from memory. See `sources_of_copies`.
 4. *Views.* What gives the elements of a tensor other names or another shape, such as a reshape,
    is the same buffer. See `Step.is_view`.
 5. *Inlined loops.* A loop of one iteration is no loop: its outputs are the results of its body,
