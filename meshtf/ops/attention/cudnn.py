@@ -258,8 +258,17 @@ def kernel_for(
     """
     sizes = local_sizes(dims, context.inputs)
     shards = [context.num_shards(name) for name in (dims.length, dims.kv_length)]
-    how = (mask, bias_gradient, dropout, max(shards) > 1)
-    if refusal(AttentionCase(context.platform, dtype, dims, sizes, *how)):
+    case = AttentionCase(
+        platform=context.platform,
+        dtype=dtype,
+        dims=dims,
+        sizes=sizes,
+        mask=mask,
+        bias_gradient=bias_gradient,
+        dropout=dropout,
+        sharded=max(shards) > 1,
+    )
+    if refusal(case):
         return None
     return CudnnAttention(context, dims, mask, bias_gradient, sizes)
 
