@@ -167,7 +167,8 @@ class _Analysis:
         if step.computation is None and step.is_view:
             self._gradients.add_view(step)
         if step.collective is not None:
-            self.collectives.add(step.collective, times)
+            merged = self._times.is_merged(step)
+            self.collectives.add(step.collective, times, merged)
             for reshard in step.reshards:
                 self._gradients.add_reshard(reshard)
             if step.computes_node and step.node is not None:

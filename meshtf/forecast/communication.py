@@ -103,12 +103,13 @@ class Communication:
             if result in self._origins:
                 self._origins[out] = self._origins[result]
 
-    def add(self, step: CollectiveStep, times: int) -> None:
+    def add(self, step: CollectiveStep, times: int, merged: bool = False) -> None:
         """Adds a collective.
 
         Args:
           step: the collective.
           times: how often it runs in one call of the program.
+          merged: whether it runs together with another one, which has the latency.
         """
         node = step.node
         origin = node
@@ -122,7 +123,7 @@ class Communication:
         received = _received(step, self._mesh)
         seconds = 0.0
         if self._times is not None:
-            seconds = float(self._times.seconds(step.kind, step.axes, received))
+            seconds = float(self._times.seconds(step.kind, step.axes, received, merged))
         collective = Collective(
             kind=step.kind,
             axis="+".join(step.axes),

@@ -32,6 +32,7 @@ MIRRORS_NO_FILE = {
     "tests/tensorflow_import/test_seed_generators.py": "what all layers draw",
     "tests/cluster/test_order.py": "the order of ops of several workers",
     "tests/cluster/test_restores.py": "checkpoints of several workers",
+    "tests/runtime/spmd/compiled/test_schedules.py": "schedules of three meshes",
     "tests/forecast/test_loops.py": "forecasts of programs with loops",
     "tests/forecast/test_mlp_costs.py": "forecasts against formulas",
     "tests/forecast/test_regions_pay.py": "forecasts of layouts by region",

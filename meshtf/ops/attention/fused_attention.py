@@ -122,13 +122,8 @@ class _AttentionOp(FusedMatmulsOp):
         shapes = [x.shape for x in xs[: len(xs) - self.num_results]]
         dims = self.dims(shapes)
         case = cudnn.AttentionCase(
-            platform=platform,
-            dtype=xs[0].dtype,
-            dims=dims,
-            sizes=cudnn.local_sizes(dims, shapes),
-            mask=self.mask,
-            bias_gradient=self.bias_gradient,
-            dropout=self.dropout,
+            *(platform, xs[0].dtype, dims, cudnn.local_sizes(dims, shapes)),
+            *(self.mask, self.bias_gradient, self.dropout),
             sharded=not {self.length, self.kv_length}.isdisjoint(sharded),
         )
         refusal = cudnn.refusal(case)
@@ -167,14 +162,8 @@ class _AttentionOp(FusedMatmulsOp):
         self, context: LocalContext, dims: AttentionDims, q: Any
     ) -> cudnn.CudnnAttention | None:
         """Returns the kernels of the device that take the op; None: there are none."""
-        return cudnn.kernel_for(
-            context,
-            dims,
-            self.mask,
-            self.bias_gradient,
-            q.dtype.name,
-            dropout=self.dropout,
-        )
+        how = (self.mask, self.bias_gradient, q.dtype.name, self.dropout)
+        return cudnn.kernel_for(context, dims, *how)
 
     def workspace_specs(self, *xs: Spec) -> Specs:
         q, k, *_ = (x.shape for x in xs)

@@ -111,6 +111,9 @@ def test_each_layer_of_gradients_is_summed_within_the_loop():
     of_weights = [x for x in within.collectives if "d_ff" in dict(x.tensor.shape)]
     assert sorted(x.times for x in of_weights) == [1, 1, 6, 6]
     assert within.memory.gradients == behind.memory.gradients
+    # XLA makes one collective of those of an iteration: one latency.
+    seconds = sum(x.seconds * x.times for x in within.collectives)
+    assert seconds == pytest.approx(dict(within.time.collectives)["data"])
 
 
 def test_what_something_else_reads_is_summed_behind_the_loop(seed, overlap_on_cpus):
