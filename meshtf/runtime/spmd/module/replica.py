@@ -72,6 +72,7 @@ class Replica(SingleReplica):
             outline=shared_functions.outline,
             stored=Stored(stored, platform),
         )
+        self.platform = platform
         self.variables = variables
         self.inputs = inputs
         # The inputs of ops that run on the host, in the order of these ops.
@@ -131,7 +132,7 @@ class Replica(SingleReplica):
                 x, groups, reduction, split_axis
             )
         if reshard.kind == "all_gather":
-            if concat_axis:
+            if concat_axis and self.platform != "cpu":
                 x = _in_row_major_order(x)
             y = stablehlo_collectives.all_gather(x, groups, concat_axis)
             return blocks.after(y, ops)
@@ -203,7 +204,8 @@ Replica.table[LoopStep] = lambda executor, step: executor._loop(step)
 
 def _in_row_major_order(x: Any) -> Any:
     """Returns x, which XLA stores in row-major order. For the gather of another dimension than the
-    first it would prefer another order, and copy the whole stack that a loop takes x from.
+    first it would prefer another order, and copy the whole stack that a loop takes x from (not on
+    CPUs, which have one order).
     """
     flat = optimization_barrier([tf.reshape(x, [-1])])[0]
     return tf.reshape(flat, x.shape)
