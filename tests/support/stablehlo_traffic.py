@@ -38,6 +38,9 @@ def text_of(module: bytes) -> str:
     with ir.Context() as context:
         context.append_dialect_registry(dialects)
         stablehlo.register_dialect(context)
+        context.load_all_available_dialects()
+        # TensorFlow leaves some of XLA's own in it.
+        context.allow_unregistered_dialects = True
         return str(stablehlo.deserialize_portable_artifact(context, module))
 
 

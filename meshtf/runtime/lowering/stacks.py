@@ -7,7 +7,7 @@ zs = mtf.scan(layer_2, ys)      # stacked: a result of the program
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,22 +20,7 @@ from meshtf.partition import (
     ZerosStep,
 )
 from meshtf.partition.cost import local_shape
-
-
-class Shards(Protocol):
-    """The members of an executor that stacks need; see `StepExecutor`."""
-
-    mesh: Mesh
-    values: dict[Value, Any]
-
-    def shard_devices(self, value: Value) -> list[str | None]:
-        """Returns the device of each distinct shard of a value."""
-
-    def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
-        """Returns the distinct shards of a value, given its entry of `values`."""
-
-    def to_positions(self, value: Value, shards: list[Any]) -> Any:
-        """Returns the entry of `values` for a value with these distinct shards."""
+from meshtf.runtime.lowering.padding.uneven_loops import Shards
 
 
 def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:

@@ -18,7 +18,7 @@ import meshtf as mtf
 from meshtf.ops.attention import query_blocks
 from meshtf.ops.attention.attention_dims import AttentionDims, Mask, Result
 from meshtf.ops.attention.cudnn import kernel_for
-from tests.support.module_text import module_text
+from tests.support.stablehlo_traffic import text_of
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 
@@ -240,7 +240,7 @@ def score_arrays(text, length):
 @pytest.mark.parametrize("name", STORING_NONE)
 def test_no_array_of_a_module_is_as_large_as_the_scores(name):
     step, batch = call(STORING_NONE[name], LENGTH)
-    text = module_text(mtf.export(step, batch, platform="cuda").module)
+    text = text_of(mtf.export(step, batch, platform="cuda").module)
     assert "__cudnn$fmhaSoftmaxBackward" in text
     assert f"x{LENGTH}x" in text  # types look like this
     assert score_arrays(text, LENGTH) == []
@@ -250,7 +250,7 @@ def test_no_array_of_a_module_is_as_large_as_the_scores(name):
 def test_arrays_of_scores_are_found_where_they_are(name):
     architecture, length = STORING[name]
     step, batch = call(architecture, length)
-    text = module_text(mtf.export(step, batch, platform="cuda").module)
+    text = text_of(mtf.export(step, batch, platform="cuda").module)
     assert "__cudnn" not in text
     assert f"tensor<3x4x{length}x{length}xf32>" in score_arrays(text, length)
 

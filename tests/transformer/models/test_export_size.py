@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks.spmd import export as benchmark
-from tests.support.module_text import module_text
+from tests.support.stablehlo_traffic import text_of
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
@@ -39,7 +39,7 @@ def ops(replicas: int) -> Counter[str]:
     )
     text = tf.TensorSpec([replicas, 8], tf.int32)
     module = Trainer(model).export({"tokens": text, "targets": text}).module
-    return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", module_text(module)))
+    return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", text_of(module)))
 
 
 def test_the_ops_are_the_same():
